@@ -1,0 +1,68 @@
+// b2: two-bit codes, four row groups in place in every byte.
+//
+// A step is 4 consecutive k of 64 rows, one 64-byte line:
+//   byte 4*r + j, r = 0..15, j = 0..3:   bits 7..6  5..4  3..2  1..0
+//                                        row  48+r  32+r  16+r  r     at k + j
+// A field is not shifted down before the dot product: the accumulator of group f holds
+// sum(code * 4^f * x) and is shifted once at the end.
+#pragma once
+#include "linear.h"
+
+namespace {
+
+// Four-level codes reach 3 * 64 = 192 in the top field, and 192 * 127 * 2 saturates the int16 pair
+// sums of units without VNNI; ternary codes stop at 128 * 127 * 2 = 32512. So the former shift the
+// top field down first where it matters.
+template <bool kFourLevels>
+struct B2 : IntegerDot {
+    static constexpr int kStepK = 4, kStepBytes = 64;
+    static constexpr bool kShiftTop = kFourLevels && kPairSums16;
+
+    static void decode(const uint8_t* step, int part, int, VI* w) {
+        const VI v = i_load(step + 4 * kLanes * part);
+        w[0] = i_and(v, i_set1(0x03030303));
+        w[1] = i_and(v, i_set1(0x0C0C0C0C));
+        w[2] = i_and(v, i_set1(0x30303030));
+        w[3] = kShiftTop ? i_and(i_shr<6>(v), i_set1(0x03030303))
+                         : i_and(v, i_set1(static_cast<int32_t>(0xC0C0C0C0u)));
+    }
+    static VI settle(VI acc, int group) {
+        switch (group) {
+            case 0:
+                return acc;
+            case 1:
+                return i_sar<2>(acc);
+            case 2:
+                return i_sar<4>(acc);
+            default:
+                return kShiftTop ? acc : i_sar<6>(acc);
+        }
+    }
+};
+
+struct b2 : B2<true> {
+    static constexpr const char* kName = "b2";
+
+    static void linear(const sterna::LinearArgs& a) {
+        // z2 = 2 is the ternary codebook {-1, 0, 1}: no code is 3.
+        a.z2 == 2 ? linear_tiles<B2<false>>(a) : linear_tiles<B2<true>>(a);
+    }
+    static void pack(const sterna::PackArgs& a) {
+        pack_steps<b2>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+            for (int r = 0; r < 16; ++r) {
+                uint32_t line = 0;
+                for (int f = 0; f < 4; ++f) line |= codes_at(a, row + 16 * f + r, k) << (2 * f);
+                __builtin_memcpy(out + 4 * r, &line, 4);
+            }
+        });
+    }
+    static void row(const sterna::RowArgs& a) {
+        const int in_tile = static_cast<int>(a.row % sterna::kTileRows);
+        for (int64_t k = 0; k < a.K; ++k) {
+            const uint8_t byte = step_of<b2>(a, k)[4 * (in_tile % 16) + k % 4];
+            a.out[k] = static_cast<float>((byte >> (2 * (in_tile / 16))) & 3);
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,36 @@
+// b8: eight-bit codes, level + 128.
+//
+// A step is 4 consecutive k of 64 rows, four 64-byte lines: byte 64*f + 4*r + j is row 16*f + r at
+// k + j.
+#pragma once
+#include "linear.h"
+
+namespace {
+
+struct b8 : IntegerDot {
+    static constexpr const char* kName = "b8";
+    static constexpr int kStepK = 4, kStepBytes = 256;
+
+    // 255 * 127 * 2 saturates int16 pair sums, so units without VNNI widen.
+    static VI dot(VI acc, VI w, VI x) { return dot_wide(acc, w, x); }
+    static void decode(const uint8_t* step, int part, int, VI* w) {
+        for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f + 4 * kLanes * part);
+    }
+    static VI settle(VI acc, int) { return acc; }
+
+    static void linear(const sterna::LinearArgs& a) { linear_tiles<b8>(a); }
+    static void pack(const sterna::PackArgs& a) {
+        pack_steps<b8>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+            for (int r = 0; r < sterna::kTileRows; ++r) {
+                const uint32_t four = codes_at(a, row + r, k);
+                __builtin_memcpy(out + 4 * r, &four, 4);
+            }
+        });
+    }
+    static void row(const sterna::RowArgs& a) {
+        for (int64_t k = 0; k < a.K; ++k)
+            a.out[k] = step_of<b8>(a, k)[4 * (a.row % sterna::kTileRows) + k % 4];
+    }
+};
+
+}  // namespace

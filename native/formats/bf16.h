@@ -1,0 +1,43 @@
+// bf16: a step is two consecutive k of 64 rows, four 64-byte lines of 16 rows; a dword holds k in
+// its low half and k + 1 in its high half.
+#pragma once
+#include "linear.h"
+
+namespace {
+
+struct bf16 : FloatDot {
+    static constexpr const char* kName = "bf16";
+    static constexpr int kStepK = 2, kStepBytes = 256;
+
+    static void decode(const uint8_t* step, int part, int j, VF* w) {
+        for (int f = 0; f < kGroups; ++f) {
+            const VI v = i_load(step + 64 * f + 4 * kLanes * part);
+            w[f] =
+                f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
+        }
+    }
+    static void linear(const sterna::LinearArgs& a) { linear_tiles<bf16>(a); }
+    static void pack(const sterna::PackArgs& a) {
+        const auto* source = static_cast<const uint16_t*>(a.source);
+        pack_steps<bf16>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+            for (int r = 0; r < sterna::kTileRows; ++r) {
+                uint16_t pair[2] = {0, 0};
+                if (row + r < a.M)
+                    for (int j = 0; j < 2 && k + j < a.K; ++j)
+                        pair[j] = source[(row + r) * a.ld + k + j];
+                __builtin_memcpy(out + 4 * r, pair, 4);
+            }
+        });
+    }
+    static void row(const sterna::RowArgs& a) {
+        for (int64_t k = 0; k < a.K; ++k) {
+            uint16_t half;
+            __builtin_memcpy(
+                &half, step_of<bf16>(a, k) + 4 * (a.row % sterna::kTileRows) + 2 * (k % 2), 2);
+            const uint32_t bits = static_cast<uint32_t>(half) << 16;
+            __builtin_memcpy(a.out + k, &bits, 4);
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,23 @@
+// requires: avx2,fma,f16c | rank: 1 | flags: -mavx2 -mfma -mf16c
+// 256-bit vectors; int8 products through the saturating pair sums of vpmaddubsw.
+#pragma once
+#include "isa/x86_256.inc"
+
+namespace {
+
+constexpr bool kPairSums16 = true;
+
+inline VI dot(VI acc, VI u, VI x) {
+    const __m256i pairs = _mm256_maddubs_epi16(u, x);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+// Bytes widened to int16, even and odd ones apart: 255 * 127 * 2 fits the int32 pair sum.
+inline VI dot_wide(VI acc, VI u, VI x) {
+    const __m256i even = _mm256_and_si256(u, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(u, 8);
+    const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+    const __m256i x_odd = _mm256_srai_epi16(x, 8);
+    acc = _mm256_add_epi32(acc, _mm256_madd_epi16(even, x_even));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(odd, x_odd));
+}
+
+}  // namespace

@@ -1,0 +1,23 @@
+// requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl | rank: 3 | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+// 512-bit vectors without VNNI: Skylake-X and Cascade Lake's elder siblings.
+#pragma once
+#include "isa/x86_512.inc"
+
+namespace {
+
+constexpr bool kPairSums16 = true;
+
+inline VI dot(VI acc, VI u, VI x) {
+    const __m512i pairs = _mm512_maddubs_epi16(u, x);
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+// Bytes widened to int16, even and odd ones apart: 255 * 127 * 2 fits the int32 pair sum.
+inline VI dot_wide(VI acc, VI u, VI x) {
+    const __m512i even = _mm512_and_si512(u, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(u, 8);
+    const __m512i x_even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8);
+    const __m512i x_odd = _mm512_srai_epi16(x, 8);
+    acc = _mm512_add_epi32(acc, _mm512_madd_epi16(even, x_even));
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(odd, x_odd));
+}
+
+}  // namespace

@@ -1,0 +1,13 @@
+// requires: avx2,fma,f16c,avxvnni | rank: 2 | flags: -mavx2 -mfma -mf16c -mavxvnni
+// AVX2 with the 256-bit dot product of Alder Lake, Zen 5 and later.
+#pragma once
+#include "isa/x86_256.inc"
+
+namespace {
+
+constexpr bool kPairSums16 = false;
+
+inline VI dot(VI acc, VI u, VI x) { return _mm256_dpbusd_avx_epi32(acc, u, x); }
+inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }
+
+}  // namespace

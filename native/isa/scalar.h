@@ -1,0 +1,142 @@
+// requires: | rank: 0 | flags:
+// Vocabulary of the scalar unit: the readable meaning of every word, and the oracle of the others.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kTokenBlock = 2;       // tokens of one pass over a tile
+constexpr int kAttentionRows = 4;    // query rows that share a pass over the keys
+constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
+
+struct VF {
+    float v[kLanes];
+};
+struct VI {
+    int32_t v[kLanes];
+};
+
+#define STERNA_LANES(T, EXPR)                         \
+    T r;                                              \
+    for (int i = 0; i < kLanes; ++i) r.v[i] = (EXPR); \
+    return r
+
+inline float bits_to_float(uint32_t b) {
+    float f;
+    std::memcpy(&f, &b, 4);
+    return f;
+}
+inline uint32_t float_to_bits(float f) {
+    uint32_t b;
+    std::memcpy(&b, &f, 4);
+    return b;
+}
+
+inline VF f_set1(float a) { STERNA_LANES(VF, a); }
+inline VF f_load(const float* p) { STERNA_LANES(VF, p[i]); }
+inline void f_store(float* p, VF a) { std::memcpy(p, a.v, sizeof a.v); }
+inline VF f_add(VF a, VF b) { STERNA_LANES(VF, a.v[i] + b.v[i]); }
+inline VF f_sub(VF a, VF b) { STERNA_LANES(VF, a.v[i] - b.v[i]); }
+inline VF f_mul(VF a, VF b) { STERNA_LANES(VF, a.v[i] * b.v[i]); }
+inline VF f_div(VF a, VF b) { STERNA_LANES(VF, a.v[i] / b.v[i]); }
+// a * b + c, rounded once.
+inline VF f_fma(VF a, VF b, VF c) { STERNA_LANES(VF, __builtin_fmaf(a.v[i], b.v[i], c.v[i])); }
+// The second operand where either is NaN, as x86 does.
+inline VF f_max(VF a, VF b) { STERNA_LANES(VF, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+inline VF f_min(VF a, VF b) { STERNA_LANES(VF, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+inline VF f_from_i(VI a) { STERNA_LANES(VF, static_cast<float>(a.v[i])); }
+// Nearest even, |a| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
+inline VI i_round(VF a) {
+    STERNA_LANES(VI, static_cast<int32_t>(float_to_bits(a.v[i] + 12582912.0f)) - 0x4B400000);
+}
+inline VI i_bits(VF a) { STERNA_LANES(VI, static_cast<int32_t>(float_to_bits(a.v[i]))); }
+inline VF f_bits(VI a) { STERNA_LANES(VF, bits_to_float(static_cast<uint32_t>(a.v[i]))); }
+
+inline VI i_set1(int32_t a) { STERNA_LANES(VI, a); }
+inline VI i_load(const void* p) {
+    VI r;
+    std::memcpy(r.v, p, sizeof r.v);
+    return r;
+}
+inline void i_store(void* p, VI a) { std::memcpy(p, a.v, sizeof a.v); }
+inline VI i_add(VI a, VI b) {
+    STERNA_LANES(
+        VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) + static_cast<uint32_t>(b.v[i])));
+}
+inline VI i_sub(VI a, VI b) {
+    STERNA_LANES(
+        VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) - static_cast<uint32_t>(b.v[i])));
+}
+inline VI i_mul(VI a, VI b) {
+    STERNA_LANES(
+        VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) * static_cast<uint32_t>(b.v[i])));
+}
+inline VI i_max(VI a, VI b) { STERNA_LANES(VI, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+inline VI i_and(VI a, VI b) { STERNA_LANES(VI, a.v[i] & b.v[i]); }
+template <int n>
+inline VI i_shr(VI a) {  // logical
+    STERNA_LANES(VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) >> n));
+}
+template <int n>
+inline VI i_sar(VI a) {  // arithmetic
+    STERNA_LANES(VI, a.v[i] >> n);
+}
+template <int n>
+inline VI i_shl(VI a) {
+    STERNA_LANES(VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << n));
+}
+inline VI b_xor(VI a, VI b) { STERNA_LANES(VI, a.v[i] ^ b.v[i]); }
+
+// Four consecutive activations in every lane.
+inline VI x_broadcast(const int8_t* x) {
+    int32_t d;
+    std::memcpy(&d, x, 4);
+    return i_set1(d);
+}
+// acc + sum over a lane's four bytes of u8 * s8; needs 2 * max(u8) * 127 <= 32767 where
+// kPairSums16 says so.
+inline VI dot(VI acc, VI u, VI x) {
+    VI r;
+    for (int i = 0; i < kLanes; ++i) {
+        int32_t sum = acc.v[i];
+        for (int j = 0; j < 4; ++j)
+            sum += ((u.v[i] >> (8 * j)) & 255) * static_cast<int8_t>(x.v[i] >> (8 * j));
+        r.v[i] = sum;
+    }
+    return r;
+}
+// The same for any u8.
+inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }
+
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31;
+    const uint32_t mantissa = h & 1023;
+    if (exponent == 31) return bits_to_float(sign | 0x7F800000 | mantissa << 13);
+    if (exponent == 0) {  // subnormal: mantissa * 2^-24 is exact
+        const float m = static_cast<float>(mantissa) * 5.9604644775390625e-08f;
+        return bits_to_float(sign | float_to_bits(m));
+    }
+    return bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+inline uint16_t float_to_half(float f) {  // nearest even
+    const uint32_t b = float_to_bits(f), sign = (b >> 16) & 0x8000;
+    uint32_t a = b & 0x7FFFFFFF;
+    if (a > 0x7F800000) return static_cast<uint16_t>(sign | 0x7E00 | ((a >> 13) & 1023));
+    if (a >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // rounds to infinity
+    if (a < 0x38800000) {  // below 2^-14: adding 0.5 rounds at 2^-24
+        const float r = bits_to_float(a) + 0.5f;
+        return static_cast<uint16_t>(sign | (float_to_bits(r) - 0x3F000000));
+    }
+    a += 0xFFF + ((a >> 13) & 1);
+    return static_cast<uint16_t>(sign | (a - 0x38000000) >> 13);
+}
+inline VF f_load_f16(const uint16_t* p) { STERNA_LANES(VF, half_to_float(p[i])); }
+inline void f_store_f16(uint16_t* p, VF a) {
+    for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(a.v[i]);
+}
+inline void prefetch(const void*) {}
+
+#undef STERNA_LANES
+}  // namespace

@@ -1,0 +1,150 @@
+// What a kernel unit offers: one table per instruction set, filled in kernels.cpp.
+//
+// This header is shared by units built with different compiler flags, so it declares plain data
+// only: no templates, no STL, nothing that could emit a weak symbol (see docs/architecture.md).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace sterna {
+
+// Every format packs rows in tiles of 64; a step is a few consecutive k of those rows.
+constexpr int kTileRows = 64;
+// Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
+constexpr int kPad = 64;
+// An integer accumulator holds sums of code * x * 4^field. The tightest bound is b8's: codes <= 255,
+// |x| <= 127 and t = 2 * acc - z2 * sum(x): |t| <= 2 * 127 * 127 * K < 2^31 for K <= 66,571, and
+// acc <= 255 * 127 * K < 2^31 for K <= 66,311. In-place b2: 192 * 127 * K < 2^31 for K <= 88,069.
+constexpr int64_t kMaxIntegerK = 65536;
+static_assert(255 * 127 * kMaxIntegerK < (int64_t{1} << 31));
+static_assert(192 * 127 * kMaxIntegerK < (int64_t{1} << 31));
+static_assert(2 * 127 * 127 * kMaxIntegerK < (int64_t{1} << 31));
+
+constexpr int kPagePositions = 64;    // positions of one KV page
+constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
+
+// y[n][m] (+ residual[n][m]) = sum_k W[m][k] x[n][k], for tiles [tile_begin, tile_end).
+struct LinearArgs {
+    const uint8_t* codes;    // [tiles][tile_bytes]
+    const float* scale;  // [tiles * 64], unit premultiplied; 0 in padded rows; null for floats
+    int64_t tile_bytes;
+    int64_t K;  // padded to the format's step
+    int z2;  // t = 2 * sum(code * x) - z2 * sum(x)
+    const int8_t* xq;  // integer formats: [n][ldx] in [-127, 127], zero beyond K
+    const float* x_scale;  // [n]
+    const int32_t* x_sum;  // [n] sum of xq
+    const float* xf;  // float formats: [n][ldx]
+    int64_t ldx;  // in elements
+    int n;
+    float* y;  // [n][ldy], ldy >= tiles * 64
+    int64_t ldy;
+    const float* residual;  // [n][ldy] or null; may be y itself
+    int64_t tile_begin, tile_end;
+};
+
+enum class SourceKind : int {
+    kLevels,  // int8 [M][K]: code = level + offset, stored code = (level + zero) >> shift
+    kBitnet,  // uint8 [M/4][K]: BitNet's checkpoint layout, row i*M/4 + r in bits 2i of row r
+    kF32,  // float [M][K]
+    kHalf,  // uint16 [M][K], bf16 or f16 bits as the format wants them
+};
+
+// Packs rows [64 * tile_begin, 64 * tile_end) of a matrix into tiles.
+struct PackArgs {
+    SourceKind kind;
+    const void* source;
+    int64_t M, K;  // logical
+    int64_t ld;  // elements between rows of the source
+    int level_offset;  // codes: (level + level_offset) / level_step
+    int level_step;
+    uint8_t* codes;
+    int64_t tile_bytes;
+    int64_t tile_begin, tile_end;
+};
+
+// out[k] = raw code or float value of W[row][k].
+struct RowArgs {
+    const uint8_t* codes;
+    int64_t tile_bytes;
+    int64_t row, K;
+    float* out;
+};
+
+enum class Glu : int { kNone, kRelu2, kSilu };
+
+// One token's row: optional gate * up, optional RMSNorm, optional int8 quantisation.
+struct RowwiseArgs {
+    const float* x;  // [width], or [gate | up] of 2 * width
+    int64_t up_offset;  // where `up` starts in x, for a Glu
+    int64_t width;
+    Glu glu;
+    const float* norm;  // [width] or null
+    float eps;
+    float* yf;  // [width] result, always written
+    int8_t* yq;  // [padded width] or null
+    float* x_scale;  // one value each, with yq
+    int32_t* x_sum;
+};
+
+struct RopeArgs {
+    float* x;  // [n_heads][head_dim], rotated in place
+    const float* cos;  // [head_dim / 2]
+    const float* sin;
+    int n_heads, head_dim;
+    bool interleaved;  // pairs (2i, 2i+1) instead of (i, i + head_dim / 2)
+};
+
+// One position's keys and values into their page.
+struct KvStoreArgs {
+    const float *k, *v;  // [n_kv_heads][head_dim]
+    uint8_t *k_page, *v_page;  // K: [kv_head][64/16][d][16], V: [kv_head][64][d]
+    int position_in_page;
+    int n_kv_heads, head_dim;
+    bool f16;
+};
+
+// A block of query rows of one KV head of one sequence.
+struct AttentionArgs {
+    const float* const* q;  // [rows] -> [head_dim]
+    float* const* out;  // [rows] -> [head_dim]
+    const int32_t* limit;  // [rows]: keys at positions < limit are seen; ascending
+    int rows;
+    int head_dim;
+    float scale;  // head_dim^-0.5
+    const int32_t* pages;  // page table of the sequence
+    const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
+    const uint8_t* v_base;
+    int64_t page_stride;  // bytes
+    bool f16;
+    float* scratch;  // attention_scratch(head_dim) floats
+};
+constexpr int kMaxAttentionRows = 8;
+constexpr int64_t attention_scratch(int64_t head_dim) {
+    return kMaxAttentionRows * (kChunkPositions + 2 * head_dim);
+}
+
+struct FormatKernels {
+    const char* name;  // the code layout: "b2", "b8", "f32" ...
+    bool integer;
+    int step_k;  // K is padded to a multiple of this (integer formats: to 64)
+    int step_bytes;  // of 64 rows x step_k
+    void (*linear)(const LinearArgs&);
+    void (*pack)(const PackArgs&);
+    void (*row)(const RowArgs&);
+};
+
+struct KernelTable {
+    const char* isa;
+    const char* needs;  // comma list of CPU features
+    int rank;  // higher is preferred
+    const FormatKernels* formats;
+    int n_formats;
+    bool (*rowwise)(const RowwiseArgs&);  // false: a value was not finite
+    void (*rope)(const RopeArgs&);
+    void (*kv_store)(const KvStoreArgs&);
+    void (*attention)(const AttentionArgs&);
+    // Executes about `ops` int8 multiply-adds x 2 in registers; returns how many it really did.
+    int64_t (*peak)(int64_t ops);
+};
+
+}  // namespace sterna

@@ -1,0 +1,87 @@
+// Sixteen virtual lanes, whatever the unit's vector width: element i of a sum goes to lane i mod 16
+// and the lanes meet in the fixed tree (8, 4, 2, 1), so that sums have the same bits everywhere.
+#pragma once
+#include "kernel_table.h"
+
+namespace {
+
+struct F16x {  // 16 floats in native vectors
+    VF v[16 / kLanes];
+};
+
+#define STERNA_EACH(EXPR)                                  \
+    F16x r;                                                \
+    for (int i = 0; i < 16 / kLanes; ++i) r.v[i] = (EXPR); \
+    return r
+
+inline F16x l_set1(float a) { STERNA_EACH(f_set1(a)); }
+inline F16x l_load(const float* p) { STERNA_EACH(f_load(p + i * kLanes)); }
+inline F16x l_load_f16(const uint16_t* p) { STERNA_EACH(f_load_f16(p + i * kLanes)); }
+inline void l_store(float* p, F16x a) {
+    for (int i = 0; i < 16 / kLanes; ++i) f_store(p + i * kLanes, a.v[i]);
+}
+inline F16x l_add(F16x a, F16x b) { STERNA_EACH(f_add(a.v[i], b.v[i])); }
+inline F16x l_sub(F16x a, F16x b) { STERNA_EACH(f_sub(a.v[i], b.v[i])); }
+inline F16x l_mul(F16x a, F16x b) { STERNA_EACH(f_mul(a.v[i], b.v[i])); }
+inline F16x l_fma(F16x a, F16x b, F16x c) { STERNA_EACH(f_fma(a.v[i], b.v[i], c.v[i])); }
+inline F16x l_max(F16x a, F16x b) { STERNA_EACH(f_max(a.v[i], b.v[i])); }
+
+// The first n of 16 floats, `fill` in the rest.
+inline F16x l_load_first(const float* p, int64_t n, float fill) {
+    float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = i < n ? p[i] : fill;
+    return l_load(lanes);
+}
+inline void l_store_first(float* p, int64_t n, F16x a) {
+    float lanes[16];
+    l_store(lanes, a);
+    for (int i = 0; i < n && i < 16; ++i) p[i] = lanes[i];
+}
+
+inline float l_sum(F16x a) {
+    float lanes[16];
+    l_store(lanes, a);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+inline float l_reduce_max(F16x a) {
+    float lanes[16];
+    l_store(lanes, a);
+    float m = lanes[0];
+    for (int i = 1; i < 16; ++i) m = lanes[i] > m ? lanes[i] : m;
+    return m;
+}
+
+// exp(x), error below 2 ulp; below -87 it is 0 (no denormals), above 88 it is exp(88).
+inline VF f_exp(VF x) {
+    const VF clamped = f_max(f_min(x, f_set1(88.0f)), f_set1(-87.0f));
+    const VI n = i_round(f_mul(clamped, f_set1(1.44269504f)));
+    const VF nf = f_from_i(n);
+    // ln 2 in two parts: 0x1.62e4p-1 has 15 zero bits at its end, so n times it is exact.
+    VF r = f_fma(nf, f_set1(-0.693145751953125f), clamped);
+    r = f_fma(nf, f_set1(-1.42860682030941723212e-6f), r);
+    // Taylor's series of e^r to r^7 / 7!: |r| <= ln 2 / 2, remainder below 2^-27.
+    VF p = f_set1(1.0f / 5040);
+    p = f_fma(p, r, f_set1(1.0f / 720));
+    p = f_fma(p, r, f_set1(1.0f / 120));
+    p = f_fma(p, r, f_set1(1.0f / 24));
+    p = f_fma(p, r, f_set1(1.0f / 6));
+    p = f_fma(p, r, f_set1(0.5f));
+    p = f_fma(p, r, f_set1(1.0f));
+    p = f_fma(p, r, f_set1(1.0f));
+    return f_bits(i_add(i_bits(p), i_shl<23>(n)));
+}
+// exp(x) for x <= 0, and exactly 0 below -87: what a softmax needs.
+inline F16x l_exp_softmax(F16x x) {
+    F16x r;
+    for (int i = 0; i < 16 / kLanes; ++i) {
+        // x < -87 gives a negative difference, whose sign bit spread over the word clears the result.
+        const VI dead = i_sar<31>(i_bits(f_sub(x.v[i], f_set1(-87.0f))));
+        r.v[i] = f_bits(i_and(i_bits(f_exp(x.v[i])), b_xor(dead, i_set1(-1))));
+    }
+    return r;
+}
+
+#undef STERNA_EACH
+}  // namespace

@@ -1,0 +1,100 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "cpu.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace sterna {
+namespace {
+
+constexpr size_t kStep = 512;        // parts are multiples of it: eight of the widest vectors
+constexpr size_t kLeastPart = 4096;  // bytes a thread
+constexpr int kReads = 5;
+
+// XOR of all words of [begin, end), a multiple of kStep bytes, by vectors of type V: one body at
+// three widths, as always_inline takes the target of the function around it.
+template <class V>
+__attribute__((always_inline)) inline uint64_t read_with(const uint8_t* begin, const uint8_t* end) {
+    constexpr size_t kChains = 8;  // independent sums, so that loads and not the XORs set the pace
+    static_assert(kStep % (kChains * sizeof(V)) == 0);
+    V sum[kChains] = {};
+    for (const uint8_t* p = begin; p != end; p += kChains * sizeof(V)) {
+        const V* v = reinterpret_cast<const V*>(p);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < kChains; ++i) sum[i] ^= v[i];
+    }
+    for (size_t i = 1; i < kChains; ++i) sum[0] ^= sum[i];
+    uint64_t result = 0;
+    for (size_t i = 0; i < sizeof(V) / 8; ++i) result ^= static_cast<uint64_t>(sum[0][i]);
+    return result;
+}
+
+typedef long long V128 __attribute__((vector_size(16), may_alias));
+
+uint64_t read_16(const uint8_t* begin, const uint8_t* end) { return read_with<V128>(begin, end); }
+
+#if defined(__x86_64__)
+typedef long long V256 __attribute__((vector_size(32), may_alias));
+typedef long long V512 __attribute__((vector_size(64), may_alias));
+
+__attribute__((target("avx2"))) uint64_t read_32(const uint8_t* begin, const uint8_t* end) {
+    return read_with<V256>(begin, end);
+}
+
+__attribute__((target("avx512f"))) uint64_t read_64(const uint8_t* begin, const uint8_t* end) {
+    return read_with<V512>(begin, end);
+}
+#endif
+
+using ReadFn = uint64_t (*)(const uint8_t*, const uint8_t*);
+
+ReadFn widest_read() {
+#if defined(__x86_64__)
+    if (has(Feature::AVX512F)) return read_64;
+    if (has(Feature::AVX2)) return read_32;
+#endif
+    return read_16;
+}
+
+}  // namespace
+
+double bandwidth_gb_s(int threads, size_t nbytes) {
+    using Clock = std::chrono::steady_clock;
+    Pool& pool = shared_pool(threads);
+    const size_t part = nbytes / static_cast<size_t>(threads) / kStep * kStep;
+    if (part < kLeastPart || nbytes > SIZE_MAX / 2) {
+        throw std::invalid_argument("nbytes: must be at least " + std::to_string(kLeastPart) +
+                                    " for each thread, but got " + std::to_string(nbytes));
+    }
+    const HugeBuffer buffer(nbytes);
+    const auto part_of = [&](int worker) {
+        return buffer.data() + part * static_cast<size_t>(worker);
+    };
+    // Written, not just read: untouched pages all map to the one zero page, which is in the cache.
+    pool.run([&](int worker) { std::memset(part_of(worker), worker + 1, part); });
+
+    const ReadFn read = widest_read();
+    std::atomic<uint64_t> sink{0};  // keeps the reads alive
+    double best_s = 0.0;
+    for (int i = 0; i < kReads; ++i) {
+        const Clock::time_point start = Clock::now();
+        pool.run([&](int worker) {
+            const uint8_t* begin = part_of(worker);
+            sink.fetch_xor(read(begin, begin + part), std::memory_order_relaxed);
+        });
+        const double time_s = std::chrono::duration<double>(Clock::now() - start).count();
+        if (i == 0 || time_s < best_s) best_s = time_s;
+    }
+    const double bytes_read = static_cast<double>(part) * threads;
+    return bytes_read / std::max(best_s, 1e-9) / 1e9;
+}
+
+}  // namespace sterna

@@ -1,0 +1,292 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+#include "scalar_math.h"
+
+namespace sterna {
+
+namespace {
+// A worker takes about this much of a weight matrix at a time: small enough that fast and slow
+// cores finish together, large enough that the counter and the prefetcher's start do not matter.
+constexpr int64_t kChunkBytes = 128 << 10;
+constexpr int kRowsPerBlock = 16;  // query rows (tokens x heads of a group) of one attention unit
+
+int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
+}  // namespace
+
+KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16)
+    : layers(layers), kv_heads(kv_heads), head_dim(head_dim), pages(pages), f16(f16) {
+    page_bytes_ = int64_t{kPagePositions} * kv_heads * head_dim * (f16 ? 2 : 4);
+    layer_bytes_ = page_stride() * pages;
+    base_ = HugeBuffer(static_cast<size_t>(layer_bytes_ * layers));
+}
+
+int Program::add_buffer(int64_t width) {
+    buffers_.push_back({padded(width), {}, {}, {}, {}});
+    return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Program::add_weight(const Weight& weight) {
+    weights_.push_back(weight);
+    return static_cast<int>(weights_.size()) - 1;
+}
+
+void Program::add_op(Op op) { ops_.push_back(std::move(op)); }
+
+struct Program::Run {
+    const Batch& batch;
+    const KvCache& cache;
+    const KernelTable& kernels;
+    int64_t tokens, selected;
+    std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
+
+    int64_t rows(const Op& op) const { return op.selected ? selected : tokens; }
+};
+
+void Program::reserve(int64_t tokens) {
+    if (tokens <= capacity_) return;
+    for (auto& b : buffers_) {
+        b.f = HugeBuffer(static_cast<size_t>(tokens * b.ld * 4));
+        b.q = HugeBuffer(static_cast<size_t>(tokens * b.ld));
+        b.scale = HugeBuffer(static_cast<size_t>(tokens * 4));
+        b.sum = HugeBuffer(static_cast<size_t>(tokens * 4));
+    }
+    const size_t angles = static_cast<size_t>(tokens * rope_.head_dim / 2);
+    cos_.resize(angles);
+    sin_.resize(angles);
+    for (auto* v : {&sequence_of_, &position_of_, &selected_})
+        v->reserve(static_cast<size_t>(tokens));
+    blocks_.reserve(static_cast<size_t>(tokens * rope_.n_kv_heads));
+    capacity_ = tokens;
+}
+
+// Tokens -> (sequence, position), the rows that want logits, and the attention units.
+void Program::plan(const Batch& batch, int tokens_per_block) {
+    sequence_of_.clear(), position_of_.clear(), selected_.clear(), blocks_.clear();
+    for (int s = 0, first = 0; const auto& span : batch.sequences) {
+        for (int i = 0; i < span.count; ++i) {
+            sequence_of_.push_back(s);
+            position_of_.push_back(span.start + i);
+            if (i >= span.count - span.logits) selected_.push_back(first + i);
+        }
+        // The last tokens see the most keys: hand them out first, so that no worker ends late.
+        for (int end = span.count; end > 0; end -= tokens_per_block)
+            for (int h = 0; h < rope_.n_kv_heads; ++h) {
+                const int begin = std::max(0, end - tokens_per_block);
+                blocks_.push_back({s, h, first + begin, end - begin});
+            }
+        first += span.count;
+        ++s;
+    }
+}
+
+const float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
+                          Pool& pool) {
+    reserve(static_cast<int64_t>(batch.tokens.size()));
+    plan(batch, std::max(1, kRowsPerBlock * rope_.n_kv_heads / rope_.n_heads));
+    if (n_counters_ != ops_.size() + 1) {
+        n_counters_ = ops_.size() + 1;
+        counters_ = std::make_unique<std::atomic<int64_t>[]>(n_counters_);
+    }
+    for (size_t i = 0; i < n_counters_; ++i) counters_[i].store(0, std::memory_order_relaxed);
+    const auto scratch = static_cast<size_t>(attention_scratch(rope_.head_dim) + 16);
+    if (scratch_.size() < scratch * pool.size()) scratch_.resize(scratch * pool.size());
+
+    Run run{batch, cache, kernels, static_cast<int64_t>(batch.tokens.size()),
+            static_cast<int64_t>(selected_.size())};
+    Barrier& barrier = pool.barrier();
+    pool.run([&](int worker) {
+        // The rotations' angles: needed some operations later, so the first barrier is enough.
+        for (int64_t n; (n = counters_[ops_.size()].fetch_add(1)) < run.tokens;) angles(n);
+        for (size_t i = 0; i < ops_.size(); ++i) {
+            if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker);
+            barrier.arrive_and_wait();
+        }
+    });
+    if (run.non_finite < ops_.size()) throw std::domain_error(ops_[run.non_finite].name);
+    return buffers_.back().row(0);
+}
+
+int64_t Program::units(const Op& op, const Run& run) const {
+    if (op.kind == OpKind::kLinear) return weights_[static_cast<size_t>(op.weight)].tiles;
+    if (op.kind == OpKind::kAttention) return static_cast<int64_t>(blocks_.size());
+    return run.rows(op);
+}
+
+int64_t Program::units_per_chunk(const Op& op, const Run& run) const {
+    if (op.kind != OpKind::kLinear) return 1;
+    const int64_t bytes = weights_[static_cast<size_t>(op.weight)].tile_bytes;
+    return run.rows(op) > 8 ? 1 : std::max<int64_t>(1, kChunkBytes / std::max<int64_t>(1, bytes));
+}
+
+void Program::step(const Op& op, size_t index, Run& run, int worker) {
+    const int64_t total = units(op, run), chunk = units_per_chunk(op, run);
+    for (int64_t begin; (begin = counters_[index].fetch_add(chunk)) < total;) {
+        const int64_t end = std::min(total, begin + chunk);
+        if (op.kind == OpKind::kLinear) {
+            linear(op, run, begin, end);
+            continue;
+        }
+        for (int64_t i = begin; i < end; ++i) switch (op.kind) {
+                case OpKind::kEmbed:
+                    embed(op, run, i);
+                    break;
+                case OpKind::kSelect: {
+                    const auto& from = buffers_[static_cast<size_t>(op.src)];
+                    std::memcpy(buffers_[static_cast<size_t>(op.dst)].row(i),
+                                from.row(selected_[static_cast<size_t>(i)]),
+                                static_cast<size_t>(from.ld) * 4);
+                    break;
+                }
+                case OpKind::kRowwise:
+                    rowwise(op, index, run, i);
+                    break;
+                case OpKind::kRope:
+                    rope_and_store(op, run, i);
+                    break;
+                case OpKind::kAttention:
+                    attend(op, run, i, worker);
+                    break;
+                case OpKind::kLinear:
+                    break;
+            }
+    }
+}
+
+void Program::angles(int64_t n) {
+    const auto& f = rope_.inverse_frequencies;
+    const auto position = static_cast<float>(position_of_[static_cast<size_t>(n)]);
+    for (size_t i = 0; i < f.size(); ++i) {
+        // The angle is rounded to float first, as every reference implementation does.
+        const float angle = position * f[i];
+        const auto at = static_cast<size_t>(n) * f.size() + i;
+        cos_[at] = static_cast<float>(math::cos_d(angle));
+        sin_[at] = static_cast<float>(math::sin_d(angle));
+    }
+}
+
+void Program::embed(const Op& op, const Run& run, int64_t n) const {
+    const auto& w = weights_[static_cast<size_t>(op.weight)];
+    float* x = buffers_[static_cast<size_t>(op.dst)].row(n);
+    const int64_t row = run.batch.tokens[static_cast<size_t>(n)];
+    const auto& format = run.kernels.formats[w.format];
+    format.row({w.codes, w.tile_bytes, row, w.K, x});
+    if (format.integer)  // 2 * code - z2 is exact; one rounding
+        for (int64_t k = 0; k < w.K; ++k)
+            x[k] = (2 * x[k] - static_cast<float>(w.z2)) * w.scale[row];
+}
+
+void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n) const {
+    const auto& src = buffers_[static_cast<size_t>(op.src)];
+    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    RowwiseArgs a{};
+    a.x = src.row(n);
+    a.up_offset = op.up_offset;
+    a.width = op.width;
+    a.glu = op.glu;
+    a.norm = op.norm.empty() ? nullptr : op.norm.data();
+    a.eps = op.eps;
+    a.yf = dst.row(n);
+    a.yq = op.quantize ? dst.codes(n) : nullptr;
+    a.x_scale = dst.scales() + n;
+    a.x_sum = dst.sums() + n;
+    if (run.kernels.rowwise(a)) return;
+    *a.x_scale = 0;
+    *a.x_sum = 0;
+    for (size_t seen = run.non_finite; index < seen;)
+        if (run.non_finite.compare_exchange_weak(seen, index)) break;
+}
+
+void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end) const {
+    const auto& w = weights_[static_cast<size_t>(op.weight)];
+    const auto& src = buffers_[static_cast<size_t>(op.src)];
+    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    LinearArgs a{};
+    a.codes = w.codes;
+    a.scale = w.scale;
+    a.tile_bytes = w.tile_bytes;
+    a.K = w.padded_k;
+    a.z2 = w.z2;
+    a.xq = src.codes(0);
+    a.x_scale = src.scales();
+    a.x_sum = src.sums();
+    a.xf = src.row(0);
+    a.ldx = src.ld;
+    a.n = static_cast<int>(run.rows(op));
+    a.y = dst.row(0);
+    a.ldy = dst.ld;
+    a.residual = op.residual < 0 ? nullptr : buffers_[static_cast<size_t>(op.residual)].row(0);
+    a.tile_begin = begin;
+    a.tile_end = end;
+    run.kernels.formats[w.format].linear(a);
+}
+
+void Program::rope_and_store(const Op& op, const Run& run, int64_t n) const {
+    const auto at = static_cast<size_t>(n);
+    const int half = rope_.head_dim / 2;
+    float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
+    const RopeArgs rotation{qkv,
+                            cos_.data() + n * half,
+                            sin_.data() + n * half,
+                            rope_.n_heads + rope_.n_kv_heads,
+                            rope_.head_dim,
+                            rope_.interleaved};
+    run.kernels.rope(rotation);
+    const int position = position_of_[at];
+    const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
+    const int64_t page = span.pages[position / kPagePositions];
+    const float* k = qkv + rope_.n_heads * rope_.head_dim;
+    const KvStoreArgs store{k,
+                            k + rope_.n_kv_heads * rope_.head_dim,
+                            run.cache.keys(op.layer) + page * run.cache.page_stride(),
+                            run.cache.values(op.layer) + page * run.cache.page_stride(),
+                            position % kPagePositions,
+                            rope_.n_kv_heads,
+                            rope_.head_dim,
+                            run.cache.f16};
+    run.kernels.kv_store(store);
+}
+
+void Program::attend(const Op& op, const Run& run, int64_t index, int worker) const {
+    const auto& block = blocks_[static_cast<size_t>(index)];
+    const auto& src = buffers_[static_cast<size_t>(op.src)];
+    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    const int group = rope_.n_heads / rope_.n_kv_heads;
+    constexpr int kMaxRows = 64;
+    const float* q[kMaxRows];
+    float* out[kMaxRows];
+    int32_t limit[kMaxRows];
+    AttentionArgs a{};
+    a.q = q;
+    a.out = out;
+    a.limit = limit;
+    a.head_dim = rope_.head_dim;
+    a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(rope_.head_dim));
+    a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
+    a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
+    a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
+    a.page_stride = run.cache.page_stride();
+    a.f16 = run.cache.f16;
+    a.scratch = const_cast<float*>(scratch_.data()) +
+                static_cast<int64_t>(worker) * (attention_scratch(rope_.head_dim) + 16);
+    for (int t = 0; t < block.count; ++t) {
+        const int64_t n = block.first + t;
+        for (int h = 0; h < group; ++h) {
+            const int head = block.kv_head * group + h;
+            q[a.rows] = src.row(n) + head * rope_.head_dim;
+            out[a.rows] = dst.row(n) + head * rope_.head_dim;
+            limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
+            if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
+                run.kernels.attention(a);
+                a.rows = 0;
+            }
+        }
+    }
+    if (a.rows) run.kernels.attention(a);
+}
+
+}  // namespace sterna

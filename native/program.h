@@ -1,0 +1,137 @@
+// A model as a flat list of operations over named buffers, and the loop that runs it.
+//
+// Python writes a Program once per model (sterna/graph.py); run() then takes a batch, several
+// sequences with any number of new tokens each, and plays every operation on the thread pool with a
+// barrier between two of them. Nothing is allocated once the largest batch has been seen.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel_table.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace sterna {
+
+// A packed matrix [M][K]; the memory is the caller's.
+struct Weight {
+    int format = 0;  // index into KernelTable::formats
+    int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
+    int z2 = 0;
+    const uint8_t* codes = nullptr;
+    const float* scale = nullptr;  // [tiles * 64], or null for float formats
+};
+
+// Pages of keys and values; one page id is valid in every layer.
+class KvCache {
+  public:
+    KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16);
+    uint8_t* keys(int layer) const { return base_.data() + layer * layer_bytes_; }
+    uint8_t* values(int layer) const { return keys(layer) + page_bytes_; }
+    int64_t page_stride() const { return 2 * page_bytes_; }
+    int64_t head_bytes() const { return page_bytes_ / kv_heads; }
+
+    const int layers, kv_heads, head_dim, pages;
+    const bool f16;
+
+  private:
+    int64_t page_bytes_, layer_bytes_;  // of one layer's keys (or values) in one page; of a layer
+    HugeBuffer base_;
+};
+
+enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention };
+
+struct Op {
+    OpKind kind;
+    std::string name;  // for error messages: "layers.3.mlp.down_proj"
+    int src = -1, dst = -1;  // buffers
+    int residual = -1;  // kLinear: buffer added to the result
+    int weight = -1;  // kEmbed, kLinear
+    bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
+    int layer = 0;  // kRope, kAttention
+    Glu glu = Glu::kNone;  // kRowwise
+    int64_t width = 0, up_offset = 0;
+    std::vector<float> norm{};
+    float eps = 0;
+    bool quantize = false;
+};
+
+// One sequence's share of a batch.
+struct SequenceSpan {
+    int start;  // position of its first new token
+    int count;  // new tokens
+    const int32_t* pages;  // page table covering start + count positions
+    int logits;  // how many of the last new tokens want logits
+};
+
+struct Batch {
+    std::span<const int32_t> tokens;
+    std::span<const SequenceSpan> sequences;
+};
+
+class Program {
+  public:
+    struct Rope {
+        int n_heads, n_kv_heads, head_dim;
+        bool interleaved;
+        std::vector<float> inverse_frequencies;  // [head_dim / 2]
+    };
+
+    explicit Program(Rope rope) : rope_(std::move(rope)) {}
+    int add_buffer(int64_t width);
+    int add_weight(const Weight& weight);
+    void add_op(Op op);
+
+    // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
+    // std::domain_error with the operation's name if an activation is not finite.
+    const float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
+                     Pool& pool);
+    int64_t logits_ld() const { return buffers_.back().ld; }
+    const Rope& rope() const { return rope_; }
+
+  private:
+    struct Buffer {
+        int64_t ld;  // padded width
+        HugeBuffer f, q, scale, sum;
+        float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
+        int8_t* codes(int64_t n) const { return reinterpret_cast<int8_t*>(q.data()) + n * ld; }
+        float* scales() const { return reinterpret_cast<float*>(scale.data()); }
+        int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
+    };
+    struct Run;  // what the workers of one run share
+
+    void reserve(int64_t tokens);
+    void plan(const Batch& batch, int rows_per_block);
+    void step(const Op& op, size_t index, Run& run, int worker);
+
+    void embed(const Op& op, const Run& run, int64_t n) const;
+    void rowwise(const Op& op, size_t index, Run& run, int64_t n) const;
+    void linear(const Op& op, const Run& run, int64_t begin, int64_t end) const;
+    void rope_and_store(const Op& op, const Run& run, int64_t n) const;
+    void attend(const Op& op, const Run& run, int64_t block, int worker) const;
+    void angles(int64_t n);
+    int64_t units(const Op& op, const Run& run) const;
+    int64_t units_per_chunk(const Op& op, const Run& run) const;
+
+    struct QueryBlock {
+        int sequence, kv_head, first, count;  // tokens of the batch
+    };
+
+    Rope rope_;
+    std::vector<Op> ops_;
+    std::vector<Buffer> buffers_;
+    std::vector<Weight> weights_;
+    std::unique_ptr<std::atomic<int64_t>[]> counters_;  // next unit of every op
+    size_t n_counters_ = 0;
+    int64_t capacity_ = 0;  // tokens that the buffers hold
+    std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
+    std::vector<int32_t> sequence_of_, position_of_, selected_;
+    std::vector<QueryBlock> blocks_;
+    std::vector<float> scratch_;  // per worker
+};
+
+}  // namespace sterna

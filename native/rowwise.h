@@ -1,0 +1,157 @@
+// What happens to one token between two linear layers, fused: gate * up, RMSNorm, quantisation.
+#pragma once
+
+#include "lanes.h"
+
+namespace {
+
+inline VF relu2_up(VF g, VF up) {
+    const VF r = f_max(g, f_set1(0.0f));
+    return f_mul(f_mul(r, r), up);
+}
+inline VF silu_up(VF g, VF up) {
+    const VF e = f_exp(f_sub(f_set1(0.0f), g));
+    return f_mul(f_div(g, f_add(f_set1(1.0f), e)), up);
+}
+
+// yf = glu(x); the tail beyond `width` is loaded from padding and masked by the caller's sums.
+inline void apply_glu(const sterna::RowwiseArgs& a) {
+    const float *gate = a.x, *up = a.x + a.up_offset;
+    for (int64_t i = 0; i < a.width; i += kLanes) {
+        float g_tail[kLanes] = {}, up_tail[kLanes] = {}, out[kLanes];
+        const bool whole = i + kLanes <= a.width;
+        if (!whole)
+            for (int64_t j = i; j < a.width; ++j) g_tail[j - i] = gate[j], up_tail[j - i] = up[j];
+        const VF g = f_load(whole ? gate + i : g_tail), u = f_load(whole ? up + i : up_tail);
+        const VF y = a.glu == sterna::Glu::kRelu2 ? relu2_up(g, u) : silu_up(g, u);
+        if (whole) {
+            f_store(a.yf + i, y);
+        } else {
+            f_store(out, y);
+            for (int64_t j = i; j < a.width; ++j) a.yf[j] = out[j - i];
+        }
+    }
+}
+
+inline float inverse_rms(const float* x, int64_t width, float eps) {
+    F16x squares = l_set1(0.0f);
+    int64_t i = 0;
+    for (; i + 16 <= width; i += 16) {
+        const F16x v = l_load(x + i);
+        squares = l_fma(v, v, squares);
+    }
+    if (i < width) {
+        const F16x v = l_load_first(x + i, width - i, 0.0f);
+        squares = l_fma(v, v, squares);
+    }
+    return 1.0f / __builtin_sqrtf(l_sum(squares) / static_cast<float>(width) + eps);
+}
+
+inline void apply_norm(const sterna::RowwiseArgs& a, const float* x) {
+    const float inverse = inverse_rms(x, a.width, a.eps);
+    int64_t i = 0;
+    for (; i + kLanes <= a.width; i += kLanes)
+        f_store(a.yf + i, f_mul(f_mul(f_load(x + i), f_set1(inverse)), f_load(a.norm + i)));
+    for (; i < a.width; ++i) a.yf[i] = x[i] * inverse * a.norm[i];
+}
+
+// max |y| as the bits of a float: an integer maximum does not lose a NaN.
+inline int32_t absmax_bits(const float* y, int64_t width) {
+    VI best = i_set1(0);
+    int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes)
+        best = i_max(best, i_and(i_bits(f_load(y + i)), i_set1(0x7FFFFFFF)));
+    int32_t lanes[kLanes], m = 0, bits;
+    i_store(lanes, best);
+    for (int j = 0; j < kLanes; ++j) m = lanes[j] > m ? lanes[j] : m;
+    for (; i < width; ++i) {
+        __builtin_memcpy(&bits, y + i, 4);
+        bits &= 0x7FFFFFFF;
+        m = bits > m ? bits : m;
+    }
+    return m;
+}
+
+// Symmetric int8 per token: q = round(y * (127 / max|y|)), half to even; scale max|y| / 127.
+inline void quantize(const sterna::RowwiseArgs& a, float absmax) {
+    absmax = absmax > 1e-5f ? absmax : 1e-5f;
+    const VF inverse = f_set1(127.0f / absmax);
+    VI sum = i_set1(0);
+    int32_t lanes[kLanes], total = 0;
+    float tail[kLanes] = {};
+    for (int64_t i = 0; i < a.width; i += kLanes) {
+        const int64_t n = a.width - i < kLanes ? a.width - i : kLanes;
+        if (n < kLanes)
+            for (int64_t j = 0; j < n; ++j) tail[j] = a.yf[i + j];
+        // |y| * (127 / absmax) may round to a little over 127, never to 127.5: no clamp is needed.
+        const VI q = i_round(f_mul(f_load(n < kLanes ? tail : a.yf + i), inverse));
+        sum = i_add(sum, q);
+        i_store(lanes, q);
+        for (int64_t j = 0; j < n; ++j) a.yq[i + j] = static_cast<int8_t>(lanes[j]);
+    }
+    for (int64_t i = a.width; i % sterna::kPad; ++i) a.yq[i] = 0;
+    i_store(lanes, sum);
+    for (int j = 0; j < kLanes; ++j) total += lanes[j];
+    *a.x_sum = total;
+    *a.x_scale = absmax / 127.0f;
+}
+
+bool rowwise(const sterna::RowwiseArgs& a) {
+    const float* x = a.x;
+    if (a.glu != sterna::Glu::kNone) {
+        apply_glu(a);
+        x = a.yf;
+    }
+    if (a.norm) {
+        apply_norm(a, x);
+    } else if (x != a.yf) {
+        __builtin_memcpy(a.yf, x, static_cast<size_t>(a.width) * 4);
+    }
+    if (!a.yq) return true;
+    const int32_t bits = absmax_bits(a.yf, a.width);
+    if (bits >= 0x7F800000) return false;
+    float absmax;
+    __builtin_memcpy(&absmax, &bits, 4);
+    quantize(a, absmax);
+    return true;
+}
+
+void rope(const sterna::RopeArgs& a) {
+    const int half = a.head_dim / 2, stride = a.interleaved ? 2 : 1, far = a.interleaved ? 1 : half;
+    for (int h = 0; h < a.n_heads; ++h) {
+        float* x = a.x + static_cast<int64_t>(h) * a.head_dim;
+        for (int i = 0; i < half; ++i) {
+            float *p = x + stride * i, *q = p + far;
+            const float u = *p, v = *q, c = a.cos[i], s = a.sin[i];
+            *p = u * c - v * s;
+            *q = v * c + u * s;
+        }
+    }
+}
+
+void kv_store(const sterna::KvStoreArgs& a) {
+    constexpr int P = sterna::kPagePositions;
+    const int64_t hd = a.head_dim, block = a.position_in_page / 16, lane = a.position_in_page % 16;
+    const int64_t element = a.f16 ? 2 : 4;
+    for (int64_t h = 0; h < a.n_kv_heads; ++h) {
+        const float *k = a.k + h * hd, *v = a.v + h * hd;
+        uint8_t* ko = a.k_page + ((h * (P / 16) + block) * hd * 16 + lane) * element;
+        uint8_t* vo = a.v_page + (h * P + a.position_in_page) * hd * element;
+        for (int64_t d = 0; d < hd; d += kLanes) {
+            float k4[kLanes] = {}, v4[kLanes] = {};
+            uint16_t kh[kLanes], vh[kLanes];
+            const int64_t n = hd - d < kLanes ? hd - d : kLanes;
+            for (int64_t i = 0; i < n; ++i) k4[i] = k[d + i], v4[i] = v[d + i];
+            f_store_f16(kh, f_load(k4));
+            f_store_f16(vh, f_load(v4));
+            for (int64_t i = 0; i < n; ++i) {
+                const void* ks = a.f16 ? static_cast<void*>(kh + i) : k4 + i;
+                const void* vs = a.f16 ? static_cast<void*>(vh + i) : v4 + i;
+                __builtin_memcpy(ko + (d + i) * 16 * element, ks, a.f16 ? 2 : 4);
+                __builtin_memcpy(vo + (d + i) * element, vs, a.f16 ? 2 : 4);
+            }
+        }
+    }
+}
+
+}  // namespace

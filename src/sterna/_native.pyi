@@ -1,0 +1,144 @@
+"""Types of the native core. Private: shapes and checks are described in native/bindings.cpp."""
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+class _CpuInfo(TypedDict):
+    vendor: str
+    model: str
+    features: list[str]
+    family: int
+    model_id: int
+    stepping: int
+
+class _Topology(TypedDict):
+    allowed_cpus: int
+    allowed_cores: int
+    cpu_quota: float
+
+page_positions: int
+tile_rows: int
+max_integer_k: int
+
+def cpu_info() -> _CpuInfo: ...
+def topology() -> _Topology: ...
+def isas() -> list[str]: ...
+def known_isas() -> list[tuple[str, str]]: ...
+def layouts() -> list[str]: ...
+def default_threads() -> int: ...
+def alloc(nbytes: int) -> npt.NDArray[np.uint8]: ...
+def tile_bytes(layout: str, K: int) -> int: ...
+def pack(
+    layout: str,
+    source: str,
+    data: npt.NDArray[Any],
+    M: int,
+    K: int,
+    level_offset: int,
+    level_step: int,
+    threads: int,
+) -> npt.NDArray[np.uint8]: ...
+def unpack(weight: Weight, isa: str, threads: int) -> npt.NDArray[np.float32]: ...
+def linear(
+    weight: Weight, x: npt.NDArray[np.float32], isa: str, threads: int
+) -> npt.NDArray[np.float32]: ...
+def has_non_finite(a: npt.NDArray[Any], exponent: int) -> bool: ...
+def inverse_frequencies(theta: float, dim: int) -> list[float]: ...
+def bandwidth_gb_s(threads: int, nbytes: int) -> float: ...
+def peak_gops(isa: str, threads: int) -> float: ...
+
+class Weight:
+    def __init__(
+        self,
+        layout: str,
+        M: int,
+        K: int,
+        codes: npt.NDArray[np.uint8],
+        scale: npt.NDArray[np.float32] | None,
+        z2: int,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class KvCache:
+    def __init__(
+        self, layers: int, kv_heads: int, head_dim: int, pages: int, f16: bool
+    ) -> None: ...
+    @property
+    def pages(self) -> int: ...
+
+class Program:
+    def __init__(
+        self,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        interleaved: bool,
+        inverse_frequencies: Sequence[float],
+    ) -> None: ...
+    def buffer(self, width: int) -> int: ...
+    def weight(self, weight: Weight) -> int: ...
+    def embed(self, weight: int, dst: int) -> None: ...
+    def select(self, src: int, dst: int) -> None: ...
+    def rowwise(
+        self,
+        name: str,
+        src: int,
+        dst: int,
+        width: int,
+        glu: str = "",
+        up_offset: int = 0,
+        norm: npt.NDArray[np.float32] | None = None,
+        eps: float = 0.0,
+        quantize: bool = False,
+        selected: bool = False,
+    ) -> None: ...
+    def linear(
+        self,
+        name: str,
+        weight: int,
+        src: int,
+        dst: int,
+        residual: int = -1,
+        selected: bool = False,
+    ) -> None: ...
+    def rope(self, qkv: int, layer: int) -> None: ...
+    def attention(self, qkv: int, dst: int, layer: int) -> None: ...
+    def run(
+        self,
+        cache: KvCache,
+        tokens: npt.NDArray[np.int32],
+        sequences: Sequence[tuple[int, int, int, npt.NDArray[np.int32]]],
+        isa: str,
+        threads: int,
+    ) -> npt.NDArray[np.float32]: ...
+
+class SampleResult:
+    @property
+    def token(self) -> int: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def top(self) -> list[tuple[int, float]]: ...
+    @property
+    def finite(self) -> bool: ...
+
+def sample(
+    logits: npt.NDArray[np.float32],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    repetition_penalty: float,
+    seed: int,
+    sequence: int,
+    n_logprobs: int,
+    history: npt.NDArray[np.int32],
+    position: int,
+) -> SampleResult: ...
+def log_softmax_at(
+    logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float32]: ...

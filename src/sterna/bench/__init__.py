@@ -1,0 +1,1 @@
+"""Benchmarks: what a machine reaches, as a fraction of what the same machine allows."""

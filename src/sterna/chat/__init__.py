@@ -1,0 +1,229 @@
+"""Chat templates of a model folder, rendered in a sandbox with limits.
+
+A template comes from the model's files only, never from a request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from sterna.chat.sandbox import MAX_CHARS, BoundedEnvironment, OverBudget, Refusal
+from sterna.errors import ModelFormatError, RequestError
+
+__all__ = ["ChatTemplate"]
+
+MAX_FILE_BYTES = 16 << 20  # of tokenizer_config.json, with its added tokens
+MAX_MESSAGE_DEPTH = 32
+_REMEDY = "put a working chat_template.jinja into the model's folder"
+
+
+class ChatTemplate:
+    """The chat template of a model folder; get one with `ChatTemplate.load`."""
+
+    def __init__(self, file: Path, templates: Mapping[str, str], tokens: Mapping[str, str]) -> None:
+        self.file = file
+        self._sources = templates
+        self._tokens = tokens
+        self._compiled: dict[str, tuple[BoundedEnvironment, jinja2.Template]] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ChatTemplate | None:
+        """The folder's template, or None if it has none; ModelFormatError if it is malformed.
+
+        chat_template.jinja comes before chat_template.json and tokenizer_config.json, as in
+        transformers; a list of named templates uses "default", and "tool_use" for tools.
+        """
+        folder = Path(folder)
+        settings = _read_object(folder / "tokenizer_config.json")
+        named: dict[str, str] = {}
+        file = folder / "tokenizer_config.json"
+        for path in (folder / "chat_template.json", file):
+            config = settings if path == file else _read_object(path)
+            if config.get("chat_template") is not None:
+                named, file = _named_templates(path, config["chat_template"]), path
+                break
+        jinja = folder / "chat_template.jinja"
+        if (source := _read_text(jinja)) is not None:
+            named["default"], file = source, jinja
+        for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
+            named[path.stem] = _read_text(path) or ""
+        if not named:
+            return None
+        if "default" not in named:
+            if len(named) > 1:
+                raise _malformed(file, 'a template named "default"', ", ".join(sorted(named)))
+            named["default"] = next(iter(named.values()))
+        return cls(file, named, _special_tokens(settings))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The prompt for `messages`, each a mapping with a "role" and usually "content".
+
+        Raises RequestError if the messages are malformed or the template does not accept them,
+        ModelFormatError if the template is broken or exceeds the sandbox's limits.
+        """
+        _check_messages(messages)
+        values = {
+            **self._tokens,
+            "documents": None,
+            **{name: _plain(value, name) for name, value in variables.items()},
+            "messages": _plain(messages, "messages"),
+            "tools": None if tools is None else _plain(tools, "tools"),
+            "add_generation_prompt": bool(add_generation_prompt),
+        }
+        environment, template = self._template("tool_use" if tools else "default")
+        try:
+            return environment.run(template, values)
+        except OverBudget as error:
+            raise _malformed(self.file, f"at most {error}", "more") from None
+        except Refusal as error:
+            raise RequestError(
+                f"messages: the chat template refuses them with {str(error)[:300]!r}; "
+                "change the roles or the content"
+            ) from None
+        except Exception as error:  # whatever the template's own expressions raise
+            raise RequestError(
+                f"messages: the chat template failed with {type(error).__name__}: "
+                f"{str(error)[:300]}; see which fields {self.file} reads"
+            ) from None
+
+    def _template(self, name: str) -> tuple[BoundedEnvironment, jinja2.Template]:
+        name = name if name in self._sources else "default"
+        if name not in self._compiled:
+            source = self._sources[name]
+            try:
+                environment = BoundedEnvironment()
+                self._compiled[name] = environment, environment.load(source)
+            except OverBudget as error:
+                raise _malformed(self.file, f"at most {error}", "more") from None
+            except jinja2.TemplateSyntaxError as error:
+                got = f"{error.message} (line {error.lineno})"
+                raise _malformed(self.file, "a valid Jinja template", got) from None
+            except Exception as error:  # nested too deeply for the parser or the compiler
+                got = f"{type(error).__name__}: {error}"
+                raise _malformed(self.file, "a valid Jinja template", got) from None
+        return self._compiled[name]
+
+
+def _malformed(file: Path, expected: str, got: object) -> ModelFormatError:
+    return ModelFormatError(
+        file=file, field="chat_template", expected=expected, got=got, remedy=_REMEDY
+    )
+
+
+def _named_templates(file: Path, value: object) -> dict[str, str]:
+    """{"default": template}, or the list form [{"name", "template"}, ...] as a dictionary."""
+    if isinstance(value, str):
+        return {"default": value}
+    entries = value if isinstance(value, list) else [value]
+    named = {}
+    for entry in entries:
+        name, source = (
+            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        )
+        if not isinstance(name, str) or not isinstance(source, str):
+            expected = "a string, or a list of objects with a name and a template"
+            raise _malformed(file, expected, type(entry).__name__)
+        named[name] = source
+    return named
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token` and the like, as templates name them."""
+    tokens = {"bos_token": "", "eos_token": ""}
+    for key, value in settings.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(text, str):
+            tokens[key] = text
+    return tokens
+
+
+def _check_messages(messages: object) -> None:
+    remedy = 'pass [{"role": "user", "content": "..."}]'
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        kind = type(messages).__name__
+        raise RequestError(f"messages: must be a list of mappings, but got {kind}; {remedy}")
+    if not messages:
+        raise RequestError(f"messages: must not be empty; {remedy}")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            kind = type(message).__name__
+            raise RequestError(f"messages[{i}]: must be a mapping, but got {kind}; {remedy}")
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not role:
+            raise RequestError(f"messages[{i}]: must have a role, but got {role!r}; {remedy}")
+        if not isinstance(content, (str, Sequence, type(None))):
+            kind = type(content).__name__
+            raise RequestError(f"messages[{i}]: content must be text, but got {kind}; {remedy}")
+
+
+def _plain(value: object, name: str) -> Any:
+    """A copy made of JSON's types alone, so that a template meets no other object."""
+    left = MAX_CHARS
+
+    def copy(item: object, depth: int) -> Any:
+        nonlocal left
+        left -= 8 + (len(item) if isinstance(item, str) else 0)
+        if left < 0:
+            raise RequestError(
+                f"{name}: must be under {MAX_CHARS} characters, but got more; shorten it"
+            )
+        if depth > MAX_MESSAGE_DEPTH:
+            raise RequestError(
+                f"{name}: must be at most {MAX_MESSAGE_DEPTH} levels deep, but got more; flatten it"
+            )
+        if isinstance(item, str):
+            return str(item)
+        if item is None or isinstance(item, (bool, float)):
+            return item
+        if isinstance(item, int) and item.bit_length() <= 1024:
+            return int(item)
+        if isinstance(item, Mapping) and all(isinstance(key, str) for key in item):
+            return {copy(key, depth + 1): copy(value, depth + 1) for key, value in item.items()}
+        if isinstance(item, (list, tuple)):
+            return [copy(value, depth + 1) for value in item]
+        raise RequestError(
+            f"{name}: must hold text, numbers, lists and mappings, but got "
+            f"{type(item).__name__}; convert it first"
+        )
+
+    return copy(value, 0)
+
+
+# --------------------------------------------------------------------------------------- files
+
+
+def _read_text(path: Path) -> str | None:
+    """The text of a small UTF-8 file, None if there is no such file; ModelFormatError otherwise."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) <= MAX_FILE_BYTES:
+            return data.decode()
+        problem = f"more than {MAX_FILE_BYTES} bytes"
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        problem = str(error)
+    raise ModelFormatError(file=path, expected="a readable UTF-8 file", got=problem)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, {} if there is no such file; ModelFormatError if it is not one."""
+    try:
+        value = json.loads(_read_text(path) or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(file=path, expected="valid JSON", got=str(error)) from None
+    if not isinstance(value, dict):
+        raise ModelFormatError(file=path, field="top level", expected="a JSON object")
+    return value

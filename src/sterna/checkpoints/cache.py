@@ -1,0 +1,224 @@
+"""The cache of packed models: written behind, found again by the source files' sizes and times.
+
+One entry per source path, format and head; a newer state of the source replaces the older entry.
+Nothing here is fatal: without a usable cache a model is packed again at each start.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from sterna.checkpoints.directory import CONFIG, WEIGHTS
+from sterna.checkpoints.files import sync_directory, unreadable
+from sterna.checkpoints.packed import LAYOUT_VERSION
+
+CACHE_VERSION = 1  # raise it when conversion gives other bytes for the same source
+EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; Ctrl-C ends the wait
+_STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
+_BACKGROUND_NICENESS = 10
+_SOURCE_SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".gguf")
+_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{20}-[0-9a-f]{20}")
+
+
+class Store:
+    """A write to the cache under way in the background."""
+
+    def __init__(self, key: str, thread: threading.Thread | None) -> None:
+        """`thread`: the writer, None if the cache is off. Made by `store_behind`."""
+        self._key = key
+        self._thread = thread
+
+    @property
+    def done(self) -> bool:
+        """Whether the write has ended, well or not."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self, timeout_s: float | None = None) -> Path | None:
+        """Waits for the end of the write; the entry's path, or None if there is none (yet)."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return lookup(self._key) if self.done else None
+
+
+_pending: list[Store] = []
+
+
+def cache_dir() -> Path | None:
+    """STERNA_CACHE, else XDG_CACHE_HOME/sterna, else ~/.cache/sterna; None if it is `off`."""
+    chosen = os.environ.get("STERNA_CACHE", "")
+    if chosen.lower() == "off":
+        return None
+    try:
+        if chosen:
+            return Path(os.path.abspath(Path(chosen).expanduser()))
+        xdg = os.environ.get("XDG_CACHE_HOME", "")
+        # The XDG specification: a path that is not absolute is to be ignored
+        return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "sterna"
+    except RuntimeError:  # no home directory
+        return None
+
+
+def cache_key(path: str | os.PathLike[str], format: str | None, head: str | None) -> str:
+    """The key of a source (a folder or a file) packed in `format` with `head`.
+
+    Made of the path, the names, sizes and modification times of the files that matter, and the
+    layout's version. Raises RequestError if the source cannot be read.
+    """
+    source = Path(os.path.realpath(path))
+    try:
+        files = [source] if source.is_file() else sorted(source.iterdir())
+        states = [
+            (file.name, status.st_size, status.st_mtime_ns)
+            for file in files
+            if file.name.endswith(_SOURCE_SUFFIXES)
+            for status in [file.stat()]
+        ]
+    except OSError as error:
+        raise unreadable(source, error) from error
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{source.name}-{format}-{head}")[-64:].lstrip(".")
+    identity = _digest([str(source), format, head])
+    return f"{label or 'model'}-{identity}-{_digest([CACHE_VERSION, LAYOUT_VERSION, states])}"
+
+
+def lookup(key: str) -> Path | None:
+    """The packed directory of this key, or None."""
+    root = cache_dir()
+    if root is None:
+        return None
+    entry = root / _checked(key)
+    return entry if _is_whole(entry) else None
+
+
+def store_behind(key: str, writer: Callable[[Path], None]) -> Store:
+    """Calls `writer(empty folder)` in a background thread and moves the folder into the cache.
+
+    A failure (a full or read-only disk, an exception of `writer`) is a RuntimeWarning. The
+    process waits at its exit for a write under way, at most EXIT_WAIT_S seconds.
+    """
+    root = cache_dir()
+    _checked(key)
+    if root is None:
+        return Store(key, None)
+
+    def run() -> None:
+        _yield_to_foreground()
+        try:
+            _store(root, key, writer)
+        except Exception as error:
+            # Suppressed: with -W error the warning itself would be raised, here where no one is
+            with contextlib.suppress(RuntimeWarning):
+                warnings.warn(f"cache not written: {error}", RuntimeWarning, stacklevel=2)
+
+    # A daemon, joined by _finish: Ctrl-C in the interpreter's own join would print a traceback
+    thread = threading.Thread(target=run, name="sterna-cache", daemon=True)
+    store = Store(key, thread)
+    _pending[:] = [s for s in _pending if not s.done] + [store]
+    thread.start()
+    return store
+
+
+def discard(key: str) -> None:
+    """Removes an entry, one that turned out damaged for instance; no error if there is none."""
+    root = cache_dir()
+    if root is not None:
+        _remove(root, root / _checked(key))
+
+
+def entries() -> list[tuple[Path, int]]:
+    """The cache's entries and their sizes in bytes, by name."""
+    root = cache_dir()
+    found: list[tuple[Path, int]] = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(root.iterdir()) if root is not None else ():
+            if _KEY.fullmatch(entry.name):
+                found.append((entry, sum(file.stat().st_size for file in entry.iterdir())))
+    return found
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"))  # ASCII: any file name can be hashed
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:20]
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key) or key.startswith("."):
+        raise ValueError(f"cache key: must come from cache_key(), but got {key!r}")
+    return key
+
+
+def _yield_to_foreground() -> None:
+    # Linux gives each thread its own niceness; elsewhere this would slow the whole process down.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
+
+
+def _store(root: Path, key: str, writer: Callable[[Path], None]) -> None:
+    entry = root / key
+    if _is_whole(entry):
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    _sweep(root)
+    temporary = root / f".{key}.{secrets.token_hex(8)}.tmp"
+    try:
+        temporary.mkdir()
+        writer(temporary)
+        sync_directory(temporary)
+        if entry.exists() and not _is_whole(entry):
+            _remove(root, entry)
+        try:
+            temporary.rename(entry)
+        except OSError:
+            if not _is_whole(entry):  # else another process stored the same meanwhile
+                raise
+        sync_directory(root)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    source_prefix = key.rpartition("-")[0] + "-"
+    for other in list(root.iterdir()):
+        if other.name.startswith(source_prefix) and other.name != key:
+            _remove(root, other)
+
+
+def _is_whole(entry: Path) -> bool:
+    try:
+        return (entry / CONFIG).is_file() and (entry / WEIGHTS).is_file()
+    except OSError:
+        return False
+
+
+def _remove(root: Path, entry: Path) -> None:
+    # Renamed first: whoever looks it up finds all of it or nothing.
+    with contextlib.suppress(OSError):
+        doomed = root / f".{entry.name}.{secrets.token_hex(8)}.tmp"
+        entry.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    for entry in list(root.iterdir()):
+        if entry.name.startswith(".") and entry.name.endswith(".tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat().st_mtime > _STALE_S:
+                    shutil.rmtree(entry, ignore_errors=True)
+
+
+@atexit.register
+def _finish() -> None:
+    deadline = time.monotonic() + EXIT_WAIT_S
+    with contextlib.suppress(KeyboardInterrupt):
+        for store in _pending:
+            store.wait(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,218 @@
+"""A model's folder in the Hugging Face layout: config, weights in one file or in shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from sterna.checkpoints.files import unreadable
+from sterna.checkpoints.jsonfile import json_kind, load_json_object
+from sterna.checkpoints.safetensors import Array, SafetensorsFile, TensorInfo
+from sterna.errors import ModelFormatError, RequestError
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+MAX_CONFIG_BYTES = 16 << 20  # real ones have a few kilobytes; a quantisation map some hundred
+MAX_SHARDS = 10_000
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Checkpoint:
+    """A model's folder, opened and checked; tensors are read one by one on request.
+
+    `path`; `config`, `generation_config`: the JSON objects ({} if the latter is absent);
+    `tensors`: name -> TensorInfo over all shards.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: dict[str, Any],
+        generation_config: dict[str, Any],
+        files: Iterable[SafetensorsFile],
+    ) -> None:
+        """Joins what `open` has read; ModelFormatError if two files hold the same tensor."""
+        self.path = path
+        self.config = config
+        self.generation_config = generation_config
+        self.tensors: dict[str, TensorInfo] = {}
+        self._files: dict[Path, SafetensorsFile] = {}
+        for file in files:
+            self._files[file.path] = file
+            for name, info in file.tensors.items():
+                if name in self.tensors:
+                    raise ModelFormatError(
+                        file=file.path,
+                        field=name,
+                        expected="each tensor in one file",
+                        got=f"it also in {self.tensors[name].file.name}",
+                    )
+                self.tensors[name] = info
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """Opens a folder with config.json and safetensors weights; reads headers, no weights.
+
+        Raises RequestError if there is no such folder or it cannot be read, ModelFormatError if
+        its files break a rule or hold pickled weights only.
+        """
+        folder = require_folder(path)
+        config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
+        generation_config = {}
+        if (folder / GENERATION_CONFIG).exists():
+            generation_config = load_json_object(folder / GENERATION_CONFIG, MAX_CONFIG_BYTES)
+        return cls(folder, config, generation_config, _open_weights(folder))
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether this is a packed directory of Sterna's own (`packed.read_packed`)."""
+        quantization = self.config.get("quantization_config")
+        return isinstance(quantization, dict) and quantization.get("quant_method") == "sterna"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of all weight files together; a later shard's entry wins."""
+        return {k: v for file in self._files.values() for k, v in file.metadata.items()}
+
+    def info(self, name: str) -> TensorInfo:
+        """Where the tensor lies, its dtype and shape; ModelFormatError if there is none."""
+        info = self.tensors.get(name)
+        if info is None:
+            raise ModelFormatError(
+                file=self._where(), field=name, expected="a tensor", got="none of this name"
+            )
+        return info
+
+    def require(
+        self,
+        name: str,
+        shape: Iterable[int] | None = None,
+        dtype: str | Collection[str] | None = None,
+    ) -> TensorInfo:
+        """As `info`, and the shape and dtype (one, or any of several) must be these.
+
+        Raises ModelFormatError naming file, tensor, expected and got.
+        """
+        dtypes = (dtype,) if isinstance(dtype, str) else dtype
+        wanted = None if shape is None else tuple(shape)
+        info = self.tensors.get(name)
+        fits = info is not None and (wanted is None or info.shape == wanted)
+        if info is not None and fits and (dtypes is None or info.dtype in dtypes):
+            return info
+        expected = [] if dtypes is None else [" or ".join(dtypes)]
+        expected += [] if wanted is None else [f"shape {list(wanted)}"]
+        raise ModelFormatError(
+            file=self._where() if info is None else info.file,
+            field=name,
+            expected=" ".join(expected) or "a tensor",
+            got="no such tensor" if info is None else f"{info.dtype} shape {list(info.shape)}",
+            remedy="the weights do not match config.json: check both files",
+        )
+
+    def read(self, name: str, out: Array | None = None) -> Array:
+        """Reads a tensor into fresh memory or `out`; BF16 comes back as uint16."""
+        info = self.info(name)
+        return self._files[info.file].read(info, out)
+
+    def _where(self) -> Path:
+        return next(iter(self._files)) if len(self._files) == 1 else self.path
+
+
+def require_folder(path: str | os.PathLike[str]) -> Path:
+    """The path of an existing folder; RequestError if it is missing or something else."""
+    if not os.fspath(path):  # Path("") would be the current folder
+        raise RequestError("model: must be a folder, but got an empty path; pass its path")
+    folder = Path(path)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        raise RequestError(
+            f"{folder}: must be a model's folder, but got a path that does not exist; "
+            "check the spelling"
+        ) from None
+    except NotADirectoryError:
+        raise RequestError(
+            f"{folder}: must be a model's folder, but got a file; "
+            f"pass the folder that holds {CONFIG} and {WEIGHTS}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise unreadable(folder, error) from error
+    if CONFIG not in names:
+        raise ModelFormatError(
+            file=folder,
+            expected=f"a model's folder with {CONFIG}",
+            got="none in it",
+            remedy="pass the folder that holds the model's files",
+        )
+    return folder
+
+
+def _open_weights(folder: Path) -> list[SafetensorsFile]:
+    names = set(os.listdir(folder))
+    if WEIGHTS in names:  # as transformers: the single file wins over an index
+        return [SafetensorsFile(folder / WEIGHTS)]
+    if INDEX in names:
+        return _open_shards(folder / INDEX)
+    expected = f"{WEIGHTS} or {INDEX}"
+    pickled = sorted(name for name in names if name.endswith(_PICKLED))
+    if pickled:
+        raise ModelFormatError(
+            file=folder,
+            expected=expected,
+            got=f"only pickled weights ({pickled[0]})",
+            remedy="unpickling can run any code, so it is not supported: convert to safetensors",
+        )
+    other = sorted(name for name in names if name.endswith((".safetensors", ".gguf")))
+    raise ModelFormatError(
+        file=folder,
+        expected=expected,
+        got=f"{other[0]}" if other else "no weights",
+        remedy="download the model's safetensors weights into this folder",
+    )
+
+
+def _open_shards(index: Path) -> list[SafetensorsFile]:
+    weight_map = load_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        got = "an empty one" if weight_map == {} else json_kind(weight_map)
+        raise ModelFormatError(
+            file=index, field="weight_map", expected="an object of tensor names", got=got
+        )
+    shards: dict[str, SafetensorsFile] = {}
+    for tensor, shard in weight_map.items():
+        if not _is_plain_name(shard):
+            raise ModelFormatError(
+                file=index,
+                field=tensor,
+                expected="the name of a .safetensors file in this folder",
+                got=shard if isinstance(shard, str) else json_kind(shard),
+            )
+        if shard not in shards:
+            if len(shards) == MAX_SHARDS:
+                raise ModelFormatError(
+                    file=index, field="weight_map", expected=f"at most {MAX_SHARDS} files"
+                )
+            shards[shard] = SafetensorsFile(index.parent / shard)
+        if tensor not in shards[shard].tensors:
+            raise ModelFormatError(
+                file=index.parent / shard,
+                field=tensor,
+                expected=f"this tensor, as {INDEX} says",
+                got="none of this name",
+            )
+    return list(shards.values())
+
+
+def _is_plain_name(shard: object) -> bool:
+    # No separators, so that an index cannot reach out of its folder
+    return (
+        isinstance(shard, str)
+        and shard.endswith(".safetensors")
+        and shard.isprintable()
+        and not any(c in shard for c in "/\\:")
+    )

@@ -1,0 +1,244 @@
+"""Files on disk, handled so that neither a hostile file nor a full disk can hurt the process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from sterna.errors import ModelFormatError, RequestError
+
+CHUNK_BYTES = 32 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
+MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth beyond that
+
+_COPY_BYTES = 1 << 20
+
+_OPEN_FLAGS = (
+    os.O_RDONLY
+    # A FIFO in place of a file would otherwise block the open for ever.
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+_seek_lock = threading.Lock()  # for platforms without preadv, where threads share one position
+
+
+class FileState(NamedTuple):
+    """What tells a file from a later one of the same name: its identity, size and time."""
+
+    device: int
+    inode: int
+    nbytes: int
+    mtime_ns: int
+
+
+class Span(NamedTuple):
+    """`nbytes` bytes at `offset` of a file that belong at `start` of a buffer."""
+
+    offset: int
+    start: int
+    nbytes: int
+
+
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
+    """Opens a regular file for reading: (descriptor, state).
+
+    Raises ModelFormatError if it is missing or is no regular file, RequestError if it may not be
+    read.
+    """
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFormatError(file=path, expected="a file", got="nothing at this path") from None
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFormatError(file=path, expected="a regular file", got="another kind of file")
+        yield (
+            descriptor,
+            FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns),
+        )
+    finally:
+        os.close(descriptor)
+
+
+def unreadable(path: Path, error: Exception) -> RequestError:
+    """The RequestError for a path that the operating system refuses to read."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return RequestError(
+        f"{path}: must be readable, but got {reason}; check the path and its rights"
+    )
+
+
+def read_file(path: Path, max_bytes: int) -> bytearray:
+    """The whole of a regular file of at most `max_bytes` bytes."""
+    with open_regular(path) as (descriptor, state):
+        if state.nbytes > max_bytes:
+            raise ModelFormatError(
+                file=path, field="size", expected=f"at most {max_bytes} bytes", got=state.nbytes
+            )
+        data = bytearray(state.nbytes)
+        read_span(path, descriptor, memoryview(data), Span(0, 0, state.nbytes))
+    return data
+
+
+def read_span(path: Path, descriptor: int, buffer: memoryview, span: Span) -> None:
+    """Fills `buffer[span.start:][:span.nbytes]` from the file at `span.offset`; thread-safe."""
+    done = 0
+    while done < span.nbytes:
+        window = buffer[span.start + done : span.start + span.nbytes]
+        try:
+            count = _read_at(descriptor, window, span.offset + done)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if count == 0:  # the file was cut while in use: an error, where mmap would be SIGBUS
+            raise ModelFormatError(
+                file=path,
+                offset=span.offset + done,
+                expected=f"{span.nbytes} bytes from byte {span.offset}",
+                got=f"the end of the file after {done}",
+                remedy="was the file truncated while in use? copy or download it again",
+            )
+        done += count
+
+
+if hasattr(os, "preadv"):
+
+    def _read_at(descriptor: int, window: memoryview, offset: int) -> int:
+        return os.preadv(descriptor, [window], offset)
+
+else:  # pragma: no cover - Windows
+
+    def _read_at(descriptor: int, window: memoryview, offset: int) -> int:
+        with _seek_lock, os.fdopen(os.dup(descriptor), "rb", buffering=0) as file:
+            file.seek(offset)
+            return file.readinto(window) or 0
+
+
+def read_spans(path: Path, descriptor: int, buffer: memoryview, spans: Sequence[Span]) -> None:
+    """Reads many spans into one buffer, in large chunks and on several threads if it is much."""
+    chunks = [
+        Span(span.offset + at, span.start + at, min(CHUNK_BYTES, span.nbytes - at))
+        for span in spans
+        for at in range(0, span.nbytes, CHUNK_BYTES)
+    ]
+    n_threads = min(MAX_READ_THREADS, _n_cpus(), sum(c.nbytes for c in chunks) // CHUNK_BYTES)
+
+    def read(chunk: Span) -> None:
+        read_span(path, descriptor, buffer, chunk)
+
+    if n_threads <= 1:
+        for chunk in chunks:
+            read(chunk)
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        for _ in pool.map(read, chunks):
+            pass
+
+
+def _n_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def replacing(path: Path, nbytes: int) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of `path` only once it is whole and on the disk.
+
+    It is written beside `path` under another name, flushed to the disk and renamed. `nbytes` is
+    what will be written, for the message when the disk is full. Raises RequestError.
+    """
+    temporary = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}.tmp")
+    try:
+        # mode 0o666 less the umask, as any other file; mkstemp's 0o600 would stay after the rename
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        _remove_quietly(temporary)
+        raise unwritable(path, error, nbytes) from error
+    except BaseException:
+        _remove_quietly(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def replacing_directory(path: Path, nbytes: int) -> Iterator[Path]:
+    """A fresh directory beside `path` that takes its name once the block ends without an error.
+
+    `path` must not exist, or be an empty directory. Raises RequestError.
+    """
+    temporary = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}.tmp")
+    try:
+        if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
+            raise RequestError(
+                f"{path}: must not exist or be an empty folder, but got one with files; "
+                "remove it or choose another place"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        yield temporary
+        sync_directory(temporary)
+        if path.exists():
+            path.rmdir()  # Windows does not rename onto an empty directory
+        temporary.rename(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error, nbytes) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # nothing is left of it after the rename
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copies a regular file, whole or not at all, its data on the disk when this returns."""
+    with open_regular(source) as (descriptor, state), replacing(target, state.nbytes) as out:
+        buffer = memoryview(bytearray(min(_COPY_BYTES, state.nbytes)))
+        for at in range(0, state.nbytes, _COPY_BYTES):
+            count = min(_COPY_BYTES, state.nbytes - at)
+            read_span(source, descriptor, buffer, Span(at, 0, count))
+            out.write(buffer[:count])
+
+
+def unwritable(path: Path, error: OSError, nbytes: int | None = None) -> RequestError:
+    """The RequestError for a path that cannot be written, naming the bytes it needs."""
+    need = "" if nbytes is None else f" with {nbytes} bytes"
+    full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+    remedy = "free disk space or choose another place" if full else "choose another place"
+    return RequestError(
+        f"{path}: must be writable{need}, but got {error.strerror or error}; {remedy}"
+    )
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the names in a directory durable, where the platform can."""
+    if os.name == "nt":  # pragma: no cover - directories cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove_quietly(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,367 @@
+"""The packed directory: a model in Sterna's tile layout, ready to run as it is read (DESIGN §6).
+
+A folder in the Hugging Face layout. Each linear layer is `<name>.codes` (uint8 [tiles, bytes]) and
+`<name>.scale` (f32, [] or [M]); every other tensor is f32. config.json says what they are:
+
+    "quantization_config": {"quant_method": "sterna", "layout_version": 1, "default_format": "i2",
+        "modules": {name: {"format": "i2", "M": 2560, "K": 2560, "scale": "tensor" | "row"}}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sterna import formats
+from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS, require_folder
+from sterna.checkpoints.files import Span, copy_file, replacing, replacing_directory
+from sterna.checkpoints.header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
+from sterna.checkpoints.jsonfile import json_kind, load_json_object
+from sterna.checkpoints.safetensors import (
+    Array,
+    SafetensorsFile,
+    verify_hashes,
+    write_safetensors,
+)
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError
+from sterna.formats.base import PackedWeight
+
+LAYOUT_VERSION = 1  # of the tiles; a change makes old packed directories and caches unreadable
+QUANT_METHOD = "sterna"
+CODES, SCALE = ".codes", ".scale"
+_QUANTIZATION = "quantization_config"
+_REMEDY = "convert the model again with this version"
+
+# What travels with the weights: all that generation needs besides them, and their licence.
+COMPANIONS = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+)
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """A packed directory in memory: `modules` are the packed matrices, `tensors` the f32 rest.
+
+    All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them.
+    """
+
+    config: dict[str, Any]
+    modules: dict[str, PackedWeight]
+    tensors: dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class _Module:
+    """One entry of `modules` in config.json, checked."""
+
+    format: str
+    M: int
+    K: int
+    scale: str
+
+    def codes_shape(self) -> tuple[int, int]:
+        layout = formats.get(self.format)
+        return layout.n_tiles(self.M), layout.tile_bytes(self.K)
+
+    def scale_shape(self) -> tuple[int, ...]:
+        return (self.M,) if self.scale == "row" else ()
+
+
+def write_packed(
+    dst: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    modules: Mapping[str, PackedWeight],
+    tensors: Mapping[str, NDArray[np.float32]],
+    source: str | os.PathLike[str] | None = None,
+    default_format: str | None = None,
+) -> None:
+    """Writes a packed directory, whole or not at all; `dst` must be absent or empty.
+
+    `config`: the model's config.json, whose quantization_config is replaced; `source`: the folder
+    whose tokenizer, chat template, generation config and licence are copied; `default_format`:
+    the format asked for, else the commonest. Raises RequestError (a full disk, arrays that do not
+    fit their format).
+    """
+    dst = Path(dst)
+    specs = {name: _spec_of(name, weight) for name, weight in modules.items()}
+    commonest = Counter(spec.format for spec in specs.values()).most_common(1)
+    quantization = {
+        "quant_method": QUANT_METHOD,
+        "layout_version": LAYOUT_VERSION,
+        "default_format": default_format or (commonest[0][0] if commonest else "f32"),
+        "modules": {name: vars(spec) for name, spec in specs.items()},
+    }
+    arrays = _named_arrays(modules, tensors)
+    text = _config_text(dst, {**config, _QUANTIZATION: quantization})
+    nbytes = len(text) + sum(array.nbytes for array in arrays.values())
+    with replacing_directory(dst, nbytes) as folder:
+        with replacing(folder / CONFIG, len(text)) as file:
+            file.write(text)
+        for name in COMPANIONS if source is not None else ():
+            if (Path(source or "") / name).is_file():
+                copy_file(Path(source or "") / name, folder / name)
+        # "pt" is what transformers wants to read of any safetensors file's metadata
+        write_safetensors(folder / WEIGHTS, arrays, {"format": "pt"})
+
+
+def read_packed(path: str | os.PathLike[str]) -> PackedModel:
+    """Reads a packed directory into one buffer; checks its structure, and that floats are finite.
+
+    Hashes are not checked (`verify`). Raises ModelFormatError, RequestError (no such folder, not
+    enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
+    """
+    folder = require_folder(path)
+    config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
+    specs = _read_specs(config, folder / CONFIG)
+    file = SafetensorsFile(folder / WEIGHTS)
+    _check_tensors(file, specs)
+    arrays = _read_all(file)
+    modules = {
+        name: PackedWeight(
+            format=spec.format,
+            M=spec.M,
+            K=spec.K,
+            codes=arrays.pop(name + CODES),
+            scale=_finite(file, name + SCALE, arrays.pop(name + SCALE)),
+        )
+        for name, spec in specs.items()
+    }
+    return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
+
+
+def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
+    """Checks a packed directory's structure and every tensor's SHA-256; returns their number.
+
+    `progress` is called with the bytes read since its last call. Raises ModelFormatError naming
+    the first tensor that differs.
+    """
+    folder = require_folder(path)
+    config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
+    file = SafetensorsFile(folder / WEIGHTS)
+    _check_tensors(file, _read_specs(config, folder / CONFIG))
+    return verify_hashes(file, progress)
+
+
+def _spec_of(name: str, weight: PackedWeight) -> _Module:
+    scale = "tensor" if weight.scale.ndim == 0 else "row"
+    spec = _Module(weight.format, int(weight.M), int(weight.K), scale)
+    expected = (np.dtype(np.uint8), spec.codes_shape(), np.dtype(np.float32), spec.scale_shape())
+    codes, scales = weight.codes, weight.scale
+    got = (codes.dtype, codes.shape, scales.dtype, scales.shape)
+    if got != expected:
+        raise RequestError(
+            f"{name}: codes and scale must be {_words(expected)} for {spec.format} with "
+            f"M={spec.M}, K={spec.K}, but got {_words(got)}; pack it with ops.pack"
+        )
+    return spec
+
+
+def _words(kinds: tuple[object, ...]) -> str:
+    return " ".join(str(kind) for kind in kinds)
+
+
+def _named_arrays(
+    modules: Mapping[str, PackedWeight], tensors: Mapping[str, NDArray[np.float32]]
+) -> dict[str, Array]:
+    arrays: dict[str, Array] = {name + CODES: weight.codes for name, weight in modules.items()}
+    arrays.update({name + SCALE: weight.scale for name, weight in modules.items()})
+    for name, tensor in tensors.items():
+        if name in arrays or tensor.dtype != np.float32:
+            raise RequestError(
+                f"{name}: must be float32 and no module's {CODES} or {SCALE}, but got "
+                f"{tensor.dtype}; convert or rename it"
+            )
+        arrays[name] = tensor
+    return arrays
+
+
+def _config_text(dst: Path, config: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8") + b"\n"
+    except (TypeError, ValueError) as error:
+        raise RequestError(
+            f"{dst}: the config must be JSON with finite numbers, but got {error}; correct it"
+        ) from None
+
+
+def _read_specs(config: dict[str, Any], path: Path) -> dict[str, _Module]:
+    quantization = config.get(_QUANTIZATION)
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != QUANT_METHOD:
+        raise ModelFormatError(
+            file=path,
+            field=f"{_QUANTIZATION}.quant_method",
+            expected=repr(QUANT_METHOD),
+            got="another or none",
+            remedy="this folder is not packed: convert it first",
+        )
+    version = quantization.get("layout_version")
+    if type(version) is not int or version != LAYOUT_VERSION:
+        raise ModelFormatError(
+            file=path,
+            field=f"{_QUANTIZATION}.layout_version",
+            expected=LAYOUT_VERSION,
+            got=version if type(version) is int else json_kind(version),
+            remedy=_REMEDY,
+        )
+    _check_format(path, f"{_QUANTIZATION}.default_format", quantization.get("default_format"))
+    modules = quantization.get("modules")
+    if not isinstance(modules, dict):
+        raise ModelFormatError(
+            file=path,
+            field=f"{_QUANTIZATION}.modules",
+            expected="an object",
+            got=json_kind(modules),
+            remedy=_REMEDY,
+        )
+    return {name: _read_spec(path, name, entry) for name, entry in modules.items()}
+
+
+def _read_spec(path: Path, name: str, entry: object) -> _Module:
+    values = entry if isinstance(entry, dict) else {}
+    where = f"{_QUANTIZATION}.modules.{name}"
+    format_name = _check_format(path, f"{where}.format", values.get("format"))
+    for key in ("M", "K"):
+        value = values.get(key)
+        if type(value) is not int or not 1 <= value <= MAX_DIM:
+            raise ModelFormatError(
+                file=path,
+                field=f"{where}.{key}",
+                expected=f"an integer from 1 to {MAX_DIM}",
+                got=value if type(value) is int else json_kind(value),
+                remedy=_REMEDY,
+            )
+    scale = values.get("scale")
+    if scale not in ("tensor", "row"):
+        raise ModelFormatError(
+            file=path,
+            field=f"{where}.scale",
+            expected="'tensor' or 'row'",
+            got=repr(scale) if isinstance(scale, str) else json_kind(scale),
+            remedy=_REMEDY,
+        )
+    M, K = values["M"], values["K"]
+    try:
+        formats.get(format_name).check_shape(M, K, name)
+    except RequestError as error:  # K so large that int32 sums would overflow
+        raise ModelFormatError(
+            file=path,
+            field=where,
+            expected=f"a shape that {format_name} can hold",
+            got=f"{M}x{K}",
+            remedy=str(error),
+        ) from None
+    return _Module(format_name, M, K, scale)
+
+
+def _check_format(path: Path, field: str, name: object) -> str:
+    if not isinstance(name, str) or name not in formats.names():
+        raise ModelFormatError(
+            file=path,
+            field=field,
+            expected=f"one of {' '.join(formats.names())}",
+            got=repr(name) if isinstance(name, str) else json_kind(name),
+            remedy=_REMEDY,
+        )
+    return name
+
+
+def _check_tensors(file: SafetensorsFile, specs: Mapping[str, _Module]) -> None:
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, spec in specs.items():
+        expected[name + CODES] = ("U8", spec.codes_shape())
+        expected[name + SCALE] = ("F32", spec.scale_shape())
+    for name, (dtype, shape) in expected.items():
+        info = file.info(name)
+        if (info.dtype, info.shape) != (dtype, shape):
+            raise ModelFormatError(
+                file=file.path,
+                field=name,
+                offset=info.offset,
+                expected=f"{dtype} shape {list(shape)}",
+                got=f"{info.dtype} shape {list(info.shape)}",
+                remedy=_REMEDY,
+            )
+    for name, info in file.tensors.items():
+        if name not in expected and info.dtype != "F32":
+            raise ModelFormatError(
+                file=file.path,
+                field=name,
+                offset=info.offset,
+                expected="F32, for a tensor that is no packed module",
+                got=info.dtype,
+                remedy=_REMEDY,
+            )
+
+
+def _read_all(file: SafetensorsFile) -> dict[str, Array]:
+    """All tensors, as views of one buffer read in a few large pieces."""
+    from sterna import _native  # here: the writer and `verify` work without the native core
+
+    spans, starts, nbytes = _place(list(file.tensors.values()))
+    try:
+        buffer: NDArray[np.uint8] = _native.alloc(max(nbytes, ALIGNMENT))
+    except MemoryError:
+        raise RequestError(
+            f"{file.path}: the weights must fit into memory, but need {nbytes} bytes; "
+            "use a machine with more memory"
+        ) from None
+    file.read_into(buffer.data, spans)
+    return {
+        name: buffer[starts[name] : starts[name] + info.nbytes]
+        .view(DTYPES[info.dtype])
+        .reshape(info.shape)
+        for name, info in file.tensors.items()
+    }
+
+
+def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
+    """Where each tensor goes in the buffer: (reads, start of each tensor, bytes in all).
+
+    A file of our writer is aligned already and is one read; one rewritten by another program is
+    read tensor by tensor, to the alignment that the kernels need.
+    """
+    spans: list[Span] = []
+    starts: dict[str, int] = {}
+    end = 0
+    for info in infos:
+        alignment = ALIGNMENT if info.dtype == "U8" else DTYPES[info.dtype].itemsize
+        start = -(-end // alignment) * alignment
+        if spans and start == end:  # the file has no gaps, so it goes on there, too
+            spans[-1] = spans[-1]._replace(nbytes=spans[-1].nbytes + info.nbytes)
+        else:
+            spans.append(Span(info.offset, start, info.nbytes))
+        starts[info.name] = start
+        end = start + info.nbytes
+    return spans, starts, end
+
+
+def _finite(file: SafetensorsFile, name: str, array: Array) -> Array:
+    finite = np.isfinite(array)
+    if not finite.all():
+        raise NonFiniteError(
+            f"{file.path}: {name}: must be finite, but got {array.reshape(-1)[finite.argmin()]} "
+            f"at index {finite.argmin()}; the file is damaged: convert the model again"
+        )
+    return array

@@ -1,0 +1,226 @@
+"""Safetensors files: a bounds-checked reader and a writer whose tensors are aligned.
+
+The reader checks the whole header against the file's size before it allocates anything for a
+tensor. Files are read, never mapped: a file truncated while in use is an error and not a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sterna.checkpoints.files import (
+    CHUNK_BYTES,
+    FileState,
+    Span,
+    open_regular,
+    read_span,
+    read_spans,
+    replacing,
+)
+from sterna.checkpoints.header import (
+    ALIGNMENT,
+    DTYPES,
+    LENGTH_BYTES,
+    MAX_DIM,
+    MAX_DIMS,
+    METADATA,
+    NAME_OF_DTYPE,
+    TensorInfo,
+    build_header,
+    parse_header,
+    read_header,
+)
+from sterna.errors import ModelFormatError, RequestError
+
+__all__ = ["SafetensorsFile", "TensorInfo", "verify_hashes", "write_safetensors"]
+
+Array = NDArray[Any]
+
+HASH_PREFIX = "sha256."  # metadata key of a tensor's hash, then its name
+
+
+class SafetensorsFile:
+    """The validated header of one safetensors file, and reads of its tensors.
+
+    `tensors`: name -> TensorInfo, in file order; `metadata`: str -> str; `data_offset`,
+    `data_nbytes`: the data region. No descriptor stays open between reads; a file that has
+    changed since its header was checked is refused.
+
+    Raises ModelFormatError if the file breaks any rule of the format, RequestError if it cannot
+    be read. Format: https://github.com/huggingface/safetensors#format
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Reads and checks the header; no tensor is read or allocated."""
+        self.path = Path(path)
+        with open_regular(self.path) as (descriptor, state):
+            self._state: FileState = state
+            header = read_header(self.path, descriptor, state.nbytes)
+        self.data_offset = LENGTH_BYTES + len(header)
+        self.data_nbytes = state.nbytes - self.data_offset
+        self.tensors, self.metadata = parse_header(
+            header, self.path, self.data_offset, self.data_nbytes
+        )
+
+    def read(self, info: TensorInfo | str, out: Array | None = None) -> Array:
+        """Reads one tensor into fresh memory, or into `out`: C-contiguous, same shape and dtype.
+
+        BF16 comes back as uint16, float8 and BOOL as uint8. Raises RequestError if `out` does not
+        fit or the memory is not there, ModelFormatError if the file has changed.
+        """
+        name = info if isinstance(info, str) else info.name
+        info = self.info(name)
+        if out is None:
+            out = _allocate(info)
+        else:
+            _check_out(info, out)
+        # A view of the bytes: memoryview.cast refuses 0-d arrays in some layouts, reshape does not.
+        flat = out.reshape(-1).view(np.uint8)
+        self.read_into(flat.data, [Span(info.offset, 0, info.nbytes)])
+        return out
+
+    def info(self, name: str) -> TensorInfo:
+        """The tensor's place; ModelFormatError if the file does not have it."""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise ModelFormatError(
+                file=self.path, field=name, expected="a tensor", got="none of this name"
+            ) from None
+
+    def read_into(self, buffer: memoryview, spans: list[Span]) -> None:
+        """Fills a writable byte buffer from places of the file; large reads use several threads."""
+        with open_regular(self.path) as (descriptor, state):
+            self._check_unchanged(state)
+            read_spans(self.path, descriptor, buffer, spans)
+
+    def chunks(self, info: TensorInfo) -> Iterator[memoryview]:
+        """The tensor's bytes in pieces of bounded size; each is valid until the next is taken."""
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, info.nbytes)))
+        with open_regular(self.path) as (descriptor, state):
+            self._check_unchanged(state)
+            for at in range(0, info.nbytes, CHUNK_BYTES):
+                count = min(CHUNK_BYTES, info.nbytes - at)
+                read_span(self.path, descriptor, buffer, Span(info.offset + at, 0, count))
+                yield buffer[:count]
+
+    def _check_unchanged(self, state: FileState) -> None:
+        if state != self._state:
+            raise ModelFormatError(
+                file=self.path,
+                expected="the file that was opened",
+                got="one changed since",
+                remedy="load the model again",
+            )
+
+
+def _allocate(info: TensorInfo) -> Array:
+    try:
+        return np.empty(info.shape, DTYPES[info.dtype])
+    except MemoryError:  # a sparse file can claim more than the machine has
+        raise RequestError(
+            f"{info.file}: {info.name} must fit into memory, but needs {info.nbytes} bytes; "
+            "use a machine with more memory"
+        ) from None
+
+
+def _check_out(info: TensorInfo, out: Array) -> None:
+    dtype = DTYPES[info.dtype]
+    fits = out.shape == info.shape and out.dtype == dtype
+    if not (fits and out.flags.c_contiguous and out.flags.writeable):
+        raise RequestError(
+            f"out: must be writable, C-contiguous, {dtype.name} {list(info.shape)} to hold "
+            f"{info.name}, but got {out.dtype.name} {list(out.shape)}; pass a fresh array"
+        )
+
+
+def write_safetensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Array | tuple[str, Array]],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a safetensors file, whole or not at all, with a SHA-256 of every tensor.
+
+    Values are arrays, or (dtype, array) where numpy has no dtype of that name: ("BF16", uint16).
+    The data begin at a multiple of 64 bytes; tensors whose size is a multiple of 64 come first,
+    then the others by falling item size, so all are aligned. Equal input gives equal bytes.
+    Raises RequestError (a name, shape or dtype that the format lacks; a full or read-only disk).
+    """
+    path = Path(path)
+    typed = {name: _typed(name, value) for name, value in tensors.items()}
+    order = sorted(typed, key=lambda n: _write_rank(typed[n][1]))  # stable: then the caller's order
+    hashes = {HASH_PREFIX + n: hashlib.sha256(_bytes_of(typed[n][1])).hexdigest() for n in order}
+    entries = [(n, typed[n][0], typed[n][1].shape) for n in order]
+    header = build_header(path, entries, {**(metadata or {}), **hashes})
+    nbytes = len(header) + sum(array.nbytes for _, array in typed.values())
+    with replacing(path, nbytes) as file:
+        file.write(header)
+        for name in order:
+            file.write(_bytes_of(typed[name][1]))
+
+
+def _typed(name: str, value: Array | tuple[str, Array]) -> tuple[str, Array]:
+    dtype, array = value if isinstance(value, tuple) else (None, value)
+    array = np.asarray(array)
+    if dtype is None:
+        dtype = NAME_OF_DTYPE.get(
+            array.dtype.newbyteorder("<"), "BOOL" if array.dtype == bool else ""
+        )
+    stored = DTYPES.get(dtype)
+    if stored is None or array.dtype.itemsize != stored.itemsize:
+        raise RequestError(
+            f"{name}: must be of a dtype that safetensors has, but got {dtype or array.dtype}; "
+            "convert it, or pass (dtype name, array of its bits)"
+        )
+    dims_fit = array.ndim <= MAX_DIMS and all(1 <= dim <= MAX_DIM for dim in array.shape)
+    if not dims_fit or not name or name == METADATA:
+        raise RequestError(
+            f"{name or 'a tensor'}: must have a name of its own and at most {MAX_DIMS} dimensions "
+            f"of 1 to {MAX_DIM}, but got shape {list(array.shape)}; reshape or rename it"
+        )
+    return dtype, array
+
+
+def _write_rank(array: Array) -> tuple[bool, int]:
+    return array.nbytes % ALIGNMENT != 0, -array.dtype.itemsize
+
+
+def _bytes_of(array: Array) -> memoryview:
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+
+
+def verify_hashes(file: SafetensorsFile, progress: Callable[[int], None] | None = None) -> int:
+    """Reads every tensor and checks it against the SHA-256 in the metadata; returns their number.
+
+    `progress` is called with the bytes done since the last call. Raises ModelFormatError naming
+    the first tensor whose hash is missing or differs.
+    """
+    for name, info in file.tensors.items():
+        expected = file.metadata.get(HASH_PREFIX + name)
+        if expected is None:
+            raise ModelFormatError(
+                file=file.path, field=name, expected="a hash in the metadata", got="none"
+            )
+        digest = hashlib.sha256()
+        for chunk in file.chunks(info):
+            digest.update(chunk)
+            if progress is not None:
+                progress(len(chunk))
+        if digest.hexdigest() != expected:
+            raise ModelFormatError(
+                file=file.path,
+                field=name,
+                offset=info.offset,
+                expected=f"SHA-256 {expected}",
+                got=digest.hexdigest(),
+                remedy="the file is damaged: make or download it again",
+            )
+    return len(file.tensors)

@@ -1,0 +1,161 @@
+"""The engine: sequences, their pages of the KV cache, and one step of a batch at a time.
+
+A step takes any sequences with any number of new tokens each, runs the program once, and returns
+the logits that were asked for. Which sequences share a step cannot change a bit of their logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import NonFiniteError, RequestError
+from sterna.models import Model
+from sterna.runtime import resolve_isa, resolve_threads
+
+__all__ = ["PREFILL_CHUNK", "Engine", "Sequence"]
+
+F32 = npt.NDArray[np.float32]
+
+PAGE: int = _native.page_positions
+#: Tokens of a prompt that one step takes: enough to fill the matrix units, few enough that Ctrl-C
+#: and other sequences do not wait long.
+PREFILL_CHUNK = 512
+#: Sequences of full context that the page pool holds. Pages cost memory only once written.
+SLOTS = 8
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Tokens computed so far and the pages that hold their keys and values."""
+
+    length: int = 0
+    pages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+class Engine:
+    """A model with a KV cache and a place to run.
+
+    threads, isa: as in `LLM`; kv_dtype: "f16" or "f32"; context: positions of a sequence, at most
+    (and by default) the model's. Raises RequestError for values out of range.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        threads: int | None = None,
+        isa: str | None = None,
+        kv_dtype: str = "f16",
+        context: int | None = None,
+    ) -> None:
+        self.model = model
+        self.threads = resolve_threads(threads)
+        self.isa = resolve_isa(isa)
+        limit = model.config.max_position
+        if kv_dtype not in ("f16", "f32"):
+            raise RequestError(f"kv_dtype: must be f16 or f32, but got {kv_dtype!r}")
+        if context is not None and (
+            isinstance(context, bool) or not isinstance(context, int) or not 1 <= context <= limit
+        ):
+            raise RequestError(
+                f"context: must lie in 1..{limit} for this model, but got {context!r}"
+            )
+        self.kv_dtype = kv_dtype
+        self.context = context or limit
+        c = model.config
+        pages = -(-self.context // PAGE) * SLOTS
+        self._cache = _native.KvCache(
+            c.n_layers, c.n_kv_heads, c.head_dim, pages, kv_dtype == "f16"
+        )
+        self._free = list(range(pages - 1, -1, -1))
+        self._program = model.graph.compile()
+
+    @property
+    def kv_bytes_per_position(self) -> int:
+        """Bytes of keys and values that one position adds, over all layers."""
+        c = self.model.config
+        return 2 * c.n_layers * c.n_kv_heads * c.head_dim * (2 if self.kv_dtype == "f16" else 4)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give a sequence's pages back; it is empty again."""
+        self._free.extend(int(p) for p in sequence.pages[::-1])
+        sequence.pages = np.zeros(0, np.int32)
+        sequence.length = 0
+
+    def _grow(self, sequence: Sequence, count: int) -> None:
+        end = sequence.length + count
+        if end > self.context:
+            raise RequestError(
+                f"context: holds {self.context} tokens, but the sequence would have {end}; "
+                "shorten the prompt or raise --context"
+            )
+        need = -(-end // PAGE) - len(sequence.pages)
+        if need > len(self._free):
+            raise RequestError(
+                f"KV cache: {need} pages are needed, but {len(self._free)} of "
+                f"{self._cache.pages} are free; run fewer sequences at once"
+            )
+        if need > 0:
+            new = [self._free.pop() for _ in range(need)]
+            sequence.pages = np.concatenate([sequence.pages, np.array(new, np.int32)])
+
+    def step(self, batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]]) -> list[F32]:
+        """Feed new tokens: (sequence, tokens, how many of the last of them want logits).
+
+        Returns float32 [logits wanted, vocab] for each. Raises RequestError where a sequence grows
+        over the context or the pool, NonFiniteError naming layer and operation.
+        """
+        for sequence, tokens, _ in batch:
+            self._grow(sequence, len(tokens))
+        flat = np.fromiter((t for _, tokens, _ in batch for t in tokens), np.int32)
+        spans = [(s.length, len(tokens), wanted, s.pages) for s, tokens, wanted in batch]
+        try:
+            logits = self._program.run(self._cache, flat, spans, self.isa, self.threads)
+        except FloatingPointError as e:
+            raise NonFiniteError(
+                f"{e}: activations must be finite, but got NaN or infinity; "
+                "the model's weights or scales are damaged"
+            ) from None
+        for sequence, tokens, _ in batch:
+            sequence.length += len(tokens)
+        rows = np.cumsum([wanted for _, _, wanted in batch])
+        return np.split(logits, rows[:-1])
+
+    def prefill(self, sequence: Sequence, tokens: SequenceOf[int]) -> F32:
+        """Feed a prompt in chunks; returns the logits after its last token, float32 [vocab]."""
+        last = np.zeros(0, np.float32)
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            part = tokens[start : start + PREFILL_CHUNK]
+            done = start + len(part) == len(tokens)
+            (logits,) = self.step([(sequence, part, int(done))])
+            if done:
+                last = logits[0]
+        return last
+
+    def logits(self, sequences: SequenceOf[SequenceOf[int]], chunk: int | None = None) -> list[F32]:
+        """Teacher-forced logits float32 [n, vocab] of each sequence, all run as one batch.
+
+        chunk: tokens of each sequence per step; None takes PREFILL_CHUNK.
+        """
+        states = [Sequence() for _ in sequences]
+        parts: list[list[F32]] = [[] for _ in sequences]
+        size = chunk or PREFILL_CHUNK
+        try:
+            for start in range(0, max(map(len, sequences), default=0), size):
+                live = [i for i, s in enumerate(sequences) if start < len(s)]
+                batch = []
+                for i in live:
+                    tokens = sequences[i][start : start + size]
+                    batch.append((states[i], tokens, len(tokens)))
+                for i, rows in zip(live, self.step(batch), strict=True):
+                    parts[i].append(rows)
+        finally:
+            for state in states:
+                self.release(state)
+        vocab = self.model.config.vocab_size
+        return [np.concatenate(p) if p else np.zeros((0, vocab), np.float32) for p in parts]

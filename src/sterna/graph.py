@@ -1,0 +1,181 @@
+"""The words a model file writes its layers in, and their translation to a native Program.
+
+A model's `build` calls the methods of a `Graph` once; each returns a `Value`, a row of activations
+per token. `compile` then decides which values are quantised (those an integer layer reads), which
+share a buffer (those never alive together), and emits the flat list of operations that the native
+runner plays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats
+from sterna.formats import PackedWeight
+
+__all__ = ["Graph", "Rope", "Value"]
+
+F32 = npt.NDArray[np.float32]
+PAD = 64  # widths of buffers are padded to it (native kPad)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Heads and their rotary embedding; inverse_frequencies: head_dim / 2 float32 values."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    inverse_frequencies: tuple[float, ...]
+    interleaved: bool = False
+
+
+@dataclass(eq=False)
+class Value:
+    """Activations: float32 [tokens, width], and int8 beside them if an integer layer reads them."""
+
+    width: int
+    op: _Op | None = None
+    last_use: int = -1
+    buffer: int = -1
+
+
+@dataclass(eq=False)
+class _Op:
+    kind: str
+    name: str
+    inputs: list[Value]
+    output: Value
+    weight: PackedWeight | None = None
+    residual: Value | None = None
+    norm: F32 | None = None
+    eps: float = 0.0
+    glu: str = ""
+    quantize: bool = False
+    selected: bool = False
+    layer: int = 0
+
+
+@dataclass
+class Graph:
+    """A model being written down. `head_bytes` and `layer_bytes` count what one token reads."""
+
+    rope: Rope
+    ops: list[_Op] = field(default_factory=list)
+    selected: bool = False  # after `select`, only rows whose logits are wanted go on
+
+    def _add(self, kind: str, name: str, inputs: list[Value], width: int, **more: object) -> Value:
+        output = Value(width)
+        op = _Op(kind, name, inputs, output, selected=self.selected, **more)  # type: ignore[arg-type]
+        output.op = op
+        self.ops.append(op)
+        return output
+
+    def embed(self, table: PackedWeight) -> Value:
+        """Rows of the table [vocab, width] for the batch's tokens."""
+        return self._add("embed", "embed_tokens", [], table.K, weight=table)
+
+    def norm(self, x: Value, weight: F32, eps: float, name: str) -> Value:
+        """RMSNorm(x) * weight."""
+        return self._add("rowwise", name, [x], x.width, norm=weight, eps=eps)
+
+    def glu(self, gate_up: Value, activation: str, name: str) -> Value:
+        """act(gate) * up of a row [gate | up]; activation: "relu2" or "silu"."""
+        return self._add("rowwise", name, [gate_up], gate_up.width // 2, glu=activation)
+
+    def glu_norm(
+        self, gate_up: Value, activation: str, weight: F32, eps: float, name: str
+    ) -> Value:
+        """RMSNorm(act(gate) * up) * weight, in one pass."""
+        return self._add(
+            "rowwise", name, [gate_up], gate_up.width // 2, glu=activation, norm=weight, eps=eps
+        )
+
+    def linear(
+        self, x: Value, weight: PackedWeight, name: str, residual: Value | None = None
+    ) -> Value:
+        """x W^T (+ residual); quantises x first if the weight's format is an integer one."""
+        if formats.get(weight.format).integer:
+            if x.op is None or x.op.kind != "rowwise":
+                x = self._add("rowwise", name, [x], x.width)
+            assert x.op is not None
+            x.op.quantize = True
+        inputs = [x] if residual is None else [x, residual]
+        return self._add("linear", name, inputs, weight.M, weight=weight, residual=residual)
+
+    def attention(self, qkv: Value, layer: int) -> Value:
+        """Rotates q and k of a row [q | k | v], stores k and v, attends to all positions so far."""
+        rotated = self._add("rope", "rope", [qkv], 0, layer=layer)
+        rotated.width = qkv.width
+        width = self.rope.n_heads * self.rope.head_dim
+        return self._add("attention", "attention", [rotated], width, layer=layer)
+
+    def select(self, x: Value) -> Value:
+        """The rows of x whose logits are wanted; all that follows runs on them alone."""
+        self.selected = True
+        return self._add("select", "select", [x], x.width)
+
+    def weights(self) -> list[PackedWeight]:
+        """Every packed weight once."""
+        seen = {id(op.weight): op.weight for op in self.ops if op.weight is not None}
+        return list(seen.values())
+
+    def compile(self) -> _native.Program:
+        """The native program; the last value written is the logits."""
+        r = self.rope
+        program = _native.Program(
+            r.n_heads, r.n_kv_heads, r.head_dim, r.interleaved, list(r.inverse_frequencies)
+        )
+        self._place(program)
+        ids = {id(w): program.weight(formats.get(w.format).native(w)) for w in self.weights()}
+        for op in self.ops:
+            self._emit(program, op, ids)
+        return program
+
+    def _place(self, program: _native.Program) -> None:
+        """Gives every value a buffer; values that are never alive together share one."""
+        for i, op in enumerate(self.ops):
+            for x in op.inputs:
+                x.last_use = i
+        free: dict[int, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            out = op.output
+            in_place = op.inputs[0] if op.kind == "rope" else op.residual
+            if op is self.ops[-1]:
+                out.buffer = program.buffer(out.width)  # the runner returns the last buffer made
+            elif in_place is not None and in_place.last_use == i and in_place.width == out.width:
+                out.buffer = in_place.buffer
+                in_place.buffer, in_place.last_use = out.buffer, -1
+            else:
+                padded = -(-out.width // PAD) * PAD
+                spare = free.get(padded)
+                out.buffer = spare.pop() if spare else program.buffer(out.width)
+            for x in {id(x): x for x in op.inputs}.values():
+                if x.last_use == i:
+                    free.setdefault(-(-x.width // PAD) * PAD, []).append(x.buffer)
+
+    @staticmethod
+    def _emit(program: _native.Program, op: _Op, ids: dict[int, int]) -> None:
+        src = op.inputs[0].buffer if op.inputs else -1
+        dst = op.output.buffer
+        weight = ids[id(op.weight)] if op.weight is not None else -1
+        if op.kind == "embed":
+            program.embed(weight, dst)
+        elif op.kind == "select":
+            program.select(src, dst)
+        elif op.kind == "rope":
+            program.rope(src, op.layer)
+        elif op.kind == "attention":
+            program.attention(src, dst, op.layer)
+        elif op.kind == "linear":
+            residual = -1 if op.residual is None else op.residual.buffer
+            program.linear(op.name, weight, src, dst, residual, op.selected)
+        else:
+            width = op.output.width
+            program.rowwise(
+                op.name, src, dst, width, op.glu, width if op.glu else 0, op.norm, op.eps,
+                op.quantize, op.selected,
+            )  # fmt: skip

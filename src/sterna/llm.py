@@ -1,0 +1,346 @@
+"""`LLM`: a model, its tokenizer and its engine, for people who want text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, models
+from sterna.chat import ChatTemplate
+from sterna.engine import PREFILL_CHUNK, Engine
+from sterna.engine import Sequence as EngineSequence
+from sterna.errors import RequestError
+from sterna.sampling import SamplingParams
+from sterna.tokenizer import Detokenizer, Tokenizer
+
+__all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
+
+BUILT_IN = {"nano": Path(__file__).parent / "data" / "nano"}
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token, its natural-log probability, and the likeliest alternatives (id, logprob)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a streamed answer: text (possibly empty), and the token that completed it."""
+
+    text: str
+    token: int
+    logprob: TokenLogprob | None = None
+
+
+@dataclass
+class Stats:
+    """Timing of one request; seconds from the call. ttft_s is the time to the first token."""
+
+    n_prompt: int = 0
+    n_generated: int = 0
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def prefill_s(self) -> float:
+        """Time spent on the prompt and the first token."""
+        return self.ttft_s
+
+    @property
+    def decode_s(self) -> float:
+        """Time spent on the tokens after the first."""
+        return self.total_s - self.ttft_s
+
+    @property
+    def decode_tok_s(self) -> float:
+        """Tokens per second after the first; 0 where there is none."""
+        return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 else 0.0
+
+
+@dataclass
+class Completion:
+    """The answer to one request. finish_reason: "stop", "length" or "cancelled"."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str = "cancelled"
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.stats.n_prompt
+
+
+class LLM:
+    """A language model on this machine's CPU.
+
+    model: a folder (a Hugging Face checkpoint or a packed directory) or the built-in "nano".
+    threads: default the usable cores, or STERNA_THREADS. isa: kernel unit, default the best, or
+    STERNA_ISA. format, head: weight formats of the layers and of the head (bf16, f16, f32, int8),
+    default the checkpoint's own. context: positions, default the model's. kv_dtype: f16 or f32.
+    cache: keep a packed copy for the next start.
+
+    Raises ModelFormatError, UnsupportedModelError, RequestError, NonFiniteError or
+    UnsupportedCPUError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "nano",
+        *,
+        threads: int | None = None,
+        isa: str | None = None,
+        format: str | None = None,
+        head: str | None = None,
+        context: int | None = None,
+        kv_dtype: str = "f16",
+        cache: bool = True,
+    ) -> None:
+        self.name = str(model)
+        path = BUILT_IN.get(self.name, Path(model))
+        loaded = models.load(path, format=format, head=head, cached=cache, threads=threads)
+        self.engine = Engine(loaded, threads=threads, isa=isa, kv_dtype=kv_dtype, context=context)
+        assert loaded.path is not None
+        self.tokenizer = Tokenizer(loaded.path)
+        self.tokenizer.check(loaded.config.vocab_size)
+        self._template: ChatTemplate | None = ChatTemplate.load(loaded.path)
+        self._defaults = self._generation_defaults(loaded.path)
+        self.last = Completion()
+
+    @staticmethod
+    def _generation_defaults(path: Path) -> dict[str, Any]:
+        """Sampling that generation_config.json asks for, when it asks for sampling at all."""
+        from sterna.checkpoints.directory import Checkpoint
+
+        config = Checkpoint.open(path).generation_config
+        if not config.get("do_sample", False):
+            return {}
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        return {n: config[n] for n in names if config.get(n) is not None}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model's config.json."""
+        return self.engine.model.json
+
+    @property
+    def context(self) -> int:
+        """Positions that a sequence may have."""
+        return self.engine.context
+
+    def info(self) -> dict[str, Any]:
+        """What runs: model, architecture, isa, threads, format, head, context, sizes in bytes."""
+        m = self.engine.model
+        return {
+            "model": self.name,
+            "architecture": m.config.architecture,
+            "isa": self.engine.isa,
+            "threads": self.engine.threads,
+            "format": m.format,
+            "head": m.head,
+            "kv_dtype": self.engine.kv_dtype,
+            "context": self.context,
+            "n_params": m.n_params,
+            "bytes_per_token": m.weight_bytes_per_token,
+        }
+
+    # ---------------------------------------------------------------------------- generation
+
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Completion:
+        """Continue a prompt (text, or token ids).
+
+        Options: max_tokens (128), temperature (generation_config's, else 0: greedy), top_k (0),
+        top_p (1), min_p (0), repetition_penalty (1), seed (random), stop (a string or several),
+        ignore_eos (False), logprobs (0: none; n: with the n likeliest). RequestError for a value
+        out of range, an empty prompt, or one longer than the context.
+        """
+        for _ in self.stream(prompt, **options):
+            pass
+        return self.last
+
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Piece]:
+        """As `generate`, a piece of text at a time; `last` holds the whole once it ends.
+
+        Checks its arguments at once, before the first piece is asked for.
+        """
+        params = self._params(options)
+        tokens = self._encode(prompt)
+        return self._run(tokens, params)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
+        """Answer a conversation: [{"role": "user", "content": "Hello"}, …]; options of `generate`.
+
+        Raises RequestError if the model has no chat template or the template refuses the messages.
+        """
+        for _ in self.chat_stream(messages, **options):
+            pass
+        return self.last
+
+    def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Piece]:
+        """As `chat`, a piece of text at a time."""
+        if self._template is None:
+            raise RequestError(
+                f"chat: the model must have a chat template, but {self.name} has none; "
+                "use generate, or add chat_template.jinja to the model's folder"
+            )
+        text = self._template.render(list(messages))
+        ids = self.tokenizer.encode(text, add_special=False)  # the template writes its own BOS
+        return self.stream(ids, **options)
+
+    def _params(self, options: dict[str, Any]) -> SamplingParams:
+        known = set(SamplingParams.__dataclass_fields__)
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise RequestError(
+                f"options: must be among {', '.join(sorted(known))}, but got {unknown[0]!r}"
+            )
+        given = {k: v for k, v in options.items() if v is not None or k == "stop"}
+        given["stop"] = SamplingParams.stops(given.get("stop"))
+        given.setdefault("seed", SamplingParams.fresh_seed())
+        return SamplingParams(**{**self._defaults, **given})
+
+    def _encode(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            if not prompt:
+                raise RequestError("prompt: must not be empty; give the model a text to continue")
+            tokens = self.tokenizer.encode(prompt)
+        else:
+            tokens = [int(t) for t in prompt]
+            vocab = self.engine.model.config.vocab_size
+            wrong = next((t for t in tokens if not 0 <= t < vocab), None)
+            if wrong is not None:
+                raise RequestError(f"prompt: ids must lie in 0..{vocab - 1}, but got {wrong}")
+        if not tokens:
+            raise RequestError("prompt: must not be empty; give the model a text to continue")
+        if len(tokens) > self.context:
+            raise RequestError(
+                f"prompt: must fit the context of {self.context} tokens, but has {len(tokens)}; "
+                "shorten it, or raise --context if the model allows"
+            )
+        return tokens
+
+    def _run(self, prompt: list[int], params: SamplingParams) -> Iterator[Piece]:
+        self.last = done = Completion(stats=Stats(n_prompt=len(prompt)))
+        if params.max_tokens == 0:
+            done.finish_reason = "length"
+            return
+        begin = time.perf_counter()
+        sequence = EngineSequence()
+        history = np.zeros(len(prompt) + params.max_tokens, np.int32)
+        history[: len(prompt)] = prompt
+        detokenizer = Detokenizer(self.tokenizer, prompt)
+        text = _StopFilter(params.stop)
+        eos = frozenset() if params.ignore_eos else frozenset(self.tokenizer.eos_ids)
+        try:
+            logits = self.engine.prefill(sequence, prompt)
+            while True:
+                n = len(prompt) + len(done.tokens)
+                result = params.sample(logits, history[:n], n)
+                token = int(result.token)
+                history[n] = token
+                now = time.perf_counter() - begin
+                done.stats.ttft_s = done.stats.ttft_s or now
+                done.stats.total_s = now
+                if token in eos:
+                    done.finish_reason = "stop"
+                    break
+                done.tokens.append(token)
+                done.stats.n_generated += 1
+                logprob = None
+                if params.logprobs:
+                    logprob = TokenLogprob(token, float(result.logprob), tuple(result.top))
+                    done.logprobs.append(logprob)
+                piece = text.push(detokenizer.push(token))
+                done.text += piece
+                yield Piece(piece, token, logprob)
+                if text.stopped:
+                    done.finish_reason = "stop"
+                    return
+                if len(done.tokens) == params.max_tokens or n + 1 >= self.context:
+                    done.finish_reason = "length"
+                    break
+                (rows,) = self.engine.step([(sequence, [token], 1)])
+                logits = rows[0]
+            rest = text.push(detokenizer.flush()) + text.flush()
+            if text.stopped:
+                done.finish_reason = "stop"
+            done.text += rest
+            if rest:
+                yield Piece(rest, done.tokens[-1])
+        finally:
+            self.engine.release(sequence)
+
+    # ------------------------------------------------------------------------------- scoring
+
+    def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Teacher-forced logits float32 [n, vocab] of token ids; row i predicts token i + 1."""
+        return self.engine.logits([self._encode(tokens)])[0]
+
+    def logprobs(self, tokens: Sequence[int], start: int = 1) -> npt.NDArray[np.float32]:
+        """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start].
+
+        Memory stays bounded by the prefill chunk.
+        """
+        ids = self._encode(tokens)
+        if not 1 <= start <= len(ids):
+            raise RequestError(f"start: must lie in 1..{len(ids)}, but got {start}")
+        sequence = EngineSequence()
+        parts = []
+        try:
+            for begin in range(0, len(ids) - 1, PREFILL_CHUNK):
+                part = ids[begin : min(begin + PREFILL_CHUNK, len(ids) - 1)]
+                first = max(begin, start - 1)  # row i scores token i + 1
+                wanted = max(0, begin + len(part) - first)
+                (rows,) = self.engine.step([(sequence, part, wanted)])
+                if wanted:
+                    targets = np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
+                    parts.append(_native.log_softmax_at(rows, targets))
+        finally:
+            self.engine.release(sequence)
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+class _StopFilter:
+    """Passes text on until a stop string appears, holding back what may be the start of one."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self.stops = stops
+        self.held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """What of the text so far is sure not to belong to a stop string."""
+        if self.stopped:
+            return ""
+        self.held += text
+        found = [i for i in (self.held.find(s) for s in self.stops) if i >= 0]
+        if found:
+            self.stopped = True
+            out, self.held = self.held[: min(found)], ""
+            return out
+        keep = max((self._overlap(s) for s in self.stops), default=0)
+        cut = len(self.held) - keep
+        out, self.held = self.held[:cut], self.held[cut:]
+        return out
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest start of `stop` that ends the held text."""
+        longest = min(len(stop) - 1, len(self.held))
+        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)
+
+    def flush(self) -> str:
+        """The rest, once the model has ended."""
+        out, self.held = ("" if self.stopped else self.held), ""
+        return out

@@ -1,0 +1,147 @@
+"""Architectures, one file each, and the way from a path to a model ready to run.
+
+A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sterna.checkpoints import cache
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.packed import read_packed, write_packed
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.graph import Graph
+from sterna.models.config import TransformerConfig
+from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
+from sterna.runtime import resolve_threads
+
+__all__ = ["Model", "architectures", "from_weights", "load"]
+
+_MODULES: dict[str, ModuleType] = {}
+for _info in pkgutil.iter_modules(__path__):
+    _module = importlib.import_module(f"{__name__}.{_info.name}")
+    for _name in getattr(_module, "ARCHITECTURES", ()):
+        _MODULES[_name] = _module
+
+
+@dataclass(eq=False)
+class Model:
+    """A model traced into a graph: what an engine runs. `path` holds its tokenizer."""
+
+    path: Path | None
+    json: dict[str, Any]
+    config: TransformerConfig
+    graph: Graph
+    format: str
+    head: str
+    store: cache.Store | None = field(default=None, repr=False)  # the cache being written
+
+    @property
+    def n_params(self) -> int:
+        """Weights of all matrices; a tied embedding counts once."""
+        return sum(w.M * w.K for w in self.graph.weights())
+
+    @property
+    def weight_bytes_per_token(self) -> int:
+        """Bytes of weights and scales that one decode step reads."""
+        return sum(op.weight.nbytes for op in self.graph.ops if op.kind == "linear" and op.weight)
+
+
+def architectures() -> list[str]:
+    """Names that config.json's `architectures` may have."""
+    return sorted(_MODULES)
+
+
+def _module_of(config: dict[str, Any], file: Path) -> ModuleType:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ModelFormatError(
+            file=file, field="architectures", expected="a list with a name", got=names
+        )
+    if names[0] not in _MODULES:
+        raise UnsupportedModelError(
+            f"{file}: architecture must be one of {', '.join(architectures())}, "
+            f"but got {names[0]}; Sterna does not run this model yet"
+        )
+    return _MODULES[names[0]]
+
+
+def from_weights(
+    json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource]
+) -> Model:
+    """Trace a model from its config.json and a source of weights; `file` is named in errors."""
+    module = _module_of(json, file)
+    config = TransformerConfig.from_json(json, file, module.ACTIVATION)
+    graph = Graph(config.rope)
+    module.build(graph, config, weights(module))
+    linears = [op.weight for op in graph.ops if op.kind == "linear" and op.weight]
+    head = linears[-1].format
+    return Model(None, json, config, graph, linears[0].format, "int8" if head == "i8" else head)
+
+
+def load(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    head: str | None = None,
+    cached: bool = True,
+    threads: int | None = None,
+) -> Model:
+    """Open a model folder: a published checkpoint or a packed directory.
+
+    A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
+    in the background, and read from there the next time. Raises ModelFormatError,
+    UnsupportedModelError, RequestError or NonFiniteError.
+    """
+    folder = Path(path)
+    checkpoint = Checkpoint.open(folder)
+    if checkpoint.is_packed:
+        return _load_packed(folder, folder)
+    key = cache.cache_key(folder, format, head)
+    hit = cache.lookup(key) if cached else None
+    if hit is not None:
+        try:
+            return _load_packed(hit, folder)
+        except ModelFormatError:  # damaged, or from another version: make it again
+            cache.discard(key)
+    sources: list[CheckpointWeights] = []
+
+    def weights(module: ModuleType) -> WeightSource:
+        source = CheckpointWeights(
+            checkpoint, format, head, resolve_threads(threads), _has_masters(checkpoint, module)
+        )
+        sources.append(source)
+        return source
+
+    model = from_weights(checkpoint.config, folder / "config.json", weights)
+    model.path = folder
+    if cached and cache.cache_dir() is not None:
+        made = sources[0]
+
+        def write(dst: Path) -> None:
+            write_packed(dst, checkpoint.config, made.modules, made.tensors, folder, model.format)
+
+        model.store = cache.store_behind(key, write)
+    return model
+
+
+def _has_masters(checkpoint: Checkpoint, module: ModuleType) -> bool:
+    """Whether float tensors of linear layers are masters of ternary weights."""
+    quantization = checkpoint.config.get("quantization_config")
+    declared = isinstance(quantization, dict) and quantization.get("quant_method") == "bitnet"
+    return bool(module.TERNARY) or declared
+
+
+def _load_packed(folder: Path, source: Path) -> Model:
+    packed = read_packed(folder)
+    file = folder / "config.json"
+    model = from_weights(packed.config, file, lambda _: PackedWeights(packed, str(folder)))
+    model.path = source
+    return model

@@ -1,0 +1,159 @@
+"""What `config.json` says of a decoder-only transformer, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna import _native
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.graph import Rope
+
+__all__ = ["TransformerConfig"]
+
+MAX_SIZE = (
+    1 << 24
+)  # of any width, count of layers or vocabulary: far above any model, far below overflow
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes in the words of config.json; `file` is named in errors."""
+
+    file: Path
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position: int
+    tied: bool
+    activation: str
+    rope: Rope
+
+    @classmethod
+    def from_json(cls, config: dict[str, Any], file: Path, activation: str) -> TransformerConfig:
+        """Reads the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature
+        that Sterna does not have.
+
+        activation: the hidden_act that the architecture must have ("relu2" or "silu").
+        """
+        fields = _Fields(config, file)
+        heads = fields.count("num_attention_heads")
+        kv_heads = fields.count("num_key_value_heads", heads)
+        hidden = fields.count("hidden_size")
+        head_dim = fields.count("head_dim", hidden // heads)
+        if heads % kv_heads:
+            fields.fail(
+                "num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads
+            )
+        architecture = str((config.get("architectures") or ["?"])[0])
+        fields.supported("hidden_act", config.get("hidden_act", activation), activation)
+        for flag in ("attention_bias", "mlp_bias"):
+            fields.supported(flag, config.get(flag, False), False)
+        if head_dim % 16:
+            raise UnsupportedModelError(
+                f"{file}: head_dim must be a multiple of 16, but got {head_dim}; "
+                "Sterna has no attention kernel for it yet"
+            )
+        context = fields.count("max_position_embeddings", 2048)
+        window = config.get("sliding_window")
+        if (
+            isinstance(window, int)
+            and 0 < window < context
+            and config.get("use_sliding_window", True)
+        ):
+            context = window  # within one window, sliding attention is full attention
+        return cls(
+            file=file,
+            architecture=architecture,
+            vocab_size=fields.count("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=fields.count("intermediate_size"),
+            n_layers=fields.count("num_hidden_layers"),
+            n_heads=heads,
+            n_kv_heads=kv_heads,
+            head_dim=head_dim,
+            rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+            max_position=context,
+            tied=bool(config.get("tie_word_embeddings", False)),
+            activation=activation,
+            rope=Rope(heads, kv_heads, head_dim, _frequencies(fields, head_dim)),
+        )
+
+
+class _Fields:
+    """Typed access to a JSON object; errors name the file and the field."""
+
+    def __init__(self, config: dict[str, Any], file: Path) -> None:
+        self.config, self.file = config, file
+
+    def fail(self, field: str, expected: str, got: object) -> None:
+        raise ModelFormatError(file=self.file, field=field, expected=expected, got=got)
+
+    def count(self, field: str, default: int | None = None) -> int:
+        value = self.config.get(field)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
+            self.fail(field, f"a whole number in 1..{MAX_SIZE}", value)
+        assert isinstance(value, int)
+        return value
+
+    def number(self, field: str, default: float | None = None) -> float:
+        value = self.config.get(field)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self.fail(field, "a positive number", value)
+        assert isinstance(value, (int, float))
+        if not 0 < value < 1e30:  # NaN fails too
+            self.fail(field, "a positive number", value)
+        return float(value)
+
+    def supported(self, field: str, value: object, wanted: object) -> None:
+        if value != wanted:
+            raise UnsupportedModelError(
+                f"{self.file}: {field} must be {wanted!r} for this architecture, but got "
+                f"{value!r}; Sterna does not run this variant"
+            )
+
+
+def _frequencies(fields: _Fields, head_dim: int) -> tuple[float, ...]:
+    """Inverse frequencies of the rotary embedding, with the scaling that config.json asks for."""
+    config = fields.config
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(parameters, dict):
+        fields.fail("rope_parameters", "an object", parameters)
+    rope = _Fields({**config, **parameters}, fields.file)
+    base = _native.inverse_frequencies(rope.number("rope_theta", 10000.0), head_dim)
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind == "default":
+        return tuple(base)
+    if kind == "linear":
+        return tuple(float(np.float32(f / rope.number("factor"))) for f in base)
+    if kind == "llama3":
+        return tuple(_llama3(f, rope) for f in base)
+    raise UnsupportedModelError(
+        f"{fields.file}: rope_type must be default, linear or llama3, but got {kind!r}"
+    )
+
+
+def _llama3(frequency: float, rope: _Fields) -> float:
+    """Llama 3.1's scaling: long wavelengths are divided by `factor`, middle ones are blended."""
+    factor = rope.number("factor")
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    old_context = rope.number("original_max_position_embeddings")
+    wavelength = 2 * math.pi / frequency
+    if wavelength < old_context / high:
+        return frequency
+    if wavelength > old_context / low:
+        return float(np.float32(frequency / factor))
+    smooth = (old_context / wavelength - low) / (high - low)
+    return float(np.float32((1 - smooth) * frequency / factor + smooth * frequency))

@@ -1,0 +1,153 @@
+"""Low-bit matrix products on numpy and DLPack arrays.
+
+>>> import numpy as np, sterna.ops as ops
+>>> w = ops.quantize(np.random.randn(100, 300), "i2")
+>>> y = ops.linear(np.random.randn(5, 300), w)      # float32 [5, 100]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats import PackedWeight
+from sterna.runtime import resolve_isa, resolve_threads
+
+__all__ = ["PackedWeight", "dequantize", "linear", "pack", "quantize", "unpack"]
+
+F32 = npt.NDArray[np.float32]
+
+
+def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
+    """A numpy view of an array-like or DLPack object (bfloat16 has no numpy type)."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "__dlpack__"):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError) as e:
+            raise RequestError(
+                f"{what}: must be a CPU array of a numpy type, but DLPack says {e}; "
+                "convert it to float32 first"
+            ) from None
+    try:
+        return np.asarray(x)
+    except ValueError as e:
+        raise RequestError(f"{what}: must be a rectangular array, but numpy says {e}") from None
+
+
+def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
+    a = _as_array(x, what)
+    if a.ndim != 2:
+        raise RequestError(f"{what}: must have two dimensions [M, K], but got shape {a.shape}")
+    if a.dtype.kind not in "iubf":
+        raise RequestError(f"{what}: must be numeric, but got dtype {a.dtype}")
+    return a
+
+
+def _check_scale(scale: Any, M: int, format: str) -> F32:
+    s = np.asarray(_as_array(scale, "scale"), dtype=np.float32)
+    if s.shape not in ((), (M,)):
+        raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
+    if not np.isfinite(s).all():
+        raise NonFiniteError(
+            f"{format}: scale must be finite, but got {s[~np.isfinite(s)].flat[0]}"
+        )
+    checked: F32 = s.copy()
+    return checked
+
+
+def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = None) -> PackedWeight:
+    """Pack integer levels [M, K] (or float values, for f32, f16, bf16) into tiles.
+
+    scale: float, () or [M]; default 1. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times
+    scale / 4), -127..127 for i8. Raises RequestError for a level the format lacks, a wrong shape or
+    an unknown format, NonFiniteError for a scale or value that is not finite.
+    """
+    f = formats.get(format)
+    values = _matrix(codes, f"{format}: codes")
+    M, K = values.shape
+    f.check_shape(M, K)
+    if f.integer:
+        values = f.check_levels(values)
+    else:
+        if scale is not None:
+            raise RequestError(
+                f"{format}: float formats have no scale, but got one; multiply first"
+            )
+        values = np.asarray(values, dtype=np.float32)
+        if not np.isfinite(values).all():
+            at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            raise NonFiniteError(
+                f"{format}: weights must be finite, but element {at} is {values[at]}"
+            )
+    s = _check_scale(1.0 if scale is None else scale, M, format)
+    return PackedWeight(format, M, K, f.pack_codes(values, resolve_threads(threads)), s)
+
+
+def quantize(
+    w: Any, format: str, scale: str | None = None, *, threads: int | None = None
+) -> PackedWeight:
+    """Round real weights [M, K] to a format and pack them.
+
+    scale: "tensor" or "row"; default the format's own. Raises as `pack` does.
+    """
+    f = formats.get(format)
+    if scale not in (None, "tensor", "row"):
+        raise RequestError(f"scale: must be 'tensor' or 'row', but got {scale!r}")
+    values = np.asarray(_matrix(w, f"{format}: weights"), dtype=np.float32)
+    if not np.isfinite(values).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise NonFiniteError(f"{format}: weights must be finite, but element {at} is {values[at]}")
+    if not f.integer:
+        return pack(values, format=format, threads=threads)
+    levels, s = f.quantize(values, scale)
+    return pack(levels, s, format=format, threads=threads)
+
+
+def unpack(packed: PackedWeight, *, threads: int | None = None) -> tuple[npt.NDArray[Any], F32]:
+    """Tiles -> (levels int8 [M, K] or float32 values, scale () or [M])."""
+    f = formats.get(packed.format)
+    return f.unpack(packed, resolve_isa(), resolve_threads(threads)), packed.scale
+
+
+def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
+    """The real weights float32 [M, K] that a packed weight stands for."""
+    f = formats.get(packed.format)
+    values, scale = unpack(packed, threads=threads)
+    if not f.integer:
+        return np.asarray(values, dtype=np.float32)
+    value = np.float32(f.unit) * np.float32(2 // f.step)
+    real: F32 = values.astype(np.float32) * np.asarray(scale * value).reshape(-1, 1)
+    return real
+
+
+def linear(
+    x: Any, packed: PackedWeight, *, isa: str | None = None, threads: int | None = None
+) -> F32:
+    """y [..., M] = x [..., K] W^T in float32.
+
+    Integer formats quantise each row of x to int8 (symmetric, half to even) and sum exactly; the
+    result has the same bits for every `isa`, thread count and N. Raises RequestError for a wrong
+    shape, NonFiniteError if x holds NaN or an infinity and the format is an integer one.
+    """
+    a = _as_array(x, "x")
+    if a.dtype.kind not in "iubf":
+        raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
+    if a.ndim == 0 or a.shape[-1] != packed.K:
+        raise RequestError(f"x: the last dimension must be K={packed.K}, but got shape {a.shape}")
+    rows = np.ascontiguousarray(a, dtype=np.float32)
+    n = int(np.prod(a.shape[:-1], dtype=np.int64))
+    weight = formats.get(packed.format).native(packed)
+    try:
+        y = _native.linear(
+            weight, rows.reshape(n, packed.K), resolve_isa(isa), resolve_threads(threads)
+        )
+    except FloatingPointError:
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])
+        raise NonFiniteError(f"x: must be finite, but element {at} is {rows[at]}") from None
+    return y.reshape(*a.shape[:-1], packed.M)

@@ -1,0 +1,94 @@
+"""What a request may ask of the sampler, checked."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import NonFiniteError, RequestError
+
+__all__ = ["SamplingParams"]
+
+MAX_LOGPROBS = 100
+MAX_STOPS = 64
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Sampling of one request; every field is checked when it is made (RequestError).
+
+    temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are off; logprobs
+    is how many of the likeliest tokens to report beside the chosen one's log-probability.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        _whole("max_tokens", self.max_tokens, 0, 1 << 30)
+        _whole("top_k", self.top_k, 0, 1 << 30)
+        _whole("seed", self.seed, 0, (1 << 64) - 1)
+        _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _real("temperature", self.temperature, 0.0, 100.0)
+        _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _real("min_p", self.min_p, 0.0, 1.0)
+        _real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        if len(self.stop) > MAX_STOPS or not all(isinstance(s, str) and s for s in self.stop):
+            raise RequestError(
+                f"stop: must be at most {MAX_STOPS} non-empty strings, but got {self.stop!r}"
+            )
+
+    @staticmethod
+    def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+        """`stop` as a tuple."""
+        return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+
+    @staticmethod
+    def fresh_seed() -> int:
+        """A seed for a request that names none."""
+        return secrets.randbits(63)
+
+    def sample(
+        self, logits: npt.NDArray[np.float32], history: npt.NDArray[np.int32], position: int
+    ) -> _native.SampleResult:
+        """Choose the token at `position` from logits [vocab]; NonFiniteError if one is not finite.
+
+        history: int32, the sequence's tokens so far, for the repetition penalty.
+        """
+        result = _native.sample(
+            logits, self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
+            self.seed, 0, self.logprobs, history, position,
+        )  # fmt: skip
+        if not result.finite:
+            raise NonFiniteError(
+                "logits: must be finite, but got NaN or infinity; the model's weights are damaged"
+            )
+        return result
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(f"{name}: must be a whole number in {low}..{high}, but got {value!r}")
+
+
+def _real(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or not low <= value <= high or (open_low and value == low):  # type: ignore[operator]
+        raise RequestError(
+            f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], but got {value!r}"
+        )

@@ -1,0 +1,325 @@
+"""`tokenizer.json` of a model folder: text to ids, and ids to text one token at a time."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from sterna.errors import ModelFormatError, RequestError
+
+__all__ = ["Detokenizer", "Tokenizer"]
+
+MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
+MAX_CONFIG_BYTES = 16 << 20
+MAX_VOCAB = 2_000_000  # reference/robustness.md
+_REPLACEMENT = "\ufffd"
+
+
+class Tokenizer:
+    """The tokenizer of a model folder; ModelFormatError if its files are missing or damaged.
+
+    `eos_ids`: every id that ends a text, from tokenizer_config.json, config.json and
+    generation_config.json, ascending; `bos_id`: the id that opens one, or None.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        folder = Path(path)
+        self.path = folder / "tokenizer.json"
+        self._backend = _load(self.path)
+        self._settings = _read_object(folder / "tokenizer_config.json")
+        added = self._backend.get_added_tokens_decoder()
+        self._special = frozenset(id for id, token in added.items() if token.special)
+        self._spelling = _spelling(self._backend)
+        self._limit = 1 << 32
+        configs = [
+            _read_object(folder / name) for name in ("generation_config.json", "config.json")
+        ]
+        self.bos_id: int | None = next(iter(self._ids("bos", configs[::-1])), None)
+        self.eos_ids: tuple[int, ...] = tuple(sorted(set(self._ids("eos", configs))))
+
+    def _ids(self, kind: str, configs: Sequence[dict[str, Any]]) -> list[int]:
+        """The ids named "bos" or "eos", those of tokenizer_config.json first."""
+        token = self._settings.get(f"{kind}_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        named = self._backend.token_to_id(text) if isinstance(text, str) else None
+        found = [] if named is None else [named]
+        for config in configs:
+            value = config.get(f"{kind}_token_id")
+            for id in value if isinstance(value, list) else [value]:
+                if isinstance(id, int) and not isinstance(id, bool) and id >= 0:  # -1 means none
+                    found.append(id)
+        return found
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def check(self, vocab_size: int) -> None:
+        """Raises ModelFormatError unless the ids fit a model of `vocab_size` embeddings.
+
+        Afterwards `encode` refuses an id beyond them, which a vocabulary with gaps may still hold:
+        listing 128k tokens here would cost more than all the rest of loading.
+        """
+        highest = max(
+            [self.vocab_size - 1, self.bos_id or 0, *self.eos_ids, *self._special], default=0
+        )
+        self._limit = vocab_size
+        self._check_id(highest)
+
+    def _check_id(self, id: int) -> None:
+        if id >= self._limit:
+            raise ModelFormatError(
+                file=self.path,
+                field="vocabulary",
+                expected=f"ids below the model's vocab_size {self._limit}",
+                got=f"id {id}",
+                remedy="use the tokenizer that the model was trained with",
+            )
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """Ids of `text`; `add_special` adds what the model expects around it, such as BOS.
+
+        Special tokens spelt out in the text become their ids. RequestError if `text` is not a
+        string of whole characters.
+        """
+        if not isinstance(text, str):
+            raise RequestError(
+                f"text: must be a string, but got {type(text).__name__}; decode bytes first"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise RequestError(
+                "text: must be valid Unicode, but got a lone surrogate; decode the input as UTF-8"
+            ) from None
+        # transformers' rule: an explicit add_bos_token overrides tokenizer.json's post-processor.
+        explicit = self._settings.get("add_bos_token")
+        override = add_special and isinstance(explicit, bool) and self.bos_id is not None
+        opening = [self.bos_id] if override and explicit and self.bos_id is not None else []
+        with _library_errors(self.path):
+            ids = self._backend.encode(text, add_special_tokens=add_special and not override).ids
+        self._check_id(max(ids, default=0))
+        return [*opening, *ids]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of `ids`, invalid UTF-8 as U+FFFD; RequestError on a negative id.
+
+        It equals the pieces of a `Detokenizer` joined, by construction.
+        """
+        stream = Detokenizer(self, skip_special=skip_special)
+        return "".join([*map(stream.push, ids), stream.flush()])
+
+    def _token(self, id: int) -> str | None:
+        if not 0 <= id < 1 << 32:
+            raise RequestError(f"token id: must be in 0..2^32-1, but got {id}; see vocab_size")
+        token: str | None = self._backend.id_to_token(id)
+        return token
+
+
+class Detokenizer:
+    """Turns a stream of ids into text, holding back the bytes of an unfinished character.
+
+    `prompt`: the ids that come before; their text is not repeated, but they decide whether a
+    leading space belongs to the text, and a character split between prompt and stream completes.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special: bool = True
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = tokenizer._special if skip_special else frozenset[int]()
+        self._spelling = tokenizer._spelling
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = True
+        self._strip = self._spelling.strip if self._spelling else 0
+        self._ids: list[int] = []  # only for a decoder whose spelling is unknown
+        self._emitted = ""
+        for id in prompt:
+            self.push(id)
+
+    def push(self, id: int) -> str:
+        """The text that `id` completes, possibly empty; RequestError on a negative id."""
+        token = self._tokenizer._token(id)
+        if token is None or id in self._skip:
+            return ""
+        if self._spelling is None:
+            self._ids.append(id)
+            return self._decode_all(final=False)
+        data = self._spelling.spell(token, self._first)
+        self._first = False
+        return self._stripped(self._utf8.decode(data))
+
+    def flush(self) -> str:
+        """The rest at the end of the stream: U+FFFD for a character that never completed."""
+        if self._spelling is None:
+            return self._decode_all(final=True)
+        return self._stripped(self._utf8.decode(b"", final=True))
+
+    def _stripped(self, text: str) -> str:
+        while self._strip and text:
+            if not text.startswith(self._spelling.strip_char if self._spelling else " "):
+                self._strip = 0
+                break
+            self._strip -= 1
+            text = text[1:]
+        return text
+
+    def _decode_all(self, final: bool) -> str:
+        # Quadratic, but right for any decoder: only text that later tokens cannot change is given.
+        text = self._tokenizer._backend.decode(self._ids, skip_special_tokens=False)
+        if not final and (text.endswith(_REPLACEMENT) or not text.startswith(self._emitted)):
+            return ""
+        piece = text[len(self._emitted) :]
+        self._emitted = text
+        return piece
+
+
+# ------------------------------------------------------------------------ how a token is spelt
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 upwards."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = {chr(b): b for b in printable}
+    others = (b for b in range(256) if chr(b) not in alphabet)
+    return alphabet | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")  # strictly: "<0x-1>" is text (robustness.md)
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """What a decoder of tokenizer.json makes of one token, for the two families of models.
+
+    Byte-level: a character is a byte. SentencePiece: `replace` (such as "▁" to " ") on each token,
+    `<0x0A>` is a byte if `fallback`, the first token loses every `drop` (Metaspace), and the
+    whole text up to `strip` leading `strip_char`.
+    """
+
+    byte_level: bool = False
+    replace: tuple[tuple[str, str], ...] = ()
+    fallback: bool = False
+    drop: str = ""
+    strip: int = 0
+    strip_char: str = " "
+
+    def spell(self, token: str, first: bool) -> bytes:
+        """The token's bytes of UTF-8, perhaps part of a character."""
+        if self.byte_level:
+            try:
+                return bytes([_BYTES[c] for c in token])
+            except KeyError:  # an added token is spelt as it is
+                return token.encode()
+        if self.fallback and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        if first and self.drop:
+            token = token.replace(self.drop, "")
+        for old, new in self.replace:
+            token = token.replace(old, new)
+        return token.encode()
+
+
+def _spelling(backend: tokenizers.Tokenizer) -> _Spelling | None:
+    """The spelling of a tokenizer's decoder, or None if it is of another kind."""
+    if backend.decoder is None:
+        return None
+    decoder = json.loads(backend.decoder.__getstate__())
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = [step["type"] for step in steps]
+    if kinds == ["ByteLevel"]:
+        return _Spelling(byte_level=True)
+    if kinds == ["Metaspace"]:
+        mark = steps[0]["replacement"]
+        drop = "" if steps[0]["prepend_scheme"] == "never" else mark
+        return _Spelling(replace=((mark, " "),), drop=drop)
+    # Replace* ByteFallback? Fuse Strip?: a strip of the whole text needs the tokens fused before.
+    order = ["Replace"] * kinds.count("Replace") + ["ByteFallback", "Fuse", "Strip"]
+    if "Fuse" not in kinds or kinds != [kind for kind in order if kind in kinds]:
+        return None
+    replace, strip, strip_char = [], 0, " "
+    for step in steps:
+        if step["type"] == "Replace":
+            if "String" not in step["pattern"]:
+                return None
+            replace.append((step["pattern"]["String"], step["content"]))
+        elif step["type"] == "Strip":
+            if step["stop"]:
+                return None
+            strip, strip_char = step["start"], step["content"]
+    return _Spelling(False, tuple(replace), "ByteFallback" in kinds, "", strip, strip_char)
+
+
+# --------------------------------------------------------------------------------------- files
+
+
+def _load(path: Path) -> tokenizers.Tokenizer:
+    try:
+        size = path.stat().st_size
+        if size > MAX_TOKENIZER_BYTES:
+            raise ModelFormatError(
+                file=path, expected=f"at most {MAX_TOKENIZER_BYTES} bytes", got=f"{size}"
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        sentencepiece = path.with_name("tokenizer.model").exists()
+        remedy = (
+            "convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
+            if sentencepiece
+            else "copy it from the model's repository"
+        )
+        got = error.strerror or type(error).__name__
+        raise ModelFormatError(
+            file=path, expected="a readable tokenizer.json", got=got, remedy=remedy
+        ) from None
+    with _library_errors(path):
+        backend = tokenizers.Tokenizer.from_buffer(data)
+        backend.no_truncation()  # what training cut off or padded, a prompt keeps
+        backend.no_padding()
+        vocab = backend.get_vocab_size(with_added_tokens=True)
+    if vocab > MAX_VOCAB:
+        raise ModelFormatError(
+            file=path, field="vocabulary", expected=f"at most {MAX_VOCAB} tokens", got=f"{vocab}"
+        )
+    return backend
+
+
+@contextlib.contextmanager
+def _library_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        # The library's panics derive from BaseException; Ctrl-C does too and is not one.
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+            raise
+        raise ModelFormatError(
+            file=path,
+            expected="a tokenizer of the tokenizers library",
+            got=f"its error {str(error) or type(error).__name__!r}",
+            remedy="download it again, or update the tokenizers package",
+        ) from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A small JSON object, {} if there is no such file; ModelFormatError if it is not one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+        value = json.loads(data) if len(data) <= MAX_CONFIG_BYTES else None
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFormatError(file=path, expected="valid JSON", got=str(error)) from None
+    if not isinstance(value, dict):
+        raise ModelFormatError(file=path, field="top level", expected="a small JSON object")
+    return value

@@ -1,0 +1,270 @@
+"""Small random checkpoints on disk, laid out exactly like the published ones.
+
+Each `Recipe` names one published layout; `write` puts a model of a few ten thousand parameters in
+that layout into a folder, with a byte-level BPE tokenizer, so that Sterna and `transformers` read
+the very same files. Nothing here imports Sterna: a reader's mistake cannot cancel itself out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+BOS, EOS, EOT = "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] | capitalize }}: "
+    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}Assistant: {% endif %}"
+)
+CORPUS = """def read_lines(path):
+    \"\"\"Return the lines of the file.\"\"\"
+    with open(path, encoding="utf-8") as file:
+        return [line.rstrip() for line in file]
+The meaning of life is to read the lines of the file, and to return them.
+"""
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    # Small enough that a head_dim of 16 has rotations in all three bands (kept, blended, divided).
+    "original_max_position_embeddings": 64,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One published checkpoint layout at a tiny size.
+
+    The sizes are deliberately no multiples of the tile (64 rows, 64 k): hidden 80, feed-forward
+    212, grouped-query heads. Rows are multiples of 4, as the packed layout needs.
+    """
+
+    architecture: str = "BitNetForCausalLM"
+    weights: str = "multiply"  # multiply | divide | online | float
+    dtype: torch.dtype = torch.bfloat16
+    tied: bool = True
+    hidden: int = 80
+    intermediate: int = 212
+    layers: int = 2
+    heads: int = 5
+    kv_heads: int = 1
+    head_dim: int | None = None
+    max_positions: int = 512
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    shards: int = 1
+    seed: int = 0
+    config: dict[str, Any] = field(default_factory=dict)  # overrides the keys of config.json
+
+    @property
+    def width(self) -> int:
+        """Features of one head."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def is_bitnet(self) -> bool:
+        """Whether the graph has BitNet's sub-norms and relu^2."""
+        return self.architecture == "BitNetForCausalLM"
+
+
+BITNET = Recipe()
+LLAMA = Recipe("LlamaForCausalLM", "float", torch.float32, tied=False)
+FALCON = replace(LLAMA, weights="divide", dtype=torch.bfloat16)
+RECIPES: dict[str, Recipe] = {
+    "bitnet-multiply": BITNET,
+    "bitnet-divide": replace(BITNET, weights="divide", seed=1),
+    "bitnet-online": replace(BITNET, weights="online", seed=2),
+    "bitnet-untied": replace(BITNET, tied=False, kv_heads=5, seed=3),
+    "bitnet-large-eps": replace(BITNET, config={"rms_norm_eps": 0.01}, seed=12),
+    "llama-f32": replace(LLAMA, seed=4),
+    "llama-bf16": replace(
+        LLAMA, dtype=torch.bfloat16, tied=True, heads=4, kv_heads=2, head_dim=32, seed=5
+    ),
+    "llama-f16": replace(LLAMA, dtype=torch.float16, heads=8, kv_heads=4, head_dim=48, seed=6),
+    "llama-large-eps": replace(LLAMA, config={"rms_norm_eps": 0.01}, seed=11),
+    "llama3-rope": replace(LLAMA, rope_scaling=LLAMA3_ROPE, rope_theta=500000.0, seed=7),
+    "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
+    "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
+    "falcon3-untied": replace(FALCON, kv_heads=5, seed=13),
+}
+
+
+def tokenizer() -> Tokenizer:
+    """A byte-level BPE like Llama 3's: 256 byte symbols, some merges, special tokens last."""
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=317, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tok.train_from_iterator([CORPUS], trainer)
+    tok.add_special_tokens([BOS, EOS, EOT])
+    bos = [(BOS, tok.token_to_id(BOS))]
+    tok.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=bos
+    )
+    return tok
+
+
+def pack_rows(ternary: torch.Tensor) -> torch.Tensor:
+    """uint8 [M/4, K] of ternary [M, K]: bits 2i of row r hold the code of row i*M/4 + r."""
+    codes = (ternary + 1).to(torch.uint8).reshape(4, -1, ternary.shape[1])
+    return codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
+
+
+def linear_shapes(recipe: Recipe) -> dict[str, tuple[int, int]]:
+    """(M, K) of every linear layer of one block, by its name inside the block."""
+    q, kv = recipe.heads * recipe.width, recipe.kv_heads * recipe.width
+    hidden, wide = recipe.hidden, recipe.intermediate
+    return {
+        "self_attn.q_proj": (q, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, q),
+        "mlp.gate_proj": (wide, hidden),
+        "mlp.up_proj": (wide, hidden),
+        "mlp.down_proj": (hidden, wide),
+    }
+
+
+def _linear(recipe: Recipe, shape: tuple[int, int], rng: torch.Generator) -> dict[str, Any]:
+    """The stored tensors of one linear layer, by suffix."""
+    m, k = shape
+    # Outputs of about the size of the inputs, so that every layer of the stack matters.
+    scale = (1.5 / k) ** 0.5 * (0.75 + 0.5 * torch.rand(1, generator=rng))
+    if recipe.weights in ("multiply", "divide"):
+        ternary = torch.randint(-1, 2, (m, k), generator=rng)
+        stored = scale if recipe.weights == "multiply" else 1 / scale
+        return {"weight": pack_rows(ternary), "weight_scale": stored.to(recipe.dtype)}
+    weight = scale * torch.randn(m, k, generator=rng)
+    if recipe.weights == "online":
+        # As in published masters; 1e-39 is denormal in bf16 and in f32. All become the code 0.
+        weight[::7, ::5] = 1e-34
+        weight[3::7, 1::5] = -1e-39
+    return {"weight": weight.to(recipe.dtype)}
+
+
+def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
+    """Every tensor of the checkpoint by its published name."""
+    rng = torch.Generator().manual_seed(recipe.seed)
+    vocab = tokenizer().get_vocab_size()
+
+    def norm(size: int) -> torch.Tensor:
+        return (1 + 0.2 * torch.randn(size, generator=rng)).to(recipe.dtype)
+
+    def table() -> torch.Tensor:
+        # Small beside the blocks' outputs: in a tied model the input token would else always win.
+        return (0.25 * torch.randn(vocab, recipe.hidden, generator=rng)).to(recipe.dtype)
+
+    out = {"model.embed_tokens.weight": table(), "model.norm.weight": norm(recipe.hidden)}
+    if not recipe.tied:
+        out["lm_head.weight"] = table()
+    for i in range(recipe.layers):
+        block = f"model.layers.{i}."
+        out[block + "input_layernorm.weight"] = norm(recipe.hidden)
+        out[block + "post_attention_layernorm.weight"] = norm(recipe.hidden)
+        if recipe.is_bitnet:
+            out[block + "self_attn.attn_sub_norm.weight"] = norm(recipe.hidden)
+            ffn = norm(recipe.intermediate)
+            ffn[::9] = 1e-32  # as published; times an activation it may be denormal
+            out[block + "mlp.ffn_sub_norm.weight"] = ffn
+        for name, shape in linear_shapes(recipe).items():
+            for suffix, tensor in _linear(recipe, shape, rng).items():
+                out[f"{block}{name}.{suffix}"] = tensor
+    return out
+
+
+def config(recipe: Recipe) -> dict[str, Any]:
+    """config.json with the keys and spellings of the published files."""
+    vocab = tokenizer()
+    out: dict[str, Any] = {
+        "architectures": [recipe.architecture],
+        "bos_token_id": vocab.token_to_id(BOS),
+        "eos_token_id": vocab.token_to_id(EOS),
+        "hidden_act": "relu2" if recipe.is_bitnet else "silu",
+        "hidden_size": recipe.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": recipe.intermediate,
+        "max_position_embeddings": recipe.max_positions,
+        "model_type": "bitnet" if recipe.is_bitnet else "llama",
+        "num_attention_heads": recipe.heads,
+        "num_hidden_layers": recipe.layers,
+        "num_key_value_heads": recipe.kv_heads,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": recipe.rope_theta,
+        "tie_word_embeddings": recipe.tied,
+        "torch_dtype": str(recipe.dtype).removeprefix("torch."),
+        "use_cache": True,
+        "vocab_size": vocab.get_vocab_size(),
+    }
+    if recipe.head_dim is not None:
+        out["head_dim"] = recipe.head_dim
+    if recipe.rope_scaling is not None:
+        out["rope_scaling"] = recipe.rope_scaling
+    if recipe.weights != "float":
+        out["quantization_config"] = quantization_config(recipe)
+    return out | recipe.config
+
+
+def quantization_config(recipe: Recipe) -> dict[str, Any]:
+    """The three published modes; `divide` is the default and is written without a linear_class."""
+    out: dict[str, Any] = {"quant_method": "bitnet", "modules_to_not_convert": None}
+    if recipe.weights != "divide":
+        out["linear_class"] = "autobitlinear"
+        out["quantization_mode"] = "offline" if recipe.weights == "multiply" else "online"
+    return out
+
+
+def write(folder: Path, recipe: Recipe) -> Path:
+    """Writes the whole model folder (created if missing) and returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", config(recipe))
+    tok = tokenizer()
+    tok.save(str(folder / "tokenizer.json"))
+    ids = {name: tok.token_to_id(token) for name, token in (("bos", BOS), ("eos", EOS))}
+    stops = [ids["eos"], tok.token_to_id(EOT)]
+    _write_json(
+        folder / "generation_config.json",
+        {"bos_token_id": ids["bos"], "eos_token_id": stops, "do_sample": False},
+    )
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT_TEMPLATE,
+        },
+    )
+    _write_weights(folder, tensors(recipe), recipe.shards)
+    return folder
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_weights(folder: Path, weights: dict[str, torch.Tensor], shards: int) -> None:
+    """One `model.safetensors`, or `shards` numbered files and their index."""
+    metadata = {"format": "pt"}
+    if shards == 1:
+        save_file(weights, folder / "model.safetensors", metadata)
+        return
+    names = sorted(weights)
+    weight_map: dict[str, str] = {}
+    for i in range(shards):
+        part = {name: weights[name] for name in names[i::shards]}
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        save_file(part, folder / file, metadata)
+        weight_map |= dict.fromkeys(part, file)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    _write_json(folder / "model.safetensors.index.json", index)

@@ -1,0 +1,40 @@
+"""Fixtures shared by all tests: checkpoints written once per session, and a clean environment."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: transformers compiles pieces of BitNet, and the first compiled forward
+# takes 23 s; uncompiled, the tiny models here take milliseconds and give the same numbers.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+# No test may depend on the network, on a user's cache, or on a tokenizer's own thread pool.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["STERNA_CACHE"] = "off"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_factory import RECIPES, write
+
+torch.set_num_threads(1)  # the models are tiny: a second thread would only wait for the first
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a named recipe; written once and shared, so tests must not change it."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def get(name: str) -> Path:
+        folder = root / name
+        return folder if folder.exists() else write(folder, RECIPES[name])
+
+    return get
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A fresh, sound checkpoint that a test may spoil."""
+    return write(tmp_path / "model", RECIPES["bitnet-multiply"])

@@ -1,0 +1,44 @@
+"""What several test files need: the formats by discovery, and exact comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sterna import formats
+from sterna.errors import SternaError
+
+FORMATS = formats.names()
+# The levels of each integer format; the others hold floats.
+LEVELS = {
+    name: np.arange(f.levels[0], f.levels[1] + 1, f.step)
+    for name, f in ((name, formats.get(name)) for name in FORMATS)
+    if f.levels is not None
+}
+INTEGER = [name for name in FORMATS if name in LEVELS]
+FLOAT = [name for name in FORMATS if name not in LEVELS]
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The bit patterns of float32 values, so that −0 and 0 differ."""
+    assert array.dtype == np.float32
+    return np.ascontiguousarray(array).view(np.uint32)
+
+
+def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
+    """Equal shape and equal bits."""
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(bits(got), bits(expected))
+
+
+def failure(call: Callable[[], object], kind: type[SternaError], *words: str) -> str:
+    """The message of the expected error: one printable line, with the words in it."""
+    with pytest.raises(kind) as caught:
+        call()
+    message = str(caught.value)
+    assert message.isprintable(), message
+    for word in words:
+        assert word in message, message
+    return message

@@ -1,0 +1,108 @@
+"""One SHA-256 of the logits, however the work is split.
+
+Threads × instruction sets × prefill chunks × company in the batch × KV page types: for integer
+formats every combination gives the same bits on every machine; a float model promises it per
+instruction set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna import _native, models
+from sterna.engine import Engine
+
+THREADS = (1, 2, 3, 4)
+CHUNKS = (1, 17, 64, None)
+# (recipe, format, head, KV dtype): what each model's linear layers and head are stored as.
+INTEGER = [
+    ("bitnet-multiply", None, None, "f16"),
+    ("bitnet-untied", None, "int8", "f32"),
+    ("falcon-e", None, "int8", "f16"),
+    ("llama3-rope", "i8", "int8", "f16"),
+]
+FLOAT = [("llama-bf16", None, None, "f16"), ("llama-f32", None, None, "f32")]
+
+Case = tuple[str, str | None, str | None, str]
+
+
+def sequences() -> list[list[int]]:
+    """The first is the one observed: past a page (64) and past an attention chunk (256)."""
+    rng = np.random.default_rng(7)
+    return [rng.integers(0, 256, n).tolist() for n in (270, 1, 33, 130)]
+
+
+def digests(
+    folder: Path, case: Case, isas: list[str], threads: tuple[int, ...] = THREADS
+) -> Iterator[tuple[str, str]]:
+    """(description, SHA-256 of the first sequence's logits) of every combination."""
+    _, format_, head, kv_dtype = case
+    batch = sequences()
+    model = models.load(folder, format=format_, head=head)
+    for isa in isas:
+        for count in threads:
+            engine = Engine(model, threads=count, isa=isa, kv_dtype=kv_dtype)
+            for chunk in CHUNKS:
+                for company, fed in (("alone", batch[:1]), ("in a batch", batch)):
+                    logits = engine.logits(fed, chunk=chunk)[0]
+                    assert logits.shape[0] == len(batch[0])
+                    assert np.isfinite(logits).all()
+                    name = f"{isa}, {count} threads, chunk {chunk}, {company}"
+                    yield name, hashlib.sha256(np.ascontiguousarray(logits).tobytes()).hexdigest()
+
+
+def check_one_digest(found: Iterator[tuple[str, str]]) -> None:
+    """All combinations have the digest of the first; otherwise names those that do not."""
+    (name, expected), *rest = found
+    different = [other for other, digest in rest if digest != expected]
+    assert not different, f"{len(different)} of {len(rest)} differ from {name}: {different[:8]}"
+
+
+@pytest.mark.parametrize("case", INTEGER, ids=lambda case: "-".join(map(str, case)))
+def test_integer_formats(case: Case, checkpoint: Callable[[str], Path]) -> None:
+    """The same bits for every instruction set, thread count, chunk and batch."""
+    check_one_digest(digests(checkpoint(case[0]), case, _native.isas()))
+
+
+@pytest.mark.parametrize("case", FLOAT, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("isa", _native.isas())
+def test_float_formats(isa: str, case: Case, checkpoint: Callable[[str], Path]) -> None:
+    """The same bits for every thread count, chunk and batch on one instruction set."""
+    check_one_digest(digests(checkpoint(case[0]), case, [isa]))
+
+
+def test_the_forced_isa(checkpoint: Callable[[str], Path]) -> None:
+    """isa=None follows STERNA_ISA, and gives the bits of the scalar kernels."""
+    case, folder = INTEGER[0], checkpoint(INTEGER[0][0])
+    model = models.load(folder)
+    engine = Engine(model, threads=2, kv_dtype=case[3])
+    default = np.ascontiguousarray(engine.logits(sequences()[:1])[0]).tobytes()
+    reference = dict(digests(folder, case, ["scalar"], (1,)))[
+        "scalar, 1 threads, chunk None, alone"
+    ]
+    assert hashlib.sha256(default).hexdigest() == reference
+
+
+def test_the_digest_sees_a_difference(checkpoint: Callable[[str], Path]) -> None:
+    """Other KV pages or another model change the digest, so an equal one means something."""
+    case = INTEGER[0]
+    found = {
+        digest
+        for other in (case, (*case[:3], "f32"), INTEGER[1])
+        for _, digest in digests(checkpoint(other[0]), other, ["scalar"], (1,))
+    }
+    assert len(found) == 3
+
+
+def test_repeated_runs(checkpoint: Callable[[str], Path]) -> None:
+    """Pages that are used again hold nothing of their last owner."""
+    engine = Engine(models.load(checkpoint("bitnet-multiply")), threads=2)
+    one, *others = sequences()
+    first = engine.logits([one])[0]
+    engine.logits(others, chunk=17)
+    np.testing.assert_array_equal(first, engine.logits([one])[0])

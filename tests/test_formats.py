@@ -1,0 +1,132 @@
+"""Weight formats: the bytes that files hold, and what packing and rounding keep."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers import FLOAT, FORMATS, INTEGER, LEVELS, assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sterna.ops as ops
+
+
+def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
+    """The tile layout of docs/architecture.md, written out with plain indexing.
+
+    It is what files hold, so it is fixed here independently of the packing code. `w` [M, K] holds
+    codes (level + offset, divided by the step) for integer formats, bits for float formats.
+    """
+    M, K = w.shape
+    step_k = {"i2": 64, "i2p": 64, "i8": 64, "bf16": 2}.get(name, 1)
+    tiles = np.zeros((-(-M // 64), 64, -(-K // step_k) * step_k), w.dtype)
+    for m in range(M):
+        tiles[m // 64, m % 64, :K] = w[m]
+    n, _, padded = tiles.shape
+    if name in ("f32", "f16"):  # [k][row]
+        return tiles.transpose(0, 2, 1).copy().view(np.uint8).reshape(n, -1)
+    if name == "bf16":  # [k / 2][row][k % 2]
+        pairs = tiles.reshape(n, 64, padded // 2, 2).transpose(0, 2, 1, 3)
+        return pairs.copy().view(np.uint8).reshape(n, -1)
+    quads = tiles.reshape(n, 4, 16, padded // 4, 4)  # [field][r][k / 4][k % 4]
+    if name == "i8":  # line f of a step, byte 4r + j: row 16f + r at k + j
+        return quads.transpose(0, 3, 1, 2, 4).reshape(n, -1)
+    fields = quads[:, 0] | quads[:, 1] << 2 | quads[:, 2] << 4 | quads[:, 3] << 6
+    return fields.transpose(0, 2, 1, 3).reshape(n, -1)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (129, 63)], ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_layout(name: str, shape: tuple[int, int]) -> None:
+    """Packed bytes are those of the definition, apart from the padding."""
+    rng = np.random.default_rng(8)
+    if name in LEVELS:
+        codes = rng.integers(0 if name != "i8" else 1, {"i2": 3, "i2p": 4, "i8": 256}[name], shape)
+        levels = {"i2": codes - 1, "i2p": 2 * codes - 3, "i8": codes - 128}[name]
+        packed = ops.pack(levels.astype(np.int8), 1.0, format=name)
+        expected = tiles_by_definition(name, codes.astype(np.uint8))
+        inside = tiles_by_definition(name, np.full(shape, 255 if name == "i8" else 3, np.uint8))
+    else:
+        values = torch.from_numpy(rng.standard_normal(shape, np.float32))
+        packed = ops.pack(values.numpy(), format=name)
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[name]
+        half = values.to(dtype)
+        stored = (half if name == "f32" else half.view(torch.int16)).numpy()
+        expected = tiles_by_definition(name, stored)
+        inside = np.full_like(expected, 255)
+    np.testing.assert_array_equal(packed.codes & inside, expected & inside)
+
+
+@st.composite
+def matrices(draw: st.DrawFn, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(levels int8 [M, K], scale float32 () or [M])."""
+    M, K = draw(st.integers(0, 140)), draw(st.integers(0, 140))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scale = rng.uniform(1e-6, 1e6, M if draw(st.booleans()) else ()).astype(np.float32)
+    return rng.choice(LEVELS[name], (M, K)).astype(np.int8), np.asarray(scale)
+
+
+@pytest.mark.parametrize("name", INTEGER)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_round_trip_of_levels(name: str, data: st.DataObject) -> None:
+    """unpack(pack(levels, scale)) gives both back, whatever the shape."""
+    levels, scale = data.draw(matrices(name))
+    packed = ops.pack(levels, scale, format=name)
+    assert (packed.format, packed.M, packed.K) == (name, *levels.shape)
+    again, scale_again = ops.unpack(packed)
+    np.testing.assert_array_equal(again, levels)
+    assert_same_bits(np.asarray(scale_again), scale)
+
+
+@pytest.mark.parametrize("name", FLOAT)
+@settings(max_examples=60, deadline=None)
+@given(M=st.integers(0, 140), K=st.integers(0, 140), seed=st.integers(0, 2**32 - 1))
+def test_round_trip_of_floats(name: str, M: int, K: int, seed: int) -> None:
+    """Float formats round once, to nearest even, and keep what they hold exactly."""
+    rng = np.random.default_rng(seed)
+    w = (rng.standard_normal((M, K)) * 10.0 ** rng.integers(-9, 5, (M, K))).astype(np.float32)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[name]
+    expected = torch.from_numpy(w).to(dtype).float().numpy()
+    assert_same_bits(ops.dequantize(ops.pack(w, format=name)), expected)
+    assert_same_bits(ops.dequantize(ops.pack(expected, format=name)), expected)
+
+
+@pytest.mark.parametrize("scale", ["tensor", "row", None])
+@pytest.mark.parametrize("name", INTEGER)
+def test_quantize_rounds_to_the_nearest_level(name: str, scale: str | None) -> None:
+    """Every weight lies within half a level of its own value, unless beyond the outermost."""
+    rng = np.random.default_rng(5)
+    w = (rng.standard_normal((40, 70)) * rng.uniform(0.1, 3, (40, 1))).astype(np.float32)
+    packed = ops.quantize(w, name, scale=scale) if scale else ops.quantize(w, name)
+    assert (
+        packed.scale.shape in ((), (40,))
+        if scale is None
+        else (packed.scale.shape == {"tensor": (), "row": (40,)}[scale])
+    )
+    levels, got = ops.unpack(packed)[0].astype(int), ops.dequantize(packed)
+    gap = np.diff(LEVELS[name]).max()
+    unit = np.broadcast_to(
+        np.abs(got).max() / np.abs(levels).max()
+        if packed.scale.ndim == 0
+        else ((np.abs(got).max(1) / np.abs(levels).max(1))[:, None]),
+        w.shape,
+    )
+    inside = np.abs(w) <= unit * LEVELS[name].max()
+    error = np.abs(w - got)
+    assert (error[inside] <= (gap / 2 * unit * (1 + 1e-5))[inside]).all()
+    assert (np.abs(levels[~inside]) == LEVELS[name].max()).all()
+    assert set(np.unique(levels)) <= set(LEVELS[name].tolist())
+
+
+def test_quantize_follows_the_bitnet_recipe() -> None:
+    """i2 per tensor is BitNet's WeightQuant: T = clamp(round(W/mean|W|), −1, 1), half to even."""
+    rng = np.random.default_rng(6)
+    w = rng.standard_normal((48, 80)).astype(np.float32)
+    packed = ops.quantize(w, "i2", scale="tensor")
+    mean = np.abs(w).mean(dtype=np.float64)
+    np.testing.assert_allclose(packed.scale, mean, rtol=1e-6)
+    clear = np.abs(np.abs(w / mean) - 0.5) > 1e-5  # a tie may fall either way in float32
+    expected = np.clip(np.rint(w / mean), -1, 1)
+    np.testing.assert_array_equal(ops.unpack(packed)[0][clear], expected[clear])

@@ -1,0 +1,142 @@
+"""Choosing an instruction set: STERNA_ISA, isa=, and proof that the choice took effect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import sterna.ops as ops
+from sterna import _native
+from sterna.errors import RequestError, SternaError, UnsupportedCPUError
+
+RUNNABLE = _native.isas()
+KNOWN = [name for name, _ in _native.known_isas()]
+UNSUPPORTED = [name for name in KNOWN if name not in RUNNABLE]
+LINEAR = """
+import json
+import numpy as np
+import sterna.ops as ops
+from sterna import _native
+from sterna.runtime import resolve_isa
+packed = ops.pack(np.ones((64, 64), np.int8), 1.0, format="i2")
+before = _native.kernel_calls()
+y = ops.linear(np.ones((1, 64), np.float32), packed)
+after = _native.kernel_calls()
+used = [isa for isa in after if after[isa] != before[isa]]
+print(json.dumps({"default": resolve_isa(), "used": used, "y": float(y[0, 0])}))
+"""
+TRY = """
+import numpy as np
+import sterna.ops as ops
+from sterna.errors import SternaError
+try:
+    ops.linear(np.ones((1, 4), np.float32), ops.pack(np.ones((4, 4), np.int8), 1.0, format="i2"))
+except SternaError as error:
+    print(type(error).__name__, error, sep="\\n")
+"""
+
+
+def run(code: str, isa: str | None) -> str:
+    """Output of a fresh interpreter with STERNA_ISA set (or not)."""
+    environment = {name: value for name, value in os.environ.items() if name != "STERNA_ISA"}
+    if isa is not None:
+        environment["STERNA_ISA"] = isa
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def used_by(isa: str | None) -> list[str]:
+    """The instruction sets whose kernels `ops.linear(isa=isa)` called."""
+    packed = ops.pack(np.ones((64, 64), np.int8), 1.0, format="i2")
+    before = _native.kernel_calls()
+    ops.linear(np.ones((1, 64), np.float32), packed, isa=isa)
+    after = _native.kernel_calls()
+    return [name for name in after if after[name] != before[name]]
+
+
+def test_the_runnable() -> None:
+    """Scalar runs everywhere and comes first; the best comes last and is the default."""
+    assert RUNNABLE[0] == "scalar"
+    assert len(set(RUNNABLE)) == len(RUNNABLE)
+    assert set(RUNNABLE) <= set(KNOWN)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_argument_takes_effect(isa: str) -> None:
+    """isa= runs the kernels of that unit and of no other."""
+    assert used_by(isa) == [isa]
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_environment_takes_effect(isa: str) -> None:
+    """STERNA_ISA makes another default, and its kernels run."""
+    assert json.loads(run(LINEAR, isa)) == {"default": isa, "used": [isa], "y": 64.0}
+
+
+def test_default_is_the_best() -> None:
+    """Without STERNA_ISA the last of isas() is used."""
+    assert json.loads(run(LINEAR, None)) == {
+        "default": RUNNABLE[-1],
+        "used": [RUNNABLE[-1]],
+        "y": 64.0,
+    }
+
+
+def test_argument_beats_environment() -> None:
+    """isa= is more specific than STERNA_ISA."""
+    code = LINEAR.replace(", packed)", f', packed, isa="{RUNNABLE[-1]}")')
+    assert json.loads(run(code, "scalar"))["used"] == [RUNNABLE[-1]]
+
+
+@pytest.mark.parametrize("name", ["avx9", "AVX 2", "none", "../scalar"])
+def test_unknown_name(name: str) -> None:
+    """An unknown name is a one-line error that lists what there is."""
+    x, packed = np.ones((1, 4), np.float32), ops.pack(np.ones((4, 4), np.int8), 1.0, format="i2")
+    with pytest.raises(SternaError) as caught:
+        ops.linear(x, packed, isa=name)
+    check_message(str(caught.value), name)
+
+
+@pytest.mark.parametrize("name", ["avx9", "../scalar"])
+def test_unknown_name_in_the_environment(name: str) -> None:
+    """The same through STERNA_ISA, whose name the message gives."""
+    kind, message = run(TRY, name).splitlines()
+    assert kind == "RequestError"
+    assert "STERNA_ISA" in message
+    check_message(message, name)
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_name(name: str) -> None:
+    """A unit that this CPU cannot run is refused before any of its instructions runs."""
+    with pytest.raises(UnsupportedCPUError) as caught:
+        ops.linear(
+            np.ones((1, 4), np.float32), ops.pack(np.ones((4, 4), np.int8), format="i2"), isa=name
+        )
+    check_message(str(caught.value), name)
+    kind, message = run(TRY, name).splitlines()
+    assert kind == "UnsupportedCPUError"
+    check_message(message, name)
+
+
+def check_message(message: str, name: str) -> None:
+    """One line, naming the value and what could be used instead."""
+    assert "\n" not in message
+    assert name in message
+    assert all(isa in message for isa in RUNNABLE)
+
+
+def test_unknown_is_the_callers_error() -> None:
+    """An unknown name is a RequestError, not a verdict on the CPU."""
+    with pytest.raises(RequestError):
+        ops.linear(
+            np.ones((1, 4), np.float32), ops.pack(np.ones((4, 4), np.int8), format="i2"), isa="avx9"
+        )

@@ -1,0 +1,171 @@
+"""The layers of docs/architecture.md, held by reading the sources instead of by good intentions."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sterna
+
+PACKAGE = Path(sterna.__file__).parent
+NATIVE = Path(__file__).parent.parent / "native"
+
+# Imports go to a strictly lower layer, or stay inside one module or package.
+LAYERS = (
+    ("_native", "errors"),
+    ("formats", "runtime", "tokenizer", "chat"),
+    ("graph", "checkpoints", "ops"),
+    ("models",),
+    ("engine",),
+    ("llm",),
+    ("bench", "evaluate", "server", "integrations"),
+    ("cli",),
+    ("__init__", "__main__"),
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+LEAVES = ("errors", "tokenizer", "chat")  # may import errors and third parties only
+# Third parties that only the surface may know; the core never prints and needs no torch.
+SURFACE_ONLY = {
+    "click": "cli",
+    "rich": "cli",
+    "torch": "integrations",
+    "transformers": "integrations",
+}
+
+
+def component(path: Path) -> str:
+    """The module or package directly below `sterna` that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Absolute dotted names of everything a file imports, including inside functions."""
+    package = ("sterna", *path.relative_to(PACKAGE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # The last part may be a module (`from sterna import formats`) or a name.
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def edges() -> Iterator[tuple[Path, str, str]]:
+    """(file, its component, imported dotted name)."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in imported(path):
+            yield path, component(path), name
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new module takes its place in the picture first."""
+    found = {component(path) for path in PACKAGE.rglob("*.py")}
+    assert found <= RANK.keys(), f"add to LAYERS and docs/architecture.md: {found - RANK.keys()}"
+
+
+def test_imports_go_downwards() -> None:
+    """No module imports its own layer's neighbours or anything above."""
+    wrong = []
+    for path, source, name in edges():
+        head, *rest = name.split(".")
+        target = rest[0] if rest else "__init__"
+        # A name of the package itself (`sterna.__version__`) lives in its __init__.
+        target = target if target in RANK else "__init__"
+        if head == "sterna" and target != source and RANK[target] >= RANK[source]:
+            wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert not wrong
+
+
+def test_leaves() -> None:
+    """Tokenizer, chat templates and errors stand alone."""
+    wrong = [
+        f"{path.name} imports {name}"
+        for path, source, name in edges()
+        if source in LEAVES
+        and name.split(".")[0] == "sterna"
+        and name.split(".")[1] not in ("errors", source)
+    ]
+    assert not wrong
+
+
+def test_third_parties_of_the_surface() -> None:
+    """Nothing below the surface imports click, rich, torch or transformers."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path, source, name in edges()
+        if SURFACE_ONLY.get(name.split(".")[0], source) != source
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in sorted(RANK)
+        if (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()
+    ],
+)
+def test_public_names_exist(name: str) -> None:
+    """Whatever a module lists in __all__ is there, and is documented."""
+    if name == "__main__":
+        pytest.skip("importing it runs the command line")
+    module = importlib.import_module("sterna" if name == "__init__" else f"sterna.{name}")
+    for public in getattr(module, "__all__", ()):
+        value = getattr(module, public)
+        assert not callable(value) or value.__doc__, f"{name}.{public} has no docstring"
+
+
+needs_sources = pytest.mark.skipif(not NATIVE.is_dir(), reason="needs the source tree's native/")
+
+
+def includes(path: Path) -> list[str]:
+    """What a C++ file includes."""
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', path.read_text(), re.MULTILINE)
+
+
+@needs_sources
+def test_native_layers() -> None:
+    """An ISA header knows no format, and only bindings.cpp knows Python."""
+    for path in sorted(p for p in NATIVE.rglob("*") if p.suffix in (".h", ".inc", ".cpp")):
+        names = includes(path)
+        if path.parent.name == "isa":
+            assert not [n for n in names if "formats/" in n or "kernel_table" in n], path
+        if path.name != "bindings.cpp":
+            assert not [n for n in names if n.startswith(("nanobind", "Python.h"))], path
+
+
+def exported_symbols(object_file: Path) -> list[str]:
+    """Names that the linker sees outside the object, weak ones included."""
+    out = subprocess.run(
+        ["nm", "--extern-only", "--defined-only", "--format=posix", str(object_file)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [line.split()[0] for line in out.splitlines() if line]
+
+
+@needs_sources
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils' nm")
+def test_one_symbol_per_isa() -> None:
+    """A unit exports its table and nothing else.
+
+    Any weak symbol (an inline function of the STL, say) could be the copy that the linker keeps for
+    everyone, and it was compiled with instructions that another machine does not have.
+    """
+    objects = sorted(NATIVE.parent.glob("build/*/CMakeFiles/kernels_*.dir/native/kernels.cpp.o"))
+    if not objects:
+        pytest.skip("needs the objects of a build in this tree: run pip install . here")
+    for path in objects:
+        isa = path.parts[-3].removeprefix("kernels_").removesuffix(".dir")
+        names = [name.lstrip("_") for name in exported_symbols(path)]  # macOS puts one in front
+        assert names == [f"sterna_kernels_{isa}"], path

@@ -1,0 +1,271 @@
+"""sterna.ops: every format on every runnable instruction set, bit for bit.
+
+The chain of trust: each format's numpy reference defines the result, the scalar kernels equal it,
+and every other instruction set equals the scalar kernels. Both steps compare bits, not values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from helpers import FORMATS, INTEGER, LEVELS, assert_same_bits, failure
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sterna.ops as ops
+from sterna import _native, formats
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats import PackedWeight
+
+ISAS = _native.isas()
+# (M, K, N): around the tile (64 × 64), the native vectors and the token blocks; 1 and 0 of each.
+SHAPES = [
+    (1, 1, 1),
+    (1, 64, 2),
+    (3, 5, 2),
+    (64, 64, 1),
+    (63, 65, 3),
+    (65, 63, 4),
+    (128, 4, 5),
+    (129, 191, 7),
+    (200, 320, 9),
+    (70, 1000, 16),
+    (66, 130, 33),
+    (64, 128, 0),
+    (5, 0, 2),
+    (0, 8, 3),
+]
+# Values that are normal input: halves of a step, both zeros, denormals, and the largest that keep
+# float sums finite.
+AWKWARD = np.array([0, -0.0, 1e-45, -1e-39, 1e-34, 0.5, -0.5, 1.5, 2.5, 127, -127, 3e4], np.float32)
+
+
+def weights(name: str, M: int, K: int, kind: str, rng: np.random.Generator) -> PackedWeight:
+    """A packed [M, K] matrix; `kind` chooses the codes and the scale."""
+    scale = rng.uniform(0.01, 2, M).astype(np.float32) if kind in ("random", "row") else 0.37
+    if name in LEVELS:
+        levels = LEVELS[name]
+        codes = {
+            "lowest": np.full((M, K), levels[0]),
+            "highest": np.full((M, K), levels[-1]),
+            "stripes": np.where(
+                np.add.outer(np.arange(M), np.arange(K)) % 2, levels[0], levels[-1]
+            ),
+        }.get(kind, rng.choice(levels, (M, K)))
+        return ops.pack(codes.astype(np.int8), scale, format=name)
+    values = rng.standard_normal((M, K), np.float32)
+    if kind in ("lowest", "highest", "stripes"):
+        values = rng.choice(AWKWARD, (M, K))
+    return ops.pack(values, format=name)
+
+
+def activations(N: int, K: int, kind: str, rng: np.random.Generator) -> np.ndarray:
+    """float32 [N, K]; `kind` goes with that of the weights."""
+    if kind == "lowest":
+        return np.full((N, K), -7.25, np.float32)  # all quantise to −127
+    if kind == "highest":
+        return np.full((N, K), 1e-30, np.float32)  # below the floor of max|x|, 1e-5
+    if kind == "stripes":
+        return rng.choice(AWKWARD, (N, K))
+    x = rng.standard_normal((N, K), np.float32)
+    return x * np.float32(10) ** rng.integers(-3, 4, (N, 1)).astype(np.float32)
+
+
+KINDS = ("random", "tensor", "lowest", "highest", "stripes")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_isas_equal_scalar_equals_numpy(name: str, shape: tuple[int, int, int]) -> None:
+    """Every instruction set and thread count gives the bits of the numpy reference."""
+    M, K, N = shape
+    rng = np.random.default_rng([M, K, N])
+    for kind in KINDS:
+        packed, x = weights(name, M, K, kind, rng), activations(N, K, kind, rng)
+        scalar = ops.linear(x, packed, isa="scalar", threads=1)
+        assert_same_bits(scalar, formats.get(name).reference_linear(x, packed))
+        for isa in [*ISAS, None]:  # None: the default, or the one that STERNA_ISA forces
+            for threads in (1, 3):
+                assert_same_bits(ops.linear(x, packed, isa=isa, threads=threads), scalar)
+
+
+@pytest.mark.parametrize("name", INTEGER)
+@pytest.mark.parametrize("end", [0, -1])
+def test_longest_sum(name: str, end: int) -> None:
+    """The largest K with every code and activation at its extreme: no accumulator overflows."""
+    K = _native.max_integer_k
+    level, scale = int(LEVELS[name][end]), np.float32(0.5)
+    packed = ops.pack(np.full((66, K), level, np.int8), scale, format=name)
+    x = np.stack([np.full(K, 1, np.float32), np.full(K, -1, np.float32)])
+    unit = ops.dequantize(packed)[0, 0].astype(np.float64)
+    for isa in ISAS:
+        y = ops.linear(x, packed, isa=isa)
+        np.testing.assert_allclose(y, np.outer([1, -1], np.full(66, unit * K)), rtol=1e-6)
+        assert_same_bits(y, formats.get(name).reference_linear(x, packed))
+    with pytest.raises(RequestError, match="K"):
+        ops.pack(np.full((1, K + 1), level, np.int8), scale, format=name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_against_the_definition(name: str) -> None:
+    """The reference itself: dequantised weights times quantised activations, in float64."""
+    rng = np.random.default_rng(1)
+    packed, x = weights(name, 70, 130, "random", rng), activations(9, 130, "random", rng)
+    exact = x.astype(np.float64)
+    if name in LEVELS:  # reference: formats.md §1, ActQuant
+        s = np.float32(127) / np.maximum(np.abs(x).max(1, keepdims=True), np.float32(1e-5))
+        exact = np.rint(x * s).astype(np.float64) / s
+    expected = exact @ ops.dequantize(packed).astype(np.float64).T
+    # 130 float32 additions at the most, relative to the sum of the sizes of the terms.
+    size = np.abs(exact) @ np.abs(ops.dequantize(packed)).astype(np.float64).T
+    assert (np.abs(ops.linear(x, packed) - expected) <= 131 * 2.0**-24 * size).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_is_the_same_in_any_batch(name: str) -> None:
+    """One arithmetic for every N."""
+    rng = np.random.default_rng(2)
+    packed, x = weights(name, 100, 96, "random", rng), activations(21, 96, "random", rng)
+    for isa in ISAS:
+        whole = ops.linear(x, packed, isa=isa)
+        for n in range(21):
+            assert_same_bits(ops.linear(x[n], packed, isa=isa), whole[n])
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    """The same values at an odd address."""
+    buffer = np.zeros(x.nbytes + 1, np.uint8)
+    buffer[1:] = np.frombuffer(x.tobytes(), np.uint8)
+    return buffer[1:].view(x.dtype).reshape(x.shape)
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    """The same values, not writeable."""
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def gaps(x: np.ndarray) -> np.ndarray:
+    """The same values in every second row and third column of a larger array."""
+    big = np.full((2 * x.shape[0], 3 * x.shape[1]), 99, x.dtype)
+    big[::2, ::3] = x
+    return big[::2, ::3]
+
+
+VIEWS: dict[str, Callable[[np.ndarray], object]] = {
+    "column-major": np.asfortranarray,
+    "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "gaps": gaps,
+    "unaligned": unaligned,
+    "read-only": read_only,
+    "torch": lambda x: torch.from_numpy(x.copy()),
+    "torch strided": lambda x: torch.from_numpy(x.T.copy()).T,
+    "big-endian": lambda x: x.astype(x.dtype.newbyteorder(">")),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_array(name: str, view: str) -> None:
+    """Strided, read-only, unaligned and DLPack arrays mean the same as plain ones."""
+    rng = np.random.default_rng(3)
+    x = activations(6, 50, "random", rng)
+    codes = (
+        rng.choice(LEVELS[name], (70, 50)).astype(np.int8)
+        if name in LEVELS
+        else (rng.standard_normal((70, 50), np.float32))
+    )
+    scale = rng.uniform(0.1, 1, 70).astype(np.float32) if name in LEVELS else None
+    plain = ops.pack(codes, scale, format=name)
+    same = ops.pack(VIEWS[view](codes), scale, format=name)
+    np.testing.assert_array_equal(same.codes, plain.codes)
+    expected = ops.linear(x, plain)
+    assert_same_bits(np.asarray(ops.linear(VIEWS[view](x), plain)), expected)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_leading_dimensions(name: str) -> None:
+    """x [..., K] gives [..., M], down to a single vector and to no rows at all."""
+    rng = np.random.default_rng(4)
+    packed, x = weights(name, 9, 12, "random", rng), activations(24, 12, "random", rng)
+    flat = ops.linear(x, packed)
+    assert_same_bits(ops.linear(x.reshape(2, 3, 4, 12), packed), flat.reshape(2, 3, 4, 9))
+    assert_same_bits(ops.linear(x[0], packed), flat[0])
+    assert ops.linear(x.reshape(2, 3, 4, 12)[:, :0], packed).shape == (2, 0, 4, 9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    M=st.integers(1, 90), K=st.integers(1, 90), N=st.integers(0, 20), seed=st.integers(0, 2**32 - 1)
+)
+@pytest.mark.parametrize("name", FORMATS)
+def test_random_shapes(name: str, M: int, K: int, N: int, seed: int) -> None:
+    """Hypothesis looks for a shape on which an instruction set departs from numpy."""
+    rng = np.random.default_rng(seed)
+    kind = KINDS[seed % len(KINDS)]
+    packed, x = weights(name, M, K, kind, rng), activations(N, K, kind, rng)
+    expected = formats.get(name).reference_linear(x, packed)
+    for isa in ISAS:
+        assert_same_bits(ops.linear(x, packed, isa=isa, threads=1 + seed % 4), expected)
+
+
+PLAIN = np.ones((4, 8), np.int8)
+ONES = np.ones((2, 8), np.float32)
+
+
+def refused(call: Callable[[], object], *words: str) -> None:
+    """The caller's error, with the words in its message."""
+    failure(call, RequestError, *words)
+
+
+def test_arguments_that_are_refused() -> None:
+    """Each names the argument and the value that broke the rule."""
+    packed = ops.pack(PLAIN, 1.0, format="i2")
+    refused(lambda: ops.pack(PLAIN, 1.0, format="i3"), "i3")
+    refused(lambda: ops.pack(2 * PLAIN, 1.0, format="i2"), "i2", "2")
+    refused(lambda: ops.pack(2 * PLAIN, 1.0, format="i2p"), "i2p", "2")
+    refused(lambda: ops.pack(PLAIN[0], 1.0, format="i2"), "(8,)")
+    refused(lambda: ops.pack(PLAIN, np.ones(3, np.float32), format="i2"), "scale", "3")
+    refused(lambda: ops.pack(PLAIN, np.ones((4, 1), np.float32), format="i2"), "scale")
+    refused(lambda: ops.linear(np.ones((2, 7), np.float32), packed), "7", "8")
+    refused(lambda: ops.linear(np.float32(1), packed))
+    refused(lambda: ops.linear(ONES, packed, threads=0), "threads", "0")
+    refused(lambda: ops.linear(ONES, packed, threads=-1), "threads", "-1")
+    refused(lambda: ops.linear(ONES.astype(np.complex64), packed), "complex64")
+    refused(lambda: ops.quantize(ONES, "i2", scale="column"), "column")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", FORMATS)
+def test_non_finite(name: str, bad: float) -> None:
+    """NaN and infinity never pass silently.
+
+    There is no integer to quantise them to, so they are an error; float formats hand them on as
+    IEEE 754 does, to the token's own outputs and to no other's.
+    """
+    rng = np.random.default_rng(7)
+    packed, x = weights(name, 4, 8, "tensor", rng), ONES.copy()
+    x[1, 3] = bad
+    for isa in ISAS:
+        if name in LEVELS:
+            with pytest.raises(NonFiniteError, match="x"):
+                ops.linear(x, packed, isa=isa)
+        else:
+            y = ops.linear(x, packed, isa=isa)
+            assert np.isfinite(y[0]).all()
+            assert not np.isfinite(y[1]).any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", FORMATS)
+def test_non_finite_weights(name: str, bad: float) -> None:
+    """Weights and scales must be finite in every format."""
+    w = np.random.default_rng(7).standard_normal((4, 8), np.float32)
+    w[2, 5] = bad
+    failure(lambda: ops.quantize(w, name), NonFiniteError)
+    values = (PLAIN, bad) if name in LEVELS else (w, None)
+    failure(lambda: ops.pack(*values, format=name), NonFiniteError)
