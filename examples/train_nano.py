@@ -6,11 +6,12 @@ head) of a few million parameters with its own byte-level BPE tokenizer. It need
 corpus is the `.py` files that Python itself ships, a fifth of them held out.
 
     pip install '.[train]'
-    python examples/train_nano.py --out runs/nano --minutes 90      # resumes if runs/nano exists
-    sterna perplexity --model runs/nano/checkpoint --stdlib
+    python examples/train_nano.py --out runs/nano --minutes 60      # resumes if runs/nano exists
+    python examples/pack_nano.py runs/nano                          # into src/sterna/data/nano
 
 The schedule runs on training time, not on steps, so the same command fits a laptop and a server.
-Output: `<out>/checkpoint/`, a BitNetForCausalLM directory with bf16 master weights; `<out>/log.tsv`.
+Output: `<out>/checkpoint/`, a BitNetForCausalLM directory with bf16 master weights; `<out>/log.tsv`;
+`<out>/facts.json`, what the model card says of the run.
 
 Recipe: quantisation-aware training as in BitNet b1.58 (per-tensor absmean weights, per-token absmax
 activations, straight-through gradients, weight decay in the first half only), Muon (orthogonalised
@@ -324,6 +325,27 @@ def evaluate(model, stream: Tensor, n_bytes: int, length: int, limit: int) -> fl
     return sum(losses) / len(losses) / math.log(2) * len(stream) / n_bytes
 
 
+@torch.no_grad()
+def zero_shares(model: Nano, stream: Tensor, length: int, count: int) -> list[float]:
+    """Share of FFN activations, relu(gate)^2 * up, that are exactly zero, per layer."""
+    zeros, total = [0] * len(model.layers), [0] * len(model.layers)
+
+    def counter(layer: int):
+        def count_zeros(_module, inputs):
+            zeros[layer] += int((inputs[0] == 0).sum())
+            total[layer] += inputs[0].numel()
+
+        return count_zeros
+
+    hooks = [
+        b.ffn_sub_norm.register_forward_pre_hook(counter(i)) for i, b in enumerate(model.layers)
+    ]
+    evaluate(model, stream, 1, length, count)
+    for hook in hooks:
+        hook.remove()
+    return [round(z / t, 4) for z, t in zip(zeros, total)]
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/nano"))
@@ -397,7 +419,11 @@ def main() -> None:
         os.replace(state_path.with_suffix(".partial"), state_path)
 
     forward = torch.compile(model, dynamic=False) if args.compile else model
-    log = open(args.out / "log.tsv", "a")
+
+    def log(line: str) -> None:
+        with open(args.out / "log.tsv", "a") as file:
+            file.write(line + "\n")
+
     budget, last, saved = args.minutes * 60, time.time(), spent
     while spent < budget:
         progress = spent / budget
@@ -426,19 +452,27 @@ def main() -> None:
         if step % 20 == 0:
             line = f"{step}\t{spent / 60:.2f}\t{tokens}\t{mean:.4f}\t{tokens / spent:.0f}"
             print(line.replace("\t", "  ") + " tok/s", flush=True)
-            log.write(line + "\t\n")
+            log(line + "\t")
         if spent - saved > args.save_every * 60 or spent >= budget:
             bpb = evaluate(model, held_stream, held_bytes, length, 64)
-            log.write(
-                f"{step}\t{spent / 60:.2f}\t{tokens}\t{mean:.4f}\t{tokens / spent:.0f}\t{bpb:.4f}\n"
-            )
-            log.flush()
+            log(f"{step}\t{spent / 60:.2f}\t{tokens}\t{mean:.4f}\t{tokens / spent:.0f}\t{bpb:.4f}")
             print(
                 f"step {step}: held-out bits per byte {bpb:.4f} (64 windows of {length})",
                 flush=True,
             )
             save()
             saved, last = spent, time.time()
+
+    facts = {
+        "python": sys.version.split()[0],
+        "corpus_sha256": digest,
+        "train_files": len(train), "held_out_files": len(held),
+        "train_tokens": len(stream), "held_out_tokens": len(held_stream), "held_out_bytes": held_bytes,
+        "parameters": n_params, "steps": step, "tokens_seen": tokens, "minutes": round(spent / 60, 1),
+        "ffn_zero_share": zero_shares(model, held_stream, 512, 64),
+        "recipe": {k: v for k, v in vars(args).items() if isinstance(v, (int, float, bool))},
+    }  # fmt: skip
+    (args.out / "facts.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -53,9 +53,13 @@ Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
     return Out<T, kDims>(data, kDims, shape, owner);
 }
 
+// How often each unit was chosen: units give the same bits, so only this shows which one ran.
+std::atomic<int64_t> kernel_calls[64];
+
 const KernelTable& table(const std::string& isa) {
     const auto* t = find_table(isa);
     require(t, "isa: must be the name of a runnable unit");
+    ++kernel_calls[t->rank];
     return *t;
 }
 
@@ -154,7 +158,7 @@ Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
     require(data.itemsize() == element, "data: element size does not fit the source");
     require(static_cast<int64_t>(data.shape(0)) == rows && static_cast<int64_t>(data.shape(1)) == K,
             "data: shape does not fit M and K");
-    require(K <= 1 || data.stride(1) == 1, "data: rows must be contiguous");
+    require(data.size() == 0 || K == 1 || data.stride(1) == 1, "data: rows must be contiguous");
     require(level_step >= 1, "level_step: must be at least 1");
     a.source = data.data();
     a.M = M;
@@ -192,6 +196,22 @@ Out<float, 2> unpack(const PyWeight& w, const std::string& isa, int threads) {
                 {weight.codes, weight.tile_bytes, m, weight.K, data + m * weight.K});
     });
     return out;
+}
+
+// Whether an array of packed codes, in tiles or in a checkpoint's layout, holds only valid ones.
+bool codes_valid(const std::string& layout, nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> codes,
+                 int z2, int threads) {
+    const auto valid = runnable_tables().back()->formats[layout_index(layout)].valid;
+    if (!valid) return true;
+    Pool& p = pool(threads);
+    std::atomic<bool> all{true};
+    const uint8_t* data = codes.data();
+    const auto bytes = static_cast<int64_t>(codes.size());
+    nb::gil_scoped_release release;
+    parallel(p, bytes, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
+        if (!valid(data + begin, end - begin, z2)) all = false;
+    });
+    return all;
 }
 
 // y [N, M] = x [N, K] W^T, activations quantised per row for integer layouts.
@@ -430,6 +450,11 @@ NB_MODULE(_native, m) {
         for (int i = 0; i < t->n_formats; ++i) names.emplace_back(t->formats[i].name);
         return names;
     });
+    m.def("kernel_calls", [] {
+        nb::dict calls;
+        for (const auto* t : all_tables()) calls[t->isa] = kernel_calls[t->rank].load();
+        return calls;
+    });
     m.def("default_threads", &default_threads);
     m.def("alloc", [](size_t nbytes) { return make_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
     m.def(
@@ -440,6 +465,7 @@ NB_MODULE(_native, m) {
         "layout"_a, "K"_a);
     m.def("pack", &pack, "layout"_a, "source"_a, "data"_a, "M"_a, "K"_a, "level_offset"_a,
           "level_step"_a, "threads"_a);
+    m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "z2"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
     m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a);
     m.def("has_non_finite", &has_non_finite, "a"_a, "exponent"_a);

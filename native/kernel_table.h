@@ -131,6 +131,8 @@ struct FormatKernels {
     void (*linear)(const LinearArgs&);
     void (*pack)(const PackArgs&);
     void (*row)(const RowArgs&);
+    // Whether every byte holds codes of the codebook z2; null: all bytes do.
+    bool (*valid)(const uint8_t* codes, int64_t bytes, int z2);
 };
 
 struct KernelTable {

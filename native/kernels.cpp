@@ -14,7 +14,7 @@ namespace {
 
 template <class F>
 constexpr sterna::FormatKernels format_kernels() {
-    return {F::kName, F::kInteger, F::kStepK, F::kStepBytes, F::linear, F::pack, F::row};
+    return {F::kName, F::kInteger, F::kStepK, F::kStepBytes, F::linear, F::pack, F::row, F::valid};
 }
 
 constexpr sterna::FormatKernels kFormats[] = {

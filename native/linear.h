@@ -113,6 +113,7 @@ void linear_tiles(const sterna::LinearArgs& a) {
 // What formats share of an integer dot product.
 struct IntegerDot {
     static constexpr bool kInteger = true;
+    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }
@@ -122,6 +123,7 @@ struct IntegerDot {
 // What formats share of a float product.
 struct FloatDot {
     static constexpr bool kInteger = false;
+    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1;
     using Acc = VF;
     static VF zero() { return f_set1(0.0f); }

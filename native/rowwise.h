@@ -47,12 +47,14 @@ inline float inverse_rms(const float* x, int64_t width, float eps) {
     return 1.0f / __builtin_sqrtf(l_sum(squares) / static_cast<float>(width) + eps);
 }
 
-inline void apply_norm(const sterna::RowwiseArgs& a, const float* x) {
+// False: the sum of squares is not finite, so a value was not or was above 1e19.
+inline bool apply_norm(const sterna::RowwiseArgs& a, const float* x) {
     const float inverse = inverse_rms(x, a.width, a.eps);
     int64_t i = 0;
     for (; i + kLanes <= a.width; i += kLanes)
         f_store(a.yf + i, f_mul(f_mul(f_load(x + i), f_set1(inverse)), f_load(a.norm + i)));
     for (; i < a.width; ++i) a.yf[i] = x[i] * inverse * a.norm[i];
+    return inverse > 0.0f;  // 1 / sqrt(inf) is 0, and NaN compares false
 }
 
 // max |y| as the bits of a float: an integer maximum does not lose a NaN.
@@ -103,7 +105,7 @@ bool rowwise(const sterna::RowwiseArgs& a) {
         x = a.yf;
     }
     if (a.norm) {
-        apply_norm(a, x);
+        if (!apply_norm(a, x)) return false;
     } else if (x != a.yf) {
         __builtin_memcpy(a.yf, x, static_cast<size_t>(a.width) * 4);
     }

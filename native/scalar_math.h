@@ -2,9 +2,8 @@
 // machine, compiler and libm. Needs -ffp-contract=off and round-to-nearest (fpenv.h).
 //
 // Two families:
-//   expf           float arithmetic with FMA, branch-free up to the end: the form that vector units
-//                  repeat lane by lane (same constants, same order, hence the same bits).
-//   exp_d log_d .. double arithmetic without FMA (a soft FMA costs 50 x on old CPUs), for what runs
+//   expf           float arithmetic with FMA, full range: infinities, NaN and subnormal results.
+//   exp_d log_d .. double arithmetic without FMA (a slow library call on old CPUs), for what runs
 //                  once per token: sampling, log-probabilities, RoPE tables.
 //
 // Largest errors found against long double libm (expf: every third float of its range and every

@@ -161,9 +161,16 @@ def test_a_scale_of_zero(tmp_path: Path) -> None:
     failure(lambda: LLM(folder), SternaError, name)
 
 
-def test_activations_that_overflow(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.mlp.up_proj.weight_scale",  # the product itself overflows
+        "model.embed_tokens.weight",  # its square does, inside a norm
+    ],
+)
+def test_activations_that_overflow(folder: Path, name: str) -> None:
     """Finite weights whose products are not: an error, never a garbage token."""
-    edit_tensor(folder, "model.embed_tokens.weight", lambda t: torch.full_like(t, 3e38))
+    edit_tensor(folder, name, lambda t: torch.full_like(t, 3e38))
     model = LLM(folder, threads=1)
     failure(lambda: model.generate(PROMPT, max_tokens=1), NonFiniteError)
 

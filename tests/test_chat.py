@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from sterna.chat import ChatTemplate, sandbox
+from sterna.chat import ChatTemplate, budget
 from sterna.errors import ModelFormatError, RequestError
 
 USER = {"role": "user", "content": "Hello"}
@@ -240,7 +240,7 @@ ATTACKS = {
 def test_a_hostile_template_is_a_typed_error_in_bounded_time_and_memory(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "MAX_SECONDS", 0.5)
+    monkeypatch.setattr(budget, "MAX_SECONDS", 0.5)
     tracemalloc.start()
     started = time.monotonic()
     try:

@@ -28,6 +28,8 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
     """Any bytes of the right size: here only their place matters, not their meaning."""
     layout, rng = formats.get(name), np.random.default_rng(seed)
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
+    if layout.z2 == 2:
+        codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
     scale = rng.random(M if row else ()) if row else rng.random()
     return PackedWeight(name, M, K, codes, np.asarray(scale, np.float32))
 

@@ -178,8 +178,17 @@ def test_a_character_comes_whole(family: Callable[[str], Tokenizer], name: str) 
     tokenizer = family(name)
     ids = tokenizer.encode("a😀b", add_special=False)
     pieces = _stream(tokenizer, ids)
-    assert "😀" in pieces and len(ids) >= 6
+    assert "😀" in pieces
+    assert len(ids) >= 6
     assert "".join(_stream(tokenizer, ids[:-2])).endswith("\ufffd")  # flushed, not lost
+
+
+def test_an_unfinished_prompt_is_not_the_stream_s(family: Callable[[str], Tokenizer]) -> None:
+    tokenizer = family("byte_level")
+    ids = tokenizer.encode("😀")
+    assert _stream(tokenizer, [], prompt=ids[:-1]) == [""]
+    assert _stream(tokenizer, [1], prompt=ids[:-1]) == ["", ""]  # the end, a special token
+    assert "".join(_stream(tokenizer, ids[-1:], prompt=ids[:-1])) == "😀"
 
 
 def test_endless_invalid_bytes_are_not_held_back(family: Callable[[str], Tokenizer]) -> None:
@@ -202,7 +211,8 @@ def test_special_tokens(family: Callable[[str], Tokenizer], tmp_path: Path) -> N
     assert tokenizer.encode("fox")[0] == tokenizer.bos_id == 0
     assert tokenizer.eos_ids == (1,)
     ids = tokenizer.encode("fox</s>", add_special=False)
-    assert ids[-1] == 1 and tokenizer.decode(ids) == "fox"
+    assert ids[-1] == 1
+    assert tokenizer.decode(ids) == "fox"
     assert tokenizer.decode(ids, skip_special=False) == "fox</s>"
     folder = _save(tmp_path / "m", _byte_level())
     (folder / "config.json").write_text('{"eos_token_id": 7, "bos_token_id": null}')
@@ -225,7 +235,8 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
     built.enable_truncation(4)
     built.enable_padding(length=4)
     tokenizer = Tokenizer(_save(tmp_path / "m", built))
-    assert len(tokenizer.encode("a b c d e f g h")) > 4 and len(tokenizer.encode("a")) == 2
+    assert len(tokenizer.encode("a b c d e f g h")) > 4
+    assert len(tokenizer.encode("a")) == 2
 
 
 def test_check_against_the_model(family: Callable[[str], Tokenizer], tmp_path: Path) -> None:
@@ -264,7 +275,8 @@ def test_a_damaged_file_is_a_typed_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text, encoding="latin-1")
     with pytest.raises(ModelFormatError) as caught:
         Tokenizer(tmp_path)
-    assert "tokenizer.json" in str(caught.value) and "\n" not in str(caught.value)
+    assert "tokenizer.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_truncated_file_is_a_typed_error(tmp_path: Path) -> None:

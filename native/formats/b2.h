@@ -56,6 +56,18 @@ struct b2 : B2<true> {
             }
         });
     }
+    // A ternary matrix with the code 3 would saturate the pair sums of some units and not of others.
+    static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
+        if (z2 != 2) return true;
+        uint64_t threes = 0, eight;
+        int64_t i = 0;
+        for (; i + 8 <= bytes; i += 8) {
+            __builtin_memcpy(&eight, codes + i, 8);
+            threes |= eight & (eight >> 1) & 0x5555555555555555u;
+        }
+        for (; i < bytes; ++i) threes |= codes[i] & (codes[i] >> 1) & 0x55u;
+        return threes == 0;
+    }
     static void row(const sterna::RowArgs& a) {
         const int in_tile = static_cast<int>(a.row % sterna::kTileRows);
         for (int64_t k = 0; k < a.K; ++k) {

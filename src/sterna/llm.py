@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,8 @@ class LLM:
                 f"chat: the model must have a chat template, but {self.name} has none; "
                 "use generate, or add chat_template.jinja to the model's folder"
             )
+        if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
+            raise RequestError(f"messages: must be a list of messages, but got {messages!r}")
         text = self._template.render(list(messages))
         ids = self.tokenizer.encode(text, add_special=False)  # the template writes its own BOS
         return self.stream(ids, **options)
@@ -213,15 +215,9 @@ class LLM:
 
     def _encode(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
-            if not prompt:
-                raise RequestError("prompt: must not be empty; give the model a text to continue")
-            tokens = self.tokenizer.encode(prompt)
+            tokens = self.tokenizer.encode(prompt) if prompt else []
         else:
-            tokens = [int(t) for t in prompt]
-            vocab = self.engine.model.config.vocab_size
-            wrong = next((t for t in tokens if not 0 <= t < vocab), None)
-            if wrong is not None:
-                raise RequestError(f"prompt: ids must lie in 0..{vocab - 1}, but got {wrong}")
+            tokens = self._checked_ids(prompt)
         if not tokens:
             raise RequestError("prompt: must not be empty; give the model a text to continue")
         if len(tokens) > self.context:
@@ -230,6 +226,22 @@ class LLM:
                 "shorten it, or raise --context if the model allows"
             )
         return tokens
+
+    def _checked_ids(self, prompt: object) -> list[int]:
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
+            raise RequestError(
+                f"prompt: must be a string or a sequence of token ids, but got {prompt!r}"
+            )
+        vocab = self.engine.model.config.vocab_size
+        ids: list[int] = []
+        for t in prompt:
+            whole = isinstance(t, (int, np.integer)) and not isinstance(t, bool)
+            if not whole or not 0 <= t < vocab:
+                raise RequestError(
+                    f"prompt: token ids must be whole numbers in 0..{vocab - 1}, but got {t!r}"
+                )
+            ids.append(int(t))
+        return ids
 
     def _run(self, prompt: list[int], params: SamplingParams) -> Iterator[Piece]:
         self.last = done = Completion(stats=Stats(n_prompt=len(prompt)))
@@ -277,7 +289,7 @@ class LLM:
             if text.stopped:
                 done.finish_reason = "stop"
             done.text += rest
-            if rest:
+            if rest and done.tokens:
                 yield Piece(rest, done.tokens[-1])
         finally:
             self.engine.release(sequence)

@@ -145,12 +145,14 @@ class Detokenizer:
         self._emitted = ""
         for id in prompt:
             self.push(id)
+        self._pushed = False
 
     def push(self, id: int) -> str:
         """The text that `id` completes, possibly empty; RequestError on a negative id."""
         token = self._tokenizer._token(id)
         if token is None or id in self._skip:
             return ""
+        self._pushed = True
         if self._spelling is None:
             self._ids.append(id)
             return self._decode_all(final=False)
@@ -160,6 +162,8 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The rest at the end of the stream: U+FFFD for a character that never completed."""
+        if not self._pushed:
+            return ""  # what is unfinished belongs to the prompt
         if self._spelling is None:
             return self._decode_all(final=True)
         return self._stripped(self._utf8.decode(b"", final=True))

@@ -71,6 +71,8 @@ class RandomWeights:
         if head not in HEADS:
             raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {head!r}")
         self.format, self.head = formats.get(format), formats.get(HEADS[head])
+        self.modules: dict[str, PackedWeight] = {}
+        self.tensors: dict[str, F32] = {}
         self.rng = np.random.default_rng(0)
 
     def vector(self, name: str, size: int) -> F32:

@@ -12,7 +12,8 @@ from typing import Any
 
 import jinja2
 
-from sterna.chat.sandbox import MAX_CHARS, BoundedEnvironment, OverBudget, Refusal
+from sterna.chat.budget import MAX_CHARS, OverBudget
+from sterna.chat.sandbox import BoundedEnvironment, Refusal
 from sterna.errors import ModelFormatError, RequestError
 
 __all__ = ["ChatTemplate"]

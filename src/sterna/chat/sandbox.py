@@ -13,15 +13,10 @@ value that a template makes passes one check as it is made, so all that expressi
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
-import itertools
 import json
-import re
-import time
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, ValuesView
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, cast
 
 import jinja2
@@ -34,18 +29,21 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-__all__ = ["BoundedEnvironment", "Budget", "OverBudget", "Refusal", "weigh"]
+from sterna.chat.budget import (
+    MAX_CHARS,
+    MAX_DEPTH,
+    MAX_INT_BITS,
+    MAX_LOOPS,
+    MAX_SOURCE_CHARS,
+    OverBudget,
+    allow,
+    budget,
+    checked,
+    current,
+    text,
+)
 
-MAX_CHARS = 4 << 20  # of the output and of any value (robustness.md); an item of a list counts as 8
-MAX_SOURCE_CHARS = 128 << 10  # the largest public ones have about 30 thousand
-MAX_CREATED = 32 * MAX_CHARS  # over all values of one rendering: what may be alive at once
-MAX_PRODUCT = 16 * MAX_CHARS  # of the sizes of a call's arguments
-MAX_STEPS = 1_000_000
-MAX_SECONDS = 2.0
-MAX_DEPTH = 64  # macro and recursive-loop calls within one another
-MAX_LOOPS = 16  # within one another; Python's own limit is 20
-MAX_INT_BITS = 4096
-MAX_INT_ARGUMENT = 100_000  # 10**precision in `round`, a base, a width
+__all__ = ["BoundedEnvironment", "Refusal"]
 
 
 def _names(names: str) -> frozenset[str]:
@@ -70,132 +68,21 @@ METHODS: dict[type, frozenset[str]] = {
 }
 #: Their result, or their time, can grow with the product of their arguments' sizes.
 GROWING = _names("format indent int join lstrip replace round rstrip strip tojson trim truncate")
-#: A width of four digits, a width taken from an argument, a field within a field.
-_WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
-
-
-class OverBudget(Exception):
-    """A limit of the sandbox, in words."""
 
 
 class Refusal(Exception):
     """The template called `raise_exception`: it does not accept these messages."""
 
 
-class Budget:
-    """What one rendering may still spend; OverBudget once it is gone."""
-
-    def __init__(self) -> None:
-        self.depth = self._steps = self._created = 0
-        self._deadline = time.monotonic() + MAX_SECONDS
-
-    def step(self) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise OverBudget(f"{MAX_STEPS} steps")
-        if time.monotonic() > self._deadline:
-            raise OverBudget(f"{MAX_SECONDS:g} seconds")
-
-    def create(self, chars: int) -> None:
-        if chars > MAX_CHARS:
-            raise OverBudget(f"{MAX_CHARS} characters in a value")
-        self._created += chars
-        if self._created > MAX_CREATED:
-            raise OverBudget(f"{MAX_CREATED} characters in all values")
-
-
-_current: ContextVar[Budget] = ContextVar("budget")
-
-
-@contextlib.contextmanager
-def _budget() -> Iterator[None]:
-    reset = _current.set(Budget())
-    try:
-        yield
-    except RecursionError:
-        raise OverBudget("the interpreter's recursion limit") from None
-    finally:
-        _current.reset(reset)
-
-
-def weigh(value: object, step: Callable[[], None]) -> tuple[int, int]:
-    """(characters that printing `value` takes at least, 8 per item; number of items), bounded.
-
-    An item that occurs twice counts twice, so a list doubled forty times is found out.
-    """
-    chars, items, pending = 0, 0, [value]
-    while pending:
-        item = pending.pop()
-        items += 1
-        chars += 8
-        if isinstance(item, str):
-            chars += len(item)
-        elif isinstance(item, Mapping):
-            pending.extend(item.keys())
-            pending.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            pending.extend(item)
-        elif isinstance(item, LoopContext):
-            raise OverBudget("the attributes of a loop")  # as a value it may hold anything
-        if chars + 8 * len(pending) > MAX_CHARS:
-            raise OverBudget(f"{MAX_CHARS} characters in a value")
-        if items % 1024 == 0:
-            step()
-    return chars, items
-
-
-def _size(argument: object) -> int:
-    if isinstance(argument, int):
-        if abs(argument) > MAX_INT_ARGUMENT:
-            raise OverBudget(f"{MAX_INT_ARGUMENT} as an argument")
-        return abs(argument) + 1
-    if isinstance(argument, str):
-        return len(argument) + 1
-    return weigh(argument, _current.get().step)[0]
-
-
-def _allow(name: str, subject: object, arguments: Iterable[object]) -> None:
-    """Refuses a call that can grow unless (size of the subject) x (of the rest) is bounded."""
-    if name == "format" and isinstance(subject, str) and _WIDE_FORMAT.search(subject):
-        raise OverBudget("a width of three digits in a format")
-    if name == "int" and isinstance(subject, str) and len(subject) > 1000:
-        raise OverBudget("1000 digits")  # int() is quadratic in them
-    if _size(subject) * (1 + sum(map(_size, arguments))) > MAX_PRODUCT:
-        raise OverBudget(f"{MAX_PRODUCT} characters in a call of {name}")
-
-
-def _checked(value: Any) -> Any:
-    """`value` if it is small enough; what is computed lazily becomes a list."""
-    budget = _current.get()
-    if isinstance(value, str):
-        budget.create(len(value))
-        return value
-    if isinstance(value, (Iterator, KeysView, ValuesView)) or type(value) is type({}.items()):
-        value = list(itertools.islice(value, MAX_CHARS // 8 + 1))
-    if isinstance(value, (list, tuple, dict)):
-        budget.create(8 * weigh(value, budget.step)[1])
-    elif isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
-        raise OverBudget(f"{MAX_INT_BITS} bits in a number")
-    return value
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    text = str(value)
-    _current.get().create(len(text))
-    return text
-
-
 @jinja2.pass_context  # a finalizer that needs the context: jinja2 then folds no output constants
 def _finalize(context: Context, value: object) -> str:
-    return _text(value)
+    return text(value)
 
 
 def _concat(parts: Iterable[str]) -> str:
     # Captured blocks and macros end here; `join` itself would build before anyone could look.
     parts = list(parts)
-    _current.get().create(sum(map(len, parts)))
+    current().create(sum(map(len, parts)))
     return "".join(parts)
 
 
@@ -261,7 +148,7 @@ class _Compiler(CodeGenerator):
     """jinja2's compiler, whose time grows faster than the template: it looks at the clock too."""
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        _current.get().step()
+        current().step()
         return super().visit(node, *args, **kwargs)
 
 
@@ -298,13 +185,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """The compiled template; OverBudget, or what jinja2 and Python's compiler raise."""
         if len(source) > MAX_SOURCE_CHARS:
             raise OverBudget(f"{MAX_SOURCE_CHARS} characters")
-        with _budget():
+        with budget():
             return self.from_string(source)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, object]) -> str:
         """The rendered text; OverBudget, Refusal, or what jinja2 and the template raise."""
         parts, total = [], 0
-        with _budget():
+        with budget():
             for part in template.generate(variables):
                 parts.append(part)
                 total += len(part)
@@ -324,40 +211,45 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     @staticmethod
     def join(*parts: object) -> str:
         """The operator `~`."""
-        return _concat(map(_text, parts))
+        return _concat(map(text, parts))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        budget = _current.get()
-        budget.step()
+        """Calls what a template calls: a step, of limited depth, whose result is checked."""
+        left = current()
+        left.step()
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         subject, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(subject, str) and name in GROWING | {"join"}:
-            _allow(name, subject, [*args, *_given(kwargs)])
-        if budget.depth >= MAX_DEPTH:
+            allow(name, subject, [*args, *_given(kwargs)])
+        if left.depth >= MAX_DEPTH:
             raise OverBudget(f"{MAX_DEPTH} calls deep")
-        budget.depth += 1
+        left.depth += 1
         try:
-            return _checked(super().call(context, obj, *args, **kwargs))
+            return checked(super().call(context, obj, *args, **kwargs))
         finally:
-            budget.depth -= 1
+            left.depth -= 1
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        _current.get().step()
+        """An operator: a step whose result is bounded before it is computed."""
+        current().step()
         if operator == "%" and isinstance(left, str):
-            _allow("format", left, [right])
+            allow("format", left, [right])
         elif operator in ("*", "**", "+"):
             _allow_arithmetic(operator, left, right)
-        return _checked(super().call_binop(context, operator, left, right))
+        return checked(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        _current.get().step()
+        """An attribute: a step."""
+        current().step()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        _current.get().step()
+        """An item: a step."""
+        current().step()
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may see it: data, the methods listed above, jinja2's own objects."""
         if not super().is_safe_attribute(obj, attr, value):
             return False
         if isinstance(obj, (LoopContext, Macro, Namespace, BlockReference, TemplateReference)):
@@ -366,6 +258,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return not callable(value) or (kind is not None and attr in METHODS[kind])
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """The sandboxed form of str.format; format_map does not exist."""
         if getattr(value, "__name__", "") == "format_map":
             raise SecurityError("format_map does not exist in chat templates")
         return super().wrap_str_format(value)
@@ -400,10 +293,10 @@ def _bounded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(function)  # which copies `jinja_pass_arg`
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        _current.get().step()
+        current().step()
         if name in GROWING:
-            _allow(name, args[first], [*args[first + 1 :], *_given(kwargs)])
-        return _checked(function(*args, **kwargs))
+            allow(name, args[first], [*args[first + 1 :], *_given(kwargs)])
+        return checked(function(*args, **kwargs))
 
     return bounded
 
@@ -421,7 +314,7 @@ def _range(*bounds: int) -> list[int]:
 
 
 def _raise_exception(message: object = "") -> NoReturn:
-    raise Refusal(_text(message))
+    raise Refusal(text(message))
 
 
 def _strftime_now(format: str) -> str:

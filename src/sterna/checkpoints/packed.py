@@ -147,6 +147,15 @@ def read_packed(path: str | os.PathLike[str]) -> PackedModel:
         )
         for name, spec in specs.items()
     }
+    for name, weight in modules.items():
+        if not formats.get(weight.format).codes_valid(weight.codes, os.cpu_count() or 1):
+            raise ModelFormatError(
+                file=file.path,
+                field=name + CODES,
+                expected=f"codes of {weight.format}",
+                got="a code that it does not have",
+                remedy=_REMEDY,
+            )
     return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
 
 

@@ -76,6 +76,7 @@ class Format:
     z2: int = 0
     unit: float = 1.0
     default_scale: str = "tensor"
+    step_k: int = 1  # k of one step of a float layout: K is padded to it with zeros
     tile_rows: int = TILE_ROWS
 
     def tile_bytes(self, K: int) -> int:
@@ -158,6 +159,10 @@ class Format:
             scale[: packed.M] = packed.scale * np.float32(self.unit)
         return _native.Weight(self.layout, packed.M, packed.K, packed.codes, scale, self.z2)
 
+    def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
+        """Whether packed codes from an untrusted file, in any order, are all of the codebook."""
+        return _native.codes_valid(self.layout, codes, self.z2, threads)
+
     def unpack(self, packed: PackedWeight, isa: str, threads: int) -> npt.NDArray[Any]:
         """Tiles -> levels int8 [M, K], or float32 values for a float format."""
         raw = _native.unpack(self.native(packed), isa, threads)
@@ -171,7 +176,9 @@ class Format:
         x = np.asarray(x, np.float32)
         if not self.integer:
             acc = np.zeros((x.shape[0], packed.M), np.float32)
-            for k in range(packed.K):
+            values = np.pad(values, ((0, 0), (0, -packed.K % self.step_k)))
+            x = np.pad(x, ((0, 0), (0, -packed.K % self.step_k)))
+            for k in range(values.shape[1]):
                 acc = fma_f32(values[None, :, k], x[:, None, k], acc)
             return acc
         q, s_x = quantize_activations(x)

@@ -5,5 +5,11 @@ from __future__ import annotations
 from sterna.formats.base import Format
 
 FORMAT = Format(
-    name="bf16", layout="bf16", bits=16.0, summary="bfloat16", integer=False, default_scale="none"
+    name="bf16",
+    layout="bf16",
+    bits=16.0,
+    summary="bfloat16",
+    integer=False,
+    step_k=2,
+    default_scale="none",
 )

@@ -16,13 +16,13 @@ from typing import Any
 from sterna.checkpoints import cache
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed import read_packed, write_packed
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.graph import Graph
 from sterna.models.config import TransformerConfig
 from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
 from sterna.runtime import resolve_threads
 
-__all__ = ["Model", "architectures", "from_weights", "load"]
+__all__ = ["Model", "architectures", "from_weights", "load", "save"]
 
 _MODULES: dict[str, ModuleType] = {}
 for _info in pkgutil.iter_modules(__path__):
@@ -39,6 +39,7 @@ class Model:
     json: dict[str, Any]
     config: TransformerConfig
     graph: Graph
+    weights: WeightSource = field(repr=False)
     format: str
     head: str
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
@@ -79,11 +80,13 @@ def from_weights(
     """Trace a model from its config.json and a source of weights; `file` is named in errors."""
     module = _module_of(json, file)
     config = TransformerConfig.from_json(json, file, module.ACTIVATION)
-    graph = Graph(config.rope)
-    module.build(graph, config, weights(module))
+    graph, source = Graph(config.rope), weights(module)
+    module.build(graph, config, source)
     linears = [op.weight for op in graph.ops if op.kind == "linear" and op.weight]
     head = linears[-1].format
-    return Model(None, json, config, graph, linears[0].format, "int8" if head == "i8" else head)
+    return Model(
+        None, json, config, graph, source, linears[0].format, "int8" if head == "i8" else head
+    )
 
 
 def load(
@@ -111,37 +114,48 @@ def load(
             return _load_packed(hit, folder)
         except ModelFormatError:  # damaged, or from another version: make it again
             cache.discard(key)
-    sources: list[CheckpointWeights] = []
-
-    def weights(module: ModuleType) -> WeightSource:
-        source = CheckpointWeights(
-            checkpoint, format, head, resolve_threads(threads), _has_masters(checkpoint, module)
-        )
-        sources.append(source)
-        return source
-
-    model = from_weights(checkpoint.config, folder / "config.json", weights)
+    masters = _has_masters(checkpoint)
+    model = from_weights(
+        checkpoint.config,
+        folder / "config.json",
+        lambda module: CheckpointWeights(
+            checkpoint, format, head, resolve_threads(threads), module.TERNARY or masters
+        ),
+    )
     model.path = folder
     if cached and cache.cache_dir() is not None:
-        made = sources[0]
-
-        def write(dst: Path) -> None:
-            write_packed(dst, checkpoint.config, made.modules, made.tensors, folder, model.format)
-
-        model.store = cache.store_behind(key, write)
+        model.store = cache.store_behind(key, lambda dst: save(model, dst))
     return model
 
 
-def _has_masters(checkpoint: Checkpoint, module: ModuleType) -> bool:
-    """Whether float tensors of linear layers are masters of ternary weights."""
+def save(model: Model, dst: str | Path) -> None:
+    """Write a model as a packed directory; `dst` must be absent or empty.
+
+    Raises RequestError for a model that has no folder (made in memory) or where disk is short.
+    """
+    if model.path is None:
+        raise RequestError("save: a model made in memory has no tokenizer to save it with")
+    weights = model.weights
+    write_packed(dst, model.json, weights.modules, weights.tensors, model.path, model.format)
+
+
+def _has_masters(checkpoint: Checkpoint) -> bool:
+    """Whether config.json declares float tensors of linear layers to be ternary masters."""
     quantization = checkpoint.config.get("quantization_config")
-    declared = isinstance(quantization, dict) and quantization.get("quant_method") == "bitnet"
-    return bool(module.TERNARY) or declared
+    if quantization is None:
+        return False
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+    if method != "bitnet":
+        raise UnsupportedModelError(
+            f"{checkpoint.path / 'config.json'}: quantization_config.quant_method must be bitnet or "
+            f"absent, but got {method!r}; Sterna does not read this quantisation"
+        )
+    return True
 
 
 def _load_packed(folder: Path, source: Path) -> Model:
     packed = read_packed(folder)
-    file = folder / "config.json"
-    model = from_weights(packed.config, file, lambda _: PackedWeights(packed, str(folder)))
+    weights = PackedWeights(packed.modules, packed.tensors, str(folder))
+    model = from_weights(packed.config, folder / "config.json", lambda _: weights)
     model.path = source
     return model

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed import PackedModel
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
 from sterna.formats import PackedWeight
 
@@ -37,7 +36,10 @@ class Linear:
 
 
 class WeightSource(Protocol):
-    """Where a model file gets its weights."""
+    """Where a model file gets its weights; what it has handed out, by name."""
+
+    modules: dict[str, PackedWeight]
+    tensors: dict[str, F32]
 
     def vector(self, name: str, size: int) -> F32:
         """A norm's weight, float32 [size]."""
@@ -53,12 +55,13 @@ class WeightSource(Protocol):
 class PackedWeights:
     """Weights of a packed directory: they are there already."""
 
-    model: PackedModel
+    modules: dict[str, PackedWeight]
+    tensors: dict[str, F32]
     path: str
 
     def vector(self, name: str, size: int) -> F32:
         """A norm's weight, float32 [size]."""
-        got = self.model.tensors.get(name)
+        got = self.tensors.get(name)
         if got is None or got.shape != (size,):
             raise ModelFormatError(
                 file=self.path, field=name, expected=f"F32 shape [{size}]",
@@ -72,7 +75,7 @@ class PackedWeights:
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed weight of this name."""
-        got = self.model.modules.get(name)
+        got = self.modules.get(name)
         if got is None or got.shape != (M, K):
             raise ModelFormatError(
                 file=self.path, field=name, expected=f"a packed weight of {M}x{K}",
@@ -180,6 +183,12 @@ class CheckpointWeights:
                 )
             stored = np.float32(1) / stored
         codes = self.checkpoint.read(tensor)
+        if not formats.get("i2").codes_valid(codes, self.threads):
+            raise ModelFormatError(
+                file=self.checkpoint.info(tensor).file, field=tensor,
+                expected="two-bit codes 0, 1 and 2", got="a code 3",
+                remedy="the file is damaged, or the layer is not ternary",
+            )  # fmt: skip
         return "bitnet", codes, np.float32(stored)
 
     def _ternarised(self, part: Linear) -> tuple[str, npt.NDArray[Any], np.float32]:

@@ -1,0 +1,5 @@
+"""`python -m sterna` is the command `sterna`."""
+
+from sterna.cli import main
+
+main()

@@ -1,0 +1,93 @@
+"""The command line: `sterna generate | perplexity | bench | info | models`.
+
+Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C. A command is a
+module of this package, imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from sterna.errors import SternaError
+
+__all__ = ["main"]
+
+COMMANDS = ("generate", "perplexity", "bench", "models", "info")
+
+
+class _Cli(click.Group):
+    """A group whose commands load on demand and whose errors are one line each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order of the help page."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"sterna.cli.{cmd_name}").command
+        return command
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Runs a command and leaves the process with its exit code."""
+        try:
+            code = super().main(*args, **{"prog_name": "sterna", **extra, "standalone_mode": False})
+        except click.ClickException as error:
+            _fail_usage(error)
+        except SternaError as error:
+            _fail(str(error))
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(130)
+        except MemoryError:
+            _fail("memory: ran out; use a smaller model, --context or another --format")
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(f"{where}{error.strerror or error}; check the path and its permissions")
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command; a reader of its output that has seen enough is no error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The interpreter flushes once more at its end: into nothing.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+        except KeyboardInterrupt:
+            ctx.exit(130)  # without the line break that click would add to the command's own
+
+
+def _fail_usage(error: click.ClickException) -> NoReturn:
+    ctx = getattr(error, "ctx", None)
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())) and ctx:
+        click.echo(ctx.get_help())  # click 8.2 raises what earlier versions print
+        sys.exit(0)
+    message = error.format_message().rstrip(".")
+    _fail(f"{message}; see {ctx.command_path} --help" if ctx else message)
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"sterna: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from sterna import __version__
+
+        click.echo(f"sterna {__version__}")
+        ctx.exit()
+
+
+@click.group("sterna", cls=_Cli, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it."
+)
+def main() -> None:
+    """Low-bit language models on the CPU, at the speed of the memory bus."""

@@ -1,0 +1,116 @@
+"""`sterna generate`: continue a prompt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import (
+    json_option,
+    model_options,
+    open_model,
+    print_json,
+    sampling,
+    sampling_options,
+)
+from sterna.errors import RequestError
+
+if TYPE_CHECKING:
+    from sterna.llm import LLM, Completion
+
+MAX_STDIN_BYTES = 64 << 20  # far beyond any context
+
+#: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
+_VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
+_VISIBLE |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
+
+
+@click.command(short_help="Continue a prompt.")
+@click.argument("prompt", required=False)
+@model_options
+@sampling_options
+@json_option
+def command(prompt: str | None, as_json: bool, **options: Any) -> None:
+    """Continue PROMPT, or the text piped in (`-`; its last line break is left out).
+
+    On a terminal the prompt comes first, dimmed, and the speed last. Into a pipe goes the
+    continuation alone.
+    """
+    prompt = _read(prompt)
+    llm = open_model(options)
+    if as_json:
+        done = llm.generate(prompt, **sampling(options))
+        print_json([_row(llm, prompt, options["seed"], done)])
+        return
+    _stream(llm, prompt, sampling(options))
+
+
+def _read(prompt: str | None) -> str:
+    if prompt is None and sys.stdin.isatty():
+        raise click.UsageError(
+            'PROMPT: must be given or piped in; try: sterna generate "def read_lines(path):"'
+        )
+    if prompt is None or prompt == "-":
+        data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+        if len(data) > MAX_STDIN_BYTES:
+            raise RequestError(f"stdin: must be at most {MAX_STDIN_BYTES} bytes; shorten the input")
+        try:
+            prompt = data.decode()
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"stdin: must be UTF-8 text, but byte {error.start} is not; convert it first"
+            ) from None
+        # `echo prompt |` means the prompt, as "$(...)" does in a shell.
+        prompt = prompt.removesuffix("\n").removesuffix("\r")
+    if not prompt:
+        raise RequestError("prompt: must not be empty; give the model a text to continue")
+    return prompt
+
+
+def _stream(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
+    pieces = llm.stream(prompt, **options)  # checks its arguments, so an error comes before text
+    out, terminal = sys.stdout.buffer, sys.stdout.isatty()
+
+    def write(text: str) -> None:
+        out.write((text.translate(_VISIBLE) if terminal else text).encode())
+        out.flush()
+
+    if terminal:
+        dim = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        shown = prompt.translate(_VISIBLE).encode("utf-8", "replace")
+        out.write(b"\x1b[2m%b\x1b[0m" % shown if dim else shown)
+        out.flush()
+    try:
+        for piece in pieces:
+            write(piece.text)
+    finally:  # also on Ctrl-C and errors: the shell's next line starts in the first column
+        if terminal:
+            write("\n")
+    if sys.stderr.isatty():
+        stats = llm.last.stats
+        click.echo(
+            f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, "
+            f"then {stats.decode_tok_s:.1f} tok/s",
+            err=True,
+        )
+
+
+def _row(llm: LLM, prompt: str, seed: int | None, done: Completion) -> dict[str, Any]:
+    info, stats = llm.info(), done.stats
+    return {
+        "model": info["model"],
+        "prompt": prompt,
+        "text": done.text,
+        "tokens": done.tokens,
+        "finish_reason": done.finish_reason,
+        "prompt_tokens": stats.n_prompt,
+        "generated_tokens": stats.n_generated,
+        "seed": seed,
+        "ttft_ms": round(stats.ttft_s * 1e3, 2),
+        "prefill_tok_s": round(stats.n_prompt / stats.ttft_s, 2) if stats.ttft_s else None,
+        "decode_tok_s": round(stats.decode_tok_s, 2) if stats.n_generated > 1 else None,
+        **{key: info[key] for key in ("format", "head", "isa", "threads")},
+    }

@@ -1,0 +1,126 @@
+"""`sterna info`: what Sterna sees of this machine, and what it makes of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, json_option, print_json, status
+
+BANDWIDTH_BYTES = 1 << 30  # DESIGN: best of five reads of 1 GiB
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+@click.command(short_help="Show this machine: CPU, kernels, threads, memory, cache.")
+@click.option("--threads", type=int, help="Threads; default: the usable cores.")
+@click.option(
+    "--bandwidth/--no-bandwidth", default=True, help="Measure the memory; takes a moment."
+)
+@json_option
+def command(threads: int | None, bandwidth: bool, as_json: bool) -> None:
+    """Show the CPU, the chosen kernels and threads, the memory's speed and the cache."""
+    import psutil
+
+    from sterna import __version__, _native
+    from sterna.checkpoints.cache import cache_dir, entries
+    from sterna.runtime import resolve_isa, resolve_threads
+
+    isa, threads = resolve_isa(), resolve_threads(threads)
+    cpu, folder, memory = _native.cpu_info(), cache_dir(), psutil.virtual_memory()
+    speed = None
+    if bandwidth:
+        n = min(BANDWIDTH_BYTES, memory.available // 4)
+        with status(f"reading memory with {threads} threads"):
+            speed = round(_native.bandwidth_gb_s(threads, n), 2)
+    row = {
+        "sterna": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu["model"],
+        "vendor": cpu["vendor"],
+        "features": list(cpu["features"]),
+        "isas": _native.isas(),
+        "isa": isa,
+        "threads": threads,
+        **_topology(_native.topology()),
+        "memory_gb": round(memory.total / 1e9, 2),
+        "memory_available_gb": round(memory.available / 1e9, 2),
+        "bandwidth_gb_s": speed,
+        "cache_dir": None if folder is None else str(folder),
+        "cache_bytes": sum(size for _, size in entries()),
+    }
+    if as_json:
+        print_json([row])
+    else:
+        _show(row)
+
+
+def _topology(native: Any) -> dict[str, Any]:
+    """Sockets, cores and logical CPUs of the machine, and the part of them this process may use."""
+    import psutil
+
+    logical = os.cpu_count()
+    packages = set()
+    for path in _CPUS.glob("cpu[0-9]*/topology/physical_package_id"):
+        try:
+            packages.add(path.read_text().strip())
+        except OSError:  # a CPU taken offline meanwhile
+            continue
+    cores = psutil.cpu_count(logical=False)
+    return {
+        "sockets": len(packages) or None,
+        "cores": cores,
+        "logical_cpus": logical,
+        "smt": logical > cores if logical and cores else None,
+        "usable_cpus": native["allowed_cpus"],
+        "usable_cores": native["allowed_cores"],
+        "cpu_quota": native["cpu_quota"] or None,  # CPUs' worth of time; None: no limit
+    }
+
+
+def _show(row: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("", "", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    for name, value in _lines(row):
+        table.add_row(name, value)
+    console().print(table)
+
+
+def _count(n: int | None, noun: str) -> str:
+    return f"{'?' if n is None else n} {noun}{'' if n == 1 else 's'}"
+
+
+def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
+    smt = {True: "several threads a core", False: "one thread a core", None: "SMT unknown"}
+    quota = row["cpu_quota"]
+    speed = row["bandwidth_gb_s"]
+    chosen = (name if name != row["isa"] else f"[bold]{name}[/bold]" for name in row["isas"])
+    cache = f"{row['cache_dir']} ({row['cache_bytes'] / 1e6:,.1f} MB)"
+    return [
+        ("Sterna", f"{row['sterna']}, Python {row['python']}, {row['platform']}"),
+        ("CPU", re.sub(r"\s+", " ", row["cpu"]) or row["vendor"] or "unknown"),
+        ("features", " ".join(row["features"])),
+        ("kernels", f"{' '.join(chosen)} (using {row['isa']})"),
+        (
+            "machine",
+            f"{_count(row['sockets'], 'socket')}, {_count(row['cores'], 'core')}, "
+            f"{_count(row['logical_cpus'], 'logical CPU')}, {smt[row['smt']]}",
+        ),
+        (
+            "usable",
+            f"{_count(row['usable_cores'], 'core')}, "
+            f"{_count(row['usable_cpus'], 'logical CPU')}, "
+            + (f"cgroup quota of {quota:g} CPUs" if quota else "no cgroup quota"),
+        ),
+        ("threads", str(row["threads"])),
+        ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
+        ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
+        ("cache", "off" if row["cache_dir"] is None else cache),
+    ]

@@ -1,0 +1,129 @@
+"""Options that several commands share, and what each makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sterna.llm import LLM
+
+__all__ = [
+    "console",
+    "head_option",
+    "json_option",
+    "model_options",
+    "open_model",
+    "print_json",
+    "sampling",
+    "sampling_options",
+    "status",
+]
+
+MODEL = ("threads", "format", "head", "context", "kv_dtype")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
+head_option = click.option(
+    "--head",
+    callback=lambda ctx, param, value: None if value == "exact" else value,
+    help="Format of the output head: bf16, int8, ...; exact, the default: the checkpoint's.",
+)
+
+
+def _all(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+model_options = _all(
+    click.option(
+        "--model",
+        default="nano",
+        show_default=True,
+        help="A model's folder, or the name of a built-in model.",
+    ),
+    click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
+    head_option,
+    click.option("--context", type=int, help="Tokens of context; default: the model's."),
+    click.option(
+        "--kv-dtype",
+        type=click.Choice(["f16", "f32"]),
+        default="f16",
+        show_default=True,
+        help="Type of the key-value cache.",
+    ),
+    click.option("--threads", type=int, help="Threads; default: the usable cores."),
+)
+
+sampling_options = _all(
+    click.option("--max-tokens", type=int, default=128, show_default=True, help="Tokens at most."),
+    click.option(
+        "--temperature", type=float, help="0 is greedy; default: generation_config.json's, else 0."
+    ),
+    click.option("--top-k", type=int, help="Sample among the k likeliest tokens; 0: all."),
+    click.option("--top-p", type=float, help="Sample among the likeliest that sum to p."),
+    click.option("--min-p", type=float, help="Leave out tokens below p times the likeliest."),
+    click.option("--repetition-penalty", type=float, help="Above 1, repeat less; 1: off."),
+    click.option("--seed", type=int, help="Same seed, same text; default: a random one."),
+    click.option("--stop", multiple=True, help="Stop before this text; may be repeated."),
+)
+
+
+def open_model(options: Mapping[str, Any]) -> LLM:
+    """The model that `model_options` name."""
+    from sterna.llm import LLM
+
+    with status(f"loading {options['model']}"):
+        return LLM(options["model"], **{name: options[name] for name in MODEL})
+
+
+def sampling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `LLM.generate` that `sampling_options` set; those left out stay default."""
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+    given = {name: options[name] for name in names if options[name] is not None}
+    return {**given, "stop": list(options["stop"]) or None}
+
+
+def console(stderr: bool = False) -> Console:
+    """A rich console on stdout or stderr; rich is imported only when it draws something."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+@contextlib.contextmanager
+def status(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr while something takes its time, nothing unless that is a terminal.
+
+    Gives a function that replaces the text.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with console(stderr=True).status(text) as spinner:
+        yield lambda text: spinner.update(text)
+
+
+def print_json(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints rows as one array of standard JSON; NaN and infinities become null."""
+    click.echo(json.dumps([_finite(dict(row)) for row in rows], indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

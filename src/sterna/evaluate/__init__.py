@@ -1,0 +1,1 @@
+"""How good a model is: measurements of quality on text."""

@@ -1,0 +1,415 @@
+"""The command line: what goes to stdout and stderr, exit codes, and one line for each error."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from sterna.cli import COMMANDS, main
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError
+
+
+@dataclass
+class FakeLLM:
+    """Says "é, b, c" whatever the prompt, and keeps what it was given."""
+
+    model: str
+    threads: int | None = None
+    format: str | None = None
+    head: str | None = None
+    context: int | None = None
+    kv_dtype: str = "f16"
+    calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
+    made: Any = None
+
+    def __post_init__(self) -> None:
+        type(self).made = self
+        if self.model == "broken":
+            raise ModelFormatError(file="broken/model.safetensors", expected="a", got="b\nc")
+        self.asked_context, self.context = self.context, self.context or 16
+        stats = SimpleNamespace(
+            n_prompt=2, n_generated=3, ttft_s=0.5, total_s=1.5, decode_s=1.0, decode_tok_s=2.0
+        )
+        self.last = SimpleNamespace(
+            text="é, b, c", tokens=[5, 6, 7], finish_reason="length", stats=stats, logprobs=[]
+        )
+        self.tokenizer = SimpleNamespace(
+            encode=lambda text: [256, *text.encode()], decode=lambda ids: ""
+        )
+
+    def stream(self, prompt: Any, **options: Any) -> Iterator[Any]:
+        self.calls.append((prompt, options))
+        if options.get("top_p", 1) > 1:
+            raise RequestError("top_p: must lie in 0..1, but got 2; lower it")
+        return self._pieces(prompt)
+
+    def _pieces(self, prompt: str) -> Iterator[Any]:
+        for text in ("é", ", b", "", ", c"):
+            if prompt == "interrupt" and text == "":
+                raise KeyboardInterrupt
+            if prompt == "nan" and text == "":
+                raise NonFiniteError("layer 3: must be finite, but got NaN; check the weights")
+            yield SimpleNamespace(text=text, token=1, logprob=None)
+
+    def generate(self, prompt: Any, **options: Any) -> Any:
+        list(self.stream(prompt, **options))
+        return self.last
+
+    def logprobs(self, tokens: list[int], start: int = 1) -> Any:
+        return np.full(len(tokens) - start, -np.log(256))
+
+    def info(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "isa": "scalar",
+            "threads": self.threads or 1,
+            "format": self.format or "i2",
+            "head": self.head or "bf16",
+            "kv_dtype": self.kv_dtype,
+        }
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sterna.llm.LLM", FakeLLM)
+
+
+def run(*args: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, list(args), input=stdin)
+
+
+def failed(result: Result, *parts: str) -> None:
+    """Exit code 2, one line on stderr with these parts, no traceback."""
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("sterna: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.output
+    for part in parts:
+        assert part in result.stderr
+
+
+# ------------------------------------------------------------------------------------- generate
+
+
+def test_into_a_pipe_goes_the_continuation_alone() -> None:
+    result = run("generate", "a prompt")
+    assert result.stdout_bytes == "é, b, c".encode()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert FakeLLM.made.calls == [("a prompt", {"max_tokens": 128, "stop": None})]
+
+
+def test_every_flag_arrives() -> None:
+    flags = "--max-tokens 3 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --seed 7"
+    flags += " --repetition-penalty 1.1 --stop A --stop B --context 9 --kv-dtype f32"
+    flags += " --model m --format i8 --head int8 --threads 2"
+    result = run("generate", "p", *flags.split())
+    assert result.exit_code == 0, result.output
+    made = FakeLLM.made
+    assert (made.model, made.threads, made.format, made.head) == ("m", 2, "i8", "int8")
+    assert (made.asked_context, made.kv_dtype) == (9, "f32")
+    expected = {"max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1}
+    expected |= {"repetition_penalty": 1.1, "seed": 7, "stop": ["A", "B"]}
+    assert made.calls == [("p", expected)]
+    assert run("generate", "p", "--head", "exact").exit_code == 0
+    assert FakeLLM.made.head is None
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "prompt"),
+    [
+        ((), "piped\n", "piped"),
+        ((), "a\nb\r\n", "a\nb"),
+        (("-",), "two lines\n\n", "two lines\n"),
+        (("argument",), "ignored", "argument"),
+    ],
+)
+def test_a_prompt_from_stdin(args: tuple[str, ...], stdin: str, prompt: str) -> None:
+    assert run("generate", *args, stdin=stdin).exit_code == 0
+    assert FakeLLM.made.calls[0][0] == prompt
+
+
+def test_json_is_one_array() -> None:
+    result = run("generate", "p", "--json", "--seed", "3")
+    (row,) = json.loads(result.stdout)
+    assert row["text"] == "é, b, c"
+    assert row["tokens"] == [5, 6, 7]
+    assert (row["ttft_ms"], row["prefill_tok_s"], row["decode_tok_s"]) == (500, 4, 2)
+    assert (row["seed"], row["finish_reason"], row["model"]) == (3, "length", "nano")
+    assert result.stderr == ""
+
+
+def test_bad_input_is_one_line_and_exit_code_2() -> None:
+    failed(run("generate", ""), "prompt: must not be empty")
+    failed(run("generate", stdin=""), "prompt: must not be empty")
+    failed(run("generate", stdin="\n"), "prompt: must not be empty")
+    failed(run("generate", stdin=b"a\xff"), "stdin: must be UTF-8", "byte 1")
+    failed(run("generate", "p", "--top-p", "2"), "top_p", "lower it")
+    failed(run("generate", "p", "--top-k", "x"), "--top-k", "sterna generate --help")
+    failed(run("generate", "p", "--kv-dtype", "f8"), "f16")
+    failed(run("generate", "p", "--model", "broken"), "broken/model.safetensors", "b")
+    failed(run("generate", "p", "--unknown"), "--unknown")
+    failed(run("generate", "p", "q"), "sterna generate --help")
+    failed(run("nothing"), "nothing", "sterna --help")
+    failed(run("generate", "nan"), "layer 3")
+    failed(run("generate", "nan", "--json"), "layer 3")
+
+
+def test_a_failure_prints_no_half_array() -> None:
+    assert run("generate", "nan", "--json").stdout == ""
+    assert run("generate", "interrupt", "--json").stdout == ""
+
+
+def test_ctrl_c_is_130() -> None:
+    result = run("generate", "interrupt")
+    assert result.exit_code == 130
+    assert result.stdout == "é, b"
+    assert "Traceback" not in result.output
+
+
+# ------------------------------------------------------------------------------ real processes
+
+DRIVER = """
+import sys, time
+sys.path[:0] = {paths!r}
+import sterna.llm, test_cli
+class Slow(test_cli.FakeLLM):
+    def _pieces(self, prompt):
+        from types import SimpleNamespace
+        try:
+            for text in {texts!r}:
+                yield SimpleNamespace(text=text, token=1, logprob=None)
+                time.sleep({pause})
+        finally:
+            if {pause}: print("closed", file=sys.stderr)
+sterna.llm.LLM = Slow
+from sterna.cli import main
+main()
+"""
+
+
+def _process(
+    args: list[str], texts: list[str], pause: float = 0.0, **streams: Any
+) -> subprocess.Popen[bytes]:
+    paths = [str(Path(__file__).parent), str(Path(sys.modules["sterna"].__file__).parent.parent)]  # type: ignore[arg-type]
+    script = DRIVER.format(paths=paths, texts=texts, pause=pause)
+    env = {**os.environ, "TERM": "xterm"}
+    env.pop("NO_COLOR", None)
+    return subprocess.Popen([sys.executable, "-c", script, *args], env=env, **streams)
+
+
+def _read_all(descriptor: int) -> bytes:
+    data = b""
+    try:
+        while part := os.read(descriptor, 65536):
+            data += part
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    return data
+
+
+def test_on_a_terminal() -> None:
+    """Prompt dimmed, continuation, a line break, the speed; control characters are shown."""
+    ours, theirs = pty.openpty()
+    process = _process(
+        ["generate", "a prompt"], [" on", "\x1b[31m\n"], stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    output = _read_all(ours).decode()
+    assert process.wait(60) == 0
+    shown = output[output.index("\x1b[2ma prompt") :].replace("\r\n", "\n")
+    assert shown == (
+        "\x1b[2ma prompt\x1b[0m on\u241b[31m\n\n3 tokens, first after 500 ms, then 2.0 tok/s\n"
+    )
+
+
+def test_no_prompt_on_a_terminal_is_an_error() -> None:
+    ours, theirs = pty.openpty()
+    process = _process(["generate"], [], stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    output = _read_all(ours).decode()
+    assert process.wait(60) == 2
+    assert "piped in" in output
+
+
+def test_speed_goes_to_a_terminal_on_stderr_only() -> None:
+    ours, theirs = pty.openpty()
+    process = _process(["generate", "p"], ["x"], stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    assert process.communicate(timeout=60)[0] == b"x"
+    assert b"2.0 tok/s" in _read_all(ours)
+
+
+def test_sigint_stops_cleanly() -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = _process(["generate", "p"], ["x"] * 1000, pause=0.05, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.read(2) == b"xx"
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.split() == [b"closed"]  # the stream ended by itself, and there is no traceback
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = _process(["generate", "p"], ["x" * 900] * 100, **pipes)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 0
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    script = (
+        "import sys; from sterna.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit as e: assert e.code == 0\n"
+        "heavy = {'numpy', 'tokenizers', 'jinja2', 'rich', 'psutil', 'torch', 'sterna.llm'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == b"[]"
+    for name in COMMANDS:
+        assert name.encode() in done.stdout
+
+
+# ------------------------------------------------------------------------------ other commands
+
+
+def test_help_and_version() -> None:
+    from sterna import __version__
+
+    assert run("--version").stdout == f"sterna {__version__}\n"
+    for args in ([], ["--help"], ["bench"], *([name, "--help"] for name in COMMANDS)):
+        result = run(*args)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith("Usage: ")
+
+
+def test_perplexity(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("naïve\n".encode() * 30)
+    (tmp_path / "b.txt").write_text("b")
+    (row,) = json.loads(run("perplexity", "--dir", str(tmp_path), "--json").stdout)
+    assert (row["files"], row["bytes"], row["tokens"]) == (2, 211, 211)
+    assert row["bits_per_byte"] == pytest.approx(8)
+    assert row["perplexity"] == pytest.approx(256)
+    assert row["nats_per_token"] == pytest.approx(np.log(256), abs=1e-6)
+    file = str(tmp_path / "b.txt")
+    (row,) = json.loads(run("perplexity", "--file", file, "--json", "--context", "8").stdout)
+    assert (row["files"], row["bytes"], row["context"]) == (1, 1, 8)
+    (row,) = json.loads(run("perplexity", "--stdlib", "--limit", "2", "--json").stdout)
+    assert row["files"] == 2
+    text = run("perplexity", "--file", file)
+    assert "8.0000" in text.stdout
+    assert text.stderr == ""
+
+
+def test_perplexity_of_bad_input(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    failed(run("perplexity"), "--stdlib")
+    failed(run("perplexity", "--stdlib", "--file", str(binary)), "one of")
+    failed(run("perplexity", "--file", str(binary)), "UTF-8")
+    failed(run("perplexity", "--file", str(tmp_path)), "readable file")
+    failed(run("perplexity", "--dir", str(tmp_path)), "has none")
+    failed(run("perplexity", "--dir", str(tmp_path / "missing")), "must be a folder")
+    failed(run("perplexity", "--stdlib", "--limit", "0"), "--limit")
+
+
+def test_nothing_to_score_is_null_in_json(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("")
+    (row,) = json.loads(run("perplexity", "--file", str(tmp_path / "empty"), "--json").stdout)
+    assert row["bits_per_byte"] is None
+
+
+def test_info(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
+    monkeypatch.setattr("sterna._native.bandwidth_gb_s", lambda threads, nbytes: 12.25)
+    (row,) = json.loads(run("info", "--json", "--threads", "2").stdout)
+    assert (row["bandwidth_gb_s"], row["threads"]) == (12.25, 2)
+    assert row["isa"] in row["isas"]
+    assert row["cache_dir"] == str(tmp_path)
+    assert row["cache_bytes"] == 0
+    assert row["logical_cpus"] >= row["usable_cpus"] >= row["usable_cores"] >= 1
+    (row,) = json.loads(run("info", "--json", "--no-bandwidth").stdout)
+    assert row["bandwidth_gb_s"] is None
+    text = run("info", "--no-bandwidth").stdout
+    for word in ("kernels", row["isa"], "threads", "cache", "cgroup", "not measured"):
+        assert word in text
+
+
+def test_info_reports_bad_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed(run("info", "--threads", "0", "--no-bandwidth"), "threads")
+    monkeypatch.setenv("STERNA_ISA", "abacus")
+    failed(run("info", "--no-bandwidth"), "STERNA_ISA", "abacus", "choose")
+
+
+def test_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = "m-None-None-" + "0" * 20 + "-" + "1" * 20
+    entry, damaged = tmp_path / name, tmp_path / name.replace("0", "2")
+    for folder in (entry, damaged):
+        folder.mkdir()
+    config = {"architectures": ["A"], "quantization_config": {"default_format": "i2"}}
+    (entry / "config.json").write_text(json.dumps(config))
+    (damaged / "config.json").write_text("[")
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
+    rows = {row["path"]: row for row in json.loads(run("models", "--json").stdout)}
+    assert rows[str(entry)]["format"] == "i2"
+    assert rows[str(entry)]["architecture"] == "A"
+    assert rows[str(entry)]["size_bytes"] == len(json.dumps(config))
+    assert rows[str(damaged)]["format"] is None
+    assert [row["model"] for row in rows.values() if row["source"] == "built-in"] == ["nano"]
+    assert "nano" in run("models").stdout
+
+
+def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def fake(model: str, *, progress: Any, **options: Any) -> list[dict[str, Any]]:
+        progress("working")
+        asked.append((model, options))
+        names = ("tok_s", "gops", "peak_gops", "fraction_of_peak", "bytes_per_token")
+        values = dict.fromkeys((*names, "bandwidth_gb_s", "fraction_of_bandwidth", "rss_mb"), 0.5)
+        settings = {"model": model, "format": "i2", "head": "bf16", "threads": 1, "isa": "avx2"}
+        return [{"test": "pp8", **settings, **values, "ttft_ms": None, "x": float("nan")}]
+
+    monkeypatch.setattr("sterna.bench.e2e.run", fake)
+    flags = "--model random:tiny --format i2 --head bf16 --pp 8,16 --tg 0 --threads 1 --json"
+    result = run("bench", "e2e", *flags.split())
+    (row,) = json.loads(result.stdout)
+    assert (row["test"], row["ttft_ms"], row["x"]) == ("pp8", None, None)
+    expected = {"format": "i2", "head": "bf16", "pp": (8, 16), "tg": (), "threads": 1}
+    assert asked == [("random:tiny", {**expected, "kv_dtype": "f16", "repeat": 3})]
+    assert "pp8" in run("bench", "e2e", "--model", "random:tiny").stdout
+    assert asked[-1][1]["pp"] == (128, 512)
+    failed(run("bench", "e2e", "--pp", "a,b"), "--pp", "whole numbers")
+
+
+def test_an_unreadable_path_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied", "/secret")
+
+    monkeypatch.setattr("sterna.llm.LLM", refuse)
+    failed(run("generate", "p"), "/secret: Permission denied", "permissions")
+
+
+def test_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr("sterna.llm.LLM", crash)
+    assert isinstance(run("generate", "p").exception, AssertionError)
