@@ -26,7 +26,6 @@ import json
 import math
 import os
 import sys
-import sysconfig
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +34,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-EXCLUDED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
+from sterna.evaluate.perplexity import is_held_out, stdlib_sources
+
 END = "<|end|>"
 #: One prefix character may attach to a word (".join", "_name"); a newline takes the indentation
 #: after it, so that a level of indentation is one token.
@@ -64,26 +64,10 @@ class Config:
 # ---------------------------------------------------------------------------------------- corpus
 
 
-def stdlib_files() -> list[tuple[str, Path]]:
-    """(posix relative path, path) of every standard-library source, sorted, without tests."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    found = []
-    for path in root.rglob("*.py"):
-        relative = path.relative_to(root)
-        if not EXCLUDED.intersection(relative.parts[:-1]):
-            found.append((relative.as_posix(), path))
-    return sorted(found)
-
-
-def is_held_out(relative: str) -> bool:
-    """A fifth of the files, chosen by the SHA-256 of their relative posix path."""
-    return int(hashlib.sha256(relative.encode()).hexdigest(), 16) % 5 == 0
-
-
 def read_corpus() -> tuple[list[str], list[str], str]:
     """Training texts, held-out texts, and the SHA-256 over all training files' paths and bytes."""
     train, held, digest = [], [], hashlib.sha256()
-    for relative, path in stdlib_files():
+    for relative, path in stdlib_sources():
         data = path.read_bytes()
         text = data.decode("utf-8", errors="replace")
         if is_held_out(relative):

@@ -164,8 +164,9 @@ void Program::angles(int64_t n) {
         // The angle is rounded to float first, as every reference implementation does.
         const float angle = position * f[i];
         const auto at = static_cast<size_t>(n) * f.size() + i;
-        cos_[at] = static_cast<float>(math::cos_d(angle));
-        sin_[at] = static_cast<float>(math::sin_d(angle));
+        const auto [sine, cosine] = math::sincos_d(angle);
+        cos_[at] = static_cast<float>(cosine);
+        sin_[at] = static_cast<float>(sine);
     }
 }
 

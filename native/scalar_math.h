@@ -1,18 +1,13 @@
-// exp, log, pow, sin and cos from IEEE + - * / and fused multiply-add only: the same bits on every
+// exp, log, pow, sin and cos from IEEE + - * / only: the same bits on every
 // machine, compiler and libm. Needs -ffp-contract=off and round-to-nearest (fpenv.h).
 //
-// Two families:
-//   expf           float arithmetic with FMA, full range: infinities, NaN and subnormal results.
-//   exp_d log_d .. double arithmetic without FMA (a slow library call on old CPUs), for what runs
-//                  once per token: sampling, log-probabilities, RoPE tables.
+// Double arithmetic without FMA (a slow library call on old CPUs), for what runs once per token:
+// sampling, log-probabilities, RoPE's angles. Kernels have a vector exp of their own (lanes.h).
 //
-// Largest errors found against long double libm (expf: every third float of its range and every
-// 17th bit pattern; the others: 10^7 random points each over the ranges below):
-//   expf           1.01 ulp; 0.75 * 2^-149 where the result is subnormal
+// Largest errors found against long double libm, 10^7 random points each over these ranges:
 //   exp_d          8.9e-15 relative, |z| <= 700; exp_d(0) is exactly 1
 //   log_d          0.96 ulp of double, from e^-700 to e^700
-//   sin_d cos_d    2.1e-16 absolute, |x| <= 1.64e6
-//   logf powf sinf cosf   0.5000 ulp: the double result rounded once
+//   sincos_d       2.1e-16 absolute, |x| <= 1.64e6
 //
 // Functions are static: a unit built for another instruction set must not export a weak copy.
 #pragma once
@@ -25,48 +20,11 @@ namespace sterna::math {
 
 // Adding and subtracting 1.5*2^(mantissa bits) rounds to the nearest integer, half to even, and
 // leaves that integer in the low mantissa bits of the sum (two's complement).
-constexpr float kRoundF = 0x1.8p23f;
 constexpr double kRoundD = 0x1.8p52;
 
-constexpr float kInfF = std::numeric_limits<float>::infinity();
 constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
 constexpr double kInfD = std::numeric_limits<double>::infinity();
 constexpr double kNanD = std::numeric_limits<double>::quiet_NaN();
-
-namespace expf_constants {
-constexpr float kLog2e = 0x1.715476p+0f;
-constexpr float kLn2Hi = 0x1.62e4p-1f;  // 15 bits: n * hi is exact for |n| < 2^9
-constexpr float kLn2Lo = 0x1.7f7d1cp-20f;  // ln 2 - hi, rounded
-constexpr float kMax = 0x1.62e42ep+6f;  // 88.72283: above it e^x rounds to infinity
-constexpr float kMin = -0x1.9fe368p+6f;  // -103.97208: below it e^x is under half of 2^-149
-// e^r ~ 1 + r + r^2 q(r), minimax in relative error over |r| <= ln2/2: 0.027 ulp.
-constexpr float kC2 = 0x1.fffffcp-2f;
-constexpr float kC3 = 0x1.555492p-3f;
-constexpr float kC4 = 0x1.5558b6p-5f;
-constexpr float kC5 = 0x1.1239a2p-7f;
-constexpr float kC6 = 0x1.6a4746p-10f;
-}  // namespace expf_constants
-
-static inline float expf(float x) {
-    using namespace expf_constants;
-    if (!(x <= kMax)) return x > kMax ? kInfF : x;  // the second branch passes NaN on
-    if (x < kMin) return 0.0f;
-    const float t = __builtin_fmaf(x, kLog2e, kRoundF);
-    const float n = t - kRoundF;  // -150 <= n <= 128
-    float r = __builtin_fmaf(n, -kLn2Hi, x);
-    r = __builtin_fmaf(n, -kLn2Lo, r);
-    float q = __builtin_fmaf(kC6, r, kC5);
-    q = __builtin_fmaf(q, r, kC4);
-    q = __builtin_fmaf(q, r, kC3);
-    q = __builtin_fmaf(q, r, kC2);
-    const float p = __builtin_fmaf(q, r * r, r) + 1.0f;  // in [0.70, 1.42]
-    // 2^n in two exact halves, so that both stay normal and a subnormal result is rounded once.
-    const int32_t k = static_cast<int32_t>(n);
-    const int32_t half = k >> 1;
-    const float scale0 = std::bit_cast<float>((half + 127) << 23);
-    const float scale1 = std::bit_cast<float>((k - half + 127) << 23);
-    return (p * scale0) * scale1;
-}
 
 // e^z for -708 <= z <= 709.7; below gives 0, above infinity. Written without branches, so that a
 // loop over it vectorises.
@@ -177,12 +135,5 @@ static inline SinCos sincos_d(double x) {
     const double c = (quadrant & 1) ? sin_r : cos_r;
     return {(quadrant & 2) ? -s : s, (quadrant == 1 || quadrant == 2) ? -c : c};
 }
-
-static inline float logf(float x) { return static_cast<float>(log_d(x)); }
-static inline float powf(float x, float y) { return static_cast<float>(pow_d(x, y)); }
-static inline double sin_d(double x) { return sincos_d(x).sin; }
-static inline double cos_d(double x) { return sincos_d(x).cos; }
-static inline float sinf(float x) { return static_cast<float>(sin_d(x)); }
-static inline float cosf(float x) { return static_cast<float>(cos_d(x)); }
 
 }  // namespace sterna::math

@@ -187,7 +187,7 @@ def test_cli_errors(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     refused_by_cli(
         "generate", "x", "--model", model, "--temperature", "nan", words=("temperature",)
     )
-    refused_by_cli("generate", "x", "--model", model, "--threads", "0", words=("STERNA_THREADS",))
+    refused_by_cli("generate", "x", "--model", model, "--threads", "0", words=("threads",))
     refused_by_cli("generate", "x" * 4000, "--model", model, words=("context",))
     refused_by_cli("generate", "x", "--model", model, words=("avx9",), STERNA_ISA="avx9")
     refused_by_cli(

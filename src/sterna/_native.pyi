@@ -142,5 +142,5 @@ def sample(
     position: int,
 ) -> SampleResult: ...
 def log_softmax_at(
-    logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]
+    logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32], threads: int
 ) -> npt.NDArray[np.float32]: ...

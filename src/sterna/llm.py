@@ -318,7 +318,7 @@ class LLM:
                 (rows,) = self.engine.step([(sequence, part, wanted)])
                 if wanted:
                     targets = np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
-                    parts.append(_native.log_softmax_at(rows, targets))
+                    parts.append(_native.log_softmax_at(rows, targets, self.engine.threads))
         finally:
             self.engine.release(sequence)
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)

@@ -33,8 +33,7 @@ MODEL = ("threads", "format", "head", "context", "kv_dtype")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
 head_option = click.option(
     "--head",
-    callback=lambda ctx, param, value: None if value == "exact" else value,
-    help="Format of the output head: bf16, int8, ...; exact, the default: the checkpoint's.",
+    help="Format of the output head: bf16, f16, f32 or int8; default: the checkpoint's.",
 )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "is_held_out",
     "perplexity",
     "read_text",
+    "stdlib_sources",
     "text_files",
     "windows",
 ]
@@ -170,17 +171,29 @@ def is_held_out(relative: str) -> bool:
     return int(hashlib.sha256(relative.encode()).hexdigest(), 16) % 5 == 0
 
 
-def held_out_stdlib() -> list[Path]:
-    """The running interpreter's standard-library sources that the built-in model never saw.
+def stdlib_sources() -> list[tuple[str, Path]]:
+    """(posix path below the library's folder, path) of the running interpreter's own sources.
 
-    Raises RequestError where the standard library is not a folder of sources.
+    Tests and installed packages are left out; sorted. Empty where there is no folder of sources.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     found = []
     for path in root.rglob("*.py"):
         relative = path.relative_to(root)
-        if not EXCLUDED.intersection(relative.parts[:-1]) and is_held_out(relative.as_posix()):
+        if not EXCLUDED.intersection(relative.parts[:-1]):
             found.append((relative.as_posix(), path))
+    return sorted(found)
+
+
+def held_out_stdlib() -> list[Path]:
+    """The running interpreter's standard-library sources that the built-in model never saw.
+
+    Raises RequestError where the standard library is not a folder of sources.
+    """
+    found = [path for relative, path in stdlib_sources() if is_held_out(relative)]
     if not found:
-        raise RequestError(f"{root}: must hold Python's sources, but has none; use --dir instead")
-    return [path for _, path in sorted(found)]
+        raise RequestError(
+            f"{sysconfig.get_paths()['stdlib']}: must hold Python's sources, but has none; "
+            "use --dir instead"
+        )
+    return found

@@ -147,8 +147,8 @@ def _has_masters(checkpoint: Checkpoint) -> bool:
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
     if method != "bitnet":
         raise UnsupportedModelError(
-            f"{checkpoint.path / 'config.json'}: quantization_config.quant_method must be bitnet or "
-            f"absent, but got {method!r}; Sterna does not read this quantisation"
+            f"{checkpoint.path / 'config.json'}: quantization_config.quant_method must be bitnet "
+            f"or absent, but got {method!r}; Sterna does not read this quantisation"
         )
     return True
 

@@ -1,0 +1,92 @@
+// What the files of the border share. They are the only ones that know Python: they check every
+// argument, so that nothing below has to, and drop the GIL around everything that takes time.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "dispatch.h"
+#include "memory.h"
+#include "pool.h"
+#include "program.h"
+
+namespace sterna::border {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+template <class T, int kDims>
+using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+template <class T, int kDims>
+using Out = nb::ndarray<nb::numpy, T, nb::ndim<kDims>>;
+
+inline void require(bool ok, const char* what) {
+    if (!ok) throw std::invalid_argument(what);
+}
+
+// A new numpy array in huge pages; its memory goes when the last view of it does.
+template <class T, size_t kDims>
+Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
+    size_t bytes = sizeof(T);
+    for (size_t s : shape)
+        if (__builtin_mul_overflow(bytes, s, &bytes)) throw std::bad_alloc();
+    auto* buffer = new HugeBuffer(bytes);
+    nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<HugeBuffer*>(p); });
+    void* data = buffer->data() ? static_cast<void*>(buffer->data()) : static_cast<void*>(buffer);
+    return Out<T, kDims>(data, kDims, shape, owner);
+}
+
+// The unit of a name; counts how often each was chosen (module.cpp).
+const KernelTable& table(const std::string& isa);
+
+inline Pool& pool(int threads) {
+    require(threads >= 1 && threads <= 1024, "threads: must lie in 1..1024");
+    return shared_pool(threads);
+}
+
+inline int layout_index(const std::string& layout) {
+    const int i = format_index(layout);
+    require(i >= 0, "layout: unknown code layout");
+    return i;
+}
+
+inline int64_t padded_k(const FormatKernels& f, int64_t K) {
+    const int64_t to = f.integer ? kPad : f.step_k;
+    return (K + to - 1) / to * to;
+}
+
+inline int64_t tile_bytes(const FormatKernels& f, int64_t K) {
+    return padded_k(f, K) / f.step_k * f.step_bytes;
+}
+
+inline int64_t tile_count(int64_t M) { return (M + kTileRows - 1) / kTileRows; }
+
+// Runs f(begin, end) over [0, total) on a pool.
+template <class F>
+void parallel(Pool& p, int64_t total, int64_t chunk, F f) {
+    std::atomic<int64_t> next{0};
+    p.run([&](int) {
+        for (int64_t i; (i = next.fetch_add(chunk)) < total;) f(i, std::min(total, i + chunk));
+    });
+}
+
+// A packed matrix with the arrays that keep its memory alive.
+struct PyWeight {
+    Weight weight;
+    In<uint8_t, 2> codes;
+    std::optional<In<float, 1>> scale;
+};
+
+void bind_weights(nb::module_& m);
+void bind_program(nb::module_& m);
+
+}  // namespace sterna::border

@@ -1,0 +1,251 @@
+// Programs, the KV cache and the sampler as Python sees them.
+#include <mutex>
+#include <optional>
+
+#include "bindings/common.h"
+#include "fpenv.h"
+#include "sampler.h"
+#include "scalar_math.h"
+
+namespace sterna::border {
+
+namespace {
+
+struct PyProgram {
+    Program program;
+    std::vector<nb::object> keep;  // the arrays behind the weights
+    int n_buffers = 0, n_weights = 0;
+    std::vector<Weight> weights;
+    int64_t vocab = 0;
+    std::mutex mutex;  // one run at a time: the buffers are shared
+
+    explicit PyProgram(Program::Rope rope) : program(std::move(rope)) {}
+};
+
+int checked(int index, int count, const char* what) {
+    require(index >= 0 && index < count, what);
+    return index;
+}
+
+void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
+                 const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
+                 float eps, bool quantize, bool selected) {
+    Op op{OpKind::kRowwise, name};
+    op.src = checked(src, p.n_buffers, "src: no such buffer");
+    op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+    op.width = width;
+    op.up_offset = up_offset;
+    require(glu.empty() || glu == "relu2" || glu == "silu", "glu: must be relu2, silu or empty");
+    op.glu = glu.empty() ? Glu::kNone : glu == "relu2" ? Glu::kRelu2 : Glu::kSilu;
+    if (norm) {
+        require(static_cast<int64_t>(norm->shape(0)) == width, "norm: must have `width` values");
+        op.norm.assign(norm->data(), norm->data() + norm->shape(0));
+    }
+    op.eps = eps;
+    op.quantize = quantize;
+    op.selected = selected;
+    p.program.add_op(std::move(op));
+}
+
+struct PyBatch {
+    std::vector<SequenceSpan> spans;
+    std::vector<In<int32_t, 1>> pages;
+};
+
+PyBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1>& tokens,
+                   const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences) {
+    PyBatch batch;
+    int64_t total = 0;
+    for (const auto& [start, count, logits, pages] : sequences) {
+        require(start >= 0 && count >= 1 && logits >= 0 && logits <= count,
+                "sequences: needs start >= 0, count >= 1, 0 <= logits <= count");
+        require((static_cast<int64_t>(start) + count + kPagePositions - 1) / kPagePositions <=
+                    static_cast<int64_t>(pages.shape(0)),
+                "sequences: the page table is too short");
+        for (size_t i = 0; i < pages.shape(0); ++i)
+            require(pages.data()[i] >= 0 && pages.data()[i] < cache.pages, "pages: no such page");
+        batch.spans.push_back({start, count, pages.data(), logits});
+        batch.pages.push_back(pages);
+        total += count;
+    }
+    require(total == static_cast<int64_t>(tokens.shape(0)) && total > 0,
+            "tokens: must be as many as the sequences count, at least one");
+    for (size_t i = 0; i < tokens.shape(0); ++i)
+        require(tokens.data()[i] >= 0 && tokens.data()[i] < p.vocab,
+                "tokens: id outside the vocabulary");
+    return batch;
+}
+
+Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
+                  const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences,
+                  const std::string& isa, int threads) {
+    const auto batch = make_batch(p, cache, tokens, sequences);
+    const auto& rope = p.program.rope();
+    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.head_dim,
+            "cache: does not fit the program");
+    size_t rows = 0;
+    for (const auto& s : batch.spans) rows += static_cast<size_t>(s.logits);
+    const auto& kernels = table(isa);
+    Pool& workers = pool(threads);
+    auto out = make_array<float, 2>({rows, static_cast<size_t>(p.vocab)});
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(p.mutex);
+    const Batch native{{tokens.data(), tokens.shape(0)}, batch.spans};
+    const float* logits = p.program.run(native, cache, kernels, workers);
+    for (size_t r = 0; r < rows; ++r)
+        std::copy_n(logits + static_cast<int64_t>(r) * p.program.logits_ld(), p.vocab,
+                    out.data() + r * static_cast<size_t>(p.vocab));
+    return out;
+}
+
+std::vector<float> inverse_frequencies(double theta, int dim) {
+    std::vector<float> f;
+    for (int i = 0; i < dim / 2; ++i)
+        f.push_back(static_cast<float>(math::pow_d(theta, -2.0 * i / dim)));
+    return f;
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+    m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
+    nb::class_<KvCache>(m, "KvCache")
+        .def(
+            "__init__",
+            [](KvCache* self, int layers, int kv_heads, int head_dim, int pages, bool f16) {
+                require(layers >= 1 && kv_heads >= 1 && head_dim >= 16 && head_dim % 16 == 0 &&
+                            pages >= 1,
+                        "cache: needs layers, kv_heads, pages >= 1 and head_dim a multiple of 16");
+                new (self) KvCache(layers, kv_heads, head_dim, pages, f16);
+            },
+            "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "f16"_a)
+        .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
+
+    nb::class_<PyProgram>(m, "Program")
+        .def(
+            "__init__",
+            [](PyProgram* self, int n_heads, int n_kv_heads, int head_dim, bool interleaved,
+               std::vector<float> inverse_frequencies) {
+                require(n_heads >= 1 && n_kv_heads >= 1 && n_heads % n_kv_heads == 0 &&
+                            head_dim >= 16 && head_dim % 16 == 0 &&
+                            inverse_frequencies.size() == static_cast<size_t>(head_dim / 2),
+                        "heads: n_heads must be a multiple of n_kv_heads, head_dim one of 16");
+                new (self) PyProgram(
+                    {n_heads, n_kv_heads, head_dim, interleaved, std::move(inverse_frequencies)});
+            },
+            "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "interleaved"_a, "inverse_frequencies"_a)
+        .def(
+            "buffer",
+            [](PyProgram& p, int64_t width) {
+                require(width >= 1, "width: must be at least 1");
+                ++p.n_buffers;
+                return p.program.add_buffer(width);
+            },
+            "width"_a)
+        .def(
+            "weight",
+            [](PyProgram& p, nb::object weight) {
+                const auto& w = nb::cast<const PyWeight&>(weight).weight;
+                p.keep.push_back(weight);
+                p.weights.push_back(w);
+                ++p.n_weights;
+                return p.program.add_weight(w);
+            },
+            "weight"_a)
+        .def(
+            "embed",
+            [](PyProgram& p, int weight, int dst) {
+                Op op{OpKind::kEmbed, "embed_tokens"};
+                op.weight = checked(weight, p.n_weights, "weight: no such weight");
+                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+                p.vocab = p.weights[static_cast<size_t>(weight)].M;
+                p.program.add_op(std::move(op));
+            },
+            "weight"_a, "dst"_a)
+        .def(
+            "select",
+            [](PyProgram& p, int src, int dst) {
+                Op op{OpKind::kSelect, "select"};
+                op.src = checked(src, p.n_buffers, "src: no such buffer");
+                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+                op.selected = true;
+                p.program.add_op(std::move(op));
+            },
+            "src"_a, "dst"_a)
+        .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
+             "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "quantize"_a = false,
+             "selected"_a = false)
+        .def(
+            "linear",
+            [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
+               bool selected) {
+                Op op{OpKind::kLinear, name};
+                op.weight = checked(weight, p.n_weights, "weight: no such weight");
+                op.src = checked(src, p.n_buffers, "src: no such buffer");
+                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+                require(residual < p.n_buffers, "residual: no such buffer");
+                op.residual = residual;
+                op.selected = selected;
+                p.program.add_op(std::move(op));
+            },
+            "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false)
+        .def(
+            "rope",
+            [](PyProgram& p, int qkv, int layer) {
+                Op op{OpKind::kRope, "rope"};
+                op.src = checked(qkv, p.n_buffers, "qkv: no such buffer");
+                op.layer = layer;
+                p.program.add_op(std::move(op));
+            },
+            "qkv"_a, "layer"_a)
+        .def(
+            "attention",
+            [](PyProgram& p, int qkv, int dst, int layer) {
+                Op op{OpKind::kAttention, "attention"};
+                op.src = checked(qkv, p.n_buffers, "qkv: no such buffer");
+                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+                op.layer = layer;
+                p.program.add_op(std::move(op));
+            },
+            "qkv"_a, "dst"_a, "layer"_a)
+        .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a);
+
+    nb::class_<SampleResult>(m, "SampleResult")
+        .def_ro("token", &SampleResult::token)
+        .def_ro("logprob", &SampleResult::logprob)
+        .def_ro("top", &SampleResult::top)
+        .def_ro("finite", &SampleResult::finite);
+    m.def(
+        "sample",
+        [](In<float, 1> logits, float temperature, int top_k, float top_p, float min_p,
+           float repetition_penalty, uint64_t seed, uint64_t sequence, int n_logprobs,
+           In<int32_t, 1> history, uint64_t position) {
+            nb::gil_scoped_release release;
+            const FpEnvScope environment;
+            const SampleParams params{temperature,        top_k, top_p,    min_p,
+                                      repetition_penalty, seed,  sequence, n_logprobs};
+            return sample(logits.data(), static_cast<int>(logits.shape(0)), params, history.data(),
+                          static_cast<int>(history.shape(0)), position);
+        },
+        "logits"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
+        "seed"_a, "sequence"_a, "n_logprobs"_a, "history"_a, "position"_a);
+    m.def(
+        "log_softmax_at",
+        [](In<float, 2> logits, In<int32_t, 1> tokens, int threads) {
+            require(logits.shape(0) == tokens.shape(0), "tokens: one per row of logits");
+            const auto vocab = static_cast<int>(logits.shape(1));
+            auto out = make_array<float, 1>({logits.shape(0)});
+            for (size_t i = 0; i < tokens.shape(0); ++i)
+                require(tokens.data()[i] >= 0 && tokens.data()[i] < vocab,
+                        "tokens: id outside the vocabulary");
+            Pool& p = pool(threads);
+            nb::gil_scoped_release release;
+            parallel(p, static_cast<int64_t>(tokens.shape(0)), 1, [&](int64_t i, int64_t) {
+                out.data()[i] = log_softmax_at(logits.data() + i * vocab, vocab, tokens.data()[i]);
+            });
+            return out;
+        },
+        "logits"_a, "tokens"_a, "threads"_a);
+}
+
+}  // namespace sterna::border
