@@ -43,7 +43,7 @@ struct LinearArgs {
 };
 
 enum class SourceKind : int {
-    kLevels,  // int8 [M][K]: code = level + offset, stored code = (level + zero) >> shift
+    kLevels,  // int8 [M][K]: code = level + offset, stored code = (level + level_offset) / level_step
     kBitnet,  // uint8 [M/4][K]: BitNet's checkpoint layout, row i*M/4 + r in bits 2i of row r
     kF32,  // float [M][K]
     kHalf,  // uint16 [M][K], bf16 or f16 bits as the format wants them
@@ -141,9 +141,10 @@ struct KernelTable {
     int rank;  // higher is preferred
     const FormatKernels* formats;
     int n_formats;
-    bool (*rowwise)(const RowwiseArgs&);  // false: a value was not finite
-    void (*rope)(const RopeArgs&);
-    void (*kv_store)(const KvStoreArgs&);
+    // false: a value was not finite
+    bool (*rowwise)(const RowwiseArgs&);
+    bool (*rope)(const RopeArgs&);
+    bool (*kv_store)(const KvStoreArgs&);
     void (*attention)(const AttentionArgs&);
     // Executes about `ops` int8 multiply-adds x 2 in registers; returns how many it really did.
     int64_t (*peak)(int64_t ops);

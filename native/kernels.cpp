@@ -23,26 +23,38 @@ constexpr sterna::FormatKernels kFormats[] = {
 #undef STERNA_FORMAT
 };
 
-// Sixteen independent accumulators keep the dot product's latency hidden.
+// Dot products of every pair of kU weights and kX activations, each into its own accumulator, as a
+// GEMM does it: enough chains to hide the latency, and no two products alike, or the compiler
+// would compute them once.
 int64_t peak(int64_t ops) {
-    constexpr int kChains = kLanes == 16 ? 16 : 8;
-    VI acc[kChains];
-    for (auto& a : acc) a = i_set1(0);
-    const int8_t bytes[4] = {1, 2, 3, 4};
-    VI u = i_set1(0x01020102);
-    const VI x = x_broadcast(bytes);
-    const int64_t per_round = int64_t{2} * 4 * kLanes * kChains;
-    const int64_t rounds = ops / per_round + 1;
-    for (int64_t i = 0; i < rounds; ++i) {
-        asm volatile("" ::: "memory");
-#pragma GCC unroll 16
-        for (int c = 0; c < kChains; ++c) acc[c] = dot(acc[c], u, x);
+    constexpr int kU = 4, kX = kLanes == 16 ? 4 : 2;
+    VI acc[kU][kX], u[kU], x[kX];
+    const int8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+#pragma GCC unroll 8
+    for (int j = 0; j < kX; ++j) x[j] = x_broadcast(bytes + j);
+#pragma GCC unroll 8
+    for (int i = 0; i < kU; ++i) {
+        u[i] = i_set1(0x01020102 << i);
+#pragma GCC unroll 8
+        for (int j = 0; j < kX; ++j) acc[i][j] = i_set1(0);
     }
-    VI sum = i_set1(0);
-    for (auto& a : acc) sum = i_add(sum, a);
+    const int64_t per_round = int64_t{2} * 4 * kLanes * kU * kX;
+    const int64_t rounds = ops / per_round + 1;
+    for (int64_t round = 0; round < rounds; ++round) {
+        asm volatile("" : "+m"(u));  // else a round's sum could be multiplied by their number
+#pragma GCC unroll 8
+        for (int i = 0; i < kU; ++i)
+#pragma GCC unroll 8
+            for (int j = 0; j < kX; ++j) acc[i][j] = dot(acc[i][j], u[i], x[j]);
+    }
     int32_t lanes[kLanes];
-    i_store(lanes, sum);
-    asm volatile("" ::"r"(lanes[0]) : "memory");
+#pragma GCC unroll 8
+    for (int i = 0; i < kU; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < kX; ++j) {
+            i_store(lanes, acc[i][j]);
+            asm volatile("" ::"m"(lanes));
+        }
     return rounds * per_round;
 }
 

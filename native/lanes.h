@@ -53,9 +53,9 @@ inline float l_reduce_max(F16x a) {
     return m;
 }
 
-// exp(x), error below 2 ulp; below -87 it is 0 (no denormals), above 88 it is exp(88).
+// exp(x), error below 2 ulp, NaN for NaN; below -87 it is 0 (no denormals), above 88 it is exp(88).
 inline VF f_exp(VF x) {
-    const VF clamped = f_max(f_min(x, f_set1(88.0f)), f_set1(-87.0f));
+    const VF clamped = f_max(f_set1(-87.0f), f_min(f_set1(88.0f), x));
     const VI n = i_round(f_mul(clamped, f_set1(1.44269504f)));
     const VF nf = f_from_i(n);
     // ln 2 in two parts: 0x1.62e4p-1 has 15 zero bits at its end, so n times it is exact.

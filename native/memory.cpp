@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -10,8 +12,14 @@ namespace sterna {
 HugeBuffer::HugeBuffer(size_t bytes) : size_(bytes) {
     constexpr size_t kHuge = size_t{2} << 20;
     if (bytes == 0) return;
+    if (bytes < kHuge) {  // malloc keeps small blocks warm; a mapping would fault in each page anew
+        mapping_ = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+        if (!mapping_) throw std::bad_alloc();
+        data_ = static_cast<uint8_t*>(std::memset(mapping_, 0, bytes));
+        return;
+    }
     // Room to move the start to a huge-page boundary; what lies before and after is never touched.
-    mapped_ = bytes + (bytes >= kHuge ? kHuge : 0);
+    mapped_ = bytes + kHuge;
     if (mapped_ < bytes) throw std::bad_alloc();
     mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -19,18 +27,19 @@ HugeBuffer::HugeBuffer(size_t bytes) : size_(bytes) {
         mapping_ = nullptr;
         throw std::bad_alloc();
     }
-    auto address = reinterpret_cast<uintptr_t>(mapping_);
-    if (bytes >= kHuge) {
-        address = (address + kHuge - 1) / kHuge * kHuge;
-#ifdef MADV_HUGEPAGE
-        madvise(reinterpret_cast<void*>(address), bytes, MADV_HUGEPAGE);  // a wish: failure is fine
-#endif
-    }
+    const auto address = (reinterpret_cast<uintptr_t>(mapping_) + kHuge - 1) / kHuge * kHuge;
     data_ = reinterpret_cast<uint8_t*>(address);
+#ifdef MADV_HUGEPAGE
+    madvise(data_, bytes, MADV_HUGEPAGE);  // a wish: failure is fine
+#endif
 }
 
 HugeBuffer::~HugeBuffer() {
-    if (mapping_) munmap(mapping_, mapped_);
+    if (mapped_) {
+        munmap(mapping_, mapped_);
+    } else {
+        std::free(mapping_);
+    }
 }
 
 HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept { *this = std::move(other); }

@@ -1,4 +1,5 @@
-// Anonymous memory in huge pages, zero until touched: weights, KV pages, activation buffers.
+// Zeroed memory: weights, KV pages, activation buffers. From 2 MiB on it is mapped, in huge pages where
+// the system has them, and takes no room until touched; below it comes from malloc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +9,7 @@ namespace sterna {
 class HugeBuffer {
   public:
     HugeBuffer() = default;
-    // Throws std::bad_alloc. Alignment is that of a page, or 2 MiB from that size on.
+    // Throws std::bad_alloc. Aligned to 64 bytes, or 2 MiB from that size on.
     explicit HugeBuffer(size_t bytes);
     ~HugeBuffer();
     HugeBuffer(HugeBuffer&& other) noexcept;

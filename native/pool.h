@@ -48,17 +48,10 @@ class Barrier {
     explicit Barrier(int parties, int64_t spin_ns = -1);
 
     void arrive_and_wait() {
-        arrive_and_wait([] {});
-    }
-
-    // The last thread to arrive runs `last()` before anyone leaves: the place to reset counters.
-    template <class F>
-    void arrive_and_wait(F&& last) {
         // The round is read before the flag: an abort after this load is seen by wait_past.
         const uint32_t round = round_.load();
         if (aborted_.load(std::memory_order_acquire)) throw BarrierAborted();
         if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-            last();
             remaining_.store(parties_, std::memory_order_relaxed);
             round_.advance();
             return;

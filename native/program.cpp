@@ -44,6 +44,10 @@ struct Program::Run {
     int64_t tokens, selected;
     std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
 
+    void report(size_t index) {
+        for (size_t seen = non_finite; index < seen;)
+            if (non_finite.compare_exchange_weak(seen, index)) break;
+    }
     int64_t rows(const Op& op) const { return op.selected ? selected : tokens; }
 };
 
@@ -90,9 +94,9 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     plan(batch, std::max(1, kRowsPerBlock * rope_.n_kv_heads / rope_.n_heads));
     if (n_counters_ != ops_.size() + 1) {
         n_counters_ = ops_.size() + 1;
-        counters_ = std::make_unique<std::atomic<int64_t>[]>(n_counters_);
+        counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
     }
-    for (size_t i = 0; i < n_counters_; ++i) counters_[i].store(0, std::memory_order_relaxed);
+    for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
     const auto scratch = static_cast<size_t>(attention_scratch(rope_.head_dim) + 16);
     if (scratch_.size() < scratch * pool.size()) scratch_.resize(scratch * pool.size());
 
@@ -101,7 +105,7 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
         // The rotations' angles: needed some operations later, so the first barrier is enough.
-        for (int64_t n; (n = counters_[ops_.size()].fetch_add(1)) < run.tokens;) angles(n);
+        for (int64_t n; (n = counters_[ops_.size()].next()) < run.tokens;) angles(n);
         for (size_t i = 0; i < ops_.size(); ++i) {
             if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker);
             barrier.arrive_and_wait();
@@ -125,8 +129,7 @@ int64_t Program::units_per_chunk(const Op& op, const Run& run) const {
 
 void Program::step(const Op& op, size_t index, Run& run, int worker) {
     const int64_t total = units(op, run), chunk = units_per_chunk(op, run);
-    for (int64_t begin; (begin = counters_[index].fetch_add(chunk)) < total;) {
-        const int64_t end = std::min(total, begin + chunk);
+    for (int64_t begin, end; counters_[index].next_range(total, chunk, begin, end);) {
         if (op.kind == OpKind::kLinear) {
             linear(op, run, begin, end);
             continue;
@@ -146,7 +149,7 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                     rowwise(op, index, run, i);
                     break;
                 case OpKind::kRope:
-                    rope_and_store(op, run, i);
+                    rope_and_store(op, index, run, i);
                     break;
                 case OpKind::kAttention:
                     attend(op, run, i, worker);
@@ -198,8 +201,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n) const {
     if (run.kernels.rowwise(a)) return;
     *a.x_scale = 0;
     *a.x_sum = 0;
-    for (size_t seen = run.non_finite; index < seen;)
-        if (run.non_finite.compare_exchange_weak(seen, index)) break;
+    run.report(index);
 }
 
 void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end) const {
@@ -226,7 +228,7 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end) c
     run.kernels.formats[w.format].linear(a);
 }
 
-void Program::rope_and_store(const Op& op, const Run& run, int64_t n) const {
+void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
     const auto at = static_cast<size_t>(n);
     const int half = rope_.head_dim / 2;
     float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
@@ -236,7 +238,7 @@ void Program::rope_and_store(const Op& op, const Run& run, int64_t n) const {
                             rope_.n_heads + rope_.n_kv_heads,
                             rope_.head_dim,
                             rope_.interleaved};
-    run.kernels.rope(rotation);
+    bool finite = run.kernels.rope(rotation);
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
     const int64_t page = span.pages[position / kPagePositions];
@@ -249,7 +251,8 @@ void Program::rope_and_store(const Op& op, const Run& run, int64_t n) const {
                             rope_.n_kv_heads,
                             rope_.head_dim,
                             run.cache.f16};
-    run.kernels.kv_store(store);
+    finite = run.kernels.kv_store(store) && finite;
+    if (!finite) run.report(index);
 }
 
 void Program::attend(const Op& op, const Run& run, int64_t index, int worker) const {

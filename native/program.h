@@ -111,7 +111,7 @@ class Program {
     void embed(const Op& op, const Run& run, int64_t n) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n) const;
     void linear(const Op& op, const Run& run, int64_t begin, int64_t end) const;
-    void rope_and_store(const Op& op, const Run& run, int64_t n) const;
+    void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker) const;
     void angles(int64_t n);
     int64_t units(const Op& op, const Run& run) const;
@@ -125,7 +125,7 @@ class Program {
     std::vector<Op> ops_;
     std::vector<Buffer> buffers_;
     std::vector<Weight> weights_;
-    std::unique_ptr<std::atomic<int64_t>[]> counters_;  // next unit of every op
+    std::unique_ptr<ChunkCounter[]> counters_;  // next unit of every op
     size_t n_counters_ = 0;
     int64_t capacity_ = 0;  // tokens that the buffers hold
     std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]

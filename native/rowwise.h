@@ -6,7 +6,7 @@
 namespace {
 
 inline VF relu2_up(VF g, VF up) {
-    const VF r = f_max(g, f_set1(0.0f));
+    const VF r = f_max(f_set1(0.0f), g);  // in this order a NaN stays one
     return f_mul(f_mul(r, r), up);
 }
 inline VF silu_up(VF g, VF up) {
@@ -118,7 +118,8 @@ bool rowwise(const sterna::RowwiseArgs& a) {
     return true;
 }
 
-void rope(const sterna::RopeArgs& a) {
+// False: a rotated value is not finite.
+bool rope(const sterna::RopeArgs& a) {
     const int half = a.head_dim / 2, stride = a.interleaved ? 2 : 1, far = a.interleaved ? 1 : half;
     for (int h = 0; h < a.n_heads; ++h) {
         float* x = a.x + static_cast<int64_t>(h) * a.head_dim;
@@ -129,9 +130,11 @@ void rope(const sterna::RopeArgs& a) {
             *q = v * c + u * s;
         }
     }
+    return absmax_bits(a.x, static_cast<int64_t>(a.n_heads) * a.head_dim) < 0x7F800000;
 }
 
-void kv_store(const sterna::KvStoreArgs& a) {
+// False: a key or value is not finite, or not in f16.
+bool kv_store(const sterna::KvStoreArgs& a) {
     constexpr int P = sterna::kPagePositions;
     const int64_t hd = a.head_dim, block = a.position_in_page / 16, lane = a.position_in_page % 16;
     const int64_t element = a.f16 ? 2 : 4;
@@ -154,6 +157,10 @@ void kv_store(const sterna::KvStoreArgs& a) {
             }
         }
     }
+    // 65520 and above round to infinity in f16.
+    const int32_t limit = a.f16 ? 0x477FF000 : 0x7F800000;
+    const int64_t width = a.n_kv_heads * hd;
+    return absmax_bits(a.k, width) < limit && absmax_bits(a.v, width) < limit;
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ def test_known_answers(tmp_path: Path) -> None:
         "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n Hi <|im_end|>\n"
         "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     )
-    # reference/formats.md: BOS, "{Role}: {content.strip()}<|eot_id|>" a turn, "Assistant: "
+    # BitNet's own template: BOS, "{Role}: {content.strip()}<|eot_id|>" a turn, "Assistant: "
     assert _render(tmp_path, BITNET, [USER, BOT], add_generation_prompt=False) == (
         "<s>User: Hello<|eot_id|>Assistant: Hi<|eot_id|>"
     )
@@ -352,5 +352,5 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_jinja_is_recent_enough() -> None:
-    # 3.1.6 closed the last known ways out of the sandbox (reference/robustness.md).
+    # 3.1.6 closed the last known ways out of the sandbox.
     assert tuple(map(int, jinja2.__version__.split(".")[:3])) >= (3, 1, 6)

@@ -115,7 +115,7 @@ def test_against_the_definition(name: str) -> None:
     rng = np.random.default_rng(1)
     packed, x = weights(name, 70, 130, "random", rng), activations(9, 130, "random", rng)
     exact = x.astype(np.float64)
-    if name in LEVELS:  # reference: formats.md §1, ActQuant
+    if name in LEVELS:  # as BitNet's ActQuant does
         s = np.float32(127) / np.maximum(np.abs(x).max(1, keepdims=True), np.float32(1e-5))
         exact = np.rint(x * s).astype(np.float64) / s
     expected = exact @ ops.dequantize(packed).astype(np.float64).T

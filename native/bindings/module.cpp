@@ -1,5 +1,7 @@
 // The module: the machine, its kernel units, and what it measures.
 #include <chrono>
+#include <map>
+#include <mutex>
 
 #include "bindings/common.h"
 #include "cpu.h"
@@ -9,12 +11,17 @@
 namespace sterna::border {
 
 // How often each unit was chosen: units give the same bits, so only this shows which one ran.
-static std::atomic<int64_t> kernel_calls[64];
+static std::atomic<int64_t>& calls_of(const KernelTable* table) {
+    static std::map<const KernelTable*, std::atomic<int64_t>> calls;
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    return calls[table];
+}
 
 const KernelTable& table(const std::string& isa) {
     const auto* t = find_table(isa);
     require(t, "isa: must be the name of a runnable unit");
-    ++kernel_calls[t->rank];
+    ++calls_of(t);
     return *t;
 }
 
@@ -73,7 +80,7 @@ void bind_machine(nb::module_& m) {
     });
     m.def("kernel_calls", [] {
         nb::dict calls;
-        for (const auto* t : all_tables()) calls[t->isa] = kernel_calls[t->rank].load();
+        for (const auto* t : all_tables()) calls[t->isa] = calls_of(t).load();
         return calls;
     });
     m.def("default_threads", &default_threads);

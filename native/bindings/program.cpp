@@ -14,25 +14,40 @@ namespace {
 struct PyProgram {
     Program program;
     std::vector<nb::object> keep;  // the arrays behind the weights
-    int n_buffers = 0, n_weights = 0;
     std::vector<Weight> weights;
+    std::vector<int64_t> widths;  // of the buffers, padded
+    int layers = 0;               // that the operations name
     int64_t vocab = 0;
     std::mutex mutex;  // one run at a time: the buffers are shared
 
     explicit PyProgram(Program::Rope rope) : program(std::move(rope)) {}
 };
 
-int checked(int index, int count, const char* what) {
-    require(index >= 0 && index < count, what);
-    return index;
+// Padded width of a buffer that exists.
+int64_t width_of(const PyProgram& p, int buffer) {
+    require(buffer >= 0 && buffer < static_cast<int>(p.widths.size()), "buffer: no such buffer");
+    return p.widths[static_cast<size_t>(buffer)];
+}
+
+const Weight& weight_of(const PyProgram& p, int weight) {
+    require(weight >= 0 && weight < static_cast<int>(p.weights.size()), "weight: no such weight");
+    return p.weights[static_cast<size_t>(weight)];
+}
+
+void use_layer(PyProgram& p, int layer) {
+    require(layer >= 0, "layer: must not be negative");
+    p.layers = std::max(p.layers, layer + 1);
 }
 
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, bool quantize, bool selected) {
     Op op{OpKind::kRowwise, name};
-    op.src = checked(src, p.n_buffers, "src: no such buffer");
-    op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+    require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
+                up_offset + width <= width_of(p, src),
+            "rowwise: the buffers are too narrow");
+    op.src = src;
+    op.dst = dst;
     op.width = width;
     op.up_offset = up_offset;
     require(glu.empty() || glu == "relu2" || glu == "silu", "glu: must be relu2, silu or empty");
@@ -81,8 +96,10 @@ Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                   const std::string& isa, int threads) {
     const auto batch = make_batch(p, cache, tokens, sequences);
     const auto& rope = p.program.rope();
-    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.head_dim,
+    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.head_dim &&
+                cache.layers >= p.layers,
             "cache: does not fit the program");
+    require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");
     size_t rows = 0;
     for (const auto& s : batch.spans) rows += static_cast<size_t>(s.logits);
     const auto& kernels = table(isa);
@@ -99,6 +116,7 @@ Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
 }
 
 std::vector<float> inverse_frequencies(double theta, int dim) {
+    const FpEnvScope environment;
     std::vector<float> f;
     for (int i = 0; i < dim / 2; ++i)
         f.push_back(static_cast<float>(math::pow_d(theta, -2.0 * i / dim)));
@@ -138,7 +156,7 @@ void bind_program(nb::module_& m) {
             "buffer",
             [](PyProgram& p, int64_t width) {
                 require(width >= 1, "width: must be at least 1");
-                ++p.n_buffers;
+                p.widths.push_back((width + kPad - 1) / kPad * kPad);
                 return p.program.add_buffer(width);
             },
             "width"_a)
@@ -148,7 +166,6 @@ void bind_program(nb::module_& m) {
                 const auto& w = nb::cast<const PyWeight&>(weight).weight;
                 p.keep.push_back(weight);
                 p.weights.push_back(w);
-                ++p.n_weights;
                 return p.program.add_weight(w);
             },
             "weight"_a)
@@ -156,9 +173,10 @@ void bind_program(nb::module_& m) {
             "embed",
             [](PyProgram& p, int weight, int dst) {
                 Op op{OpKind::kEmbed, "embed_tokens"};
-                op.weight = checked(weight, p.n_weights, "weight: no such weight");
-                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
-                p.vocab = p.weights[static_cast<size_t>(weight)].M;
+                require(weight_of(p, weight).K <= width_of(p, dst), "embed: dst is too narrow");
+                op.weight = weight;
+                op.dst = dst;
+                p.vocab = weight_of(p, weight).M;
                 p.program.add_op(std::move(op));
             },
             "weight"_a, "dst"_a)
@@ -166,8 +184,9 @@ void bind_program(nb::module_& m) {
             "select",
             [](PyProgram& p, int src, int dst) {
                 Op op{OpKind::kSelect, "select"};
-                op.src = checked(src, p.n_buffers, "src: no such buffer");
-                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+                require(width_of(p, src) == width_of(p, dst), "select: the widths differ");
+                op.src = src;
+                op.dst = dst;
                 op.selected = true;
                 p.program.add_op(std::move(op));
             },
@@ -180,10 +199,14 @@ void bind_program(nb::module_& m) {
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
                bool selected) {
                 Op op{OpKind::kLinear, name};
-                op.weight = checked(weight, p.n_weights, "weight: no such weight");
-                op.src = checked(src, p.n_buffers, "src: no such buffer");
-                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
-                require(residual < p.n_buffers, "residual: no such buffer");
+                const auto& w = weight_of(p, weight);
+                require(w.padded_k <= width_of(p, src) && w.tiles * kTileRows <= width_of(p, dst),
+                        "linear: the buffers are too narrow");
+                require(residual == -1 || width_of(p, residual) == width_of(p, dst),
+                        "linear: the residual's width differs");
+                op.weight = weight;
+                op.src = src;
+                op.dst = dst;
                 op.residual = residual;
                 op.selected = selected;
                 p.program.add_op(std::move(op));
@@ -192,8 +215,12 @@ void bind_program(nb::module_& m) {
         .def(
             "rope",
             [](PyProgram& p, int qkv, int layer) {
-                Op op{OpKind::kRope, "rope"};
-                op.src = checked(qkv, p.n_buffers, "qkv: no such buffer");
+                Op op{OpKind::kRope, "model.layers." + std::to_string(layer) + ".self_attn"};
+                const auto& r = p.program.rope();
+                require((r.n_heads + 2 * r.n_kv_heads) * r.head_dim <= width_of(p, qkv),
+                        "rope: qkv is too narrow");
+                use_layer(p, layer);
+                op.src = qkv;
                 op.layer = layer;
                 p.program.add_op(std::move(op));
             },
@@ -202,8 +229,12 @@ void bind_program(nb::module_& m) {
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer) {
                 Op op{OpKind::kAttention, "attention"};
-                op.src = checked(qkv, p.n_buffers, "qkv: no such buffer");
-                op.dst = checked(dst, p.n_buffers, "dst: no such buffer");
+                const auto& r = p.program.rope();
+                require(r.n_heads * r.head_dim <= std::min(width_of(p, qkv), width_of(p, dst)),
+                        "attention: the buffers are too narrow");
+                use_layer(p, layer);
+                op.src = qkv;
+                op.dst = dst;
                 op.layer = layer;
                 p.program.add_op(std::move(op));
             },

@@ -69,10 +69,6 @@ inline VI i_sub(VI a, VI b) {
     STERNA_LANES(
         VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) - static_cast<uint32_t>(b.v[i])));
 }
-inline VI i_mul(VI a, VI b) {
-    STERNA_LANES(
-        VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) * static_cast<uint32_t>(b.v[i])));
-}
 inline VI i_max(VI a, VI b) { STERNA_LANES(VI, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 inline VI i_and(VI a, VI b) { STERNA_LANES(VI, a.v[i] & b.v[i]); }
 template <int n>

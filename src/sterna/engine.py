@@ -110,6 +110,8 @@ class Engine:
         Returns float32 [logits wanted, vocab] for each. Raises RequestError where a sequence grows
         over the context or the pool, NonFiniteError naming layer and operation.
         """
+        if len({id(sequence) for sequence, _, _ in batch}) < len(batch):
+            raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
         for sequence, tokens, _ in batch:
             self._grow(sequence, len(tokens))
         flat = np.fromiter((t for _, tokens, _ in batch for t in tokens), np.int32)

@@ -61,7 +61,7 @@ class _Op:
 
 @dataclass
 class Graph:
-    """A model being written down. `head_bytes` and `layer_bytes` count what one token reads."""
+    """A model being written down."""
 
     rope: Rope
     ops: list[_Op] = field(default_factory=list)
@@ -148,7 +148,9 @@ class Graph:
                 out.buffer = program.buffer(out.width)  # the runner returns the last buffer made
             elif in_place is not None and in_place.last_use == i and in_place.width == out.width:
                 out.buffer = in_place.buffer
-                in_place.buffer, in_place.last_use = out.buffer, -1
+                in_place.last_use = -1  # the buffer lives on as the output's
+            elif op.kind == "rope":
+                raise AssertionError("rope rotates in place: qkv must not be read again after it")
             else:
                 padded = -(-out.width // PAD) * PAD
                 spare = free.get(padded)

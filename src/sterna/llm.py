@@ -141,7 +141,8 @@ class LLM:
         return self.engine.context
 
     def info(self) -> dict[str, Any]:
-        """What runs: model, architecture, isa, threads, format, head, context, sizes in bytes."""
+        """What runs: model, architecture, isa, threads, format, head, context, n_params,
+        bytes_per_token (weights and scales that a decode step reads)."""
         m = self.engine.model
         return {
             "model": self.name,

@@ -19,7 +19,7 @@ __all__ = ["Detokenizer", "Tokenizer"]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_CONFIG_BYTES = 16 << 20
-MAX_VOCAB = 2_000_000  # reference/robustness.md
+MAX_VOCAB = 2_000_000  # far above any published vocabulary
 _REPLACEMENT = "\ufffd"
 
 
@@ -199,7 +199,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTES = _byte_alphabet()
-_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")  # strictly: "<0x-1>" is text (robustness.md)
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")  # strictly: "<0x-1>" is text
 
 
 @dataclass(frozen=True)

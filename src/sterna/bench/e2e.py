@@ -77,7 +77,7 @@ def _open(model: str, format: str | None, head: str | None) -> models.Model:
         return random_model(
             model.removeprefix("random:"), format=format or "i2", head=head or "bf16"
         )
-    return models.load(BUILT_IN.get(model, model), format=format, head=head)
+    return models.load(BUILT_IN.get(model, model), format=format, head=head, cached=False)
 
 
 def _prompt(engine: Engine, n: int) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2.runtime import LoopContext
 
-MAX_CHARS = 4 << 20  # of the output and of any value (robustness.md); an item of a list counts as 8
+MAX_CHARS = 4 << 20  # of the output and of any value; an item of a list counts as 8
 MAX_SOURCE_CHARS = 128 << 10  # the largest public ones have about 30 thousand
 MAX_CREATED = 32 * MAX_CHARS  # over all values of one rendering: what may be alive at once
 MAX_PRODUCT = 16 * MAX_CHARS  # of the sizes of a call's arguments

@@ -22,8 +22,8 @@ from sterna.checkpoints.jsonfile import json_kind, parse_json
 from sterna.errors import ModelFormatError, RequestError
 
 LENGTH_BYTES = 8
-ALIGNMENT = 64  # bytes: a line of the tile layout (DESIGN §3, §6)
-# Limits of reference/robustness.md
+ALIGNMENT = 64  # bytes: a line of the tile layout
+# Limits far above any published checkpoint
 MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 1_000_000
 MAX_DIMS = 4

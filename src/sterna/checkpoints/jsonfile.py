@@ -13,7 +13,7 @@ import numpy as np
 from sterna.checkpoints.files import read_file
 from sterna.errors import ModelFormatError
 
-MAX_DEPTH = 64  # reference/robustness.md
+MAX_DEPTH = 64  # far above any real file, far below the interpreter's own limit
 MAX_BYTES = 100_000_000  # as a safetensors header
 MAX_INT_DIGITS = 64  # tokenizer_config.json holds 31 digits (int(1e30)); int() is quadratic in them
 _SCAN_BYTES = 1 << 20  # the depth scan's arrays stay small whatever the size of the file

@@ -1,4 +1,4 @@
-"""The packed directory: a model in Sterna's tile layout, ready to run as it is read (DESIGN §6).
+"""The packed directory: a model in Sterna's tile layout, ready to run as it is read.
 
 A folder in the Hugging Face layout. Each linear layer is `<name>.codes` (uint8 [tiles, bytes]) and
 `<name>.scale` (f32, [] or [M]); every other tensor is f32. config.json says what they are:

@@ -12,7 +12,7 @@ import click
 
 from sterna.cli.options import console, json_option, print_json, status
 
-BANDWIDTH_BYTES = 1 << 30  # DESIGN: best of five reads of 1 GiB
+BANDWIDTH_BYTES = 1 << 30  # as in bench: best of five reads of 1 GiB
 _CPUS = Path("/sys/devices/system/cpu")
 
 

@@ -29,7 +29,8 @@ class PackedWeight:
     """A matrix W [M, K] in a format's tiles.
 
     codes: uint8 [ceil(M / 64), tile_bytes]; scale: float32, shape () (one for all) or (M,) (one a
-    row); a row's value is level * unit * scale. Float formats have the scale 1.
+    row). A weight is level * scale for i2 and i8, level / 4 * scale for i2p. Float formats have
+    the scale 1.
     """
 
     format: str
@@ -58,7 +59,7 @@ class PackedWeight:
 
 @dataclass(frozen=True)
 class Format:
-    """A weight format. See DESIGN in docs/architecture.md for the words.
+    """A weight format. See docs/architecture.md for the words.
 
     An integer format stores code = (level + offset) / step, and computes
     t = 2 * sum(code * x) - z2 * sum(x), so that level = (2 * code - z2) / (2 / step), and

@@ -16,7 +16,12 @@ from typing import Any
 from sterna.checkpoints import cache
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed import read_packed, write_packed
-from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.errors import (
+    ModelFormatError,
+    NonFiniteError,
+    RequestError,
+    UnsupportedModelError,
+)
 from sterna.graph import Graph
 from sterna.models.config import TransformerConfig
 from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
@@ -106,13 +111,21 @@ def load(
     folder = Path(path)
     checkpoint = Checkpoint.open(folder)
     if checkpoint.is_packed:
-        return _load_packed(folder, folder)
-    key = cache.cache_key(folder, format, head)
+        model = _load_packed(folder, folder)
+        for option, asked, has in (("format", format, model.format), ("head", head, model.head)):
+            if asked not in (None, has):
+                raise RequestError(
+                    f"{option}: {folder} is packed as {has}, but {asked} is asked for; "
+                    "load the checkpoint that it was made from"
+                )
+        return model
+    cached = cached and cache.cache_dir() is not None
+    key = cache.cache_key(folder, format, head) if cached else ""
     hit = cache.lookup(key) if cached else None
     if hit is not None:
         try:
             return _load_packed(hit, folder)
-        except ModelFormatError:  # damaged, or from another version: make it again
+        except (ModelFormatError, NonFiniteError):  # damaged, or of another version: make it again
             cache.discard(key)
     masters = _has_masters(checkpoint)
     model = from_weights(
@@ -123,7 +136,7 @@ def load(
         ),
     )
     model.path = folder
-    if cached and cache.cache_dir() is not None:
+    if cached:
         model.store = cache.store_behind(key, lambda dst: save(model, dst))
     return model
 
