@@ -294,7 +294,9 @@ def save_checkpoint(model: Nano, path: Path) -> None:
         },
     }
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    generation = {"bos_token_id": 0, "eos_token_id": 0, "do_sample": False}
+    # Greedy decoding of so small a model repeats itself; these suit it.
+    sampling = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.1}
+    generation = {"bos_token_id": 0, "eos_token_id": 0, "do_sample": True, **sampling}
     (path / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     special = {"bos_token": END, "eos_token": END, "clean_up_tokenization_spaces": False}
     (path / "tokenizer_config.json").write_text(json.dumps(special, indent=2) + "\n")
