@@ -1,0 +1,48 @@
+"""Rotary embedding: interleaved pairs are half-split ones with the rows in another order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sterna import ops
+from sterna._native import KvCache, inverse_frequencies
+from sterna.graph import Graph, Rope
+
+WIDTH, HEADS, KV_HEADS, DIM, VOCAB = 64, 4, 2, 16, 64
+
+
+def logits(interleaved: bool, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """float32 [n, vocab] of one attention layer over a fixed prompt; other weights are fixed."""
+    rng = np.random.default_rng(1)
+    table = ops.pack(rng.standard_normal((VOCAB, WIDTH)).astype(np.float32), format="f32")
+    v = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32)
+    frequencies = tuple(inverse_frequencies(100.0, DIM))
+    g = Graph(Rope(HEADS, KV_HEADS, DIM, frequencies, interleaved))
+    x = g.embed(table)
+    qkv = ops.pack(np.concatenate([q, k, v]), format="f32")
+    h = g.attention(g.linear(x, qkv, "qkv"), 0)
+    g.linear(g.select(h), table, "lm_head")
+    program = g.compile()
+    tokens = np.arange(20, dtype=np.int32)
+    cache = KvCache(1, KV_HEADS, DIM, 1, False)
+    pages = np.zeros(1, np.int32)
+    return program.run(cache, tokens, [(0, 20, 20, pages)], "scalar", 1)
+
+
+def test_interleaved_is_a_permutation() -> None:
+    """Row 2i of an interleaved head is row i of a half-split one, row 2i + 1 is row i + dim / 2."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((HEADS * DIM, WIDTH)).astype(np.float32) * 0.2
+    k = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32) * 0.2
+
+    def interleave(w: np.ndarray) -> np.ndarray:
+        halves = w.reshape(-1, 2, DIM // 2, WIDTH)
+        return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(w.shape))
+
+    split = logits(False, q, k)
+    # Scores add the same products in another order: each of DIM sums may round once more.
+    tolerance = DIM * np.finfo(np.float32).eps * np.abs(split).max() * 8
+    np.testing.assert_allclose(
+        logits(True, interleave(q), interleave(k)), split, rtol=0, atol=tolerance
+    )
+    assert np.abs(logits(True, q, k) - split).max() > 100 * tolerance
