@@ -180,7 +180,8 @@ def test_ctrl_c_is_130() -> None:
 # ------------------------------------------------------------------------------ real processes
 
 DRIVER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell ran us with "&"
 sys.path[:0] = {paths!r}
 import sterna.llm, test_cli
 class Slow(test_cli.FakeLLM):

@@ -79,20 +79,16 @@ class Graph:
         return self._add("embed", "embed_tokens", [], table.K, weight=table)
 
     def norm(self, x: Value, weight: F32, eps: float, name: str) -> Value:
-        """RMSNorm(x) * weight."""
+        """RMSNorm(x) * weight; one pass with the glu that made x, if nothing else follows it."""
+        op = x.op
+        if op is not None and op is self.ops[-1] and op.glu and op.norm is None:
+            op.name, op.norm, op.eps = name, weight, eps
+            return x
         return self._add("rowwise", name, [x], x.width, norm=weight, eps=eps)
 
     def glu(self, gate_up: Value, activation: str, name: str) -> Value:
         """act(gate) * up of a row [gate | up]; activation: "relu2" or "silu"."""
         return self._add("rowwise", name, [gate_up], gate_up.width // 2, glu=activation)
-
-    def glu_norm(
-        self, gate_up: Value, activation: str, weight: F32, eps: float, name: str
-    ) -> Value:
-        """RMSNorm(act(gate) * up) * weight, in one pass."""
-        return self._add(
-            "rowwise", name, [gate_up], gate_up.width // 2, glu=activation, norm=weight, eps=eps
-        )
 
     def linear(
         self, x: Value, weight: PackedWeight, name: str, residual: Value | None = None

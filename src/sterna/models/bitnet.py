@@ -2,14 +2,15 @@
 
     x = x + o(norm(attention(rope(q, k), v)));   x = x + down(norm(relu(gate)^2 * up))
 
-Each half reads RMSNorm(x); the head is tied. arXiv 2504.12285.
+Each half reads RMSNorm(x). arXiv 2504.12285.
 """
 
 from __future__ import annotations
 
 from sterna.graph import Graph, Value
+from sterna.models import layers
 from sterna.models.config import TransformerConfig
-from sterna.models.weights import Linear, WeightSource
+from sterna.models.weights import WeightSource
 
 ARCHITECTURES = ("BitNetForCausalLM",)
 ACTIVATION = "relu2"
@@ -18,37 +19,15 @@ TERNARY = True  # float tensors of linear layers are masters, to be ternarised
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    d, ff, eps = c.hidden_size, c.intermediate_size, c.rms_norm_eps
-    q_width, kv_width = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
-    table = w.table("model.embed_tokens", c.vocab_size, d)
-    x = g.embed(table)
+    x, table = layers.embedding(g, c, w)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        a, m = f"{p}.self_attn", f"{p}.mlp"
-        h = g.norm(x, w.vector(f"{p}.input_layernorm.weight", d), eps, f"{p}.input_layernorm")
-        qkv = w.matrix(
-            f"{a}.qkv_proj",
-            [Linear(f"{a}.q_proj", q_width, d), Linear(f"{a}.k_proj", kv_width, d),
-             Linear(f"{a}.v_proj", kv_width, d)],
-        )  # fmt: skip
-        h = g.attention(g.linear(h, qkv, f"{a}.qkv_proj"), i)
-        h = g.norm(h, w.vector(f"{a}.attn_sub_norm.weight", q_width), eps, f"{a}.attn_sub_norm")
-        o = w.matrix(f"{a}.o_proj", [Linear(f"{a}.o_proj", d, q_width)])
-        x = g.linear(h, o, f"{a}.o_proj", residual=x)
-        post = w.vector(f"{p}.post_attention_layernorm.weight", d)
-        h = g.norm(x, post, eps, f"{p}.post_attention_layernorm")
-        gate_up = w.matrix(
-            f"{m}.gate_up_proj", [Linear(f"{m}.gate_proj", ff, d), Linear(f"{m}.up_proj", ff, d)]
-        )
-        sub_norm = w.vector(f"{m}.ffn_sub_norm.weight", ff)
-        h = g.glu_norm(
-            g.linear(h, gate_up, f"{m}.gate_up_proj"),
-            ACTIVATION,
-            sub_norm,
-            eps,
-            f"{m}.ffn_sub_norm",
-        )
-        down = w.matrix(f"{m}.down_proj", [Linear(f"{m}.down_proj", d, ff)])
-        x = g.linear(h, down, f"{m}.down_proj", residual=x)
-    x = g.norm(g.select(x), w.vector("model.norm.weight", d), eps, "model.norm")
-    return g.linear(x, table if c.tied else w.table("lm_head", c.vocab_size, d), "lm_head")
+        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        h = layers.attention(g, c, w, h, i, f"{p}.self_attn")
+        h = layers.norm(g, c, w, h, f"{p}.self_attn.attn_sub_norm")
+        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj")
+        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
+        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
+        h = layers.norm(g, c, w, h, f"{p}.mlp.ffn_sub_norm")
+        x = layers.output(g, w, h, x, f"{p}.mlp.down_proj")
+    return layers.head(g, c, w, x, table)
