@@ -111,7 +111,10 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
             barrier.arrive_and_wait();
         }
     });
-    if (run.non_finite < ops_.size()) throw std::domain_error(ops_[run.non_finite].name);
+    if (run.non_finite < ops_.size()) {
+        capacity_ = 0;  // padding may hold NaN now: the next run starts from fresh, zeroed buffers
+        throw std::domain_error(ops_[run.non_finite].name);
+    }
     return buffers_.back().row(0);
 }
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -305,3 +307,14 @@ def test_other_architectures(name: str, checkpoint: Callable[[str], Path]) -> No
     other = LLM(checkpoint(name), threads=2)
     done = other.generate(PROMPT, max_tokens=12, temperature=0, ignore_eos=True)
     assert list(done.tokens) == steps(other, 12, lambda logits, _: logits.argmax())
+
+
+def test_threads_sharing_one_llm_get_their_own_answers(checkpoint: Callable[[str], Path]) -> None:
+    """`generate` returns the completion that its own run filled, whoever started last."""
+    llm = LLM(checkpoint("bitnet-multiply"), threads=2)
+    prompts = [[i + 1, i + 2, i + 3] for i in range(8)]
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    alone = [llm.generate(p, **options).tokens for p in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda p: llm.generate(p, **options).tokens, prompts * 4))
+    assert together == alone * 4

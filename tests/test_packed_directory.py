@@ -30,6 +30,8 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
     if layout.z2 == 2:
         codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
+    if not layout.integer:
+        codes &= 0xBF  # clears an exponent bit of every float: none is infinite or NaN
     scale = rng.random(M if row else ()) if row else rng.random()
     return PackedWeight(name, M, K, codes, np.asarray(scale, np.float32))
 

@@ -1,4 +1,7 @@
 // Programs, the KV cache and the sampler as Python sees them.
+#include <unistd.h>
+
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -18,7 +21,19 @@ struct PyProgram {
     std::vector<int64_t> widths;  // of the buffers, padded
     int layers = 0;               // that the operations name
     int64_t vocab = 0;
-    std::mutex mutex;  // one run at a time: the buffers are shared
+    std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
+    pid_t owner = getpid();
+
+    // One run at a time: the buffers are shared. A child made by fork() while another thread ran
+    // would find the lock taken for ever, so it makes a new one; the run it interrupted is not its.
+    std::mutex& lock() {
+        if (owner != getpid()) {
+            (void)mutex.release();  // a locked mutex must not be destroyed
+            mutex = std::make_unique<std::mutex>();
+            owner = getpid();
+        }
+        return *mutex;
+    }
 
     explicit PyProgram(Program::Rope rope) : program(std::move(rope)) {}
 };
@@ -105,8 +120,9 @@ Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     const auto& kernels = table(isa);
     Pool& workers = pool(threads);
     auto out = make_array<float, 2>({rows, static_cast<size_t>(p.vocab)});
+    std::mutex& mutex = p.lock();  // under the GIL
     nb::gil_scoped_release release;
-    const std::lock_guard lock(p.mutex);
+    const std::lock_guard guard(mutex);
     const Batch native{{tokens.data(), tokens.shape(0)}, batch.spans};
     const float* logits = p.program.run(native, cache, kernels, workers);
     for (size_t r = 0; r < rows; ++r)

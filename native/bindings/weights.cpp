@@ -177,19 +177,28 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa, 
 }
 
 // Whether any value has all exponent bits set (infinite or NaN).
-bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32_t exponent) {
+bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32_t exponent,
+                    int threads) {
+    require(a.itemsize() == 2 || a.itemsize() == 4, "a: must have 2- or 4-byte elements");
+    Pool& p = pool(threads);
+    const void* data = a.data();
+    const bool half = a.itemsize() == 2;
+    std::atomic<bool> found{false};
+    const auto scan = [&](auto* values, auto mask, int64_t begin, int64_t end) {
+        bool bad = false;
+        for (int64_t i = begin; i < end; ++i) bad |= (values[i] & mask) == mask;
+        if (bad) found = true;
+    };
+    const auto size = static_cast<int64_t>(a.size());
     nb::gil_scoped_release release;
-    bool bad = false;
-    if (a.itemsize() == 2) {
-        const auto* p = static_cast<const uint16_t*>(a.data());
-        const auto mask = static_cast<uint16_t>(exponent);
-        for (size_t i = 0; i < a.size(); ++i) bad |= (p[i] & mask) == mask;
-    } else {
-        require(a.itemsize() == 4, "a: must have 2- or 4-byte elements");
-        const auto* p = static_cast<const uint32_t*>(a.data());
-        for (size_t i = 0; i < a.size(); ++i) bad |= (p[i] & exponent) == exponent;
-    }
-    return bad;
+    parallel(p, size, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
+        if (half) {
+            scan(static_cast<const uint16_t*>(data), static_cast<uint16_t>(exponent), begin, end);
+        } else {
+            scan(static_cast<const uint32_t*>(data), exponent, begin, end);
+        }
+    });
+    return found;
 }
 
 }  // namespace
@@ -206,7 +215,7 @@ void bind_weights(nb::module_& m) {
     m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "z2"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
     m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a);
-    m.def("has_non_finite", &has_non_finite, "a"_a, "exponent"_a);
+    m.def("has_non_finite", &has_non_finite, "a"_a, "exponent"_a, "threads"_a);
     nb::class_<PyWeight>(m, "Weight")
         .def(
             "__init__",

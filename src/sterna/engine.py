@@ -6,6 +6,7 @@ the logits that were asked for. Which sequences share a step cannot change a bit
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -69,9 +70,16 @@ class Engine:
         self.context = context or limit
         c = model.config
         pages = -(-self.context // PAGE) * SLOTS
-        self._cache = _native.KvCache(
-            c.n_layers, c.n_kv_heads, c.head_dim, pages, kv_dtype == "f16"
-        )
+        try:
+            self._cache = _native.KvCache(
+                c.n_layers, c.n_kv_heads, c.head_dim, pages, kv_dtype == "f16"
+            )
+        except MemoryError:
+            raise RequestError(
+                f"KV cache: address space for {SLOTS} sequences of {self.context} positions is "
+                "needed, but the system refuses it; lower the context"
+            ) from None
+        self._lock = threading.Lock()  # of the free pages
         self._free = list(range(pages - 1, -1, -1))
         self._program = model.graph.compile()
 
@@ -83,7 +91,8 @@ class Engine:
 
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""
-        self._free.extend(int(p) for p in sequence.pages[::-1])
+        with self._lock:
+            self._free.extend(int(p) for p in sequence.pages[::-1])
         sequence.pages = np.zeros(0, np.int32)
         sequence.length = 0
 
@@ -95,13 +104,15 @@ class Engine:
                 "shorten the prompt or raise --context"
             )
         need = -(-end // PAGE) - len(sequence.pages)
-        if need > len(self._free):
+        with self._lock:
+            free = len(self._free)
+            new = [self._free.pop() for _ in range(need)] if 0 < need <= free else []
+        if need > free:
             raise RequestError(
-                f"KV cache: {need} pages are needed, but {len(self._free)} of "
+                f"KV cache: {need} pages are needed, but {free} of "
                 f"{self._cache.pages} are free; run fewer sequences at once"
             )
-        if need > 0:
-            new = [self._free.pop() for _ in range(need)]
+        if new:
             sequence.pages = np.concatenate([sequence.pages, np.array(new, np.int32)])
 
     def step(self, batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]]) -> list[F32]:

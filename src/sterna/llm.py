@@ -15,7 +15,7 @@ from sterna import _native, models
 from sterna.chat import ChatTemplate
 from sterna.engine import PREFILL_CHUNK, Engine
 from sterna.engine import Sequence as EngineSequence
-from sterna.errors import RequestError
+from sterna.errors import ModelFormatError, RequestError
 from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
@@ -108,6 +108,8 @@ class LLM:
         kv_dtype: str = "f16",
         cache: bool = True,
     ) -> None:
+        if not isinstance(model, (str, Path)) or not str(model):
+            raise RequestError(f"model: must be a folder or a built-in name, but got {model!r}")
         self.name = str(model)
         path = BUILT_IN.get(self.name, Path(model))
         loaded = models.load(path, format=format, head=head, cached=cache, threads=threads)
@@ -125,10 +127,18 @@ class LLM:
         from sterna.checkpoints.directory import Checkpoint
 
         config = Checkpoint.open(path).generation_config
-        if not config.get("do_sample", False):
+        if config.get("do_sample") is not True:
             return {}
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        return {n: config[n] for n in names if config.get(n) is not None}
+        # A model that samples and names no temperature means 1, as in transformers.
+        defaults = {"temperature": 1.0} | {n: config[n] for n in names if config.get(n) is not None}
+        try:
+            SamplingParams(**defaults)
+        except RequestError as e:
+            raise ModelFormatError(
+                file=path / "generation_config.json", expected="usable sampling values", got=e
+            ) from None
+        return defaults
 
     @property
     def config(self) -> dict[str, Any]:
@@ -167,30 +177,42 @@ class LLM:
         ignore_eos (False), logprobs (0: none; n: with the n likeliest). RequestError for a value
         out of range, an empty prompt, or one longer than the context.
         """
-        for _ in self.stream(prompt, **options):
+        done, pieces = self._start(prompt, options)
+        for _ in pieces:
             pass
-        return self.last
+        return done
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Piece]:
-        """As `generate`, a piece of text at a time; `last` holds the whole once it ends.
+        """As `generate`, a piece of text at a time.
 
-        Checks its arguments at once, before the first piece is asked for.
+        Checks its arguments at once, before the first piece is asked for. `last` is the completion
+        of the request started last; where several threads share an LLM, use `generate`, which
+        returns its own.
         """
+        return self._start(prompt, options)[1]
+
+    def _start(
+        self, prompt: str | Sequence[int], options: dict[str, Any]
+    ) -> tuple[Completion, Iterator[Piece]]:
+        """A completion and the iterator that fills it."""
         params = self._params(options)
         tokens = self._encode(prompt)
-        return self._run(tokens, params)
+        self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
+        return done, self._run(tokens, params, done)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Answer a conversation: [{"role": "user", "content": "Hello"}, …]; options of `generate`.
 
         Raises RequestError if the model has no chat template or the template refuses the messages.
         """
-        for _ in self.chat_stream(messages, **options):
-            pass
-        return self.last
+        return self.generate(self._render(messages), **options)
 
     def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Piece]:
         """As `chat`, a piece of text at a time."""
+        return self.stream(self._render(messages), **options)
+
+    def _render(self, messages: object) -> list[int]:
+        """A conversation as token ids, by the model's template."""
         if self._template is None:
             raise RequestError(
                 f"chat: the model must have a chat template, but {self.name} has none; "
@@ -199,8 +221,7 @@ class LLM:
         if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
             raise RequestError(f"messages: must be a list of messages, but got {messages!r}")
         text = self._template.render(list(messages))
-        ids = self.tokenizer.encode(text, add_special=False)  # the template writes its own BOS
-        return self.stream(ids, **options)
+        return self.tokenizer.encode(text, add_special=False)  # the template writes its own BOS
 
     def _params(self, options: dict[str, Any]) -> SamplingParams:
         known = set(SamplingParams.__dataclass_fields__)
@@ -209,7 +230,11 @@ class LLM:
             raise RequestError(
                 f"options: must be among {', '.join(sorted(known))}, but got {unknown[0]!r}"
             )
-        given = {k: v for k, v in options.items() if v is not None or k == "stop"}
+        given = {
+            k: v.item() if isinstance(v, np.generic) else v
+            for k, v in options.items()
+            if v is not None or k == "stop"
+        }
         given["stop"] = SamplingParams.stops(given.get("stop"))
         given.setdefault("seed", SamplingParams.fresh_seed())
         return SamplingParams(**{**self._defaults, **given})
@@ -244,14 +269,14 @@ class LLM:
             ids.append(int(t))
         return ids
 
-    def _run(self, prompt: list[int], params: SamplingParams) -> Iterator[Piece]:
-        self.last = done = Completion(stats=Stats(n_prompt=len(prompt)))
+    def _run(self, prompt: list[int], params: SamplingParams, done: Completion) -> Iterator[Piece]:
         if params.max_tokens == 0:
             done.finish_reason = "length"
             return
         begin = time.perf_counter()
         sequence = EngineSequence()
-        history = np.zeros(len(prompt) + params.max_tokens, np.int32)
+        longest = min(len(prompt) + params.max_tokens, self.context + 1)
+        history = np.zeros(longest, np.int32)
         history[: len(prompt)] = prompt
         detokenizer = Detokenizer(self.tokenizer, prompt)
         text = _StopFilter(params.stop)
@@ -307,8 +332,8 @@ class LLM:
         Memory stays bounded by the prefill chunk.
         """
         ids = self._encode(tokens)
-        if not 1 <= start <= len(ids):
-            raise RequestError(f"start: must lie in 1..{len(ids)}, but got {start}")
+        if isinstance(start, bool) or not isinstance(start, int) or not 1 <= start <= len(ids):
+            raise RequestError(f"start: must lie in 1..{len(ids)}, but got {start!r}")
         sequence = EngineSequence()
         parts = []
         try:

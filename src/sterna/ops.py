@@ -50,7 +50,10 @@ def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _check_scale(scale: Any, M: int, format: str) -> F32:
-    s = np.asarray(_as_array(scale, "scale"), dtype=np.float32)
+    try:
+        s = np.asarray(_as_array(scale, "scale"), dtype=np.float32)
+    except (TypeError, ValueError):
+        raise RequestError(f"{format}: scale must be numeric, but got {scale!r}") from None
     if s.shape not in ((), (M,)):
         raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
     if not np.isfinite(s).all():

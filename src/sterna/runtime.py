@@ -20,6 +20,8 @@ def resolve_isa(isa: str | None = None) -> str:
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
     if not name:
         return runnable[-1]
+    if not isinstance(name, str):
+        raise RequestError(f"{source}: must be a name, but got {name!r}")
     if name in runnable:
         return name
     known = dict(_native.known_isas())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +55,11 @@ class SamplingParams:
     @staticmethod
     def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
         """`stop` as a tuple."""
-        return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+        if stop is None or isinstance(stop, str):
+            return () if stop is None else (stop,)
+        if not isinstance(stop, Iterable):
+            raise RequestError(f"stop: must be a string or several, but got {stop!r}")
+        return tuple(stop)
 
     @staticmethod
     def fresh_seed() -> int:
@@ -87,7 +90,8 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def _real(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # NaN is in no interval; a huge int compares where it would not convert.
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not good or not low <= value <= high or (open_low and value == low):  # type: ignore[operator]
         raise RequestError(
             f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], but got {value!r}"

@@ -49,7 +49,8 @@ class Tokenizer:
         """The ids named "bos" or "eos", those of tokenizer_config.json first."""
         token = self._settings.get(f"{kind}_token")
         text = token.get("content") if isinstance(token, dict) else token
-        named = self._backend.token_to_id(text) if isinstance(text, str) else None
+        with _library_errors(self.path):  # a lone surrogate in the name, for one
+            named = self._backend.token_to_id(text) if isinstance(text, str) else None
         found = [] if named is None else [named]
         for config in configs:
             value = config.get(f"{kind}_token_id")
@@ -270,6 +271,8 @@ def _spelling(backend: tokenizers.Tokenizer) -> _Spelling | None:
 def _load(path: Path) -> tokenizers.Tokenizer:
     try:
         size = path.stat().st_size
+        if not path.is_file():  # a pipe would never end
+            raise ModelFormatError(file=path, expected="a regular file", got="another kind")
         if size > MAX_TOKENIZER_BYTES:
             raise ModelFormatError(
                 file=path, expected=f"at most {MAX_TOKENIZER_BYTES} bytes", got=f"{size}"
@@ -316,6 +319,8 @@ def _library_errors(path: Path) -> Iterator[None]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     """A small JSON object, {} if there is no such file; ModelFormatError if it is not one."""
+    if path.exists() and not path.is_file():
+        raise ModelFormatError(file=path, expected="a regular file", got="another kind")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)

@@ -206,6 +206,8 @@ def _plain(value: object, name: str) -> Any:
 
 def _read_text(path: Path) -> str | None:
     """The text of a small UTF-8 file, None if there is no such file; ModelFormatError otherwise."""
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise ModelFormatError(file=path, expected="a regular file", got="another kind")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -33,6 +33,7 @@ from sterna.checkpoints.safetensors import (
 )
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.formats.base import PackedWeight
+from sterna.runtime import resolve_threads
 
 LAYOUT_VERSION = 1  # of the tiles; a change makes old packed directories and caches unreadable
 QUANT_METHOD = "sterna"
@@ -125,7 +126,7 @@ def write_packed(
         write_safetensors(folder / WEIGHTS, arrays, {"format": "pt"})
 
 
-def read_packed(path: str | os.PathLike[str]) -> PackedModel:
+def read_packed(path: str | os.PathLike[str], threads: int | None = None) -> PackedModel:
     """Reads a packed directory into one buffer; checks its structure, and that floats are finite.
 
     Hashes are not checked (`verify`). Raises ModelFormatError, RequestError (no such folder, not
@@ -148,7 +149,7 @@ def read_packed(path: str | os.PathLike[str]) -> PackedModel:
         for name, spec in specs.items()
     }
     for name, weight in modules.items():
-        if not formats.get(weight.format).codes_valid(weight.codes, os.cpu_count() or 1):
+        if not formats.get(weight.format).codes_valid(weight.codes, resolve_threads(threads)):
             raise ModelFormatError(
                 file=file.path,
                 field=name + CODES,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.errors import RequestError
+from sterna.errors import NonFiniteError, RequestError
 
 __all__ = ["Format", "PackedWeight", "fma_f32", "quantize_activations"]
 
@@ -22,6 +22,8 @@ F32 = npt.NDArray[np.float32]
 
 TILE_ROWS: int = _native.tile_rows
 MAX_INTEGER_K: int = _native.max_integer_k
+#: All exponent bits of a float layout: an infinity or NaN has them set.
+EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
 
 
 @dataclass(frozen=True)
@@ -138,15 +140,22 @@ class Format:
         """Float values -> the format's bits (float formats only)."""
         if values.dtype == np.uint16:
             return values  # already bits
-        x = np.asarray(values, dtype=np.float32)
+        with np.errstate(over="ignore"):  # reported below
+            x = np.asarray(values, dtype=np.float32)
+            half = x.astype(np.float16).view(np.uint16) if self.layout == "f16" else None
         if self.layout == "f32":
             return x
-        if self.layout == "f16":
-            with np.errstate(over="ignore"):
-                return x.astype(np.float16).view(np.uint16)
-        bits = x.view(np.uint32)
-        rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-        return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+        if half is None:
+            bits = x.view(np.uint32)
+            half = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+        mask = EXPONENTS[self.layout]
+        if (wrong := (half & mask) == mask).any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise NonFiniteError(
+                f"{self.name}: weights must be finite and in range, but element {at} is {x[at]}; "
+                "use bf16 or f32"
+            )
+        return half
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round real weights [M, K] -> (levels, scale). Float formats return the weights."""
@@ -161,8 +170,14 @@ class Format:
         return _native.Weight(self.layout, packed.M, packed.K, packed.codes, scale, self.z2)
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
-        """Whether packed codes from an untrusted file, in any order, are all of the codebook."""
-        return _native.codes_valid(self.layout, codes, self.z2, threads)
+        """Whether packed codes from an untrusted file, in any order, are all of the codebook.
+
+        For a float format: whether all are finite.
+        """
+        if self.integer:
+            return _native.codes_valid(self.layout, codes, self.z2, threads)
+        words = codes.view(np.uint32 if self.layout == "f32" else np.uint16)
+        return not _native.has_non_finite(words, EXPONENTS[self.layout], threads)
 
     def unpack(self, packed: PackedWeight, isa: str, threads: int) -> npt.NDArray[Any]:
         """Tiles -> levels int8 [M, K], or float32 values for a float format."""

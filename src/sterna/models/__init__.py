@@ -18,8 +18,8 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed import read_packed, write_packed
 from sterna.errors import (
     ModelFormatError,
-    NonFiniteError,
     RequestError,
+    SternaError,
     UnsupportedModelError,
 )
 from sterna.graph import Graph
@@ -111,7 +111,7 @@ def load(
     folder = Path(path)
     checkpoint = Checkpoint.open(folder)
     if checkpoint.is_packed:
-        model = _load_packed(folder, folder)
+        model = _load_packed(folder, folder, threads)
         for option, asked, has in (("format", format, model.format), ("head", head, model.head)):
             if asked not in (None, has):
                 raise RequestError(
@@ -124,8 +124,8 @@ def load(
     hit = cache.lookup(key) if cached else None
     if hit is not None:
         try:
-            return _load_packed(hit, folder)
-        except (ModelFormatError, NonFiniteError):  # damaged, or of another version: make it again
+            return _load_packed(hit, folder, threads)
+        except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     masters = _has_masters(checkpoint)
     model = from_weights(
@@ -166,8 +166,8 @@ def _has_masters(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _load_packed(folder: Path, source: Path) -> Model:
-    packed = read_packed(folder)
+def _load_packed(folder: Path, source: Path, threads: int | None) -> Model:
+    packed = read_packed(folder, threads)
     weights = PackedWeights(packed.modules, packed.tensors, str(folder))
     model = from_weights(packed.config, folder / "config.json", lambda _: weights)
     model.path = source

@@ -58,7 +58,7 @@ class TransformerConfig:
         architecture = str((config.get("architectures") or ["?"])[0])
         fields.supported("hidden_act", config.get("hidden_act", activation), activation)
         for flag in ("attention_bias", "mlp_bias"):
-            fields.supported(flag, config.get(flag, False), False)
+            fields.supported(flag, config.get(flag) or False, False)
         if head_dim % 16:
             raise UnsupportedModelError(
                 f"{file}: head_dim must be a multiple of 16, but got {head_dim}; "
@@ -66,11 +66,7 @@ class TransformerConfig:
             )
         context = fields.count("max_position_embeddings", 2048)
         window = config.get("sliding_window")
-        if (
-            isinstance(window, int)
-            and 0 < window < context
-            and config.get("use_sliding_window", True)
-        ):
+        if type(window) is int and 0 < window < context and config.get("use_sliding_window", True):
             context = window  # within one window, sliding attention is full attention
         return cls(
             file=file,
@@ -149,6 +145,8 @@ def _llama3(frequency: float, rope: _Fields) -> float:
     """Llama 3.1's scaling: long wavelengths are divided by `factor`, middle ones are blended."""
     factor = rope.number("factor")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if not low < high:
+        rope.fail("high_freq_factor", f"more than low_freq_factor={low}", high)
     old_context = rope.number("original_max_position_embeddings")
     wavelength = 2 * math.pi / frequency
     if wavelength < old_context / high:

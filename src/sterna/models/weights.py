@@ -17,12 +17,12 @@ from sterna import _native, formats
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
 from sterna.formats import PackedWeight
+from sterna.formats.base import EXPONENTS
 
 __all__ = ["CheckpointWeights", "Linear", "PackedWeights", "WeightSource"]
 
 F32 = npt.NDArray[np.float32]
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
 HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8"}
 
 
@@ -181,7 +181,15 @@ class CheckpointWeights:
                 raise ModelFormatError(
                     file=info.file, field=name, expected="a scale to divide by", got=0.0
                 )
-            stored = np.float32(1) / stored
+            with np.errstate(over="ignore"):
+                stored = np.float32(1) / stored
+            if not np.isfinite(stored):
+                raise ModelFormatError(
+                    file=info.file,
+                    field=name,
+                    expected="a scale whose inverse is finite",
+                    got=stored,
+                )
         codes = self.checkpoint.read(tensor)
         if not formats.get("i2").codes_valid(codes, self.threads):
             raise ModelFormatError(
@@ -232,7 +240,9 @@ class CheckpointWeights:
         return np.asarray(raw, dtype=np.float32)
 
     def _check_finite(self, name: str, raw: npt.NDArray[Any], dtype: str) -> None:
-        if _native.has_non_finite(np.ascontiguousarray(raw), EXPONENTS[dtype]):
+        if _native.has_non_finite(
+            np.ascontiguousarray(raw), EXPONENTS[FLOATS[dtype]], self.threads
+        ):
             raise NonFiniteError(
                 f"{self.checkpoint.info(name).file}: {name}: weights must be finite, but got NaN "
                 "or infinity; the file is damaged or its training diverged"

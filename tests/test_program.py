@@ -1,0 +1,41 @@
+"""Native programs by themselves: what one run leaves behind for the next."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sterna import _native, ops
+from sterna.graph import Graph, Rope
+
+WIDTH, VOCAB = 81, 64  # odd: bf16 pads a row to 82, so a kernel reads one value of padding
+
+
+def program() -> _native.Program:
+    """embed -> norm -> linear + residual -> norm -> head, all bf16; token 5 overflows."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((VOCAB, WIDTH)).astype(np.float32)
+    table[5] = 1e38
+    packed = ops.pack(table, format="bf16")
+    weight = ops.pack(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32), format="bf16")
+    g = Graph(Rope(1, 1, 16, (1.0,) * 8))
+    ones = np.ones(WIDTH, np.float32)
+    x = g.embed(packed)
+    x = g.linear(g.linear(x, weight, "big"), weight, "bigger", residual=x)
+    g.linear(g.norm(g.select(x), ones, 1e-5, "norm"), packed, "lm_head")
+    return g.compile()
+
+
+def run(p: _native.Program, token: int) -> np.ndarray:
+    """Logits float32 [1, vocab] after one token."""
+    cache = _native.KvCache(1, 1, 16, 1, False)
+    tokens = np.array([token], np.int32)
+    return p.run(cache, tokens, [(0, 1, 1, np.zeros(1, np.int32))], "scalar", 1)
+
+
+def test_a_non_finite_run_leaves_nothing_behind() -> None:
+    """After an error the next run has the bits of a fresh program."""
+    p = program()
+    with pytest.raises(FloatingPointError, match="norm"):
+        run(p, 5)
+    np.testing.assert_array_equal(run(p, 1), run(program(), 1))
