@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write a packed BitNet checkpoint of random weights, in the layout of the published 2B model.
 
-    python examples/random_checkpoint.py /tmp/random-2b            # 1.2 GB
-    python examples/time_load.py /tmp/random-2b                    # seconds until ready to generate
+    python examples/random_checkpoint.py FOLDER      # 1.2 GB
+    python examples/time_load.py FOLDER              # seconds until ready to generate
 
 It has the sizes and the file layout of microsoft/bitnet-b1.58-2B-4T and nano's tokenizer: good for
 timing, not for reading.

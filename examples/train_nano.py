@@ -6,7 +6,7 @@ head) of a few million parameters with its own byte-level BPE tokenizer. It need
 corpus is the `.py` files that Python itself ships, a fifth of them held out.
 
     pip install '.[train]'
-    python examples/train_nano.py --out runs/nano --minutes 60      # resumes if runs/nano exists
+    python examples/train_nano.py --out runs/nano --minutes 62      # resumes if runs/nano exists
     python examples/pack_nano.py runs/nano                          # into src/sterna/data/nano
 
 The schedule runs on training time, not on steps, so the same command fits a laptop and a server.
