@@ -184,9 +184,10 @@ bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32
     const void* data = a.data();
     const bool half = a.itemsize() == 2;
     std::atomic<bool> found{false};
-    const auto scan = [&](auto* values, auto mask, int64_t begin, int64_t end) {
-        bool bad = false;
-        for (int64_t i = begin; i < end; ++i) bad |= (values[i] & mask) == mask;
+    const auto scan = [&]<class T>(const T* values, T mask, int64_t begin, int64_t end) {
+        T bad = 0;  // of the values' own width, so that the loop vectorises
+        for (int64_t i = begin; i < end; ++i)
+            bad = static_cast<T>(bad | ((values[i] & mask) == mask ? 1 : 0));
         if (bad) found = true;
     };
     const auto size = static_cast<int64_t>(a.size());
