@@ -202,7 +202,9 @@ main()
 def _process(
     args: list[str], texts: list[str], pause: float = 0.0, **streams: Any
 ) -> subprocess.Popen[bytes]:
-    paths = [str(Path(__file__).parent), str(Path(sys.modules["sterna"].__file__).parent.parent)]  # type: ignore[arg-type]
+    package = sys.modules["sterna"].__file__
+    assert package is not None
+    paths = [str(Path(__file__).parent), str(Path(package).parent.parent)]
     script = DRIVER.format(paths=paths, texts=texts, pause=pause)
     env = {**os.environ, "TERM": "xterm"}
     env.pop("NO_COLOR", None)

@@ -20,6 +20,7 @@ COLUMNS = {
 }
 
 
+# ParamType is generic in newer versions of click and not in older ones, hence the ignore.
 class _Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Comma-separated token counts: "128,512"; empty or "0" for none."""
 
