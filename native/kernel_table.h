@@ -8,13 +8,14 @@
 
 namespace sterna {
 
-// Every format packs rows in tiles of 64; a step is a few consecutive k of those rows.
-constexpr int kTileRows = 64;
+// A format packs rows in tiles of a few groups of 16; a step is a few consecutive k of those rows.
+constexpr int kGroupRows = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
 // An integer accumulator holds sums of code * x * 4^field. The tightest bound is b8's: codes <= 255,
 // |x| <= 127 and t = 2 * acc - z2 * sum(x): |t| <= 2 * 127 * 127 * K < 2^31 for K <= 66,571, and
-// acc <= 255 * 127 * K < 2^31 for K <= 66,311. In-place b2: 192 * 127 * K < 2^31 for K <= 88,069.
+// acc <= 255 * 127 * K < 2^31 for K <= 66,311. In place, b2 holds 192 * 127 * K < 2^31 for
+// K <= 88,069, and b1 128 * 127 * K for K <= 132,104.
 constexpr int64_t kMaxIntegerK = 65536;
 static_assert(255 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 static_assert(192 * 127 * kMaxIntegerK < (int64_t{1} << 31));
@@ -26,21 +27,32 @@ constexpr int kChunkPositions = 256;  // attention is summed over absolute chunk
 // y[n][m] (+ residual[n][m]) = sum_k W[m][k] x[n][k], for tiles [tile_begin, tile_end).
 struct LinearArgs {
     const uint8_t* codes;    // [tiles][tile_bytes]
-    const float* scale;  // [tiles * 64], unit premultiplied; 0 in padded rows; null for floats
+    const float*
+        scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for floats
     int64_t tile_bytes;
+    int64_t M;  // rows; outputs are written in whole groups of 16, so ldy covers M rounded up
     int64_t K;  // padded to the format's step
     int z2;  // t = 2 * sum(code * x) - z2 * sum(x)
-    const int8_t* xq;  // integer formats: [n][ldx] in [-127, 127], zero beyond K
+    const int8_t*
+        xq;  // integer formats: in [-127, 127], zero beyond K, laid out as x_offset() says
     const float* x_scale;  // [n]
     const int32_t* x_sum;  // [n] sum of xq
     const float* xf;  // float formats: [n][ldx]
     int64_t ldx;  // in elements
+    int x_block;  // 1, or the kernel table's x_block(n); then xq holds n rounded up to 32 rows
     int n;
-    float* y;  // [n][ldy], ldy >= tiles * 64
+    float* y;  // [n][ldy]
     int64_t ldy;
     const float* residual;  // [n][ldy] or null; may be y itself
+    uint8_t* scratch;  // FormatKernels::scratch_bytes(K, n) bytes, aligned to 64; one thread's own
     int64_t tile_begin, tile_end;
 };
+
+// Where 64 consecutive k of a token start: blocks of x_block tokens by 64 k, so that a block of 16 is
+// one 1,024-byte tile of the matrix unit. x_block 1 is plain rows.
+constexpr int64_t x_offset(int64_t n, int64_t k, int64_t ldx, int x_block) {
+    return n / x_block * x_block * ldx + k / 64 * 64 * x_block + n % x_block * 64 + k % 64;
+}
 
 enum class SourceKind : int {
     kLevels,  // int8 [M][K]: code = level + offset, stored code = (level + level_offset) / level_step
@@ -49,7 +61,7 @@ enum class SourceKind : int {
     kHalf,  // uint16 [M][K], bf16 or f16 bits as the format wants them
 };
 
-// Packs rows [64 * tile_begin, 64 * tile_end) of a matrix into tiles.
+// Packs tiles [tile_begin, tile_end) of a matrix.
 struct PackArgs {
     SourceKind kind;
     const void* source;
@@ -82,6 +94,7 @@ struct RowwiseArgs {
     float eps;
     float* yf;  // [width] result, always written
     int8_t* yq;  // [padded width] or null
+    int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block
     float* x_scale;  // one value each, with yq
     int32_t* x_sum;
 };
@@ -126,9 +139,11 @@ constexpr int64_t attention_scratch(int64_t head_dim) {
 struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
     bool integer;
+    int tile_rows;
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
-    int step_bytes;  // of 64 rows x step_k
+    int step_bytes;  // of tile_rows x step_k
     void (*linear)(const LinearArgs&);
+    int64_t (*scratch_bytes)(int64_t K, int n);
     void (*pack)(const PackArgs&);
     void (*row)(const RowArgs&);
     // Whether every byte holds codes of the codebook z2; null: all bytes do.
@@ -146,8 +161,11 @@ struct KernelTable {
     bool (*rope)(const RopeArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     void (*attention)(const AttentionArgs&);
-    // Executes about `ops` int8 multiply-adds x 2 in registers; returns how many it really did.
-    int64_t (*peak)(int64_t ops);
+    int (*x_block)(int n);  // how integer formats want the activations of n tokens
+    // Execute about `ops` operations (a multiply-add is two) in registers, with the unit's best int8
+    // instruction or f32 fused multiply-add; return how many it really did.
+    int64_t (*peak_int8)(int64_t ops);
+    int64_t (*peak_f32)(int64_t ops);
 };
 
 }  // namespace sterna

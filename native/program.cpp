@@ -10,12 +10,7 @@
 namespace sterna {
 
 namespace {
-// A worker takes about this much of a weight matrix at a time: small enough that fast and slow
-// cores finish together, large enough that the counter and the prefetcher's start do not matter.
-constexpr int64_t kChunkBytes = 128 << 10;
 constexpr int kRowsPerBlock = 16;  // query rows (tokens x heads of a group) of one attention unit
-
-int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 }  // namespace
 
 KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16)
@@ -26,7 +21,7 @@ KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16)
 }
 
 int Program::add_buffer(int64_t width) {
-    buffers_.push_back({padded(width), {}, {}, {}, {}});
+    buffers_.emplace_back(width);
     return static_cast<int>(buffers_.size()) - 1;
 }
 
@@ -49,16 +44,13 @@ struct Program::Run {
             if (non_finite.compare_exchange_weak(seen, index)) break;
     }
     int64_t rows(const Op& op) const { return op.selected ? selected : tokens; }
+    // How the operation's rows are laid out as int8.
+    int x_block(const Op& op) const { return kernels.x_block(static_cast<int>(rows(op))); }
 };
 
 void Program::reserve(int64_t tokens) {
     if (tokens <= capacity_) return;
-    for (auto& b : buffers_) {
-        b.f = HugeBuffer(static_cast<size_t>(tokens * b.ld * 4));
-        b.q = HugeBuffer(static_cast<size_t>(tokens * b.ld));
-        b.scale = HugeBuffer(static_cast<size_t>(tokens * 4));
-        b.sum = HugeBuffer(static_cast<size_t>(tokens * 4));
-    }
+    for (auto& b : buffers_) b.reserve(tokens);
     const size_t angles = static_cast<size_t>(tokens * rope_.head_dim / 2);
     cos_.resize(angles);
     sin_.resize(angles);
@@ -66,6 +58,21 @@ void Program::reserve(int64_t tokens) {
         v->reserve(static_cast<size_t>(tokens));
     blocks_.reserve(static_cast<size_t>(tokens * rope_.n_kv_heads));
     capacity_ = tokens;
+}
+
+// The most that any operation of this run needs.
+void Program::reserve_scratch(const Run& run, int workers) {
+    int64_t bytes = attention_scratch(rope_.head_dim) * 4;
+    for (const auto& op : ops_) {
+        if (op.kind != OpKind::kLinear) continue;
+        const auto& w = weights_[static_cast<size_t>(op.weight)];
+        const auto& format = run.kernels.formats[w.format];
+        bytes = std::max(bytes, format.scratch_bytes(w.padded_k, static_cast<int>(run.rows(op))));
+    }
+    // A page apart, so that two workers' ends and starts share no line.
+    scratch_stride_ = std::max(scratch_stride_, (bytes + 4095) / 4096 * 4096 + 4096);
+    const auto total = static_cast<size_t>(scratch_stride_ * workers);
+    if (scratch_.size() < total) scratch_ = HugeBuffer(total);
 }
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
@@ -97,11 +104,9 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
         counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
     }
     for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
-    const auto scratch = static_cast<size_t>(attention_scratch(rope_.head_dim) + 16);
-    if (scratch_.size() < scratch * pool.size()) scratch_.resize(scratch * pool.size());
-
     Run run{batch, cache, kernels, static_cast<int64_t>(batch.tokens.size()),
             static_cast<int64_t>(selected_.size())};
+    reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
         // The rotations' angles: needed some operations later, so the first barrier is enough.
@@ -126,15 +131,14 @@ int64_t Program::units(const Op& op, const Run& run) const {
 
 int64_t Program::units_per_chunk(const Op& op, const Run& run) const {
     if (op.kind != OpKind::kLinear) return 1;
-    const int64_t bytes = weights_[static_cast<size_t>(op.weight)].tile_bytes;
-    return run.rows(op) > 8 ? 1 : std::max<int64_t>(1, kChunkBytes / std::max<int64_t>(1, bytes));
+    return tiles_per_chunk(weights_[static_cast<size_t>(op.weight)].tile_bytes, run.rows(op));
 }
 
 void Program::step(const Op& op, size_t index, Run& run, int worker) {
     const int64_t total = units(op, run), chunk = units_per_chunk(op, run);
     for (int64_t begin, end; counters_[index].next_range(total, chunk, begin, end);) {
         if (op.kind == OpKind::kLinear) {
-            linear(op, run, begin, end);
+            linear(op, run, begin, end, worker);
             continue;
         }
         for (int64_t i = begin; i < end; ++i) switch (op.kind) {
@@ -198,34 +202,17 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n) const {
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
     a.yf = dst.row(n);
-    a.yq = op.quantize ? dst.codes(n) : nullptr;
-    a.x_scale = dst.scales() + n;
-    a.x_sum = dst.sums() + n;
-    if (run.kernels.rowwise(a)) return;
-    *a.x_scale = 0;
-    *a.x_sum = 0;
-    run.report(index);
+    if (op.quantize) dst.quantize_into(a, n, run.x_block(op));
+    if (!run.kernels.rowwise(a)) run.report(index);
 }
 
-void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end) const {
+void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker) const {
     const auto& w = weights_[static_cast<size_t>(op.weight)];
-    const auto& src = buffers_[static_cast<size_t>(op.src)];
-    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
-    LinearArgs a{};
-    a.codes = w.codes;
-    a.scale = w.scale;
-    a.tile_bytes = w.tile_bytes;
-    a.K = w.padded_k;
-    a.z2 = w.z2;
-    a.xq = src.codes(0);
-    a.x_scale = src.scales();
-    a.x_sum = src.sums();
-    a.xf = src.row(0);
-    a.ldx = src.ld;
-    a.n = static_cast<int>(run.rows(op));
-    a.y = dst.row(0);
-    a.ldy = dst.ld;
+    LinearArgs a =
+        linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
+                    run.x_block(op), buffers_[static_cast<size_t>(op.dst)]);
     a.residual = op.residual < 0 ? nullptr : buffers_[static_cast<size_t>(op.residual)].row(0);
+    a.scratch = scratch(worker);
     a.tile_begin = begin;
     a.tile_end = end;
     run.kernels.formats[w.format].linear(a);
@@ -278,8 +265,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) co
     a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
     a.page_stride = run.cache.page_stride();
     a.f16 = run.cache.f16;
-    a.scratch = const_cast<float*>(scratch_.data()) +
-                static_cast<int64_t>(worker) * (attention_scratch(rope_.head_dim) + 16);
+    a.scratch = reinterpret_cast<float*>(scratch(worker));
     for (int t = 0; t < block.count; ++t) {
         const int64_t n = block.first + t;
         for (int h = 0; h < group; ++h) {

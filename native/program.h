@@ -14,17 +14,9 @@
 #include "kernel_table.h"
 #include "memory.h"
 #include "pool.h"
+#include "tensors.h"
 
 namespace sterna {
-
-// A packed matrix [M][K]; the memory is the caller's.
-struct Weight {
-    int format = 0;  // index into KernelTable::formats
-    int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
-    int z2 = 0;
-    const uint8_t* codes = nullptr;
-    const float* scale = nullptr;  // [tiles * 64], or null for float formats
-};
 
 // Pages of keys and values; one page id is valid in every layer.
 class KvCache {
@@ -94,23 +86,17 @@ class Program {
     const Rope& rope() const { return rope_; }
 
   private:
-    struct Buffer {
-        int64_t ld;  // padded width
-        HugeBuffer f, q, scale, sum;
-        float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
-        int8_t* codes(int64_t n) const { return reinterpret_cast<int8_t*>(q.data()) + n * ld; }
-        float* scales() const { return reinterpret_cast<float*>(scale.data()); }
-        int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
-    };
     struct Run;  // what the workers of one run share
 
     void reserve(int64_t tokens);
+    void reserve_scratch(const Run& run, int workers);
+    uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
     void plan(const Batch& batch, int rows_per_block);
     void step(const Op& op, size_t index, Run& run, int worker);
 
     void embed(const Op& op, const Run& run, int64_t n) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n) const;
-    void linear(const Op& op, const Run& run, int64_t begin, int64_t end) const;
+    void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker) const;
     void angles(int64_t n);
@@ -123,7 +109,7 @@ class Program {
 
     Rope rope_;
     std::vector<Op> ops_;
-    std::vector<Buffer> buffers_;
+    std::vector<Activations> buffers_;
     std::vector<Weight> weights_;
     std::unique_ptr<ChunkCounter[]> counters_;  // next unit of every op
     size_t n_counters_ = 0;
@@ -131,7 +117,8 @@ class Program {
     std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
     std::vector<int32_t> sequence_of_, position_of_, selected_;
     std::vector<QueryBlock> blocks_;
-    std::vector<float> scratch_;  // per worker
+    int64_t scratch_stride_ = 0;  // bytes of one worker
+    HugeBuffer scratch_;
 };
 
 }  // namespace sterna

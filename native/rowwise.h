@@ -81,17 +81,16 @@ inline void quantize(const sterna::RowwiseArgs& a, float absmax) {
     VI sum = i_set1(0);
     int32_t lanes[kLanes], total = 0;
     float tail[kLanes] = {};
-    for (int64_t i = 0; i < a.width; i += kLanes) {
-        const int64_t n = a.width - i < kLanes ? a.width - i : kLanes;
-        if (n < kLanes)
-            for (int64_t j = 0; j < n; ++j) tail[j] = a.yf[i + j];
+    const int64_t padded = (a.width + sterna::kPad - 1) / sterna::kPad * sterna::kPad;
+    for (int64_t i = 0; i < padded; i += kLanes) {
+        const bool whole = i + kLanes <= a.width;
+        if (!whole)
+            for (int64_t j = 0; j < kLanes; ++j) tail[j] = i + j < a.width ? a.yf[i + j] : 0.0f;
         // |y| * (127 / absmax) may round to a little over 127, never to 127.5: no clamp is needed.
-        const VI q = i_round(f_mul(f_load(n < kLanes ? tail : a.yf + i), inverse));
+        const VI q = i_round(f_mul(f_load(whole ? a.yf + i : tail), inverse));
         sum = i_add(sum, q);
-        i_store(lanes, q);
-        for (int64_t j = 0; j < n; ++j) a.yq[i + j] = static_cast<int8_t>(lanes[j]);
+        i_store_i8(a.yq + i / 64 * a.yq_stride + i % 64, q);
     }
-    for (int64_t i = a.width; i % sterna::kPad; ++i) a.yq[i] = 0;
     i_store(lanes, sum);
     for (int j = 0; j < kLanes; ++j) total += lanes[j];
     *a.x_sum = total;

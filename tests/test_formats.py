@@ -19,21 +19,35 @@ def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
     codes (level + offset, divided by the step) for integer formats, bits for float formats.
     """
     M, K = w.shape
-    step_k = {"i2": 64, "i2p": 64, "i8": 64, "bf16": 2}.get(name, 1)
-    tiles = np.zeros((-(-M // 64), 64, -(-K // step_k) * step_k), w.dtype)
+    rows = {"i1": 128, "t5": 48}.get(name, 64)
+    step_k = {"bf16": 2, "f16": 1, "f32": 1}.get(name, 64)
+    tiles = np.zeros((-(-M // rows), rows, -(-K // step_k) * step_k), w.dtype)
     for m in range(M):
-        tiles[m // 64, m % 64, :K] = w[m]
+        tiles[m // rows, m % rows, :K] = w[m]
     n, _, padded = tiles.shape
     if name in ("f32", "f16"):  # [k][row]
         return tiles.transpose(0, 2, 1).copy().view(np.uint8).reshape(n, -1)
     if name == "bf16":  # [k / 2][row][k % 2]
         pairs = tiles.reshape(n, 64, padded // 2, 2).transpose(0, 2, 1, 3)
         return pairs.copy().view(np.uint8).reshape(n, -1)
-    quads = tiles.reshape(n, 4, 16, padded // 4, 4)  # [field][r][k / 4][k % 4]
+    quads = tiles.reshape(n, rows // 16, 16, padded // 4, 4)  # [field][r][k / 4][k % 4]
     if name == "i8":  # line f of a step, byte 4r + j: row 16f + r at k + j
         return quads.transpose(0, 3, 1, 2, 4).reshape(n, -1)
-    fields = quads[:, 0] | quads[:, 1] << 2 | quads[:, 2] << 4 | quads[:, 3] << 6
-    return fields.transpose(0, 2, 1, 3).reshape(n, -1)
+    if name == "t5":
+        v = quads[:, 0].astype(int) + 3 * quads[:, 1] + 9 * quads[:, 2] - 13
+        q = np.where(v < 0, 16 - v, v).transpose(0, 2, 1, 3)  # [k / 4][r][k % 4]
+        q = q.reshape(n, padded // 32, 8, 16, 4).transpose(2, 0, 1, 3, 4)
+        lines = [
+            q[0] | (q[5] & 7) << 5,
+            q[1] | q[5] >> 3 << 5 | q[6] >> 4 << 7,
+            q[2] | (q[6] & 7) << 5,
+            q[3] | (q[6] >> 3 & 1) << 5 | q[7] >> 3 << 6,
+            q[4] | (q[7] & 7) << 5,
+        ]
+        return np.stack(lines, axis=2).astype(np.uint8).reshape(n, -1)
+    width = 8 * 16 // rows
+    fields = sum(quads[:, f] << (width * f) for f in range(rows // 16))
+    return fields.transpose(0, 2, 1, 3).astype(np.uint8).reshape(n, -1)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (129, 63)], ids=str)
@@ -42,11 +56,15 @@ def test_layout(name: str, shape: tuple[int, int]) -> None:
     """Packed bytes are those of the definition, apart from the padding."""
     rng = np.random.default_rng(8)
     if name in LEVELS:
-        codes = rng.integers(0 if name != "i8" else 1, {"i2": 3, "i2p": 4, "i8": 256}[name], shape)
-        levels = {"i2": codes - 1, "i2p": 2 * codes - 3, "i8": codes - 128}[name]
+        n_codes = {"i1": 2, "i2": 3, "t5": 3, "i2p": 4, "i8": 256}[name]
+        codes = rng.integers(0 if name != "i8" else 1, n_codes, shape)
+        levels = {"i1": 2 * codes - 1, "i2p": 2 * codes - 3, "i8": codes - 128}.get(name, codes - 1)
         packed = ops.pack(levels.astype(np.int8), 1.0, format=name)
         expected = tiles_by_definition(name, codes.astype(np.uint8))
-        inside = tiles_by_definition(name, np.full(shape, 255 if name == "i8" else 3, np.uint8))
+        most = {"i8": 255, "i1": 1, "t5": 0}.get(name, 3)
+        inside = tiles_by_definition(name, np.full(shape, most, np.uint8))
+        if name == "t5":  # a byte holds rows of three groups: padding is the code 0 as well
+            inside[:] = 255
     else:
         values = torch.from_numpy(rng.standard_normal(shape, np.float32))
         packed = ops.pack(values.numpy(), format=name)

@@ -21,7 +21,8 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import PackedWeight
 
 ISAS = _native.isas()
-# (M, K, N): around the tile (64 × 64), the native vectors and the token blocks; 1 and 0 of each.
+# (M, K, N): around the tiles (48, 64 and 128 rows), the native vectors and the token blocks; 1 and
+# 0 of each.
 SHAPES = [
     (1, 1, 1),
     (1, 64, 2),
@@ -90,6 +91,19 @@ def test_isas_equal_scalar_equals_numpy(name: str, shape: tuple[int, int, int]) 
         for isa in [*ISAS, None]:  # None: the default, or the one that STERNA_ISA forces
             for threads in (1, 3):
                 assert_same_bits(ops.linear(x, packed, isa=isa, threads=threads), scalar)
+
+
+@pytest.mark.parametrize("shape", [(300, 2700, 17), (400, 70, 530), (130, 5200, 61)], ids=str)
+@pytest.mark.parametrize("name", INTEGER)
+def test_many_tokens(name: str, shape: tuple[int, int, int]) -> None:
+    """Blocks of k, of tokens and of tiles, each with a rest, as panels cut them."""
+    M, K, N = shape
+    rng = np.random.default_rng([M, K, N])
+    packed, x = weights(name, M, K, "random", rng), activations(N, K, "random", rng)
+    expected = formats.get(name).reference_linear(x, packed)
+    for isa in [*ISAS, None]:
+        for threads in (1, 2):
+            assert_same_bits(ops.linear(x, packed, isa=isa, threads=threads), expected)
 
 
 @pytest.mark.parametrize("name", INTEGER)

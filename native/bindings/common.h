@@ -68,7 +68,9 @@ inline int64_t tile_bytes(const FormatKernels& f, int64_t K) {
     return padded_k(f, K) / f.step_k * f.step_bytes;
 }
 
-inline int64_t tile_count(int64_t M) { return (M + kTileRows - 1) / kTileRows; }
+inline int64_t tile_count(const FormatKernels& f, int64_t M) {
+    return (M + f.tile_rows - 1) / f.tile_rows;
+}
 
 // Runs f(begin, end) over [0, total) on a pool.
 template <class F>

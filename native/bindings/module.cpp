@@ -27,15 +27,17 @@ const KernelTable& table(const std::string& isa) {
 
 namespace {
 
-double peak_gops(const std::string& isa, int threads) {
+double peak_gops(const std::string& isa, int threads, const std::string& kind) {
     const auto& kernels = table(isa);
+    require(kind == "int8" || kind == "f32", "kind: must be int8 or f32");
+    const auto peak = kind == "f32" ? kernels.peak_f32 : kernels.peak_int8;
     Pool& p = pool(threads);
     nb::gil_scoped_release release;
     double best = 0;
     for (int repeat = 0; repeat < 5; ++repeat) {
         std::atomic<int64_t> done{0};
         const auto begin = std::chrono::steady_clock::now();
-        p.run([&](int) { done += kernels.peak(int64_t{2'000'000'000}); });
+        p.run([&](int) { done += peak(int64_t{2'000'000'000}); });
         const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
         best = std::max(best, static_cast<double>(done) / time.count() / 1e9);
     }
@@ -94,7 +96,7 @@ void bind_machine(nb::module_& m) {
             return bandwidth_gb_s(threads, nbytes);
         },
         "threads"_a, "nbytes"_a);
-    m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a);
+    m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a, "kind"_a = "int8");
 }
 
 }  // namespace
@@ -110,7 +112,6 @@ NB_MODULE(_native, m) {
     });
 
     m.attr("page_positions") = kPagePositions;
-    m.attr("tile_rows") = kTileRows;
     m.attr("max_integer_k") = kMaxIntegerK;
     bind_machine(m);
     bind_weights(m);

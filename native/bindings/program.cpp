@@ -216,7 +216,7 @@ void bind_program(nb::module_& m) {
                bool selected) {
                 Op op{OpKind::kLinear, name};
                 const auto& w = weight_of(p, weight);
-                require(w.padded_k <= width_of(p, src) && w.tiles * kTileRows <= width_of(p, dst),
+                require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst),
                         "linear: the buffers are too narrow");
                 require(residual == -1 || width_of(p, residual) == width_of(p, dst),
                         "linear: the residual's width differs");

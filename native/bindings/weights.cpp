@@ -1,4 +1,6 @@
 // Weights as Python sees them: packing, unpacking, one linear layer.
+#include <chrono>
+
 #include "bindings/common.h"
 
 namespace sterna::border {
@@ -17,7 +19,7 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     w.weight.M = M;
     w.weight.K = K;
     w.weight.padded_k = padded_k(f, K);
-    w.weight.tiles = tile_count(M);
+    w.weight.tiles = tile_count(f, M);
     w.weight.tile_bytes = tile_bytes(f, K);
     w.weight.z2 = z2;
     w.weight.codes = codes.data();
@@ -26,7 +28,7 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
             "codes: shape does not fit M, K and the layout");
     require(f.integer == scale.has_value(), "scale: integer layouts have one, float layouts none");
     if (scale) {
-        require(static_cast<int64_t>(scale->shape(0)) == w.weight.tiles * kTileRows,
+        require(static_cast<int64_t>(scale->shape(0)) == w.weight.tiles * f.tile_rows,
                 "scale: needs one value per row of every tile");
         w.weight.scale = scale->data();
     }
@@ -70,12 +72,12 @@ Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
     a.level_step = level_step;
     a.tile_bytes = tile_bytes(f, K);
     auto out = make_array<uint8_t, 2>(
-        {static_cast<size_t>(tile_count(M)), static_cast<size_t>(a.tile_bytes)});
+        {static_cast<size_t>(tile_count(f, M)), static_cast<size_t>(a.tile_bytes)});
     a.codes = out.data();
     const auto* kernels = runnable_tables().back();
     Pool& p = pool(threads);
     nb::gil_scoped_release release;
-    parallel(p, tile_count(M), 1, [&](int64_t begin, int64_t end) {
+    parallel(p, tile_count(f, M), 1, [&](int64_t begin, int64_t end) {
         PackArgs part = a;
         part.tile_begin = begin;
         part.tile_end = end;
@@ -117,6 +119,39 @@ bool codes_valid(const std::string& layout,
     return all;
 }
 
+// One linear layer by itself on a pool: what Program does with its operation.
+class LinearRun {
+  public:
+    LinearRun(const KernelTable& kernels, Pool& pool, const Weight& weight, const Activations& x,
+              int n, const Activations& y)
+        : format_(kernels.formats[weight.format]),
+          pool_(pool),
+          args_(linear_args(weight, x, n, kernels.x_block(n), y)),
+          stride_((format_.scratch_bytes(weight.padded_k, n) + 8191) / 4096 * 4096),
+          scratch_(static_cast<size_t>(stride_ * pool.size())) {}
+
+    void run() {
+        ChunkCounter counter;
+        pool_.run([&](int worker) { work(worker, counter); });
+    }
+    // One worker's share; `counter` hands out the tiles.
+    void work(int worker, ChunkCounter& counter, const uint8_t* codes = nullptr) const {
+        LinearArgs part = args_;
+        if (codes) part.codes = codes;
+        part.scratch = scratch_.data() + worker * stride_;
+        const int64_t chunk = tiles_per_chunk(args_.tile_bytes, args_.n);
+        while (counter.next_range(args_.tile_end, chunk, part.tile_begin, part.tile_end))
+            format_.linear(part);
+    }
+
+  private:
+    const FormatKernels& format_;
+    Pool& pool_;
+    LinearArgs args_;
+    int64_t stride_;
+    HugeBuffer scratch_;
+};
+
 // y [N, M] = x [N, K] W^T, activations quantised per row for integer layouts.
 Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa, int threads) {
     const auto& weight = w.weight;
@@ -125,55 +160,79 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa, 
     require(static_cast<int64_t>(x.shape(1)) == weight.K, "x: last dimension must be K");
     const auto N = static_cast<int64_t>(x.shape(0));
     const bool integer = kernels.formats[weight.format].integer;
-    const int64_t ld = (weight.K + kPad - 1) / kPad * kPad, ldy = weight.tiles * kTileRows;
     auto out = make_array<float, 2>({static_cast<size_t>(N), static_cast<size_t>(weight.M)});
-    float* y = out.data();
-    const float* source = x.data();
     bool finite = true;
     {
         nb::gil_scoped_release release;
-        HugeBuffer xf(static_cast<size_t>(N * ld * 4)), xq(static_cast<size_t>(N * ld));
-        HugeBuffer scale(static_cast<size_t>(N * 4)), sum(static_cast<size_t>(N * 4));
-        HugeBuffer padded_y(static_cast<size_t>(N * ldy * 4));
-        LinearArgs a{};
-        a.codes = weight.codes;
-        a.scale = weight.scale;
-        a.tile_bytes = weight.tile_bytes;
-        a.K = weight.padded_k;
-        a.z2 = weight.z2;
-        a.xq = reinterpret_cast<int8_t*>(xq.data());
-        a.x_scale = reinterpret_cast<float*>(scale.data());
-        a.x_sum = reinterpret_cast<int32_t*>(sum.data());
-        a.xf = reinterpret_cast<float*>(xf.data());
-        a.ldx = ld;
-        a.n = static_cast<int>(N);
-        a.y = reinterpret_cast<float*>(padded_y.data());
-        a.ldy = ldy;
+        Activations input(weight.K), output(weight.M);
+        input.reserve(N);
+        output.reserve(N);
+        const int n = static_cast<int>(N), block = kernels.x_block(n);
         std::atomic<bool> all_finite{true};
         parallel(p, N, 1, [&](int64_t begin, int64_t end) {
-            for (int64_t n = begin; n < end; ++n) {
+            for (int64_t i = begin; i < end; ++i) {
                 RowwiseArgs r{};
-                r.x = source + n * weight.K;
+                r.x = x.data() + i * weight.K;
                 r.width = weight.K;
-                r.yf = const_cast<float*>(a.xf) + n * ld;
-                r.yq = integer ? const_cast<int8_t*>(a.xq) + n * ld : nullptr;
-                r.x_scale = const_cast<float*>(a.x_scale) + n;
-                r.x_sum = const_cast<int32_t*>(a.x_sum) + n;
+                r.yf = input.row(i);
+                if (integer) input.quantize_into(r, i, block);
                 if (!kernels.rowwise(r)) all_finite = false;
             }
         });
         finite = all_finite;
-        if (finite && N > 0)
-            parallel(p, weight.tiles, 1, [&](int64_t begin, int64_t end) {
-                LinearArgs part = a;
-                part.tile_begin = begin;
-                part.tile_end = end;
-                kernels.formats[weight.format].linear(part);
-            });
-        for (int64_t n = 0; n < N; ++n) std::copy_n(a.y + n * ldy, weight.M, y + n * weight.M);
+        if (finite && N > 0) LinearRun(kernels, p, weight, input, n, output).run();
+        for (int64_t i = 0; i < N; ++i)
+            std::copy_n(output.row(i), weight.M, out.data() + i * weight.M);
     }
     if (!finite) throw std::domain_error("x");
     return out;
+}
+
+// Seconds of one layer on average, for each of `rounds` passes over all weights, as a model runs
+// them: activations quantised before, dynamic chunks, a barrier between two layers.
+std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int n,
+                                const std::string& isa, int threads, int rounds) {
+    require(!weights.empty() && n >= 1 && rounds >= 1,
+            "time_linear: needs weights, n >= 1 and rounds >= 1");
+    const auto& first = weights.front()->weight;
+    for (const auto* w : weights)
+        require(
+            w->weight.M == first.M && w->weight.K == first.K && w->weight.format == first.format,
+            "weights: must have the same shape and layout");
+    const auto& kernels = table(isa);
+    Pool& p = pool(threads);
+    nb::gil_scoped_release release;
+    Activations x(first.K), y(first.M);
+    x.reserve(n);
+    y.reserve(n);
+    std::vector<float> row(static_cast<size_t>(first.K));
+    for (int i = 0; i < n; ++i) {
+        for (size_t k = 0; k < row.size(); ++k)  // a few hundred distinct values
+            row[k] = static_cast<float>((k * 37 + static_cast<size_t>(i) * 11) % 255) - 127.0f;
+        RowwiseArgs r{};
+        r.x = row.data();
+        r.width = first.K;
+        r.yf = x.row(i);
+        if (kernels.formats[first.format].integer) x.quantize_into(r, i, kernels.x_block(n));
+        kernels.rowwise(r);
+    }
+    LinearRun layer(kernels, p, first, x, n, y);
+    std::vector<ChunkCounter> counters(weights.size());
+    std::vector<double> seconds;
+    Barrier& barrier = p.barrier();
+    for (int round = 0; round < rounds; ++round) {
+        for (auto& counter : counters) counter.reset();
+        const auto begin = std::chrono::steady_clock::now();
+        p.run([&](int worker) {
+            for (size_t i = 0; i < weights.size(); ++i) {
+                layer.work(worker, counters[i], weights[i]->weight.codes);
+                barrier.arrive_and_wait();
+            }
+        });
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+        seconds.push_back(took.count() / static_cast<double>(weights.size()));
+    }
+    return seconds;
 }
 
 // Whether any value has all exponent bits set (infinite or NaN).
@@ -211,11 +270,18 @@ void bind_weights(nb::module_& m) {
             return tile_bytes(all_tables().front()->formats[layout_index(layout)], K);
         },
         "layout"_a, "K"_a);
+    m.def(
+        "tile_rows",
+        [](const std::string& layout) {
+            return all_tables().front()->formats[layout_index(layout)].tile_rows;
+        },
+        "layout"_a);
     m.def("pack", &pack, "layout"_a, "source"_a, "data"_a, "M"_a, "K"_a, "level_offset"_a,
           "level_step"_a, "threads"_a);
     m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "z2"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
     m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a);
+    m.def("time_linear", &time_linear, "weights"_a, "n"_a, "isa"_a, "threads"_a, "rounds"_a);
     m.def("has_non_finite", &has_non_finite, "a"_a, "exponent"_a, "threads"_a);
     nb::class_<PyWeight>(m, "Weight")
         .def(

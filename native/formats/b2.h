@@ -6,7 +6,7 @@
 // A field is not shifted down before the dot product: the accumulator of group f holds
 // sum(code * 4^f * x) and is shifted once at the end.
 #pragma once
-#include "linear.h"
+#include "layers.h"
 
 namespace {
 
@@ -15,7 +15,7 @@ namespace {
 // top field down first where it matters.
 template <bool kFourLevels>
 struct B2 : IntegerDot {
-    static constexpr int kStepK = 4, kStepBytes = 64;
+    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
     static constexpr bool kShiftTop = kFourLevels && kPairSums16;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
@@ -45,7 +45,7 @@ struct b2 : B2<true> {
 
     static void linear(const sterna::LinearArgs& a) {
         // z2 = 2 is the ternary codebook {-1, 0, 1}: no code is 3.
-        a.z2 == 2 ? linear_tiles<B2<false>>(a) : linear_tiles<B2<true>>(a);
+        a.z2 == 2 ? linear_layer<B2<false>>(a) : linear_layer<B2<true>>(a);
     }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<b2>(a, [&](uint8_t* out, int64_t row, int64_t k) {
@@ -69,7 +69,7 @@ struct b2 : B2<true> {
         return threes == 0;
     }
     static void row(const sterna::RowArgs& a) {
-        const int in_tile = static_cast<int>(a.row % sterna::kTileRows);
+        const int in_tile = static_cast<int>(a.row % kTileRows<b2>);
         for (int64_t k = 0; k < a.K; ++k) {
             const uint8_t byte = step_of<b2>(a, k)[4 * (in_tile % 16) + k % 4];
             a.out[k] = static_cast<float>((byte >> (2 * (in_tile / 16))) & 3);

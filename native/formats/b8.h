@@ -3,13 +3,13 @@
 // A step is 4 consecutive k of 64 rows, four 64-byte lines: byte 64*f + 4*r + j is row 16*f + r at
 // k + j.
 #pragma once
-#include "linear.h"
+#include "layers.h"
 
 namespace {
 
 struct b8 : IntegerDot {
     static constexpr const char* kName = "b8";
-    static constexpr int kStepK = 4, kStepBytes = 256;
+    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 256;
 
     // 255 * 127 * 2 saturates int16 pair sums, so units without VNNI widen.
     static VI dot(VI acc, VI w, VI x) { return dot_wide(acc, w, x); }
@@ -18,10 +18,10 @@ struct b8 : IntegerDot {
     }
     static VI settle(VI acc, int) { return acc; }
 
-    static void linear(const sterna::LinearArgs& a) { linear_tiles<b8>(a); }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<b8>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<b8>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < sterna::kTileRows; ++r) {
+            for (int r = 0; r < kTileRows<b8>; ++r) {
                 const uint32_t four = codes_at(a, row + r, k);
                 __builtin_memcpy(out + 4 * r, &four, 4);
             }
@@ -29,7 +29,7 @@ struct b8 : IntegerDot {
     }
     static void row(const sterna::RowArgs& a) {
         for (int64_t k = 0; k < a.K; ++k)
-            a.out[k] = step_of<b8>(a, k)[4 * (a.row % sterna::kTileRows) + k % 4];
+            a.out[k] = step_of<b8>(a, k)[4 * (a.row % kTileRows<b8>)+k % 4];
     }
 };
 

@@ -1,7 +1,7 @@
 // bf16: a step is two consecutive k of 64 rows, four 64-byte lines of 16 rows; a dword holds k in
 // its low half and k + 1 in its high half.
 #pragma once
-#include "linear.h"
+#include "layers.h"
 
 namespace {
 
@@ -16,11 +16,11 @@ struct bf16 : FloatDot {
                 f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
         }
     }
-    static void linear(const sterna::LinearArgs& a) { linear_tiles<bf16>(a); }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<bf16>(a); }
     static void pack(const sterna::PackArgs& a) {
         const auto* source = static_cast<const uint16_t*>(a.source);
         pack_steps<bf16>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < sterna::kTileRows; ++r) {
+            for (int r = 0; r < kTileRows<bf16>; ++r) {
                 uint16_t pair[2] = {0, 0};
                 if (row + r < a.M)
                     for (int j = 0; j < 2 && k + j < a.K; ++j)
@@ -32,8 +32,8 @@ struct bf16 : FloatDot {
     static void row(const sterna::RowArgs& a) {
         for (int64_t k = 0; k < a.K; ++k) {
             uint16_t half;
-            __builtin_memcpy(
-                &half, step_of<bf16>(a, k) + 4 * (a.row % sterna::kTileRows) + 2 * (k % 2), 2);
+            __builtin_memcpy(&half, step_of<bf16>(a, k) + 4 * (a.row % kTileRows<bf16>)+2 * (k % 2),
+                             2);
             const uint32_t bits = static_cast<uint32_t>(half) << 16;
             __builtin_memcpy(a.out + k, &bits, 4);
         }

@@ -1,6 +1,6 @@
 // f16: a step is one k of 64 rows, two 64-byte lines of 32 rows.
 #pragma once
-#include "linear.h"
+#include "layers.h"
 
 namespace {
 
@@ -12,11 +12,11 @@ struct f16 : FloatDot {
         const auto* p = reinterpret_cast<const uint16_t*>(step) + kLanes * part;
         for (int f = 0; f < kGroups; ++f) w[f] = f_load_f16(p + 16 * f);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_tiles<f16>(a); }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<f16>(a); }
     static void pack(const sterna::PackArgs& a) {
         const auto* source = static_cast<const uint16_t*>(a.source);
         pack_steps<f16>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < sterna::kTileRows; ++r) {
+            for (int r = 0; r < kTileRows<f16>; ++r) {
                 const uint16_t w =
                     row + r < a.M && k < a.K ? source[(row + r) * a.ld + k] : uint16_t{0};
                 __builtin_memcpy(out + 2 * r, &w, 2);
@@ -27,7 +27,7 @@ struct f16 : FloatDot {
         float lanes[kLanes];
         uint16_t half[kLanes] = {};
         for (int64_t k = 0; k < a.K; ++k) {
-            __builtin_memcpy(half, step_of<f16>(a, k) + 2 * (a.row % sterna::kTileRows), 2);
+            __builtin_memcpy(half, step_of<f16>(a, k) + 2 * (a.row % kTileRows<f16>), 2);
             f_store(lanes, f_load_f16(half));
             a.out[k] = lanes[0];
         }

@@ -1,6 +1,6 @@
 // f32: a step is one k of 64 rows, four 64-byte lines of 16 rows.
 #pragma once
-#include "linear.h"
+#include "layers.h"
 
 namespace {
 
@@ -12,11 +12,11 @@ struct f32 : FloatDot {
         const auto* p = reinterpret_cast<const float*>(step) + kLanes * part;
         for (int f = 0; f < kGroups; ++f) w[f] = f_load(p + 16 * f);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_tiles<f32>(a); }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<f32>(a); }
     static void pack(const sterna::PackArgs& a) {
         const auto* source = static_cast<const float*>(a.source);
         pack_steps<f32>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < sterna::kTileRows; ++r) {
+            for (int r = 0; r < kTileRows<f32>; ++r) {
                 const float w = row + r < a.M && k < a.K ? source[(row + r) * a.ld + k] : 0.0f;
                 __builtin_memcpy(out + 4 * r, &w, 4);
             }
@@ -24,7 +24,7 @@ struct f32 : FloatDot {
     }
     static void row(const sterna::RowArgs& a) {
         for (int64_t k = 0; k < a.K; ++k)
-            __builtin_memcpy(a.out + k, step_of<f32>(a, k) + 4 * (a.row % sterna::kTileRows), 4);
+            __builtin_memcpy(a.out + k, step_of<f32>(a, k) + 4 * (a.row % kTileRows<f32>), 4);
     }
 };
 

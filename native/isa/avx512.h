@@ -1,13 +1,10 @@
 // requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi | rank: 4 | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mprefer-vector-width=512
 // 512-bit vectors with VNNI and VBMI: Ice Lake, Zen 4 and later.
 #pragma once
-#include "isa/x86_512.inc"
+#include "isa/x86_vnni512.inc"
 
 namespace {
 
-constexpr bool kPairSums16 = false;
-
-inline VI dot(VI acc, VI u, VI x) { return _mm512_dpbusd_epi32(acc, u, x); }
-inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }
+constexpr bool kMatrixUnit = false;
 
 }  // namespace

@@ -7,7 +7,15 @@
 namespace {
 
 constexpr bool kPairSums16 = true;
+constexpr bool kMatrixUnit = false;
 
+inline VI b_lookup_mirrored(const int8_t* t, VI code) {
+    const __m512i half =
+        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(t)));
+    const __m512i low = _mm512_shuffle_epi8(half, _mm512_and_si512(code, _mm512_set1_epi8(15)));
+    const __mmask64 mirrored = _mm512_test_epi8_mask(code, _mm512_set1_epi8(16));
+    return _mm512_mask_sub_epi8(low, mirrored, _mm512_set1_epi8(2), low);
+}
 inline VI dot(VI acc, VI u, VI x) {
     const __m512i pairs = _mm512_maddubs_epi16(u, x);
     return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));

@@ -6,6 +6,7 @@
 namespace {
 
 constexpr bool kPairSums16 = false;
+constexpr bool kMatrixUnit = false;
 
 inline VI dot(VI acc, VI u, VI x) { return _mm256_dpbusd_avx_epi32(acc, u, x); }
 inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }

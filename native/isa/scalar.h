@@ -7,9 +7,10 @@
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kTokenBlock = 2;       // tokens of one pass over a tile
-constexpr int kAttentionRows = 4;    // query rows that share a pass over the keys
+constexpr int kAccumulators = 8;  // vectors that a block of tokens x row groups accumulates in
+constexpr int kAttentionRows = 4;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
+constexpr bool kMatrixUnit = false;  // tile_*: see amx.h
 
 struct VF {
     float v[kLanes];
@@ -83,6 +84,23 @@ template <int n>
 inline VI i_shl(VI a) {
     STERNA_LANES(VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << n));
 }
+inline VI i_or(VI a, VI b) { STERNA_LANES(VI, a.v[i] | b.v[i]); }
+// Bits of a where m has ones, of b where it has zeros.
+inline VI b_select(VI m, VI a, VI b) { STERNA_LANES(VI, (a.v[i] & m.v[i]) | (b.v[i] & ~m.v[i])); }
+// Bytes t[c & 31] of a table of 32 bytes, stored twice, whose upper half mirrors the lower around 1:
+// t[16 + i] = 2 - t[i].
+inline VI b_lookup_mirrored(const int8_t* t, VI code) {
+    uint8_t bytes[4 * kLanes];
+    i_store(bytes, code);
+    for (auto& b : bytes) b = static_cast<uint8_t>(t[b & 31]);
+    return i_load(bytes);
+}
+// Narrowed to int8; values lie in [-127, 127].
+inline void i_store_i8(int8_t* p, VI a) {
+    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+}
+// A store that need not stay in the caches; p is aligned to the vector.
+inline void f_stream(float* p, VF a) { f_store(p, a); }
 inline VI b_xor(VI a, VI b) { STERNA_LANES(VI, a.v[i] ^ b.v[i]); }
 
 // Four consecutive activations in every lane.

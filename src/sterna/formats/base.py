@@ -16,11 +16,10 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 
-__all__ = ["Format", "PackedWeight", "fma_f32", "quantize_activations"]
+__all__ = ["Format", "PackedWeight", "fma_f32", "mean_abs", "quantize_activations"]
 
 F32 = npt.NDArray[np.float32]
 
-TILE_ROWS: int = _native.tile_rows
 MAX_INTEGER_K: int = _native.max_integer_k
 #: All exponent bits of a float layout: an infinity or NaN has them set.
 EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
@@ -30,9 +29,9 @@ EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
 class PackedWeight:
     """A matrix W [M, K] in a format's tiles.
 
-    codes: uint8 [ceil(M / 64), tile_bytes]; scale: float32, shape () (one for all) or (M,) (one a
-    row). A weight is level * scale for i2 and i8, level / 4 * scale for i2p. Float formats have
-    the scale 1.
+    codes: uint8 [ceil(M / tile_rows), tile_bytes]; scale: float32, shape () (one for all) or (M,)
+    (one a row). A weight is level * scale for i1, i2, t5 and i8, level / 4 * scale for i2p. Float
+    formats have the scale 1.
     """
 
     format: str
@@ -49,14 +48,15 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Bytes that one pass over the weights reads: codes and scales."""
-        return self.codes.nbytes + (4 * self.codes.shape[0] * TILE_ROWS if self.has_scale else 0)
+        return self.codes.nbytes + self._scale_bytes
 
     @property
-    def has_scale(self) -> bool:
-        """Whether the format multiplies by a scale (all integer formats do)."""
+    def _scale_bytes(self) -> int:
+        """Bytes of the float32 scales, one for each row of every tile; float formats have none."""
         from sterna.formats import get
 
-        return get(self.format).integer
+        format = get(self.format)
+        return 4 * self.codes.shape[0] * format.tile_rows if format.integer else 0
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,14 @@ class Format:
     unit: float = 1.0
     default_scale: str = "tensor"
     step_k: int = 1  # k of one step of a float layout: K is padded to it with zeros
-    tile_rows: int = TILE_ROWS
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a tile."""
+        return _native.tile_rows(self.layout)
 
     def tile_bytes(self, K: int) -> int:
-        """Bytes of one tile of 64 rows and K columns, padding included."""
+        """Bytes of one tile of `tile_rows` rows and K columns, padding included."""
         return _native.tile_bytes(self.layout, K)
 
     def n_tiles(self, M: int) -> int:
@@ -211,6 +215,14 @@ def quantize_activations(x: F32) -> tuple[npt.NDArray[np.int8], F32]:
     inverse = np.float32(127) / absmax
     q = np.rint(x * inverse[:, None]).astype(np.int8)
     return q, (absmax / np.float32(127)).astype(np.float32)
+
+
+def mean_abs(w: F32, axis: int | None) -> F32:
+    """Mean of |w| over `axis` (None: all of it), at least 1e-5: float32 () or [M]."""
+    if not w.size:
+        return np.full(w.shape[:1] if axis else (), 1e-5, np.float32)
+    mean = np.abs(w).mean(axis=axis, dtype=np.float64)
+    return np.asarray(np.maximum(mean, 1e-5), np.float32)
 
 
 def fma_f32(a: F32, b: F32, c: F32) -> F32:

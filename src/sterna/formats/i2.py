@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.base import F32, Format
+from sterna.formats.base import F32, Format, mean_abs
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,7 @@ class Ternary(Format):
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round w [M, K] to sign-and-zero: t = clamp(round(w / s), -1, 1), s = mean |w|."""
         axis = 1 if (scale or self.default_scale) == "row" else None
-        mean = (
-            np.abs(w).mean(axis=axis, dtype=np.float64)
-            if w.size
-            else np.zeros(w.shape[:1] if axis else ())
-        )
-        s = np.maximum(mean, 1e-5).astype(np.float32)
+        s = mean_abs(w, axis)
         # The reciprocal is rounded first, as the reference does: it decides near-ties.
         inverse = np.float32(1.0) / s
         levels = np.clip(np.rint(w * (inverse[:, None] if axis else inverse)), -1, 1)

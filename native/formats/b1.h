@@ -1,0 +1,61 @@
+// b1: one-bit codes, eight row groups in place in every byte.
+//
+// A step is 4 consecutive k of 128 rows, one 64-byte line:
+//   byte 4*r + j, r = 0..15, j = 0..3:   bit f = row 16*f + r at k + j
+// As in b2 a field stays where it is: the accumulator of group f holds sum(code * 2^f * x). The top
+// field's 128 * 127 * 2 = 32512 fits the int16 pair sums of units without VNNI.
+#pragma once
+#include "layers.h"
+
+namespace {
+
+struct b1 : IntegerDot {
+    static constexpr const char* kName = "b1";
+    static constexpr int kGroups = 8, kStepK = 4, kStepBytes = 64;
+
+    static void decode(const uint8_t* step, int part, int, VI* w) {
+        const VI v = i_load(step + 4 * kLanes * part);
+#pragma GCC unroll 8
+        for (int f = 0; f < kGroups; ++f)
+            w[f] = i_and(v, i_set1(static_cast<int32_t>(0x01010101u << f)));
+    }
+    static VI settle(VI acc, int group) {
+        switch (group) {
+            case 0:
+                return acc;
+            case 1:
+                return i_sar<1>(acc);
+            case 2:
+                return i_sar<2>(acc);
+            case 3:
+                return i_sar<3>(acc);
+            case 4:
+                return i_sar<4>(acc);
+            case 5:
+                return i_sar<5>(acc);
+            case 6:
+                return i_sar<6>(acc);
+            default:
+                return i_sar<7>(acc);
+        }
+    }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<b1>(a); }
+    static void pack(const sterna::PackArgs& a) {
+        pack_steps<b1>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+            for (int r = 0; r < 16; ++r) {
+                uint32_t line = 0;
+                for (int f = 0; f < kGroups; ++f) line |= codes_at(a, row + 16 * f + r, k) << f;
+                __builtin_memcpy(out + 4 * r, &line, 4);
+            }
+        });
+    }
+    static void row(const sterna::RowArgs& a) {
+        const int in_tile = static_cast<int>(a.row % kTileRows<b1>);
+        for (int64_t k = 0; k < a.K; ++k) {
+            const uint8_t byte = step_of<b1>(a, k)[4 * (in_tile % 16) + k % 4];
+            a.out[k] = static_cast<float>((byte >> (in_tile / 16)) & 1);
+        }
+    }
+};
+
+}  // namespace

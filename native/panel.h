@@ -1,0 +1,92 @@
+// Many tokens on vector units: a tile is decoded once into a panel of bytes, one run of 64-byte lines
+// (16 rows x 4 k) for each group of rows, which stays in L2 while blocks of tokens sweep it.
+#pragma once
+#include "linear.h"
+
+namespace {
+
+constexpr int kLine = 64;  // bytes of 16 rows x 4 k
+
+template <class F>
+constexpr int64_t panel_scratch(int64_t K) {
+    return F::kGroups * K / 4 * kLine;
+}
+
+// Groups [G0, G0 + GN) of the steps that hold k in [0, kc); group g at out + (g - G0) * kc * 16.
+template <class F, int G0, int GN>
+inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
+    for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
+#pragma GCC unroll 8
+        for (int line = 0; line < F::kStepBytes; line += kLine)
+            prefetch(step + kPrefetchBytes + line);
+#pragma GCC unroll 8
+        for (int j = 0; j < F::kStepK; j += 4) {
+            VI w[F::kGroups];
+            for (int part = 0; part < kParts; ++part) {
+                F::decode(step, part, j, w);
+#pragma GCC unroll 8
+                for (int g = 0; g < GN; ++g)
+                    i_store(out + g * kc * 16 + (k + j) * 16 + 4 * kLanes * part, w[G0 + g]);
+            }
+        }
+    }
+}
+
+// Tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile.
+template <class F, int G0, int GN, int N>
+inline void panel_block(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
+                        int part) {
+    VI acc[N][GN];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) acc[n][g] = i_set1(0);
+    const int8_t* x = a.xq + n0 * a.ldx;
+    const uint8_t* line = panel + G0 * a.K * 16 + 4 * kLanes * part;
+    for (int64_t k = 0; k < a.K; k += 4, line += kLine) {
+        VI w[GN];
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) w[g] = i_load(line + g * a.K * 16);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            const VI four = x_broadcast(x + n * a.ldx + k);
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) acc[n][g] = F::dot(acc[n][g], w[g], four);
+        }
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g)
+            finish<F>(a, acc[n][g], n0 + n, G0 + g,
+                      (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+}
+
+template <class F, int G0, int GN, int N>
+inline void panel_tokens(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
+                         int count) {
+    if (count >= N) {
+        for (int part = 0; part < kParts; ++part)
+            panel_block<F, G0, GN, N>(a, panel, tile, n0, part);
+    } else if constexpr (N > 1) {
+        panel_tokens<F, G0, GN, N - 1>(a, panel, tile, n0, count);
+    }
+}
+
+// Sweeps the groups from G0 on, four at a time: more would leave no accumulators for tokens.
+template <class F, int G0 = 0>
+inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile) {
+    constexpr int GN = F::kGroups - G0 < 4 ? F::kGroups - G0 : 4, N = kAccumulators / GN;
+    for (int n = 0; n < a.n; n += N) panel_tokens<F, G0, GN, N>(a, panel, tile, n, a.n - n);
+    if constexpr (G0 + GN < F::kGroups) sweep_panel<F, G0 + GN>(a, panel, tile);
+}
+
+template <class F>
+void linear_panel(const sterna::LinearArgs& a) {
+    for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
+        decode_panel<F, 0, F::kGroups>(a.codes + tile * a.tile_bytes, a.K, a.scratch);
+        sweep_panel<F>(a, a.scratch, tile);
+    }
+}
+
+}  // namespace

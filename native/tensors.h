@@ -1,0 +1,82 @@
+// Packed weights and rows of activations, and how a linear layer is handed both.
+#pragma once
+#include <cstdint>
+
+#include "kernel_table.h"
+#include "memory.h"
+
+namespace sterna {
+
+// A packed matrix [M][K]; the memory is the caller's.
+struct Weight {
+    int format = 0;  // index into KernelTable::formats
+    int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
+    int z2 = 0;
+    const uint8_t* codes = nullptr;
+    const float* scale = nullptr;  // [tiles * tile_rows], or null for float formats
+};
+
+// Rows of floats, and for integer layers int8 codes with a scale and a sum per row.
+struct Activations {
+    int64_t ld;  // width, padded to kPad
+
+    explicit Activations(int64_t width) : ld((width + kPad - 1) / kPad * kPad) {}
+    // Room for `tokens` rows, zeroed. The codes get whole tiles of a matrix unit.
+    void reserve(int64_t tokens) {
+        f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
+        q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
+        scale = HugeBuffer(static_cast<size_t>(tokens * 4));
+        sum = HugeBuffer(static_cast<size_t>(tokens * 4));
+    }
+    float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
+    int8_t* codes(int64_t n, int x_block) const {
+        return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
+    }
+    float* scales() const { return reinterpret_cast<float*>(scale.data()); }
+    int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
+
+    // Where row n's int8 codes go.
+    void quantize_into(RowwiseArgs& a, int64_t n, int x_block) const {
+        a.yq = codes(n, x_block);
+        a.yq_stride = int64_t{64} * x_block;
+        a.x_scale = scales() + n;
+        a.x_sum = sums() + n;
+    }
+
+  private:
+    HugeBuffer f, q, scale, sum;
+};
+
+// How many tiles a worker takes at a time. Few tokens: about 128 KiB of weights, small enough that fast
+// and slow cores finish together, large enough that the counter and the prefetcher's start do not
+// matter. Many: one tile is work enough.
+constexpr int64_t tiles_per_chunk(int64_t tile_bytes, int64_t tokens) {
+    constexpr int64_t kChunkBytes = 128 << 10;
+    if (tokens > 8 || tile_bytes <= 0) return 1;
+    return tile_bytes < kChunkBytes ? kChunkBytes / tile_bytes : 1;
+}
+
+// y = x W^T for the first n rows; the caller adds residual, scratch and the tiles it wants.
+inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int x_block,
+                              const Activations& y) {
+    LinearArgs a{};
+    a.codes = w.codes;
+    a.scale = w.scale;
+    a.tile_bytes = w.tile_bytes;
+    a.M = w.M;
+    a.K = w.padded_k;
+    a.z2 = w.z2;
+    a.xq = x.codes(0, 1);
+    a.x_scale = x.scales();
+    a.x_sum = x.sums();
+    a.xf = x.row(0);
+    a.ldx = x.ld;
+    a.x_block = x_block;
+    a.n = n;
+    a.y = y.row(0);
+    a.ldy = y.ld;
+    a.tile_end = w.tiles;
+    return a;
+}
+
+}  // namespace sterna
