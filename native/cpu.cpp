@@ -62,6 +62,7 @@ constexpr uint32_t mask_of(Feature feature) { return 1u << static_cast<int>(feat
 struct Detected {
     CpuInfo info;
     uint32_t mask = 0;  // bit i: Feature i
+    bool cpu_has_tiles = false;  // says CPUID, whatever the system makes of it
 };
 
 #if defined(__x86_64__)
@@ -151,7 +152,9 @@ Detected detect() {
         const bool saved = row.state == State::kNone || (row.state == State::kYmm && ymm) ||
                            (row.state == State::kZmm && zmm) ||
                            (row.state == State::kTile && tiles);
-        if (saved && (at(row.leaf) >> row.bit & 1)) d.mask |= mask_of(row.feature);
+        const bool listed = at(row.leaf) >> row.bit & 1;
+        if (saved && listed) d.mask |= mask_of(row.feature);
+        if (row.feature == Feature::AMX_TILE) d.cpu_has_tiles = listed;
     }
     return d;
 }
@@ -215,6 +218,12 @@ bool supports_one(std::string_view name) {
 const CpuInfo& cpu_info() { return detected().info; }
 
 bool has(Feature feature) { return detected().mask & mask_of(feature); }
+
+TileState tile_state() {
+    if (!detected().cpu_has_tiles) return TileState::kAbsent;
+    return has(Feature::AMX_TILE) && kernel_grants_tiles() ? TileState::kGranted
+                                                           : TileState::kRefused;
+}
 
 bool cpu_supports(std::string_view list) {
     while (!list.empty()) {

@@ -41,6 +41,12 @@ const CpuInfo& cpu_info();
 
 bool has(Feature feature);
 
+// Why the AMX unit is there or not: CPUID does not list tiles; it does, but the system does not save
+// their registers or refuses the permission; they may be used. Asks the Linux kernel for them, once
+// per process and for all its threads.
+enum class TileState { kAbsent, kRefused, kGranted };
+TileState tile_state();
+
 // True if a unit built for the comma-separated list, such as "avx512f,avx512bw,fma,f16c", may run
 // now; an empty list is always true, an unknown name never. The compiler's spelling ("amx-int8",
 // "bmi") is accepted. A list that names an AMX feature asks the Linux kernel for the tile

@@ -66,9 +66,9 @@ ReadFn widest_read() {
 
 }  // namespace
 
-double bandwidth_gb_s(int threads, size_t nbytes) {
+double bandwidth_gb_s(Pool& pool, size_t nbytes) {
     using Clock = std::chrono::steady_clock;
-    Pool& pool = shared_pool(threads);
+    const int threads = pool.size();
     const size_t part = nbytes / static_cast<size_t>(threads) / kStep * kStep;
     if (part < kLeastPart || nbytes > SIZE_MAX / 2) {
         throw std::invalid_argument("nbytes: must be at least " + std::to_string(kLeastPart) +

@@ -7,10 +7,13 @@
 #include <chrono>
 #include <climits>
 #include <csignal>
+#include <cstdint>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
@@ -21,6 +24,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "cgroup.h"
 #include "fpenv.h"
 
 namespace sterna {
@@ -63,10 +67,24 @@ void wake_all(std::atomic<uint32_t>& value) {
 #endif
 }
 
-bool is_crowded(int threads) {
+bool is_crowded(int threads, size_t cpus = SIZE_MAX) {
     // Once, as it reads files and a barrier may be made at every step.
-    static const Topology t = topology();
-    return threads > t.allowed_cpus || (t.cpu_quota > 0.0 && threads > t.cpu_quota);
+    static const size_t allowed = allowed_cpus().size();
+    static const double quota = cgroup_cpu_quota("");
+    return static_cast<size_t>(threads) > std::min(cpus, allowed) ||
+           (quota > 0.0 && threads > quota);
+}
+
+// One set for each thread of a pinned pool, one for all of another, none where none is wanted.
+std::vector<CpuSet> places_of(int threads, const Placement& placement) {
+    std::vector<CpuSet> places;
+    const std::span<const int> cpus = placement.cpus;
+    if (cpus.empty()) return places;
+    if (!placement.pinned) return {CpuSet(cpus)};
+    for (size_t i = 0; i < static_cast<size_t>(threads); ++i) {
+        places.emplace_back(cpus.subspan(i, 1));
+    }
+    return places;
 }
 
 // Set while this thread runs a task: a nested run would wait for itself for ever.
@@ -129,10 +147,11 @@ void Barrier::reset() {
 // Everything that fork() invalidates: the threads, and a mutex that some other thread may have
 // held. The child leaves its copy where it is and makes a new one.
 struct Pool::State {
-    explicit State(int size)
+    State(int size, const Placement& placement)
         : owner(getpid()),
           workers_wanted(size - 1),
-          crowded(is_crowded(size)),
+          places(places_of(size, placement)),
+          crowded(is_crowded(size, places.empty() ? SIZE_MAX : placement.cpus.size())),
           barrier(size, crowded ? kCrowdedSpinNs : kBarrierSpinNs) {}
     ~State() { stop_workers(); }
 
@@ -140,10 +159,12 @@ struct Pool::State {
     void stop_workers();
     void worker_main(int worker, uint32_t seen);
     void execute(int worker);
+    const CpuSet* place_of(int worker) const;
     void run(TaskFn fn, void* task);
 
     const pid_t owner;
     const int workers_wanted;
+    const std::vector<CpuSet> places;
     const bool crowded;
     Barrier barrier;
     std::mutex run_mutex;
@@ -174,7 +195,13 @@ void Pool::State::execute(int worker) {
     inside_task = false;
 }
 
+const CpuSet* Pool::State::place_of(int worker) const {
+    if (places.empty()) return nullptr;
+    return &places[places.size() == 1 ? 0 : static_cast<size_t>(worker)];
+}
+
 void Pool::State::worker_main(int worker, uint32_t seen) {
+    if (const CpuSet* place = place_of(worker)) place->apply();
     const int64_t spin_ns = crowded ? kCrowdedSpinNs : kIdleSpinNs;
     while (true) {
         start.wait_past(seen, spin_ns);
@@ -225,6 +252,8 @@ void Pool::State::run(TaskFn new_fn, void* new_task) {
     task = new_task;
     pending.store(workers_wanted, std::memory_order_relaxed);
     const uint32_t seen = done.load();
+    // After the workers have started: what they inherit must not be what the caller has for a run.
+    const AffinityScope affinity(place_of(0));
     if (workers_wanted > 0) start.advance();
     execute(0);
     if (workers_wanted > 0) done.wait_past(seen, crowded ? kCrowdedSpinNs : kBarrierSpinNs);
@@ -236,10 +265,15 @@ void Pool::State::run(TaskFn new_fn, void* new_task) {
     std::rethrow_exception(std::move(first));
 }
 
-Pool::Pool(int threads) : size_(threads), state_(nullptr) {
+Pool::Pool(int threads, Placement placement)
+    : size_(threads), placement_(std::move(placement)), state_(nullptr) {
     if (threads < 1 || threads > kMaxThreads) {
         throw std::invalid_argument("threads: must be 1 to " + std::to_string(kMaxThreads) +
                                     ", but got " + std::to_string(threads));
+    }
+    if (placement_.pinned && placement_.cpus.size() < static_cast<size_t>(threads)) {
+        throw std::invalid_argument("cpus: must be one for each pinned thread, but got " +
+                                    std::to_string(placement_.cpus.size()));
     }
 }
 
@@ -252,7 +286,7 @@ Pool::~Pool() {
 Pool::State& Pool::current_state() {
     State* state = state_.load(std::memory_order_acquire);
     if (state && state->owner == getpid()) return *state;
-    State* fresh = new State(size_);  // owns no threads yet
+    State* fresh = new State(size_, placement_);  // owns no threads yet
     if (state_.compare_exchange_strong(state, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;
     return *state;  // the winner's
@@ -268,30 +302,32 @@ Barrier& Pool::barrier() { return current_state().barrier; }
 namespace {
 
 struct SharedPool {
-    explicit SharedPool(int threads) : pool(threads) {}
+    SharedPool(int threads, const Placement& placement) : pool(threads, placement) {}
     Pool pool;
     SharedPool* next = nullptr;
 };
 
-SharedPool* find_shared(SharedPool* from, int threads) {
-    while (from && from->pool.size() != threads) from = from->next;
+SharedPool* find_shared(SharedPool* from, int threads, const Placement& placement) {
+    while (from && !(from->pool.size() == threads && from->pool.placement() == placement)) {
+        from = from->next;
+    }
     return from;
 }
 
 }  // namespace
 
-Pool& shared_pool(int threads) {
+Pool& shared_pool(int threads, const Placement& placement) {
     // A list that only grows and takes no lock: fork() may happen at any moment.
     static std::atomic<SharedPool*> head{nullptr};
     SharedPool* first = head.load(std::memory_order_acquire);
-    if (SharedPool* found = find_shared(first, threads)) return found->pool;
-    std::unique_ptr<SharedPool> fresh = std::make_unique<SharedPool>(threads);
+    if (SharedPool* found = find_shared(first, threads, placement)) return found->pool;
+    std::unique_ptr<SharedPool> fresh = std::make_unique<SharedPool>(threads, placement);
     while (true) {
         fresh->next = first;
         if (head.compare_exchange_weak(first, fresh.get(), std::memory_order_acq_rel)) {
             return fresh.release()->pool;
         }
-        if (SharedPool* found = find_shared(first, threads)) return found->pool;
+        if (SharedPool* found = find_shared(first, threads, placement)) return found->pool;
     }
 }
 

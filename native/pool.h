@@ -13,8 +13,9 @@
 #include <exception>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
-#include "topology.h"  // default_threads()
+#include "affinity.h"
 
 namespace sterna {
 
@@ -94,20 +95,30 @@ class alignas(64) ChunkCounter {
     std::atomic<int64_t> next_{0};
 };
 
+// Where the threads of a pool run. Workers are put there when they start, the caller for the time
+// of a run; a CPU that has gone since (taken offline) leaves its thread to the system's choice.
+struct Placement {
+    std::vector<int> cpus{};  // none: wherever the system likes
+    bool pinned = false;  // worker i on cpus[i] alone; otherwise each on any of them
+
+    friend bool operator==(const Placement&, const Placement&) = default;
+};
+
 class Pool {
   public:
     // Threads start at the first run. Throws std::invalid_argument unless 1 <= threads <=
-    // kMaxThreads.
-    explicit Pool(int threads);
+    // kMaxThreads, or where a pinned thread has no CPU.
+    explicit Pool(int threads, Placement placement = {});
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
     int size() const { return size_; }
+    const Placement& placement() const { return placement_; }
 
     // Runs f(worker) for worker = 0 .. size() - 1 at the same time and returns when all are done;
     // the caller is worker 0. All run with the default floating-point state (fpenv.h); the caller's
-    // is restored. One run at a time: a second caller waits. A child made by fork() gets workers of
+    // is restored, as are its CPUs. One run at a time: a second caller waits. A child made by fork() gets workers of
     // its own.
     //
     // The first exception to leave any f aborts barrier() and is rethrown here. Throws
@@ -130,10 +141,11 @@ class Pool {
     State& current_state();
 
     const int size_;
+    const Placement placement_;
     std::atomic<State*> state_;
 };
 
-// The process-wide pool of that size, made at the first use and never destroyed.
-Pool& shared_pool(int threads);
+// The process-wide pool of that size and place, made at the first use and never destroyed.
+Pool& shared_pool(int threads, const Placement& placement = {});
 
 }  // namespace sterna

@@ -1,213 +1,195 @@
 #include "topology.h"
 
 #include <algorithm>
-#include <cmath>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
-#include <sstream>
-#include <string_view>
-#include <thread>
+#include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
+#include "affinity.h"
+#include "cgroup.h"
 
 namespace sterna {
 namespace {
 
-bool read_line(const std::string& path, std::string& line) {
+std::string first_line(const std::string& path) {
     std::ifstream file(path);
-    return file && std::getline(file, line);
-}
-
-std::vector<int> allowed_cpus() {
-    std::vector<int> cpus;
-#if defined(__linux__)
-    // The kernel's mask may be longer than cpu_set_t (1,024 CPUs): grow until it fits.
-    for (int capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
-        cpu_set_t* set = CPU_ALLOC(capacity);
-        if (!set) break;
-        const size_t bytes = CPU_ALLOC_SIZE(capacity);
-        const bool fits = sched_getaffinity(0, bytes, set) == 0;
-        for (int cpu = 0; fits && cpu < capacity; ++cpu) {
-            if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(cpu);
-        }
-        CPU_FREE(set);
-        if (fits) break;
-    }
-#endif
-    if (cpus.empty()) {
-        const int count = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-        for (int cpu = 0; cpu < count; ++cpu) cpus.push_back(cpu);
-    }
-    return cpus;
-}
-
-std::string read_core_name(int cpu) {
-    const std::string path =
-        "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
     std::string line;
-    return read_line(path, line) && !line.empty() ? line : std::to_string(cpu);
+    return file && std::getline(file, line) ? line : "";
 }
 
-// The core's name is its list of SMT siblings ("0,64"): equal for siblings, unlike core_id, which
-// repeats on every socket. Without sysfs every CPU counts as a core.
-const std::vector<std::string>& core_names() {
-    static const std::vector<std::string> names = [] {
-        std::vector<std::string> read;
-        for (const int cpu : allowed_cpus()) {
-            read.resize(static_cast<size_t>(cpu) + 1);
-            read.back() = read_core_name(cpu);
+std::string_view trimmed(std::string_view text) {
+    const size_t first = text.find_first_not_of(" \t\r\n");
+    if (first == std::string_view::npos) return {};
+    return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+// A whole number from 0; false for anything else.
+bool parse_number(std::string_view text, int64_t& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+// Numbers n of the entries of a folder that are called prefix + n, ascending.
+std::vector<int> numbered(const std::string& folder, std::string_view prefix) {
+    std::set<int> found;
+    std::error_code error;
+    std::filesystem::directory_iterator entry(folder, error), end;
+    for (; !error && entry != end; entry.increment(error)) {
+        const std::string name = entry->path().filename().string();
+        int64_t n;
+        if (name.compare(0, prefix.size(), prefix) == 0 &&
+            parse_number(std::string_view(name).substr(prefix.size()), n) && n < kMaxCpus) {
+            found.insert(static_cast<int>(n));
         }
-        return read;
-    }();
-    return names;
+    }
+    return {found.begin(), found.end()};
 }
 
-std::string core_name(int cpu) {
-    const std::vector<std::string>& names = core_names();
-    const size_t index = static_cast<size_t>(cpu);
-    const bool known = index < names.size() && !names[index].empty();
-    return known ? names[index] : read_core_name(cpu);  // the affinity has been widened since
-}
-
-struct CgroupMount {
-    bool v2 = false;
-    std::string root;   // the part of the hierarchy that is mounted
-    std::string point;  // where
+// What does not change while the process runs.
+struct Machine {
+    std::map<int, int> core_of;  // CPU -> the least of its SMT siblings
+    std::set<int> slow;  // CPUs of efficiency cores
+    std::map<int, std::vector<int>> nodes;
 };
 
-bool has_word(std::string_view list, std::string_view word) {
-    while (true) {
-        const size_t comma = list.find(',');
-        if (list.substr(0, comma) == word) return true;
-        if (comma == std::string_view::npos) return false;
-        list.remove_prefix(comma + 1);
+// Intel's hybrid processors have a performance monitor for each kind of core. Everything that is
+// not in cpu_core is slow: a third kind (low-power islands) is slower still.
+bool find_slow_by_monitors(const std::string& devices, const std::vector<int>& cpus, Machine& m) {
+    const std::vector<int> fast = parse_cpu_list(first_line(devices + "/cpu_core/cpus"));
+    if (fast.empty() || parse_cpu_list(first_line(devices + "/cpu_atom/cpus")).empty())
+        return false;
+    for (const int cpu : cpus) {
+        if (!std::binary_search(fast.begin(), fast.end(), cpu)) m.slow.insert(cpu);
     }
+    return true;
 }
 
-// mountinfo writes blanks, tabs, newlines and backslashes as \ooo.
-std::string unescaped(const std::string& text) {
-    auto octal = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '7'; };
-    std::string out;
-    for (size_t i = 0; i < text.size(); ++i) {
-        if (text[i] == '\\' && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
-            out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                                     (text[i + 3] - '0'));
-            i += 3;
-        } else {
-            out += text[i];
+// Elsewhere the CPUs are ranked by a number, and split at its widest step if that is a clear one:
+// favoured cores of one kind differ by up to a tenth, kinds of cores by a quarter and more (Zen 5c
+// from Zen 5: 0.65; Arm's smallest cores: below 0.5). With three kinds only the slowest is slow.
+bool find_slow_by_rank(const std::map<int, int64_t>& rank, Machine& m) {
+    constexpr double kClear = 0.85;
+    std::set<int64_t> values;
+    for (const auto& [cpu, value] : rank) values.insert(value);
+    double widest = kClear;
+    int64_t least_fast = 0;
+    for (auto low = values.begin(); low != values.end(); ++low) {
+        const auto high = std::next(low);
+        if (high == values.end()) break;
+        const double ratio = static_cast<double>(*low) / static_cast<double>(*high);
+        if (ratio < widest) widest = ratio, least_fast = *high;
+    }
+    for (const auto& [cpu, value] : rank) {
+        if (value < least_fast) m.slow.insert(cpu);
+    }
+    return least_fast > 0;
+}
+
+void find_slow(const std::string& devices, const std::vector<int>& cpus, Machine& m) {
+    if (find_slow_by_monitors(devices, cpus, m)) return;
+    // Relative speed (Arm, and x86 from Linux 6.12 on); the firmware's scale; the highest clock.
+    for (const char* file :
+         {"/cpu_capacity", "/acpi_cppc/highest_perf", "/cpufreq/cpuinfo_max_freq"}) {
+        std::map<int, int64_t> rank;
+        for (const int cpu : cpus) {
+            const std::string line =
+                first_line(devices + "/system/cpu/cpu" + std::to_string(cpu) + file);
+            int64_t value;
+            if (parse_number(trimmed(line), value) && value > 0) rank[cpu] = value;
         }
+        if (find_slow_by_rank(rank, m)) return;
     }
-    return out;
 }
 
-// Lines of proc_pid_mountinfo(5): id parent dev root point options [tags] - type source super.
-std::vector<CgroupMount> cgroup_mounts(const std::string& root) {
-    std::vector<CgroupMount> mounts;
-    std::ifstream file(root + "/proc/self/mountinfo");
-    std::string line;
-    while (std::getline(file, line)) {
-        const size_t dash = line.find(" - ");
-        if (dash == std::string::npos) continue;
-        std::istringstream head(line.substr(0, dash)), tail(line.substr(dash + 3));
-        std::string skip, mount_root, point, type, source, super;
-        head >> skip >> skip >> skip >> mount_root >> point;
-        tail >> type >> source >> super;
-        const bool v2 = type == "cgroup2";
-        if (!v2 && !(type == "cgroup" && has_word(super, "cpu"))) continue;
-        mounts.push_back({v2, unescaped(mount_root), unescaped(point)});
+Machine read_machine(const std::string& root) {
+    const std::string devices = root + "/sys/devices", cpu_folder = devices + "/system/cpu/cpu",
+                      node_folder = devices + "/system/node";
+    Machine m;
+    const std::vector<int> cpus = numbered(devices + "/system/cpu", "cpu");
+    for (const int cpu : cpus) {
+        // Unlike core_id, the list of siblings does not repeat on every socket.
+        const std::vector<int> siblings = parse_cpu_list(
+            first_line(cpu_folder + std::to_string(cpu) + "/topology/thread_siblings_list"));
+        const bool sound = std::binary_search(siblings.begin(), siblings.end(), cpu);
+        m.core_of[cpu] = sound ? siblings.front() : cpu;
     }
-    return mounts;
+    find_slow(devices, cpus, m);
+    for (const int node : numbered(node_folder, "node")) {
+        m.nodes[node] =
+            parse_cpu_list(first_line(node_folder + "/node" + std::to_string(node) + "/cpulist"));
+    }
+    return m;
 }
 
-// Path of the process within the v2 hierarchy ("0::/path") or the v1 one that has "cpu".
-std::string cgroup_path(const std::string& root, bool v2) {
-    std::ifstream file(root + "/proc/self/cgroup");
-    std::string line;
-    while (std::getline(file, line)) {
-        const size_t first = line.find(':');
-        const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-        if (second == std::string::npos) continue;
-        const std::string controllers = line.substr(first + 1, second - first - 1);
-        if (v2 ? controllers.empty() : has_word(controllers, "cpu")) return line.substr(second + 1);
+Topology restricted_to(const Machine& m, const std::vector<int>& allowed) {
+    const std::set<int> sorted(allowed.begin(), allowed.end());
+    Topology t;
+    t.cpus.assign(sorted.begin(), sorted.end());
+    std::map<int, size_t> index;  // of a core in t.cores
+    for (const int cpu : t.cpus) {
+        const auto known = m.core_of.find(cpu);
+        const int name = known == m.core_of.end() ? cpu : known->second;
+        const auto [at, is_new] = index.emplace(name, t.cores.size());
+        if (is_new) t.cores.push_back({{}, m.slow.count(cpu) == 0});
+        t.cores[at->second].cpus.push_back(cpu);
     }
-    return "/";
-}
-
-// CPUs granted by one group's own files; 0 where there is no limit.
-double own_quota(const std::string& group, bool v2) {
-    std::string line, period_line;
-    double quota = -1.0, period = 0.0;
-    if (v2) {
-        if (!read_line(group + "/cpu.max", line)) return 0.0;
-        std::istringstream words(line);
-        words >> line >> period;
-        std::istringstream(line) >> quota;  // "max" leaves 0
-    } else {
-        if (!read_line(group + "/cpu.cfs_quota_us", line)) return 0.0;
-        if (!read_line(group + "/cpu.cfs_period_us", period_line)) return 0.0;
-        std::istringstream(line) >> quota;
-        std::istringstream(period_line) >> period;
+    std::set<int> homeless = sorted;
+    for (const auto& [id, cpus] : m.nodes) {
+        NumaNode node{id, {}};
+        for (const int cpu : cpus) {
+            if (homeless.erase(cpu)) node.cpus.push_back(cpu);
+        }
+        if (!node.cpus.empty()) t.nodes.push_back(std::move(node));
     }
-    return quota > 0.0 && period > 0.0 ? quota / period : 0.0;
-}
-
-double least_quota_upwards(const std::string& root, const CgroupMount& mount) {
-    // A container may show the host's path ("/docker/abc") below a mount of just that part, or a
-    // path outside the mount ("/../x"); then the mount point itself is the nearest known group.
-    std::string path = cgroup_path(root, mount.v2);
-    if (mount.root != "/") {
-        const bool below = path.compare(0, mount.root.size(), mount.root) == 0 &&
-                           (path.size() == mount.root.size() || path[mount.root.size()] == '/');
-        path = below ? path.substr(mount.root.size()) : "";
-    }
-    if (path.find("/..") != std::string::npos) path.clear();
-    double least = 0.0;
-    while (true) {
-        while (!path.empty() && path.back() == '/') path.pop_back();
-        const double quota = own_quota(root + mount.point + path, mount.v2);
-        if (quota > 0.0 && (least == 0.0 || quota < least)) least = quota;
-        if (path.empty()) return least;
-        const size_t slash = path.rfind('/');
-        path.resize(slash == std::string::npos ? 0 : slash);
-    }
+    if (homeless.empty()) return t;
+    if (t.nodes.empty()) t.nodes.emplace_back();
+    std::vector<int>& first = t.nodes.front().cpus;
+    first.insert(first.end(), homeless.begin(), homeless.end());
+    std::sort(first.begin(), first.end());
+    return t;
 }
 
 }  // namespace
 
-double cgroup_cpu_quota(const std::string& root) {
-    double least = 0.0;
-    for (const CgroupMount& mount : cgroup_mounts(root)) {
-        const double quota = least_quota_upwards(root, mount);
-        if (quota > 0.0 && (least == 0.0 || quota < least)) least = quota;
+std::vector<int> parse_cpu_list(std::string_view text) {
+    std::set<int> cpus;
+    while (!text.empty()) {
+        const size_t comma = text.find(',');
+        const std::string_view piece = trimmed(text.substr(0, comma));
+        text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+        const size_t dash = piece.find('-');
+        int64_t first, last;
+        if (!parse_number(piece.substr(0, dash), first)) continue;
+        if (dash == std::string_view::npos) {
+            last = first;
+        } else if (!parse_number(piece.substr(dash + 1), last)) {
+            continue;
+        }
+        if (last >= kMaxCpus) continue;
+        for (int64_t cpu = first; cpu <= last; ++cpu) cpus.insert(static_cast<int>(cpu));
     }
-    return least;
+    return {cpus.begin(), cpus.end()};
 }
 
 Topology topology() {
-    Topology t;
-    const std::vector<int> cpus = allowed_cpus();
-    std::set<std::string> cores;
-    for (const int cpu : cpus) cores.insert(core_name(cpu));
-    t.allowed_cpus = static_cast<int>(cpus.size());
-    t.allowed_cores = static_cast<int>(cores.size());
-#if defined(__linux__)
+    static const Machine machine = read_machine("");
+    Topology t = restricted_to(machine, allowed_cpus());
     t.cpu_quota = cgroup_cpu_quota("");
-#endif
     return t;
 }
 
-int default_threads() {
-    const Topology t = topology();
-    int threads = t.allowed_cores;
-    if (t.cpu_quota > 0.0 && t.cpu_quota < threads) {
-        threads = static_cast<int>(std::ceil(t.cpu_quota));
-    }
-    return std::max(1, threads);
+Topology topology(const std::string& root, const std::vector<int>& allowed) {
+    Topology t = restricted_to(read_machine(root), allowed);
+    t.cpu_quota = cgroup_cpu_quota(root);
+    return t;
 }
 
 }  // namespace sterna

@@ -1,27 +1,42 @@
-// How many threads are worth starting: the CPUs this process may use (affinity), the physical cores
-// behind them, and the CPU time its cgroups grant.
+// The processor as sysfs describes it: physical cores behind the logical CPUs, which of them are
+// fast, the memory they are near to, and the CPU time that cgroups grant. What to make of it is
+// decided in Python (runtime.py).
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace sterna {
 
-struct Topology {
-    int allowed_cpus = 1;  // logical CPUs in the affinity mask
-    int allowed_cores = 1;  // physical cores that have at least one of them
-    double cpu_quota =
-        0.0;  // CPUs' worth of time per period, the least of all cgroups; 0 = no limit
+struct Core {
+    std::vector<int> cpus;  // its logical CPUs (SMT siblings) that may be used, ascending
+    bool performance = true;  // false: an efficiency core of a hybrid processor
 };
 
-// Reads affinity and quota at every call (both may change), core siblings once per process.
+struct NumaNode {
+    int id = 0;
+    std::vector<int> cpus;  // those that may be used, ascending
+};
+
+struct Topology {
+    std::vector<int> cpus;  // logical CPUs that may be used, ascending
+    std::vector<Core> cores;  // physical cores that have at least one of them, by first CPU
+    std::vector<NumaNode> nodes;  // NUMA nodes that have at least one of them, by id
+    // CPUs' worth of time per period, the least of all cgroups; 0 = no limit
+    double cpu_quota = 0.0;
+};
+
+// Of the calling thread. Reads affinity and quota at every call (both may change), the machine's
+// description once per process.
 Topology topology();
 
-// One thread per allowed physical core, at most ceil(quota), at least 1. SMT siblings share the
-// load ports and the memory queue, which is what the kernels saturate.
-int default_threads();
+// The same with `root` before every path and a list of allowed CPUs, for tests on a made-up tree.
+// Whatever is missing or damaged is taken for the plain case: a core for each CPU, all of one kind,
+// one node, no quota.
+Topology topology(const std::string& root, const std::vector<int>& allowed);
 
-// Least quota of the process's cgroups (v1 and v2) and all their parents up to each mount point, in
-// CPUs; 0 if none is set. `root` is put before every path, for tests on a made-up file tree.
-double cgroup_cpu_quota(const std::string& root);
+// "0-3,8" -> {0, 1, 2, 3, 8}, ascending. Pieces that are damaged or beyond kMaxCpus are left out.
+std::vector<int> parse_cpu_list(std::string_view text);
 
 }  // namespace sterna

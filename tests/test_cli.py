@@ -28,6 +28,7 @@ class FakeLLM:
 
     model: str
     threads: int | None = None
+    cores: str | None = None
     format: str | None = None
     head: str | None = None
     context: int | None = None
@@ -114,12 +115,12 @@ def test_into_a_pipe_goes_the_continuation_alone() -> None:
 def test_every_flag_arrives() -> None:
     flags = "--max-tokens 3 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --seed 7"
     flags += " --repetition-penalty 1.1 --stop A --stop B --context 9 --kv-dtype f32"
-    flags += " --model m --format i8 --head int8 --threads 2"
+    flags += " --model m --format i8 --head int8 --threads 2 --cores 0-1"
     result = run("generate", "p", *flags.split())
     assert result.exit_code == 0, result.output
     made = FakeLLM.made
     assert (made.model, made.threads, made.format, made.head) == ("m", 2, "i8", "int8")
-    assert (made.asked_context, made.kv_dtype) == (9, "f32")
+    assert (made.asked_context, made.kv_dtype, made.cores) == (9, "f32", "0-1")
     expected = {"max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1}
     expected |= {"repetition_penalty": 1.1, "seed": 7, "stop": ["A", "B"]}
     assert made.calls == [("p", expected)]
@@ -389,11 +390,14 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
         return [{"test": "pp8", **settings, **values, "ttft_ms": None, "x": float("nan")}]
 
     monkeypatch.setattr("sterna.bench.e2e.run", fake)
-    flags = "--model random:tiny --format i2 --head bf16 --pp 8,16 --tg 0 --threads 1 --json"
+    flags = (
+        "--model random:tiny --format i2 --head bf16 --pp 8,16 --tg 0 --threads 1 --cores 0 --json"
+    )
     result = run("bench", "e2e", *flags.split())
     (row,) = json.loads(result.stdout)
     assert (row["test"], row["ttft_ms"], row["x"]) == ("pp8", None, None)
     expected = {"format": "i2", "head": "bf16", "pp": (8, 16), "tg": (), "threads": 1}
+    expected |= {"cores": "0"}
     assert asked == [("random:tiny", {**expected, "kv_dtype": "f16", "repeat": 3})]
     assert "pp8" in run("bench", "e2e", "--model", "random:tiny").stdout
     assert asked[-1][1]["pp"] == (128, 512)

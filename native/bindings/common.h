@@ -48,10 +48,9 @@ Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
 // The unit of a name; counts how often each was chosen (module.cpp).
 const KernelTable& table(const std::string& isa);
 
-inline Pool& pool(int threads) {
-    require(threads >= 1 && threads <= 1024, "threads: must lie in 1..1024");
-    return shared_pool(threads);
-}
+// The pool of a number of threads; an int that also has `cpus` and `pinned` (runtime.Threads) says
+// where they run (module.cpp).
+Pool& pool(const nb::int_& threads);
 
 inline int layout_index(const std::string& layout) {
     const int i = format_index(layout);

@@ -25,9 +25,20 @@ const KernelTable& table(const std::string& isa) {
     return *t;
 }
 
+Pool& pool(const nb::int_& threads) {
+    int count = 0;
+    require(nb::try_cast(threads, count) && count >= 1 && count <= kMaxThreads,
+            "threads: must lie in 1..1024");
+    const nb::object cpus = nb::getattr(threads, "cpus", nb::none());
+    if (cpus.is_none() || nb::len(cpus) == 0) return shared_pool(count);
+    Placement placement{nb::cast<std::vector<int>>(cpus),
+                        nb::cast<bool>(nb::getattr(threads, "pinned"))};
+    return shared_pool(count, placement);
+}
+
 namespace {
 
-double peak_gops(const std::string& isa, int threads, const std::string& kind) {
+double peak_gops(const std::string& isa, const nb::int_& threads, const std::string& kind) {
     const auto& kernels = table(isa);
     require(kind == "int8" || kind == "f32", "kind: must be int8 or f32");
     const auto peak = kind == "f32" ? kernels.peak_f32 : kernels.peak_int8;
@@ -44,6 +55,39 @@ double peak_gops(const std::string& isa, int threads, const std::string& kind) {
     return best;
 }
 
+// root and allowed: for tests, a made-up file tree and the CPUs that the process may use there.
+nb::dict topology_dict(const std::string& root, const std::optional<std::vector<int>>& allowed) {
+    const Topology t = allowed ? topology(root, *allowed) : topology();
+    nb::list cores, nodes;
+    for (const Core& core : t.cores) {
+        nb::dict d;
+        d["cpus"] = core.cpus;
+        d["performance"] = core.performance;
+        cores.append(d);
+    }
+    for (const NumaNode& node : t.nodes) {
+        nb::dict d;
+        d["id"] = node.id;
+        d["cpus"] = node.cpus;
+        nodes.append(d);
+    }
+    nb::dict d;
+    d["cpus"] = t.cpus;
+    d["cores"] = cores;
+    d["nodes"] = nodes;
+    d["cpu_quota"] = t.cpu_quota;
+    return d;
+}
+
+// The CPUs that each thread of the pool may use during a run, for tests.
+std::vector<std::vector<int>> pool_cpus(const nb::int_& threads) {
+    Pool& p = pool(threads);
+    std::vector<std::vector<int>> cpus(static_cast<size_t>(p.size()));
+    nb::gil_scoped_release release;
+    p.run([&](int worker) { cpus[static_cast<size_t>(worker)] = allowed_cpus(); });
+    return cpus;
+}
+
 void bind_machine(nb::module_& m) {
     m.def("cpu_info", [] {
         const auto& c = cpu_info();
@@ -56,14 +100,13 @@ void bind_machine(nb::module_& m) {
         d["stepping"] = c.stepping;
         return d;
     });
-    m.def("topology", [] {
-        const auto t = topology();
-        nb::dict d;
-        d["allowed_cpus"] = t.allowed_cpus;
-        d["allowed_cores"] = t.allowed_cores;
-        d["cpu_quota"] = t.cpu_quota;
-        return d;
+    m.def("tile_state", [] {
+        const TileState state = tile_state();
+        return state == TileState::kAbsent    ? "not present"
+               : state == TileState::kRefused ? "refused by the system"
+                                              : "granted";
     });
+    m.def("topology", &topology_dict, "root"_a = "", "allowed"_a = nb::none());
     m.def("isas", [] {
         std::vector<std::string> names;
         for (const auto* t : runnable_tables()) names.emplace_back(t->isa);
@@ -85,15 +128,15 @@ void bind_machine(nb::module_& m) {
         for (const auto* t : all_tables()) calls[t->isa] = calls_of(t).load();
         return calls;
     });
-    m.def("default_threads", &default_threads);
+    m.def("pool_cpus", &pool_cpus, "threads"_a);
+    m.def("parse_cpu_list", [](const std::string& text) { return parse_cpu_list(text); }, "text"_a);
     m.def("alloc", [](size_t nbytes) { return make_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
     m.def(
         "bandwidth_gb_s",
-        [](int threads, size_t nbytes) {
+        [](const nb::int_& threads, size_t nbytes) {
             Pool& p = pool(threads);
-            (void)p;
             nb::gil_scoped_release release;
-            return bandwidth_gb_s(threads, nbytes);
+            return bandwidth_gb_s(p, nbytes);
         },
         "threads"_a, "nbytes"_a);
     m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a, "kind"_a = "int8");

@@ -108,7 +108,7 @@ PyBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1
 
 Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                   const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences,
-                  const std::string& isa, int threads) {
+                  const std::string& isa, const nb::int_& threads) {
     const auto batch = make_batch(p, cache, tokens, sequences);
     const auto& rope = p.program.rope();
     require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.head_dim &&
@@ -278,7 +278,7 @@ void bind_program(nb::module_& m) {
         "seed"_a, "sequence"_a, "n_logprobs"_a, "history"_a, "position"_a);
     m.def(
         "log_softmax_at",
-        [](In<float, 2> logits, In<int32_t, 1> tokens, int threads) {
+        [](In<float, 2> logits, In<int32_t, 1> tokens, const nb::int_& threads) {
             require(logits.shape(0) == tokens.shape(0), "tokens: one per row of logits");
             const auto vocab = static_cast<int>(logits.shape(1));
             auto out = make_array<float, 1>({logits.shape(0)});

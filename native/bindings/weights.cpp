@@ -37,7 +37,7 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
 
 Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
                      nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> data, int64_t M, int64_t K,
-                     int level_offset, int level_step, int threads) {
+                     int level_offset, int level_step, const nb::int_& threads) {
     const int format = layout_index(layout);
     const auto& f = all_tables().front()->formats[format];
     PackArgs a{};
@@ -87,7 +87,7 @@ Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
 }
 
 // Raw codes (integer layouts) or values, [M][K].
-Out<float, 2> unpack(const PyWeight& w, const std::string& isa, int threads) {
+Out<float, 2> unpack(const PyWeight& w, const std::string& isa, const nb::int_& threads) {
     const auto& weight = w.weight;
     auto out = make_array<float, 2>({static_cast<size_t>(weight.M), static_cast<size_t>(weight.K)});
     const auto& kernels = table(isa);
@@ -105,7 +105,7 @@ Out<float, 2> unpack(const PyWeight& w, const std::string& isa, int threads) {
 // Whether an array of packed codes, in tiles or in a checkpoint's layout, holds only valid ones.
 bool codes_valid(const std::string& layout,
                  nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> codes, int z2,
-                 int threads) {
+                 const nb::int_& threads) {
     const auto valid = runnable_tables().back()->formats[layout_index(layout)].valid;
     if (!valid) return true;
     Pool& p = pool(threads);
@@ -153,7 +153,8 @@ class LinearRun {
 };
 
 // y [N, M] = x [N, K] W^T, activations quantised per row for integer layouts.
-Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa, int threads) {
+Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
+                     const nb::int_& threads) {
     const auto& weight = w.weight;
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
@@ -237,7 +238,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
 
 // Whether any value has all exponent bits set (infinite or NaN).
 bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32_t exponent,
-                    int threads) {
+                    const nb::int_& threads) {
     require(a.itemsize() == 2 || a.itemsize() == 4, "a: must have 2- or 4-byte elements");
     Pool& p = pool(threads);
     const void* data = a.data();

@@ -41,8 +41,8 @@ class Sequence:
 class Engine:
     """A model with a KV cache and a place to run.
 
-    threads, isa: as in `LLM`; kv_dtype: "f16" or "f32"; context: positions of a sequence, at most
-    (and by default) the model's. Raises RequestError for values out of range.
+    threads, cores, isa: as in `LLM`; kv_dtype: "f16" or "f32"; context: positions of a sequence,
+    at most (and by default) the model's. Raises RequestError for values out of range.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class Engine:
         model: Model,
         *,
         threads: int | None = None,
+        cores: str | None = None,
         isa: str | None = None,
         kv_dtype: str = "f16",
         context: int | None = None,
     ) -> None:
         self.model = model
-        self.threads = resolve_threads(threads)
+        self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
         limit = model.config.max_position
         if kv_dtype not in ("f16", "f32"):

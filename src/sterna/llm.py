@@ -16,6 +16,7 @@ from sterna.chat import ChatTemplate
 from sterna.engine import PREFILL_CHUNK, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError
+from sterna.runtime import resolve_threads
 from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
@@ -87,9 +88,11 @@ class LLM:
     """A language model on this machine's CPU.
 
     model: a folder (a Hugging Face checkpoint or a packed directory) or the built-in "nano".
-    threads: default the usable cores, or STERNA_THREADS. isa: kernel unit, default the best, or
-    STERNA_ISA. format, head: weight formats of the layers and of the head (bf16, f16, f32, int8),
-    default the checkpoint's own. context: positions, default the model's. kv_dtype: f16 or f32.
+    threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
+    STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
+    kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
+    the head (bf16, f16, f32, int8), default the checkpoint's own. context: positions, default the
+    model's. kv_dtype: f16 or f32.
     cache: keep a packed copy for the next start.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, NonFiniteError or
@@ -101,6 +104,7 @@ class LLM:
         model: str | Path = "nano",
         *,
         threads: int | None = None,
+        cores: str | None = None,
         isa: str | None = None,
         format: str | None = None,
         head: str | None = None,
@@ -112,8 +116,9 @@ class LLM:
             raise RequestError(f"model: must be a folder or a built-in name, but got {model!r}")
         self.name = str(model)
         path = BUILT_IN.get(self.name, Path(model))
-        loaded = models.load(path, format=format, head=head, cached=cache, threads=threads)
-        self.engine = Engine(loaded, threads=threads, isa=isa, kv_dtype=kv_dtype, context=context)
+        team = resolve_threads(threads, cores)
+        loaded = models.load(path, format=format, head=head, cached=cache, threads=team)
+        self.engine = Engine(loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context)
         assert loaded.path is not None
         self.tokenizer = Tokenizer(loaded.path)
         self.tokenizer.check(loaded.config.vocab_size)

@@ -1,13 +1,19 @@
-"""Which kernel unit and how many threads: the argument, the environment, or the machine."""
+"""Which kernel unit, how many threads and where: the argument, the environment, or the machine."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from sterna import _native
 from sterna.errors import RequestError, UnsupportedCPUError
 
-__all__ = ["resolve_isa", "resolve_threads"]
+__all__ = ["Threads", "cpu_list", "resolve_isa", "resolve_threads"]
+
+MAX_THREADS = 1024
 
 
 def resolve_isa(isa: str | None = None) -> str:
@@ -36,21 +42,140 @@ def resolve_isa(isa: str | None = None) -> str:
     )
 
 
-def resolve_threads(threads: int | None = None) -> int:
-    """Number of threads: `threads`, else `STERNA_THREADS`, else the machine's usable cores.
+class Threads(int):
+    """A number of threads that knows where they run; the native core reads it from there.
 
-    Raises RequestError unless it is a whole number in 1..1024.
+    cpus: logical CPUs that the threads may use, empty for no restriction; pinned: thread i runs on
+    cpus[i] alone, otherwise each on any of them.
     """
+
+    cpus: tuple[int, ...]
+    pinned: bool
+
+    def __new__(cls, count: int, cpus: Iterable[int] = (), pinned: bool = False) -> Threads:
+        """`count` threads on `cpus`."""
+        self = super().__new__(cls, count)
+        self.cpus = tuple(cpus)
+        self.pinned = pinned
+        return self
+
+
+class _Team(NamedTuple):
+    """What a setting of `cores` allows: the default, and the most threads it has room for."""
+
+    default: int
+    most: int
+    cpus: tuple[int, ...] = ()
+    pinned: bool = False
+
+
+def resolve_threads(threads: int | None = None, cores: str | None = None) -> Threads:
+    """How many threads, and on which CPUs.
+
+    threads: else `STERNA_THREADS`, else one for each physical core of the set, at most the cgroup's
+    quota of CPU time. cores: else `STERNA_CORES`, else all.
+
+    - "all": every core that the affinity mask allows; the system places the threads.
+    - "performance": those of them that are not efficiency cores; the threads stay on these, and
+      the system places them there.
+    - a list such as "0-3,8": these logical CPUs, one thread pinned to each, whatever the quota;
+      with fewer threads the first ones.
+
+    A `Threads` passes unchanged unless `cores` is given. Raises RequestError for a number outside
+    1..1024, for more threads than the set that was asked for has CPUs, or for CPUs that the process
+    may not use.
+    """
+    if isinstance(threads, Threads) and cores is None:
+        return threads
+    count, source = _count(threads)
+    name = "cores" if cores is not None else "STERNA_CORES"
+    value = cores if cores is not None else os.environ.get("STERNA_CORES") or None
+    if value is None and count is not None:
+        return Threads(count)
+    team = _team(name, value, _native.topology())
+    if count is None:
+        return Threads(team.default, team.cpus, team.pinned)
+    if value is not None and count > team.most:
+        raise RequestError(
+            f"{source}: must be at most {team.most}, the CPUs of {name} {value!r}, "
+            f"but got {count}; lower it or widen {name}"
+        )
+    return Threads(count, team.cpus[:count] if team.pinned else team.cpus, team.pinned)
+
+
+def _count(threads: int | None) -> tuple[int | None, str]:
+    """Number of threads that was asked for, None if none was, and where."""
     source, value = "threads", threads
     if threads is None:
         text = os.environ.get("STERNA_THREADS", "")
         if not text:
-            return _native.default_threads()
+            return None, source
         source = "STERNA_THREADS"
         try:
             value = int(text)
         except ValueError:
             raise RequestError(f"{source}: must be a whole number, but got {text!r}") from None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
-        raise RequestError(f"{source}: must lie in 1..1024, but got {value!r}")
-    return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_THREADS:
+        raise RequestError(f"{source}: must lie in 1..{MAX_THREADS}, but got {value!r}")
+    return int(value), source
+
+
+def _team(source: str, value: str | None, topology: Mapping[str, Any]) -> _Team:
+    allowed: list[int] = topology["cpus"]
+    if value in (None, "all"):
+        return _Team(_within_quota(len(topology["cores"]), topology), len(allowed))
+    if value == "performance":
+        cores = [core["cpus"] for core in topology["cores"] if core["performance"]]
+        cpus = tuple(sorted(cpu for core in cores for cpu in core))
+        if not cpus:
+            raise RequestError(
+                f"{source}: performance needs a performance core, but this process may use "
+                f"efficiency cores only ({cpu_list(allowed)}); choose all"
+            )
+        # Where all cores are alike there is nothing to keep the threads from.
+        return _Team(
+            _within_quota(len(cores), topology), len(cpus), cpus if len(cpus) < len(allowed) else ()
+        )
+    cpus = _parse_cpus(source, value)
+    if not set(cpus) <= set(allowed):
+        raise RequestError(
+            f"{source}: must name CPUs that this process may use, {cpu_list(allowed)}, "
+            f"but got {value!r}; see taskset and the container's cpuset"
+        )
+    if len(cpus) > MAX_THREADS:
+        raise RequestError(f"{source}: must name at most {MAX_THREADS} CPUs, but got {value!r}")
+    return _Team(len(cpus), len(cpus), cpus, pinned=True)
+
+
+def _within_quota(n_cores: int, topology: Mapping[str, Any]) -> int:
+    # SMT siblings share the load ports and the memory queue, which is what the kernels saturate:
+    # hence a thread for each core. A quota of 1.5 CPUs keeps a second thread busy half of the time.
+    quota: float = topology["cpu_quota"]
+    return max(1, min(n_cores, MAX_THREADS, math.ceil(quota) if quota > 0 else n_cores))
+
+
+def _parse_cpus(source: str, value: object) -> tuple[int, ...]:
+    """The CPUs of a list such as "0-3,8", ascending. Strict, where the kernel's are read leniently:
+    a slip must not silently run elsewhere.
+    """
+    number = "[0-9]{1,4}"  # the kernel has at most 8,192 CPUs
+    if isinstance(value, str) and re.fullmatch(
+        rf"({number}(-{number})?)(,{number}(-{number})?)*", value
+    ):
+        spans = [[int(end) for end in part.split("-")] for part in value.split(",")]
+        if all(span[0] <= span[-1] for span in spans):
+            return tuple(sorted({cpu for s in spans for cpu in range(s[0], s[-1] + 1)}))
+    raise RequestError(
+        f'{source}: must be performance, all or a list of CPUs such as "0-3,8", but got {value!r}'
+    )
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """CPUs in the kernel's short form: [0, 1, 2, 8] is "0-2,8"."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

@@ -17,6 +17,7 @@ from sterna.engine import PREFILL_CHUNK, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.llm import BUILT_IN
+from sterna.runtime import resolve_threads
 
 __all__ = ["bytes_per_token", "operations_per_token", "run"]
 
@@ -33,6 +34,7 @@ def run(
     pp: Sequence[int] = (128, 512),
     tg: Sequence[int] = (64,),
     threads: int | None = None,
+    cores: str | None = None,
     isa: str | None = None,
     kv_dtype: str = "f16",
     repeat: int = 3,
@@ -45,7 +47,8 @@ def run(
     if repeat < 1 or any(n < 1 for n in (*pp, *tg)):
         raise RequestError("bench: pp, tg and repeat must be at least 1")
     progress(f"loading {model}")
-    engine = Engine(_open(model, format, head), threads=threads, isa=isa, kv_dtype=kv_dtype)
+    team = resolve_threads(threads, cores)
+    engine = Engine(_open(model, format, head), threads=team, isa=isa, kv_dtype=kv_dtype)
     longest = max((*pp, *(n + PROMPT_OF_TG for n in tg)), default=0)
     if longest > engine.context:
         raise RequestError(f"bench: needs {longest} positions, but the context is {engine.context}")

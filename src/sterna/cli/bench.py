@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, head_option, json_option, print_json, status
+from sterna.cli.options import (
+    console,
+    head_option,
+    json_option,
+    print_json,
+    status,
+    threads_options,
+)
 
 COLUMNS = {
     "test": "test",
@@ -56,7 +63,7 @@ def command() -> None:
     "--kv-dtype", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="KV."
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
-@click.option("--threads", type=int, help="Threads; default: the usable cores.")
+@threads_options
 @json_option
 def e2e(model: str, as_json: bool, **options: Any) -> None:
     """Prompt processing (pp) and generation (tg), end to end."""

@@ -10,33 +10,33 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, json_option, print_json, status
+from sterna.cli.options import console, json_option, print_json, status, threads_options
 
 BANDWIDTH_BYTES = 1 << 30  # as in bench: best of five reads of 1 GiB
 _CPUS = Path("/sys/devices/system/cpu")
 
 
 @click.command(short_help="Show this machine: CPU, kernels, threads, memory, cache.")
-@click.option("--threads", type=int, help="Threads; default: the usable cores.")
+@threads_options
 @click.option(
     "--bandwidth/--no-bandwidth", default=True, help="Measure the memory; takes a moment."
 )
 @json_option
-def command(threads: int | None, bandwidth: bool, as_json: bool) -> None:
+def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bool) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache."""
     import psutil
 
     from sterna import __version__, _native
     from sterna.checkpoints.cache import cache_dir, entries
-    from sterna.runtime import resolve_isa, resolve_threads
+    from sterna.runtime import cpu_list, resolve_isa, resolve_threads
 
-    isa, threads = resolve_isa(), resolve_threads(threads)
+    isa, team = resolve_isa(), resolve_threads(threads, cores)
     cpu, folder, memory = _native.cpu_info(), cache_dir(), psutil.virtual_memory()
     speed = None
     if bandwidth:
         n = min(BANDWIDTH_BYTES, memory.available // 4)
-        with status(f"reading memory with {threads} threads"):
-            speed = round(_native.bandwidth_gb_s(threads, n), 2)
+        with status(f"reading memory with {team} threads"):
+            speed = round(_native.bandwidth_gb_s(team, n), 2)
     row = {
         "sterna": __version__,
         "python": platform.python_version(),
@@ -46,7 +46,10 @@ def command(threads: int | None, bandwidth: bool, as_json: bool) -> None:
         "features": list(cpu["features"]),
         "isas": _native.isas(),
         "isa": isa,
-        "threads": threads,
+        "amx": _native.tile_state(),
+        "threads": int(team),
+        "thread_cpus": cpu_list(team.cpus) or None,  # None: wherever the system places them
+        "pinned": team.pinned,
         **_topology(_native.topology()),
         "memory_gb": round(memory.total / 1e9, 2),
         "memory_available_gb": round(memory.available / 1e9, 2),
@@ -77,8 +80,11 @@ def _topology(native: Any) -> dict[str, Any]:
         "cores": cores,
         "logical_cpus": logical,
         "smt": logical > cores if logical and cores else None,
-        "usable_cpus": native["allowed_cpus"],
-        "usable_cores": native["allowed_cores"],
+        "usable_cpus": len(native["cpus"]),
+        "usable_cores": len(native["cores"]),
+        "performance_cores": sum(core["performance"] for core in native["cores"]),
+        "efficiency_cores": sum(not core["performance"] for core in native["cores"]),
+        "numa_nodes": len(native["nodes"]),
         "cpu_quota": native["cpu_quota"] or None,  # CPUs' worth of time; None: no limit
     }
 
@@ -97,6 +103,17 @@ def _count(n: int | None, noun: str) -> str:
     return f"{'?' if n is None else n} {noun}{'' if n == 1 else 's'}"
 
 
+def _kinds(row: dict[str, Any]) -> str:
+    fast, slow = row["performance_cores"], row["efficiency_cores"]
+    return f"{fast} for performance and {slow} for efficiency" if slow else "all of one kind"
+
+
+def _place(row: dict[str, Any]) -> str:
+    if row["thread_cpus"] is None:
+        return ""
+    return f" {'pinned to' if row['pinned'] else 'on'} CPUs {row['thread_cpus']}"
+
+
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     smt = {True: "several threads a core", False: "one thread a core", None: "SMT unknown"}
     quota = row["cpu_quota"]
@@ -107,6 +124,7 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("Sterna", f"{row['sterna']}, Python {row['python']}, {row['platform']}"),
         ("CPU", re.sub(r"\s+", " ", row["cpu"]) or row["vendor"] or "unknown"),
         ("features", " ".join(row["features"])),
+        ("AMX", row["amx"]),
         ("kernels", f"{' '.join(chosen)} (using {row['isa']})"),
         (
             "machine",
@@ -117,9 +135,10 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
             "usable",
             f"{_count(row['usable_cores'], 'core')}, "
             f"{_count(row['usable_cpus'], 'logical CPU')}, "
+            f"{_kinds(row)}, {_count(row['numa_nodes'], 'NUMA node')}, "
             + (f"cgroup quota of {quota:g} CPUs" if quota else "no cgroup quota"),
         ),
-        ("threads", str(row["threads"])),
+        ("threads", f"{row['threads']}{_place(row)}"),
         ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
         ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
         ("cache", "off" if row["cache_dir"] is None else cache),

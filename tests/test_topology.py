@@ -1,0 +1,420 @@
+"""What a processor is made of, read from made-up file trees, and the threads that follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import failure
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna import LLM, _native
+from sterna.engine import Engine
+from sterna.errors import RequestError
+from sterna.runtime import Threads, cpu_list, resolve_threads
+
+CPUS = "sys/devices/system/cpu"
+MACHINE = sorted(_native.topology()["cpus"])  # those this process may use
+
+
+class Tree:
+    """A file tree in the place of /."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, path: str, text: str | bytes) -> Tree:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return self
+
+    def cpu(self, cpu: int, siblings: str | None = None, **values: object) -> Tree:
+        """A logical CPU; values: a file's name, with __ for /, and what it holds."""
+        (self.root / CPUS / f"cpu{cpu}").mkdir(parents=True, exist_ok=True)
+        if siblings is not None:
+            self.write(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list", siblings + "\n")
+        for name, value in values.items():
+            self.write(f"{CPUS}/cpu{cpu}/{name.replace('__', '/')}", f"{value}\n")
+        return self
+
+    def read(self, allowed: list[int]) -> Any:
+        return _native.topology(str(self.root), allowed)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def kinds(topology: Any) -> tuple[list[list[int]], list[list[int]]]:
+    """CPUs of the performance cores, and of the efficiency cores."""
+    cores = topology["cores"]
+    return (
+        [core["cpus"] for core in cores if core["performance"]],
+        [core["cpus"] for core in cores if not core["performance"]],
+    )
+
+
+def intel_hybrid(tree: Tree) -> Tree:
+    """4 performance cores of 2 threads each (0-7), 4 efficiency cores (8-11), 2 slower ones."""
+    for cpu in range(8):
+        tree.cpu(cpu, f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}")
+    for cpu in range(8, 14):
+        tree.cpu(cpu, str(cpu))
+    tree.write("sys/devices/cpu_core/cpus", "0-7\n")
+    return tree.write("sys/devices/cpu_atom/cpus", "8-11\n")
+
+
+# ------------------------------------------------------------------------------------- the lists
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0-3,8,10-11", [0, 1, 2, 3, 8, 10, 11]),
+        ("5\n", [5]),
+        (" 2 , 0-1 \t\n", [0, 1, 2]),
+        ("3-1,7", [7]),
+        ("", []),
+        ("\n", []),
+        (",,4,", [4]),
+        ("a,1,-2,3-,-,4-x,0x5,6", [1, 6]),
+        ("0-99999999999999999999,1", [1]),
+        ("0-8192,8191", [8191]),  # more CPUs than any kernel has
+        ("1\0002,3", [3]),
+    ],
+)
+def test_lists_of_the_kernel(text: str, cpus: list[int]) -> None:
+    assert _native.parse_cpu_list(text) == cpus
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_lists_there_and_back(cpus: set[int]) -> None:
+    assert _native.parse_cpu_list(cpu_list(cpus)) == sorted(cpus)
+
+
+@given(st.text("0123456789-, \nx", max_size=40))
+def test_damaged_lists_are_no_crash(text: str) -> None:
+    cpus = _native.parse_cpu_list(text)
+    assert cpus == sorted(set(cpus))
+    assert all(0 <= cpu < 8192 for cpu in cpus)
+
+
+# ----------------------------------------------------------------------------------- the machine
+
+
+def test_intel_hybrid(tree: Tree) -> None:
+    """Siblings share a core; what is not in cpu_core is an efficiency core."""
+    topology = intel_hybrid(tree).read(list(range(14)))
+    fast, slow = kinds(topology)
+    assert fast == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert slow == [[8], [9], [10], [11], [12], [13]]
+    assert topology["cpu_quota"] == 0
+
+
+def test_the_affinity_restricts_all_of_it(tree: Tree) -> None:
+    """Half a core is a core; the kinds are those of the machine, not of what is left of it."""
+    tree = intel_hybrid(tree).write("sys/devices/system/node/node0/cpulist", "0-13\n")
+    topology = tree.read([13, 3, 9, 3])
+    assert topology["cpus"] == [3, 9, 13]
+    assert kinds(topology) == ([[3]], [[9], [13]])
+    assert topology["nodes"] == [{"id": 0, "cpus": [3, 9, 13]}]
+    assert kinds(tree.read([8, 9])) == ([], [[8], [9]])
+
+
+def test_siblings_far_apart(tree: Tree) -> None:
+    """Servers number the second threads after all the first ones."""
+    for cpu in range(8):
+        tree.cpu(cpu, f"{cpu % 4},{cpu % 4 + 4}")
+    assert kinds(tree.read(list(range(8))))[0] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+@pytest.mark.parametrize("file", ["cpu_capacity", "acpi_cppc__highest_perf"])
+def test_three_kinds_of_arm_cores(tree: Tree, file: str) -> None:
+    """The widest step divides: the middle cores are no efficiency cores."""
+    for cpu, value in enumerate([330, 330, 760, 760, 760, 1024]):
+        tree.cpu(cpu, str(cpu), **{file: value})
+    assert kinds(tree.read(list(range(6)))) == ([[2], [3], [4], [5]], [[0], [1]])
+
+
+def test_the_next_file_where_one_does_not_tell(tree: Tree) -> None:
+    """Capacities all alike (a kernel that does not know) leave it to the clock."""
+    for cpu, khz in enumerate([5_100_000, 5_100_000, 3_300_000, 3_300_000]):
+        tree.cpu(cpu, str(cpu), cpu_capacity=1024, cpufreq__cpuinfo_max_freq=khz)
+    assert kinds(tree.read([0, 1, 2, 3])) == ([[0], [1]], [[2], [3]])
+
+
+def test_favoured_cores_are_no_kind_of_their_own(tree: Tree) -> None:
+    """Cores of one kind are binned: single steps of up to 15 % mean nothing."""
+    for cpu, value in enumerate([166, 161, 156, 151, 130]):
+        tree.cpu(cpu, str(cpu), acpi_cppc__highest_perf=value)
+    assert kinds(tree.read(list(range(5))))[1] == []
+
+
+def test_a_cpu_without_a_rank_counts_as_fast(tree: Tree) -> None:
+    """So do those that are offline (no folders) or that sysfs does not list at all."""
+    tree.cpu(0, "0", cpu_capacity=1024).cpu(1, "1", cpu_capacity=400).cpu(2)
+    assert kinds(tree.read([0, 1, 2, 9])) == ([[0], [2], [9]], [[1]])
+
+
+def test_numa_nodes(tree: Tree) -> None:
+    """Nodes by number, only with CPUs that may be used; one of memory alone has none."""
+    for node, cpus in ((10, "4-7"), (0, "0-3"), (2, "\n"), (3, "8-11\n")):
+        tree.write(f"sys/devices/system/node/node{node}/cpulist", cpus)
+    tree.write("sys/devices/system/node/possible", "0-10")
+    expected = [{"id": 0, "cpus": [2, 3]}, {"id": 10, "cpus": [4]}]
+    assert tree.read([2, 3, 4])["nodes"] == expected
+
+
+def test_a_cpu_belongs_to_one_node(tree: Tree) -> None:
+    """Damaged lists neither repeat a CPU nor lose one."""
+    for node, cpus in ((0, "0-1"), (1, "1-2"), (2, "rubbish")):
+        tree.write(f"sys/devices/system/node/node{node}/cpulist", cpus)
+    nodes = tree.read([0, 1, 2, 3])["nodes"]
+    assert nodes == [{"id": 0, "cpus": [0, 1, 3]}, {"id": 1, "cpus": [2]}]
+
+
+def test_nothing_there(tree: Tree) -> None:
+    """Without sysfs every CPU is a core of its own, in one node."""
+    topology = tree.read([0, 5])
+    assert kinds(topology) == ([[0], [5]], [])
+    assert topology["nodes"] == [{"id": 0, "cpus": [0, 5]}]
+    assert tree.read([]) == {"cpus": [], "cores": [], "nodes": [], "cpu_quota": 0}
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"\n", b"\xff\xfe\0\0", b"-1\n", b"9" * 5000, b"7-0,x"])
+def test_damaged_files(tree: Tree, rubbish: bytes) -> None:
+    """Whatever they hold, the CPUs are there once each."""
+    for cpu in range(4):
+        tree.cpu(cpu)
+        for name in ("cpu_capacity", "acpi_cppc/highest_perf", "topology/thread_siblings_list"):
+            tree.write(f"{CPUS}/cpu{cpu}/{name}", rubbish)
+    for name in ("cpu_core/cpus", "cpu_atom/cpus", "system/node/node0/cpulist"):
+        tree.write(f"sys/devices/{name}", rubbish)
+    for name in ("mountinfo", "cgroup"):
+        tree.write(f"proc/self/{name}", rubbish)
+    (tree.root / "sys/devices/system/node/node1/cpulist").mkdir(parents=True)  # not even a file
+    topology = tree.read([0, 1, 2, 3])
+    assert kinds(topology) == ([[0], [1], [2], [3]], [])
+    assert topology["nodes"] == [{"id": 0, "cpus": [0, 1, 2, 3]}]
+    assert topology["cpu_quota"] == 0
+
+
+def quota(tree: Tree, files: dict[str, str], group: str = "/a/b") -> float:
+    tree.write("proc/self/mountinfo", "9 1 0:1 / /cg rw - cgroup2 cgroup2 rw\n")
+    tree.write("proc/self/cgroup", f"0::{group}\n")
+    for path, text in files.items():
+        tree.write(f"cg{path}/cpu.max", text)
+    return float(tree.read([0])["cpu_quota"])
+
+
+def test_the_least_quota_of_all_parents(tree: Tree) -> None:
+    files = {"/a/b": "max 100000\n", "/a": "150000 100000\n", "": "400000 100000\n"}
+    assert quota(tree, files) == 1.5
+
+
+def test_a_quota_of_the_first_kind(tree: Tree) -> None:
+    """cgroup v1 has two files, and a path that may begin with the mount's own."""
+    mount = "30 23 0:26 /docker/x /cg/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+    tree.write("proc/self/mountinfo", mount).write("proc/self/cgroup", "4:cpu,cpuacct:/docker/x\n")
+    tree.write("cg/cpu,cpuacct/cpu.cfs_quota_us", "250000\n")
+    tree.write("cg/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
+    assert tree.read([0])["cpu_quota"] == 2.5
+
+
+def test_no_quota(tree: Tree) -> None:
+    assert quota(tree, {"": "max 100000"}, group="/") == 0
+    assert quota(tree, {"/a": "0 100000", "": "-1 0"}) == 0
+
+
+def test_this_machine() -> None:
+    """Every CPU of the affinity mask once, in cores and in nodes."""
+    topology = _native.topology()
+    for part in ("cores", "nodes"):
+        groups: Any = topology[part]  # type: ignore[literal-required]
+        assert sorted(cpu for group in groups for cpu in group["cpus"]) == topology["cpus"]
+    if hasattr(os, "sched_getaffinity"):
+        assert set(topology["cpus"]) == os.sched_getaffinity(0)
+    assert _native.tile_state() in ("granted", "refused by the system", "not present")
+    has_amx = "amx_tile" in _native.cpu_info()["features"]
+    assert has_amx or _native.tile_state() != "granted"
+
+
+# ------------------------------------------------------------------------------------ the policy
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tree, list[int]], None]:
+    """Puts the process on another machine, with nothing set in the environment."""
+    for name in ("STERNA_THREADS", "STERNA_CORES"):
+        monkeypatch.delenv(name, raising=False)
+
+    def put(tree: Tree, allowed: list[int]) -> None:
+        topology = tree.read(allowed)
+        monkeypatch.setattr(_native, "topology", lambda: topology)
+
+    return put
+
+
+def resolved(threads: int | None = None, cores: str | None = None) -> Any:
+    team = resolve_threads(threads, cores)
+    return int(team), list(team.cpus), team.pinned
+
+
+Put = Callable[[Tree, list[int]], None]
+
+
+def test_the_default_is_a_thread_for_each_core(tree: Tree, on: Put) -> None:
+    """Of both kinds: dynamic chunks balance them."""
+    on(intel_hybrid(tree), list(range(14)))
+    assert resolved() == (10, [], False)
+    assert resolved(cores="all") == (10, [], False)
+    assert resolved(threads=3) == (3, [], False)
+    assert resolved(threads=20) == (20, [], False)  # no set was asked for
+    assert resolved(threads=14, cores="all") == (14, [], False)  # siblings count
+    failure(lambda: resolved(15, "all"), RequestError, "threads", "14", "15")
+
+
+def test_performance_cores(tree: Tree, on: Put) -> None:
+    on(intel_hybrid(tree), list(range(1, 14)))
+    assert resolved(cores="performance") == (4, [1, 2, 3, 4, 5, 6, 7], False)
+    assert resolved(7, "performance") == (7, [1, 2, 3, 4, 5, 6, 7], False)
+    failure(lambda: resolved(8, "performance"), RequestError, "threads", "7", "8")
+
+
+def test_performance_cores_where_all_are_alike(tree: Tree, on: Put) -> None:
+    on(tree, [0, 1, 2])
+    assert resolved(cores="performance") == (3, [], False)
+
+
+def test_performance_cores_where_there_is_none(tree: Tree, on: Put) -> None:
+    on(intel_hybrid(tree), [9, 10])
+    failure(lambda: resolved(cores="performance"), RequestError, "cores", "9-10", "all")
+
+
+def test_a_list(tree: Tree, on: Put) -> None:
+    """One thread each, pinned, in ascending order and once each; fewer take the first."""
+    on(intel_hybrid(tree), list(range(14)))
+    assert resolved(cores="8,0-2,1") == (4, [0, 1, 2, 8], True)
+    assert resolved(2, "8,0-2") == (2, [0, 1], True)
+    failure(lambda: resolved(5, "8,0-2"), RequestError, "threads", "4", "5")
+    failure(lambda: resolved(cores="13-14"), RequestError, "cores", "0-13", "13-14")
+
+
+@pytest.mark.parametrize(
+    "cores", ["", "fast", "ALL", "0-", "-1", "1-0", "0,,1", "0 1", "0-99999999999", "٣", "0\n"]
+)
+def test_bad_lists(tree: Tree, on: Put, cores: str) -> None:
+    on(tree, [0, 1])
+    failure(lambda: resolved(cores=cores), RequestError, "cores", "performance", repr(cores))
+
+
+@pytest.mark.parametrize("cores", [0, True, [0], b"0", 1.5])
+def test_cores_is_a_string(tree: Tree, on: Put, cores: Any) -> None:
+    on(tree, [0, 1])
+    failure(lambda: resolved(cores=cores), RequestError, "cores", repr(cores))
+
+
+def test_the_quota_caps_what_was_not_asked_for(tree: Tree, on: Put) -> None:
+    quota(intel_hybrid(tree), {"/a": "250000 100000"})
+    on(tree, list(range(14)))
+    assert resolved() == (3, [], False)
+    assert resolved(cores="performance")[0] == 3
+    assert resolved(cores="0-5")[0] == 6
+    assert resolved(threads=8)[0] == 8
+
+
+def test_the_environment(tree: Tree, on: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in for arguments that were not given, and is named where it is wrong."""
+    on(intel_hybrid(tree), list(range(14)))
+    monkeypatch.setenv("STERNA_CORES", "4-6")
+    assert resolved() == (3, [4, 5, 6], True)
+    assert resolved(2) == (2, [4, 5], True)
+    assert resolved(cores="performance")[0] == 4
+    monkeypatch.setenv("STERNA_THREADS", "4")
+    failure(resolved, RequestError, "STERNA_THREADS", "STERNA_CORES", "4-6")
+    assert resolved(3) == (3, [4, 5, 6], True)
+    monkeypatch.setenv("STERNA_CORES", "many")
+    failure(lambda: resolved(3), RequestError, "STERNA_CORES", "many")
+    monkeypatch.setenv("STERNA_CORES", "")
+    assert resolved() == (4, [], False)
+
+
+def test_what_is_resolved_stays(tree: Tree, on: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passing it on must not ask the environment again; a new choice of cores may."""
+    on(intel_hybrid(tree), list(range(14)))
+    team = Threads(2, (8, 9), True)
+    monkeypatch.setenv("STERNA_CORES", "performance")
+    assert resolve_threads(team) is team
+    assert resolved(team, "0-3") == (2, [0, 1], True)
+
+
+# ------------------------------------------------------------------------------------ the threads
+
+
+def test_threads_run_where_they_should() -> None:
+    """Each pinned thread on its CPU, the others on any of the set; the caller only for the run."""
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("threads are placed on Linux only")
+    before = os.sched_getaffinity(0)
+    first, last = MACHINE[0], MACHINE[-1]
+    assert _native.pool_cpus(Threads(1, (last,), True)) == [[last]]
+    assert os.sched_getaffinity(0) == before
+    both = (first, last)
+    assert _native.pool_cpus(Threads(2, both, True)) == [[first], [last]]
+    assert _native.pool_cpus(Threads(2, both[:1], False)) == [[first], [first]]
+    assert _native.pool_cpus(Threads(3, both, False)) == [sorted(set(both))] * 3
+    assert _native.pool_cpus(Threads(2)) == [MACHINE] * 2  # not what another pool was given
+    assert _native.pool_cpus(2) == [MACHINE] * 2
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_caller_that_is_there_already() -> None:
+    """Its CPUs stay what they were, and workers do not inherit them."""
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("threads are placed on Linux only")
+    first, last = MACHINE[0], MACHINE[-1]
+    try:
+        os.sched_setaffinity(0, {last})
+        assert _native.pool_cpus(Threads(2, (last, first), True)) == [[last], [first]]
+        assert os.sched_getaffinity(0) == {last}
+    finally:
+        os.sched_setaffinity(0, MACHINE)
+
+
+def test_a_cpu_that_is_gone() -> None:
+    """A thread whose CPU the system refuses runs all the same."""
+    assert _native.pool_cpus(Threads(2, (8190, 8191), True)) == [MACHINE] * 2
+
+
+def test_a_pool_needs_a_cpu_for_each_pinned_thread() -> None:
+    with pytest.raises(ValueError, match="pinned"):
+        _native.pool_cpus(Threads(2, (0,), True))
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 10**30])
+def test_threads_out_of_range(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        _native.pool_cpus(threads)
+
+
+def test_a_model_on_a_list(checkpoint: Callable[[str], Path]) -> None:
+    """`cores` of LLM and Engine arrives at the pool, and changes no bit."""
+    folder = checkpoint("bitnet-multiply")
+    last = MACHINE[-1]
+    llm = LLM(folder, cores=str(last))
+    assert (llm.engine.threads, llm.engine.threads.cpus) == (1, (last,))
+    assert llm.info()["threads"] == 1
+    plain = LLM(folder, threads=1)
+    assert llm.generate([5, 6, 7], max_tokens=8).tokens == (
+        plain.generate([5, 6, 7], max_tokens=8).tokens
+    )
+    engine = Engine(plain.engine.model, cores=str(last))
+    assert engine.threads.pinned
+    failure(lambda: LLM(folder, cores="8191"), RequestError, "cores", "8191")
+    failure(lambda: LLM(folder, threads=2, cores=str(last)), RequestError, "threads")
