@@ -37,7 +37,7 @@ class CpuSet {
 std::vector<int> allowed_cpus();
 
 // The calling thread on other CPUs for a while. Costs one system call if it is there already, three
-// otherwise: measured 0.3 and 1.5 us. A null pointer leaves the thread where it is.
+// otherwise: 0.6 and 2.7 us on a 2.1 GHz Xeon. A null pointer leaves the thread where it is.
 class AffinityScope {
   public:
     explicit AffinityScope(const CpuSet* wanted);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kStep = 512;        // parts are multiples of it: eight of the widest vectors
 constexpr size_t kLeastPart = 4096;  // bytes a thread
-constexpr int kReads = 5;
+constexpr int kRepeats = 5;
 
 // XOR of all words of [begin, end), a multiple of kStep bytes, by vectors of type V: one body at
 // three widths, as always_inline takes the target of the function around it.
@@ -84,7 +84,7 @@ double bandwidth_gb_s(Pool& pool, size_t nbytes) {
     const ReadFn read = widest_read();
     std::atomic<uint64_t> sink{0};  // keeps the reads alive
     double best_s = 0.0;
-    for (int i = 0; i < kReads; ++i) {
+    for (int i = 0; i < kRepeats; ++i) {
         const Clock::time_point start = Clock::now();
         pool.run([&](int worker) {
             const uint8_t* begin = part_of(worker);
@@ -95,6 +95,28 @@ double bandwidth_gb_s(Pool& pool, size_t nbytes) {
     }
     const double bytes_read = static_cast<double>(part) * threads;
     return bytes_read / std::max(best_s, 1e-9) / 1e9;
+}
+
+double barrier_ns(Pool& pool, int64_t rounds) {
+    using Clock = std::chrono::steady_clock;
+    if (rounds < 1) {
+        throw std::invalid_argument("rounds: must be at least 1, but got " +
+                                    std::to_string(rounds));
+    }
+    Barrier& barrier = pool.barrier();
+    double best_ns = 0.0;
+    for (int i = 0; i < kRepeats; ++i) {
+        double time_ns = 0.0;
+        pool.run([&](int worker) {
+            barrier.arrive_and_wait();  // all have woken up
+            const Clock::time_point start = Clock::now();
+            for (int64_t round = 0; round < rounds; ++round) barrier.arrive_and_wait();
+            const std::chrono::duration<double, std::nano> time = Clock::now() - start;
+            if (worker == 0) time_ns = time.count();
+        });
+        if (i == 0 || time_ns < best_ns) best_ns = time_ns;
+    }
+    return best_ns / static_cast<double>(rounds);
 }
 
 }  // namespace sterna

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "pool.h"
 
@@ -12,5 +13,9 @@ namespace sterna {
 // last-level cache: 1 GiB. The buffer is freed before returning. Throws std::bad_alloc if it cannot
 // be had and std::invalid_argument for nbytes out of range (at least 4 KiB a thread).
 double bandwidth_gb_s(Pool& pool, size_t nbytes);
+
+// Nanoseconds from one of the pool's barriers to the next, with nothing in between: the mean of
+// `rounds` in one run, the best of five runs. Throws std::invalid_argument unless rounds >= 1.
+double barrier_ns(Pool& pool, int64_t rounds);
 
 }  // namespace sterna

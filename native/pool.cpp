@@ -119,7 +119,9 @@ Barrier::Barrier(int parties, int64_t spin_ns)
       spin_ns_(spin_ns >= 0          ? spin_ns
                : is_crowded(parties) ? kCrowdedSpinNs
                                      : kBarrierSpinNs),
-      remaining_(parties) {}
+      remaining_(parties <= kSmallTeam ? round_.beside : apart_) {
+    remaining_.store(parties, std::memory_order_relaxed);
+}
 
 void Barrier::wait(uint32_t round) {
     // Where a busy neighbour has driven two threads onto one CPU, each spin only delays the thread

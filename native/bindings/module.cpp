@@ -88,6 +88,25 @@ std::vector<std::vector<int>> pool_cpus(const nb::int_& threads) {
     return cpus;
 }
 
+// Whether after each of `rounds` barriers every thread sees all others in that round, for tests.
+bool barrier_holds(const nb::int_& threads, int rounds) {
+    Pool& p = pool(threads);
+    std::vector<std::atomic<int>> round_of(static_cast<size_t>(p.size()));
+    std::atomic<bool> holds{true};
+    nb::gil_scoped_release release;
+    Barrier& barrier = p.barrier();
+    p.run([&](int worker) {
+        for (int round = 1; round <= rounds; ++round) {
+            round_of[static_cast<size_t>(worker)].store(round, std::memory_order_relaxed);
+            barrier.arrive_and_wait();
+            for (const auto& other : round_of)
+                if (other.load(std::memory_order_relaxed) != round) holds = false;
+            barrier.arrive_and_wait();
+        }
+    });
+    return holds;
+}
+
 void bind_machine(nb::module_& m) {
     m.def("cpu_info", [] {
         const auto& c = cpu_info();
@@ -128,6 +147,7 @@ void bind_machine(nb::module_& m) {
         for (const auto* t : all_tables()) calls[t->isa] = calls_of(t).load();
         return calls;
     });
+    m.def("barrier_holds", &barrier_holds, "threads"_a, "rounds"_a);
     m.def("pool_cpus", &pool_cpus, "threads"_a);
     m.def("parse_cpu_list", [](const std::string& text) { return parse_cpu_list(text); }, "text"_a);
     m.def("alloc", [](size_t nbytes) { return make_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
@@ -139,6 +159,14 @@ void bind_machine(nb::module_& m) {
             return bandwidth_gb_s(p, nbytes);
         },
         "threads"_a, "nbytes"_a);
+    m.def(
+        "barrier_ns",
+        [](const nb::int_& threads, int64_t rounds) {
+            Pool& p = pool(threads);
+            nb::gil_scoped_release release;
+            return barrier_ns(p, rounds);
+        },
+        "threads"_a, "rounds"_a);
     m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a, "kind"_a = "int8");
 }
 

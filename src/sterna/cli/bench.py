@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.bench_barrier import barrier
 from sterna.cli.options import (
     console,
     head_option,
@@ -102,3 +103,6 @@ def _cell(key: str, value: Any) -> str:
     if key.startswith("fraction"):
         return f"{value:.2f}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+command.add_command(barrier)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "console",
+    "cores_option",
     "head_option",
     "json_option",
     "model_options",
@@ -47,13 +48,13 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+cores_option = click.option(
+    "--cores",
+    help="Where the threads run: performance, all, or a list of CPUs such as 0-3,8 with one thread "
+    "pinned to each; default: all.",
+)
 threads_options = _all(
-    click.option("--threads", type=int, help="Threads; default: the usable cores."),
-    click.option(
-        "--cores",
-        help="Where they run: performance, all, or a list of CPUs such as 0-3,8 with one thread "
-        "pinned to each; default: all.",
-    ),
+    click.option("--threads", type=int, help="Threads; default: the usable cores."), cores_option
 )
 
 model_options = _all(

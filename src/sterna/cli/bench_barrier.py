@@ -1,0 +1,52 @@
+"""`sterna bench barrier`: what the threads pay for waiting on each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, cores_option, json_option, print_json, status
+
+__all__ = ["barrier"]
+
+
+def _counts(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int]:
+    try:
+        return [int(part) for part in value.split(",")] if value else []
+    except ValueError:
+        raise click.BadParameter(
+            f"must be whole numbers separated by commas, but got {value!r}", ctx, param
+        ) from None
+
+
+@click.command()
+@click.option(
+    "--threads",
+    callback=_counts,
+    metavar="N,N",
+    help="Numbers of threads; default: 1, 2, 4, … up to the usable cores.",
+)
+@cores_option
+@json_option
+def barrier(threads: list[int], cores: str | None, as_json: bool) -> None:
+    """Time of the barrier that separates two operations."""
+    from sterna.bench.barrier import run
+
+    with status("waiting"):
+        rows = run(threads, cores=cores)
+    if as_json:
+        print_json(rows)
+    else:
+        _show(rows)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("threads", "ns a barrier"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(str(row["threads"]), f"{row['barrier_ns']:,.0f}")
+    console().print(table)
