@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "scalar_math.h"
+#include "schedule.h"
 
 namespace sterna {
 
@@ -37,6 +38,7 @@ struct Program::Run {
     const KvCache& cache;
     const KernelTable& kernels;
     int64_t tokens, selected;
+    int threads;
     std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
 
     void report(size_t index) {
@@ -104,8 +106,12 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
         counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
     }
     for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
-    Run run{batch, cache, kernels, static_cast<int64_t>(batch.tokens.size()),
-            static_cast<int64_t>(selected_.size())};
+    Run run{batch,
+            cache,
+            kernels,
+            static_cast<int64_t>(batch.tokens.size()),
+            static_cast<int64_t>(selected_.size()),
+            pool.size()};
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
@@ -131,7 +137,8 @@ int64_t Program::units(const Op& op, const Run& run) const {
 
 int64_t Program::units_per_chunk(const Op& op, const Run& run) const {
     if (op.kind != OpKind::kLinear) return 1;
-    return tiles_per_chunk(weights_[static_cast<size_t>(op.weight)].tile_bytes, run.rows(op));
+    const auto& w = weights_[static_cast<size_t>(op.weight)];
+    return tiles_per_chunk(w.tiles, w.tile_bytes, run.rows(op), run.threads);
 }
 
 void Program::step(const Op& op, size_t index, Run& run, int worker) {

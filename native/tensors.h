@@ -47,15 +47,6 @@ struct Activations {
     HugeBuffer f, q, scale, sum;
 };
 
-// How many tiles a worker takes at a time. Few tokens: about 128 KiB of weights, small enough that fast
-// and slow cores finish together, large enough that the counter and the prefetcher's start do not
-// matter. Many: one tile is work enough.
-constexpr int64_t tiles_per_chunk(int64_t tile_bytes, int64_t tokens) {
-    constexpr int64_t kChunkBytes = 128 << 10;
-    if (tokens > 8 || tile_bytes <= 0) return 1;
-    return tile_bytes < kChunkBytes ? kChunkBytes / tile_bytes : 1;
-}
-
 // y = x W^T for the first n rows; the caller adds residual, scratch and the tiles it wants.
 inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int x_block,
                               const Activations& y) {

@@ -64,3 +64,86 @@ def test_bad_barriers() -> None:
 def test_a_barrier_separates(threads: int) -> None:
     """Nobody enters a round before all have left the one before, in small teams and large ones."""
     assert _native.barrier_holds(threads, 3000)
+
+
+# ----------------------------------------------------------------------- threads of unequal speed
+
+#: The matrices of a BitNet-2B layer and its head, rows x columns, and bits of a weight.
+SHAPES = {
+    "qkv": (3840, 2560, 2),
+    "o": (2560, 2560, 2),
+    "gate and up": (13824, 2560, 2),
+    "down": (2560, 6912, 2),
+    "head, bf16": (128256, 2560, 16),
+    "head, int8": (128256, 2560, 8),
+}
+
+
+def tiles_of(shape: tuple[int, int, int]) -> tuple[int, int]:
+    """Tiles of 64 rows, and bytes of a tile."""
+    rows, columns, bits = shape
+    return -(-rows // 64), 64 * columns * bits // 8
+
+
+def loss(makespan: float, tiles: int, slowdown: list[int]) -> float:
+    """Time beyond that of workers who end together, as a part of it."""
+    ideal = tiles / sum(1 / s for s in slowdown)
+    return makespan / ideal - 1
+
+
+def dynamic(tiles: int, tile_bytes: int, tokens: int, slowdown: list[int]) -> int:
+    """When the last worker is done, with the chunks that programs use."""
+    shares = _native.rehearse(tiles, tile_bytes, tokens, slowdown)
+    assert sum(taken for taken, _ in shares) == tiles
+    assert [time for _, time in shares] == [
+        taken * s for (taken, _), s in zip(shares, slowdown, strict=True)
+    ]
+    return max(time for _, time in shares)
+
+
+def static(tiles: int, slowdown: list[int]) -> int:
+    """The same with an even split made beforehand."""
+    n = len(slowdown)
+    return max((tiles * (i + 1) // n - tiles * i // n) * s for i, s in enumerate(slowdown))
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 512])
+@pytest.mark.parametrize("slow", [0, -1], ids=["the caller", "the last worker"])
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("name", SHAPES)
+def test_one_worker_at_half_speed(name: str, threads: int, slow: int, tokens: int) -> None:
+    """Dynamic chunks lose at most 15 %, where an even split loses at least 40."""
+    tiles, tile_bytes = tiles_of(SHAPES[name])
+    slowdown = [1] * threads
+    slowdown[slow] = 2
+    assert loss(dynamic(tiles, tile_bytes, tokens, slowdown), tiles, slowdown) <= 0.15
+    assert loss(static(tiles, slowdown), tiles, slowdown) >= 0.40
+
+
+@pytest.mark.parametrize("slowdown", [[3, 1], [1, 5], [1, 2, 1, 2], [1] * 7 + [3], [2, 3] * 4])
+def test_a_token_on_mixed_cores(slowdown: list[int]) -> None:
+    """Over the matrices that a token reads, whatever the mixture, weighted by their bytes."""
+    took = ideal = 0.0
+    for shape in SHAPES.values():
+        tiles, tile_bytes = tiles_of(shape)
+        made = dynamic(tiles, tile_bytes, 1, slowdown)
+        took += made * tile_bytes
+        ideal += made / (1 + loss(made, tiles, slowdown)) * tile_bytes
+    assert took <= 1.15 * ideal
+
+
+def test_equal_workers_share_evenly() -> None:
+    """No chunk is so large that one of them is left without work."""
+    for threads in (1, 2, 4, 8):
+        tiles, tile_bytes = tiles_of(SHAPES["o"])
+        shares = _native.rehearse(tiles, tile_bytes, 1, [1] * threads)
+        assert max(time for _, time in shares) <= 1.15 * tiles / threads, threads
+
+
+def test_a_rehearsal_is_no_measurement() -> None:
+    """The same division every time, and the least possible one for chunks of one tile."""
+    shares = [_native.rehearse(40, 1 << 20, 1, [1, 2]) for _ in range(5)]
+    assert shares == [[(27, 27), (13, 26)]] * 5
+    assert _native.rehearse(0, 1, 1, [1, 1]) == [(0, 0), (0, 0)]
+    with pytest.raises(ValueError, match="slowdown"):
+        _native.rehearse(1, 1, 1, [])

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "allocations.h"
 #include "bindings/common.h"
 #include "fpenv.h"
 #include "sampler.h"
@@ -21,6 +22,7 @@ struct PyProgram {
     std::vector<int64_t> widths;  // of the buffers, padded
     int layers = 0;               // that the operations name
     int64_t vocab = 0;
+    int64_t allocations = 0;  // of the last run, by whatever ran at the time
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 
@@ -124,7 +126,9 @@ Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);
     const Batch native{{tokens.data(), tokens.shape(0)}, batch.spans};
+    const int64_t before = allocations();
     const float* logits = p.program.run(native, cache, kernels, workers);
+    p.allocations = allocations() - before;
     for (size_t r = 0; r < rows; ++r)
         std::copy_n(logits + static_cast<int64_t>(r) * p.program.logits_ld(), p.vocab,
                     out.data() + r * static_cast<size_t>(p.vocab));
@@ -255,6 +259,7 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "dst"_a, "layer"_a)
+        .def_ro("allocations", &PyProgram::allocations)
         .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a);
 
     nb::class_<SampleResult>(m, "SampleResult")

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "bindings/common.h"
+#include "schedule.h"
 
 namespace sterna::border {
 
@@ -139,7 +140,8 @@ class LinearRun {
         LinearArgs part = args_;
         if (codes) part.codes = codes;
         part.scratch = scratch_.data() + worker * stride_;
-        const int64_t chunk = tiles_per_chunk(args_.tile_bytes, args_.n);
+        const int64_t chunk =
+            tiles_per_chunk(args_.tile_end, args_.tile_bytes, args_.n, pool_.size());
         while (counter.next_range(args_.tile_end, chunk, part.tile_begin, part.tile_end))
             format_.linear(part);
     }
@@ -192,7 +194,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
 // Seconds of one layer on average, for each of `rounds` passes over all weights, as a model runs
 // them: activations quantised before, dynamic chunks, a barrier between two layers.
 std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int n,
-                                const std::string& isa, int threads, int rounds) {
+                                const std::string& isa, const nb::int_& threads, int rounds) {
     require(!weights.empty() && n >= 1 && rounds >= 1,
             "time_linear: needs weights, n >= 1 and rounds >= 1");
     const auto& first = weights.front()->weight;
