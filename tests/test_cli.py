@@ -347,15 +347,48 @@ def test_info(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert row["cache_dir"] == str(tmp_path)
     assert row["cache_bytes"] == 0
     assert row["logical_cpus"] >= row["usable_cpus"] >= row["usable_cores"] >= 1
+    assert row["performance_cores"] + row["efficiency_cores"] == row["usable_cores"]
+    assert row["numa_nodes"] >= 1
+    assert row["amx"] in ("granted", "refused by the system", "not present")
+    assert (row["thread_cpus"], row["pinned"]) == (None, False)
     (row,) = json.loads(run("info", "--json", "--no-bandwidth").stdout)
     assert row["bandwidth_gb_s"] is None
     text = run("info", "--no-bandwidth").stdout
-    for word in ("kernels", row["isa"], "threads", "cache", "cgroup", "not measured"):
+    for word in (
+        "AMX",
+        row["amx"].split()[0],
+        "kind",
+        "NUMA",
+        "kernels",
+        row["isa"],
+        "threads",
+        "cache",
+        "cgroup",
+        "not measured",
+    ):
         assert word in text
+
+
+def test_info_on_a_hybrid_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = [{"cpus": [i], "performance": i < 2} for i in range(6)]
+    topology = {"cpus": list(range(6)), "cores": cores, "nodes": [{}, {}], "cpu_quota": 3.5}
+    monkeypatch.setattr("sterna._native.topology", lambda: topology)
+    for name in ("STERNA_CORES", "STERNA_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    flags = ("info", "--no-bandwidth", "--cores")
+    (row,) = json.loads(run(*flags, "performance", "--json").stdout)
+    assert (row["performance_cores"], row["efficiency_cores"], row["numa_nodes"]) == (2, 4, 2)
+    assert (row["threads"], row["thread_cpus"], row["pinned"]) == (2, "0-1", False)
+    (row,) = json.loads(run(*flags, "0,2-3", "--json").stdout)
+    assert (row["threads"], row["thread_cpus"], row["pinned"]) == (3, "0,2-3", True)
+    text = " ".join(run(*flags, "0,2-3").stdout.split())
+    for words in ("2 for performance and 4 for efficiency", "2 NUMA nodes", "pinned to CPUs 0,2-3"):
+        assert words in text
 
 
 def test_info_reports_bad_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     failed(run("info", "--threads", "0", "--no-bandwidth"), "threads")
+    failed(run("info", "--cores", "fast", "--no-bandwidth"), "cores", "fast", "performance")
     monkeypatch.setenv("STERNA_ISA", "abacus")
     failed(run("info", "--no-bandwidth"), "STERNA_ISA", "abacus", "choose")
 

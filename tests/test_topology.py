@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,6 +248,44 @@ def test_this_machine() -> None:
     assert has_amx or _native.tile_state() != "granted"
 
 
+# A seccomp filter for the process itself: arch_prctl(ARCH_REQ_XCOMP_PERM, ...) fails with EPERM.
+REFUSE_TILES = """
+import ctypes, struct, sys
+code = [(0x20, 0, 0, 0), (0x15, 0, 3, 158), (0x20, 0, 0, 16), (0x15, 0, 1, 0x1023)]
+code += [(0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *c) for c in code))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(filters)))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
+    sys.exit(f"no seccomp here: errno {ctypes.get_errno()}")
+from sterna import LLM, _native
+print(_native.tile_state(), *_native.isas(), sep=",")
+LLM(sys.argv[1], threads=1).generate([1, 2, 3], max_tokens=2)
+"""
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="AMX is of x86-64 Linux"
+)
+def test_refused_tiles(checkpoint: Callable[[str], Path]) -> None:
+    """Where the kernel refuses the tile registers, no unit uses them, and the state says why."""
+    folder = checkpoint("bitnet-multiply")
+    run = subprocess.run(
+        [sys.executable, "-c", REFUSE_TILES, str(folder)],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key != "STERNA_ISA"},
+        check=False,
+    )
+    if "no seccomp here" in run.stderr:
+        pytest.skip(run.stderr.strip())
+    assert run.returncode == 0, run.stderr
+    state, *isas = run.stdout.strip().split(",")
+    listed = "amx_tile" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    assert state == ("refused by the system" if listed else "not present")
+    assert not [isa for isa in isas if "amx" in isa]
+
+
 # ------------------------------------------------------------------------------------ the policy
 
 
@@ -385,6 +426,18 @@ def test_a_caller_that_is_there_already() -> None:
         assert os.sched_getaffinity(0) == {last}
     finally:
         os.sched_setaffinity(0, MACHINE)
+
+
+def test_a_forked_child_is_placed_too() -> None:
+    """Its pool has workers of its own, on the same CPUs."""
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("threads are placed on Linux only")
+    team, last = Threads(2, (MACHINE[-1],), False), MACHINE[-1]
+    assert _native.pool_cpus(team) == [[last]] * 2
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _native.pool_cpus(team) == [[last]] * 2 else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_cpu_that_is_gone() -> None:
