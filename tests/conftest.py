@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_factory import RECIPES, write
+from sysfs_tree import Tree
 
 torch.set_num_threads(1)  # the models are tiny: a second thread would only wait for the first
 
@@ -38,3 +39,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 def folder(tmp_path: Path) -> Path:
     """A fresh, sound checkpoint that a test may spoil."""
     return write(tmp_path / "model", RECIPES["bitnet-multiply"])
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """An empty file tree in the place of /."""
+    return Tree(tmp_path)
