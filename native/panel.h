@@ -13,12 +13,14 @@ constexpr int64_t panel_scratch(int64_t K) {
 }
 
 // Groups [G0, G0 + GN) of the steps that hold k in [0, kc); group g at out + (g - G0) * kc * 16.
-template <class F, int G0, int GN>
+template <class F, int G0, int GN, bool kPrefetch = false>
 inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
+        if constexpr (kPrefetch) {
 #pragma GCC unroll 8
-        for (int line = 0; line < F::kStepBytes; line += kLine)
-            prefetch(step + kPrefetchBytes + line);
+            for (int line = 0; line < F::kStepBytes; line += kLine)
+                prefetch(step + kPrefetchBytes + line);
+        }
 #pragma GCC unroll 8
         for (int j = 0; j < F::kStepK; j += 4) {
             VI w[F::kGroups];
@@ -84,7 +86,7 @@ inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64
 template <class F>
 void linear_panel(const sterna::LinearArgs& a) {
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
-        decode_panel<F, 0, F::kGroups>(a.codes + tile * a.tile_bytes, a.K, a.scratch);
+        decode_panel<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, a.scratch);
         sweep_panel<F>(a, a.scratch, tile);
     }
 }

@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -11,6 +12,8 @@
 namespace sterna {
 
 namespace {
+using Clock = std::chrono::steady_clock;
+
 constexpr int kRowsPerBlock = 16;  // query rows (tokens x heads of a group) of one attention unit
 }  // namespace
 
@@ -117,9 +120,15 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     pool.run([&](int worker) {
         // The rotations' angles: needed some operations later, so the first barrier is enough.
         for (int64_t n; (n = counters_[ops_.size()].next()) < run.tokens;) angles(n);
+        auto last = Clock::now();
         for (size_t i = 0; i < ops_.size(); ++i) {
             if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker);
             barrier.arrive_and_wait();
+            if (worker != 0) continue;
+            const auto now = Clock::now();
+            seconds_[static_cast<size_t>(ops_[i].kind)] +=
+                std::chrono::duration<double>(now - last).count();
+            last = now;
         }
     });
     if (run.non_finite < ops_.size()) {

@@ -4,6 +4,7 @@
 // sequences with any number of new tokens each, and plays every operation on the thread pool with a
 // barrier between two of them. Nothing is allocated once the largest batch has been seen.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -36,6 +37,7 @@ class KvCache {
 };
 
 enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention };
+constexpr int kOpKinds = 6;
 
 struct Op {
     OpKind kind;
@@ -82,6 +84,8 @@ class Program {
     // std::domain_error with the operation's name if an activation is not finite.
     const float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
                      Pool& pool);
+    // Seconds that runs have spent in each kind of operation, barriers included, by OpKind.
+    const std::array<double, kOpKinds>& seconds() const { return seconds_; }
     int64_t logits_ld() const { return buffers_.back().ld; }
     const Rope& rope() const { return rope_; }
 
@@ -113,6 +117,7 @@ class Program {
     std::vector<Weight> weights_;
     std::unique_ptr<ChunkCounter[]> counters_;  // next unit of every op
     size_t n_counters_ = 0;
+    std::array<double, kOpKinds> seconds_{};
     int64_t capacity_ = 0;  // tokens that the buffers hold
     std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
     std::vector<int32_t> sequence_of_, position_of_, selected_;

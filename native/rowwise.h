@@ -1,6 +1,8 @@
 // What happens to one token between two linear layers, fused: gate * up, RMSNorm, quantisation.
 #pragma once
 
+#include <type_traits>
+
 #include "lanes.h"
 
 namespace {
@@ -122,7 +124,14 @@ bool rope(const sterna::RopeArgs& a) {
     const int half = a.head_dim / 2, stride = a.interleaved ? 2 : 1, far = a.interleaved ? 1 : half;
     for (int h = 0; h < a.n_heads; ++h) {
         float* x = a.x + static_cast<int64_t>(h) * a.head_dim;
-        for (int i = 0; i < half; ++i) {
+        int i = 0;
+        for (; !a.interleaved && i + kLanes <= half; i += kLanes) {
+            const VF u = f_load(x + i), v = f_load(x + half + i);
+            const VF c = f_load(a.cos + i), s = f_load(a.sin + i);
+            f_store(x + i, f_sub(f_mul(u, c), f_mul(v, s)));
+            f_store(x + half + i, f_add(f_mul(v, c), f_mul(u, s)));
+        }
+        for (; i < half; ++i) {
             float *p = x + stride * i, *q = p + far;
             const float u = *p, v = *q, c = a.cos[i], s = a.sin[i];
             *p = u * c - v * s;
@@ -132,33 +141,41 @@ bool rope(const sterna::RopeArgs& a) {
     return absmax_bits(a.x, static_cast<int64_t>(a.n_heads) * a.head_dim) < 0x7F800000;
 }
 
-// False: a key or value is not finite, or not in f16.
-bool kv_store(const sterna::KvStoreArgs& a) {
-    constexpr int P = sterna::kPagePositions;
-    const int64_t hd = a.head_dim, block = a.position_in_page / 16, lane = a.position_in_page % 16;
-    const int64_t element = a.f16 ? 2 : 4;
-    for (int64_t h = 0; h < a.n_kv_heads; ++h) {
-        const float *k = a.k + h * hd, *v = a.v + h * hd;
-        uint8_t* ko = a.k_page + ((h * (P / 16) + block) * hd * 16 + lane) * element;
-        uint8_t* vo = a.v_page + (h * P + a.position_in_page) * hd * element;
-        for (int64_t d = 0; d < hd; d += kLanes) {
-            float k4[kLanes] = {}, v4[kLanes] = {};
-            uint16_t kh[kLanes], vh[kLanes];
-            const int64_t n = hd - d < kLanes ? hd - d : kLanes;
-            for (int64_t i = 0; i < n; ++i) k4[i] = k[d + i], v4[i] = v[d + i];
-            f_store_f16(kh, f_load(k4));
-            f_store_f16(vh, f_load(v4));
-            for (int64_t i = 0; i < n; ++i) {
-                const void* ks = a.f16 ? static_cast<void*>(kh + i) : k4 + i;
-                const void* vs = a.f16 ? static_cast<void*>(vh + i) : v4 + i;
-                __builtin_memcpy(ko + (d + i) * 16 * element, ks, a.f16 ? 2 : 4);
-                __builtin_memcpy(vo + (d + i) * element, vs, a.f16 ? 2 : 4);
-            }
+// Sixteen values as a page holds them; head_dim is a multiple of 16.
+template <bool kF16>
+inline void to_page(const float* x, void* out) {
+    for (int i = 0; i < 16; i += kLanes) {
+        if constexpr (kF16) {
+            f_store_f16(static_cast<uint16_t*>(out) + i, f_load(x + i));
+        } else {
+            f_store(static_cast<float*>(out) + i, f_load(x + i));
         }
     }
+}
+
+template <bool kF16>
+inline void store_position(const sterna::KvStoreArgs& a) {
+    using Element = std::conditional_t<kF16, uint16_t, float>;
+    constexpr int P = sterna::kPagePositions;
+    const int64_t hd = a.head_dim, block = a.position_in_page / 16, lane = a.position_in_page % 16;
+    for (int64_t h = 0; h < a.n_kv_heads; ++h) {
+        auto* keys = reinterpret_cast<Element*>(a.k_page) + (h * (P / 16) + block) * hd * 16 + lane;
+        auto* values = reinterpret_cast<Element*>(a.v_page) + (h * P + a.position_in_page) * hd;
+        for (int64_t d = 0; d < hd; d += 16) {
+            Element k[16];
+            to_page<kF16>(a.k + h * hd + d, k);
+            for (int i = 0; i < 16; ++i) keys[(d + i) * 16] = k[i];  // a key is a lane
+            to_page<kF16>(a.v + h * hd + d, values + d);
+        }
+    }
+}
+
+// False: a key or value is not finite, or not in f16.
+bool kv_store(const sterna::KvStoreArgs& a) {
+    a.f16 ? store_position<true>(a) : store_position<false>(a);
     // 65520 and above round to infinity in f16.
     const int32_t limit = a.f16 ? 0x477FF000 : 0x7F800000;
-    const int64_t width = a.n_kv_heads * hd;
+    const int64_t width = static_cast<int64_t>(a.n_kv_heads) * a.head_dim;
     return absmax_bits(a.k, width) < limit && absmax_bits(a.v, width) < limit;
 }
 

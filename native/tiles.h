@@ -18,142 +18,185 @@ constexpr int tiles_x_block(int n) { return n > 16 ? 16 : 1; }
 #ifdef tile_dot
 
 constexpr int64_t kTileBytes = 1024;
-// A panel of at most this many k is decoded at a time: 64 rows of it (160 KB) and its share of 512
-// tokens (1.3 MB) stay in 2 MB of L2 together. Sums of one block wait in memory for the next.
-constexpr int64_t kBlockK = 2560;
+// Four groups of rows x 512 k, decoded, are 32 KB and stay in L1 (48) while the tokens pass by, one tile
+// of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
+// 32 bytes a cycle; a whole decoded panel there would want 64 of the 44 that L2 gives.
+constexpr int64_t kBlockK = 512;
+constexpr int kBlockGroups = 4;
 constexpr int kBlockTokens = 512;
-// Tiles that take their turn while one block of k of the activations is in L2.
+// Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
-
-// A finished block of at most 32 tokens x 2 groups, turned into outputs a few lines at a time while
-// the matrix unit works on the next one.
-template <class F>
-struct Pending {
-    const sterna::LinearArgs& a;
-    const int32_t* sums = nullptr;  // [token / 16][group] of [16][16]
-    int64_t n = 0, tile = 0;
-    int group = 0, groups = 1, next = 0, lines = 0;
-
-    // A line is one token x 16 rows.
-    void run(int count) {
-        const int end = next + count < lines ? next + count : lines;
-        for (; next < end; ++next) {
-            const int token = next / groups, g = next % groups;
-            const int32_t* sum = sums + (token / 16 * groups + g) * 256 + token % 16 * 16;
-            const int64_t row = (tile * F::kGroups + group + g) * sterna::kGroupRows;
-            if (row >= a.M) continue;
-            VF y = scaled<F>(a, i_load(sum), n + token, group + g, row);
-            const int64_t at = (n + token) * a.ldy + row;
-            if (a.residual) {
-                f_store(a.y + at, f_add(f_load(a.residual + at), y));
-            } else {
-                f_stream(a.y + at, y);  // read again only after the whole layer: leave L2 to panels
-            }
-        }
-    }
-};
-
-// acc[t][g] += x tiles t (x_stride bytes apart) times weight tiles g (w_stride apart), over kc.
-template <class F, int T, int G>
-inline void tile_loop(const int8_t* x, int64_t x_stride, const uint8_t* w, int64_t w_stride,
-                      int64_t kc, Pending<F>& pending) {
-    const int lines_per_step = static_cast<int>((pending.lines * 64 + kc - 1) / kc);
-    for (int64_t at = 0; at < kc * 16; at += kTileBytes) {
-        tile_load(6, w + at, 64);
-        tile_load(4, x + at, 64);
-        tile_dot(0, 4, 6);
-        if constexpr (G > 1) {
-            tile_load(7, w + w_stride + at, 64);
-            tile_dot(1, 4, 7);
-        }
-        if constexpr (T > 1) {
-            tile_load(5, x + x_stride + at, 64);
-            tile_dot(2, 5, 6);
-            if constexpr (G > 1) tile_dot(3, 5, 7);
-        }
-        pending.run(lines_per_step);
-    }
-    pending.run(pending.lines);
-}
-
-template <int T, int G>
-inline void tiles_start(const int32_t* sums, bool first) {
-    if (first) {
-        tile_zero(0);
-        tile_zero(1);
-        tile_zero(2);
-        tile_zero(3);
-        return;
-    }
-    tile_load(0, sums, 64);
-    if constexpr (G > 1) tile_load(1, sums + 256, 64);
-    if constexpr (T > 1) {
-        tile_load(2, sums + 256 * G, 64);
-        if constexpr (G > 1) tile_load(3, sums + 256 * (G + 1), 64);
-    }
-}
-template <int T, int G>
-inline void tiles_keep(int32_t* sums) {
-    tile_store(0, sums);
-    if constexpr (G > 1) tile_store(1, sums + 256);
-    if constexpr (T > 1) {
-        tile_store(2, sums + 256 * G);
-        if constexpr (G > 1) tile_store(3, sums + 256 * (G + 1));
-    }
-}
-
-// One tile's panel against a block of tokens.
-template <class F>
-struct Sweep {
-    const sterna::LinearArgs& a;
-    Pending<F> pending{a};
-    int32_t* staging[2];  // the block being computed, and the one being turned into outputs
-    int64_t n0, n1;  // tokens
-    int64_t k0, kc;
-    const uint8_t* panel;
-
-    template <int G0>
-    void groups(int64_t tile, int32_t* sums) {
-        constexpr int G = F::kGroups - G0 < 2 ? 1 : 2;
-        for (int64_t n = n0; n < n1; n += 32, sums += 4 * 256)
-            n1 - n > 16 ? block<G0, 2, G>(tile, n, sums) : block<G0, 1, G>(tile, n, sums);
-        if constexpr (G0 + G < F::kGroups) groups<G0 + G>(tile, sums);
-    }
-
-    template <int G0, int T, int G>
-    void block(int64_t tile, int64_t n, int32_t* sums) {
-        const bool last = k0 + kc >= a.K;
-        tiles_start<T, G>(sums, k0 == 0);
-        tile_loop<F, T, G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), 16 * a.ldx,
-                           panel + G0 * kc * 16, kc * 16, kc, pending);
-        if (!last) {
-            tiles_keep<T, G>(sums);
-            pending.lines = pending.next = 0;
-            return;
-        }
-        tiles_keep<T, G>(staging[0]);
-        const int tokens = static_cast<int>(n1 - n < 16 * T ? n1 - n : 16 * T);
-        pending.sums = staging[0];
-        pending.n = n, pending.tile = tile;
-        pending.group = G0, pending.groups = G;
-        pending.next = 0, pending.lines = tokens * G;
-        int32_t* const free = staging[1];
-        staging[1] = staging[0];
-        staging[0] = free;
-    }
-};
 
 constexpr int64_t block_k(int64_t K) {
     const int64_t blocks = (K + kBlockK - 1) / kBlockK;
     return blocks ? (K / 64 + blocks - 1) / blocks * 64 : 64;
 }
-constexpr int64_t block_tokens(int n) {
-    return n < kBlockTokens ? (n + 31) / 32 * 32 : kBlockTokens;
-}
-// Bytes of sums that one tile keeps between two blocks of k.
+
+// A finished block of 16 tokens x up to 64 rows x a block of k. It is added to the sums of earlier
+// blocks of k, or turned into outputs, a few tokens at a time while the unit does the next block.
 template <class F>
-constexpr int64_t sums_bytes(int n) {
-    return (F::kGroups + 1) / 2 * block_tokens(n) / 32 * 4 * kTileBytes;
+struct Pending {
+    const sterna::LinearArgs& a;
+    const int32_t* block;  // [group][16 tokens][16 rows]
+    int32_t* sums = nullptr;  // of earlier blocks of k: [token][group][16]
+    int64_t n = 0, row = 0;
+    int group = 0, next = 0, tokens = 0;
+    bool first = true, last = true;  // of the blocks of k
+
+    template <int G>
+    void run(int count) {
+        const int end = next + count < tokens ? next + count : tokens;
+        for (; next < end; ++next) {
+#pragma GCC unroll 4
+            for (int g = 0; g < G; ++g) {
+                int32_t* kept = sums + 16 * (next * G + g);
+                VI sum = i_load(block + 256 * g + 16 * next);
+                if (!first) sum = i_add(sum, i_load(kept));
+                if (!last) {
+                    i_store(kept, sum);
+                } else if (row + 16 * g < a.M) {
+                    output(sum, n + next, g);
+                }
+            }
+        }
+    }
+    void output(VI sum, int64_t token, int g) {
+        const VF y = scaled<F>(a, sum, token, group + g, row + 16 * g);
+        const int64_t at = token * a.ldy + row + 16 * g;
+        if (a.residual) {
+            f_store(a.y + at, f_add(f_load(a.residual + at), y));
+        } else {
+            f_stream(a.y + at, y);  // read only after the whole layer: leave the caches to weights
+        }
+    }
+};
+
+// Weights that are wanted next, asked for a line at a time.
+struct Ahead {
+    const uint8_t *line, *end;
+    void run(int64_t count) {
+        for (; count > 0 && line < end; --count, line += kLine) prefetch(line);
+    }
+};
+
+// acc[g] = one tile of tokens times weight tiles g of a panel, over one block of k. The accumulators
+// still hold the block before: each is stored just before its first product.
+template <class F, int G>
+inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int32_t* block,
+                         Pending<F>& pending, Ahead& ahead, int64_t lines_ahead) {
+    const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
+    for (int64_t at = 0; at < kc * 16; at += kTileBytes) {
+        const uint8_t* w = panel + at;
+        tile_load(4, x + at, 64);
+        tile_load(6, w, 64);
+        if (at == 0) {
+            tile_store(0, block);
+            tile_zero(0);
+        }
+        tile_dot(0, 4, 6);
+        if constexpr (G > 1) {
+            tile_load(7, w + kc * 16, 64);
+            if (at == 0) {
+                tile_store(1, block + 256);
+                tile_zero(1);
+            }
+            tile_dot(1, 4, 7);
+        }
+        if constexpr (G > 2) {
+            tile_load(6, w + 2 * kc * 16, 64);
+            if (at == 0) {
+                tile_store(2, block + 512);
+                tile_zero(2);
+            }
+            tile_dot(2, 4, 6);
+        }
+        if constexpr (G > 3) {
+            tile_load(7, w + 3 * kc * 16, 64);
+            if (at == 0) {
+                tile_store(3, block + 768);
+                tile_zero(3);
+            }
+            tile_dot(3, 4, 7);
+        }
+        pending.template run<G>(tokens);
+        ahead.run(lines_ahead);
+    }
+    pending.template run<G>(16);
+}
+
+// Stores the accumulators that tile_block_k has left, and finishes them.
+template <class F, int G>
+inline void drain(int32_t* block, Pending<F>& pending) {
+    tile_store(0, block);
+    tile_store(1, block + 256);
+    tile_store(2, block + 512);
+    tile_store(3, block + 768);
+    pending.template run<G>(16);
+    pending.tokens = 0;
+}
+
+// What a thread's scratch holds in many_tokens.
+template <class F>
+struct TileScratch {
+    static constexpr int64_t kPanelBytes = kBlockGroups * kBlockK * 16;
+    uint8_t* panel;
+    int32_t *block, *sums;
+    explicit TileScratch(uint8_t* p)
+        : panel(p),
+          block(reinterpret_cast<int32_t*>(p + kPanelBytes)),
+          sums(block + kBlockGroups * 256) {}
+    static constexpr int64_t sums_of_tile() { return int64_t{F::kGroups} * 16 * kBlockTokens; }
+    static constexpr int64_t bytes() {
+        return kPanelBytes + kBlockGroups * kTileBytes + kChunkTiles * sums_of_tile() * 4;
+    }
+};
+
+// Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
+template <class F, int G0, int G>
+inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0, int64_t kc,
+                     int64_t n0, int64_t n1, const TileScratch<F>& s) {
+    const int64_t bytes = kc / F::kStepK * F::kStepBytes, steps = (n1 - n0 + 15) / 16 * (kc / 64);
+    const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
+    Pending<F> pending{a, s.block};
+    for (int64_t tile = first; tile < last; ++tile) {
+        const uint8_t* codes = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
+        const uint8_t* next = codes + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
+        Ahead ahead{next, next + bytes};
+        decode_panel<F, G0, G>(codes, kc, s.panel);
+        int32_t* sums = s.sums + (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
+        for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
+            tile_block_k<F, G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, s.block, pending,
+                               ahead, lines_ahead);
+            pending.sums = sums;
+            pending.n = n;
+            pending.row = (tile * F::kGroups + G0) * sterna::kGroupRows;
+            pending.group = G0;
+            pending.next = 0;
+            pending.tokens = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
+            pending.first = k0 == 0;
+            pending.last = k0 + kc >= a.K;
+        }
+    }
+    drain<F, G>(s.block, pending);  // before the next block of k reads the sums
+    if constexpr (G0 + G < F::kGroups) {
+        constexpr int rest = F::kGroups - G0 - G;
+        groups_k<F, G0 + G, rest < kBlockGroups ? rest : kBlockGroups>(a, first, last, k0, kc, n0, n1, s);
+    }
+}
+
+template <class F>
+void many_tokens(const sterna::LinearArgs& a) {
+    constexpr int G = F::kGroups < kBlockGroups ? F::kGroups : kBlockGroups;
+    const TileScratch<F> s(a.scratch);
+    const int64_t step = block_k(a.K);
+    for (int64_t first = a.tile_begin; first < a.tile_end; first += kChunkTiles) {
+        const int64_t last = first + kChunkTiles < a.tile_end ? first + kChunkTiles : a.tile_end;
+        for (int64_t n0 = 0; n0 < a.n; n0 += kBlockTokens) {
+            const int64_t n1 = n0 + kBlockTokens < a.n ? n0 + kBlockTokens : a.n;
+            for (int64_t k0 = 0; k0 < a.K; k0 += step)
+                groups_k<F, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step, n0, n1, s);
+        }
+    }
 }
 
 // Few tokens, so that their sums stay in the unit over all of K: decode 64 k, multiply, go on.
@@ -168,7 +211,7 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     for (int64_t k = 0; k < a.K; k += 64, step += 64 / F::kStepK * F::kStepBytes) {
         // Four buffers in turn: decoding runs ahead of the unit.
         uint8_t* w = a.scratch + k / 64 % 4 * 4 * kTileBytes;
-        decode_panel<F, G0, G>(step, 64, w);
+        decode_panel<F, G0, G, true>(step, 64, w);
         tile_load(4, a.xq + k, a.ldx);
         tile_load(6, w, 64);
         tile_dot(0, 4, 6);
@@ -198,32 +241,6 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
 }
 
 template <class F>
-void many_tokens(const sterna::LinearArgs& a) {
-    const int64_t kc = block_k(a.K);
-    uint8_t* panel = a.scratch;
-    auto* staging = reinterpret_cast<int32_t*>(panel + panel_scratch<F>(kc));
-    auto* sums = staging + 2 * 4 * 256;
-    const int64_t tile_sums = sums_bytes<F>(a.n) / 4;
-    Sweep<F> s{a, Pending<F>{a}, {staging, staging + 4 * 256}, 0, 0, 0, kc, panel};
-    for (int64_t first = a.tile_begin; first < a.tile_end; first += kChunkTiles) {
-        const int64_t last = first + kChunkTiles < a.tile_end ? first + kChunkTiles : a.tile_end;
-        for (s.n0 = 0; s.n0 < a.n; s.n0 += kBlockTokens) {
-            s.n1 = s.n0 + kBlockTokens < a.n ? s.n0 + kBlockTokens : a.n;
-            for (s.k0 = 0; s.k0 < a.K; s.k0 += kc) {
-                s.kc = a.K - s.k0 < kc ? a.K - s.k0 : kc;
-                for (int64_t tile = first; tile < last; ++tile) {
-                    decode_panel<F, 0, F::kGroups>(
-                        a.codes + tile * a.tile_bytes + s.k0 / F::kStepK * F::kStepBytes, s.kc,
-                        panel);
-                    s.template groups<0>(tile, sums + (tile - first) * tile_sums);
-                }
-            }
-        }
-    }
-    s.pending.run(s.pending.lines);
-}
-
-template <class F>
 void linear_tiles(const sterna::LinearArgs& a) {
     tile_begin(a.x_block == 1 ? a.n : 16);
     if (a.x_block == 1) {
@@ -235,10 +252,8 @@ void linear_tiles(const sterna::LinearArgs& a) {
 }
 
 template <class F>
-int64_t tiles_scratch(int64_t K, int n) {
-    if (tiles_x_block(n) == 1) return 20 * kTileBytes;
-    const int64_t kept = block_k(K) < K ? kChunkTiles * sums_bytes<F>(n) : sums_bytes<F>(n);
-    return panel_scratch<F>(block_k(K)) + 8 * kTileBytes + kept;
+int64_t tiles_scratch(int64_t, int n) {
+    return tiles_x_block(n) == 1 ? 20 * kTileBytes : TileScratch<F>::bytes();
 }
 
 int64_t tiles_peak(int64_t ops) {

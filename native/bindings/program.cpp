@@ -260,6 +260,15 @@ void bind_program(nb::module_& m) {
             },
             "qkv"_a, "dst"_a, "layer"_a)
         .def_ro("allocations", &PyProgram::allocations)
+        .def_prop_ro("seconds",
+                     [](const PyProgram& p) {
+                         const char* kinds[kOpKinds] = {"embed",  "select", "rowwise",
+                                                        "linear", "rope",   "attention"};
+                         nb::dict seconds;
+                         for (int i = 0; i < kOpKinds; ++i)
+                             seconds[kinds[i]] = p.program.seconds()[static_cast<size_t>(i)];
+                         return seconds;
+                     })
         .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a);
 
     nb::class_<SampleResult>(m, "SampleResult")
