@@ -7,6 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "cpu.h"
 #include "memory.h"
@@ -64,7 +65,39 @@ ReadFn widest_read() {
     return read_16;
 }
 
+// Seconds of `steps` (a multiple of 64) dependent additions. Every core that we know adds two
+// registers in one cycle, and no renamer folds the sum, as some do with additions of a constant;
+// the empty assembly keeps the compiler from folding it.
+double chain_seconds(int64_t steps) {
+    using Clock = std::chrono::steady_clock;
+    uint64_t sum = 0;
+    uint64_t one = 1;
+    asm volatile("" : "+r"(one));
+    const Clock::time_point start = Clock::now();
+    for (int64_t i = 0; i < steps; i += 64) {
+#pragma GCC unroll 64
+        for (int j = 0; j < 64; ++j) {
+            sum += one;
+            asm volatile("" : "+r"(sum));
+        }
+    }
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 }  // namespace
+
+double cycles_per_second(Pool& pool) {
+    constexpr int64_t kSteps = int64_t{1} << 22;  // about a millisecond
+    constexpr int kRuns = 16;  // time for a clock to rise from its idle state
+    std::vector<double> best(static_cast<size_t>(pool.size()), 1e9);
+    pool.run([&](int worker) {
+        double& mine = best[static_cast<size_t>(worker)];
+        for (int i = 0; i < kRuns; ++i) mine = std::min(mine, chain_seconds(kSteps));
+    });
+    double sum = 0;
+    for (const double time_s : best) sum += static_cast<double>(kSteps) / std::max(time_s, 1e-9);
+    return sum / static_cast<double>(best.size());
+}
 
 double bandwidth_gb_s(Pool& pool, size_t nbytes) {
     using Clock = std::chrono::steady_clock;

@@ -1,4 +1,5 @@
-// The yardstick for decoding: what the memory bus gives to plain reads on this machine, now.
+// The yardsticks of benchmarks: what the memory bus gives to plain reads on this machine, now, and
+// how long a cycle is.
 #pragma once
 
 #include <cstddef>
@@ -17,5 +18,10 @@ double bandwidth_gb_s(Pool& pool, size_t nbytes);
 // Nanoseconds from one of the pool's barriers to the next, with nothing in between: the mean of
 // `rounds` in one run, the best of five runs. Throws std::invalid_argument unless rounds >= 1.
 double barrier_ns(Pool& pool, int64_t rounds);
+
+// Cycles per second of a core while all of the pool's threads run: the mean over the threads of
+// each one's best of 16 chains of dependent additions, a cycle each. Measured and not read: cpuid
+// and sysfs give the base frequency, a virtual machine often none.
+double cycles_per_second(Pool& pool);
 
 }  // namespace sterna
