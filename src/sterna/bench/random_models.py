@@ -10,14 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
+from sterna.bench.machine import require_bytes
+from sterna.bench.random_codes import BLOCK_K, codes_bytes, fill, packed_bytes, random_pool
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.models import Model, from_weights
 from sterna.models.weights import HEADS, Linear
 
-__all__ = ["SHAPES", "random_model"]
+__all__ = ["SHAPES", "Shape", "random_model", "shape_named"]
 
 F32 = npt.NDArray[np.float32]
+
+HEADROOM_BYTES = 256 << 20  # for activations, pages of the KV cache and what is measured with
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,23 @@ class Shape:
     tied: bool
     head_dim: int | None = None
     context: int = 4096
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each."""
+        width = self.head_dim or self.hidden // self.heads
+        return {
+            "qkv": ((self.heads + 2 * self.kv_heads) * width, self.hidden),
+            "o": (self.hidden, self.heads * width),
+            "gate_up": (2 * self.intermediate, self.hidden),
+            "down": (self.hidden, self.intermediate),
+        }
+
+    def nbytes(self, format: str, head: str) -> int:
+        """Bytes of all weights and scales in a format; `head` as in `random_model`."""
+        layers, table = formats.get(format), _head_format(head)
+        one_layer = sum(packed_bytes(layers, M, K) for M, K in self.matrices().values())
+        tables = (1 if self.tied else 2) * packed_bytes(table, self.vocab, self.hidden)
+        return self.layers * one_layer + tables
 
     def config(self) -> dict[str, Any]:
         """As a config.json."""
@@ -53,27 +74,45 @@ class Shape:
         }
 
 
-#: From the models' own config.json files.
+def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
+    # As the published checkpoints of this family: no grouped queries, a tied embedding of 32,002.
+    return Shape(
+        "BitNetForCausalLM", hidden, intermediate, layers, heads, heads, 32002, True, context=2048
+    )
+
+
+#: The first six from the models' own config.json files. Those named by a size alone are the models
+#: of Bitnet.cpp (arXiv 2502.11880), Table 7. The paper does not print their sizes: 700m is that of
+#: bitnet_b1_58-large, the others those of the paper's code (utils/generate-dummy-bitnet-model.py in
+#: microsoft/BitNet), but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, for
+#: a head_dim must be a multiple of 16.
 SHAPES = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
     "falcon3-1b": Shape("LlamaForCausalLM", 2048, 8192, 18, 8, 4, 131072, False, head_dim=256),
     "mobilellm-1.5b": Shape("LlamaForCausalLM", 1600, 4352, 54, 25, 5, 32000, True),
     "tinyllama-1.1b": Shape("LlamaForCausalLM", 2048, 5632, 22, 32, 4, 32000, False, context=2048),
+    "700m": _ternary(1536, 4096, 24, 16),
+    "1.5b": _ternary(1536, 9216, 28, 32),
+    "3.8b": _ternary(3840, 8192, 24, 30),
+    "7b": _ternary(4096, 12032, 32, 32),
+    "13b": _ternary(5120, 13824, 40, 40),
+    "30b": _ternary(6656, 16384, 60, 52),
+    "70b": _ternary(8192, 24576, 80, 64),
+    "100b": _ternary(8192, 45568, 72, 64),
     "tiny": Shape("LlamaForCausalLM", 256, 768, 4, 4, 2, 4096, True),
 }
 
 
 class RandomWeights:
-    """A weight source that makes up what it is asked for; a fixed seed, no two layers alike."""
+    """A weight source that makes up what it is asked for, the same on every run."""
 
     def __init__(self, format: str, head: str) -> None:
-        if head not in HEADS:
-            raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {head!r}")
-        self.format, self.head = formats.get(format), formats.get(HEADS[head])
+        self.format, self.head = formats.get(format), _head_format(head)
         self.modules: dict[str, PackedWeight] = {}
         self.tensors: dict[str, F32] = {}
         self.rng = np.random.default_rng(0)
+        self._start = 0  # in the pool of codes: no two layers alike
 
     def vector(self, name: str, size: int) -> F32:
         """Ones: activations stay of the size that a trained norm gives them."""
@@ -88,28 +127,42 @@ class RandomWeights:
         return self._random(self.head, M, K)
 
     def _random(self, f: formats.Format, M: int, K: int) -> PackedWeight:
-        """Tiles of one random tile row, rolled: valid codes at the speed of a copy."""
-        block = 64
-        deviation = np.float32(K**-0.5)
-        values = self.rng.standard_normal((block, K)).astype(np.float32) * deviation
-        levels, scale = f.quantize(values, "tensor")
-        tile = f.pack_codes(levels)[0]
-        codes = _native.alloc(f.n_tiles(M) * tile.size).reshape(f.n_tiles(M), tile.size)
-        steps = tile.reshape(-1, tile.size // max(1, tile.size // 1024))
-        for i in range(len(codes)):
-            np.copyto(codes[i].reshape(steps.shape), np.roll(steps, i, axis=0))
-        if M % f.tile_rows and len(codes):  # rows beyond M are zeros, as in any packed weight
-            rest = np.zeros((M % f.tile_rows, K), levels.dtype)
-            rest[:] = levels[: len(rest)]
-            codes[-1] = f.pack_codes(rest)[0]
-        return PackedWeight(f.name, M, K, codes, np.asarray(scale, np.float32))
+        f.check_shape(M, K)
+        pool, scale = random_pool(f.name, K**-0.5)  # activations keep their size
+        codes = _native.alloc(codes_bytes(f, M, K)).reshape(f.n_tiles(M), f.tile_bytes(K))
+        block = f.tile_bytes(BLOCK_K)
+        self._start = (self._start + 97 * block) % pool.size
+        fill(codes.reshape(-1), pool, self._start)
+        if rows := M % f.tile_rows:  # rows beyond M are zeros, as in any packed weight
+            values = self.rng.standard_normal((rows, K), np.float32) * np.float32(K**-0.5)
+            codes[-1] = f.pack_codes(f.quantize(values, "tensor")[0])[0]
+        return PackedWeight(f.name, M, K, codes, np.array(scale))
+
+
+def _head_format(head: str) -> formats.Format:
+    if head not in HEADS:
+        raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {head!r}")
+    return formats.get(HEADS[head])
+
+
+def shape_named(name: str) -> Shape:
+    """The shape of a name in SHAPES; RequestError lists the names where there is none."""
+    if name not in SHAPES:
+        raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {name!r}")
+    return SHAPES[name]
 
 
 def random_model(shape: str, *, format: str = "i2", head: str = "bf16") -> Model:
-    """A model of a shape of SHAPES. RequestError for an unknown shape, format or head."""
-    if shape not in SHAPES:
-        raise RequestError(
-            f"model: random:SHAPE must name one of {', '.join(SHAPES)}, but got {shape!r}"
-        )
+    """A model of a shape of SHAPES.
+
+    RequestError for an unknown shape, format or head, and, before anything is allocated, where the
+    weights do not fit in the memory that is available.
+    """
+    sizes = shape_named(shape)
+    require_bytes(
+        sizes.nbytes(format, head) + HEADROOM_BYTES,
+        f"random:{shape} as {format}, head {head}",
+        "choose a smaller shape or a --format of fewer bits",
+    )
     weights = RandomWeights(format, head)
-    return from_weights(SHAPES[shape].config(), Path(f"random:{shape}"), lambda _: weights)
+    return from_weights(sizes.config(), Path(f"random:{shape}"), lambda _: weights)

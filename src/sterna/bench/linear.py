@@ -1,0 +1,223 @@
+"""Linear layers alone: y = x W^T of n tokens, for the matrix shapes of published models.
+
+gemv is n = 1, a race against the memory bus; gemm is prefill, a race against the dot-product units.
+Many copies of a matrix take turns, as the layers of a model do, so that weights come from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sterna import _native, formats
+from sterna.bench.machine import (
+    BANDWIDTH_BYTES,
+    Yardsticks,
+    available_bytes,
+    cache_bytes,
+    peak_kind,
+    require_bytes,
+)
+from sterna.bench.random_codes import Arena, codes_bytes, packed_bytes
+from sterna.bench.random_models import SHAPES, shape_named
+from sterna.bench.report import fractions, spread
+from sterna.errors import RequestError
+from sterna.runtime import resolve_isa, resolve_threads
+
+__all__ = ["DEFAULT_MODELS", "Matrix", "default_formats", "matrices", "run"]
+
+#: The models of the GEMV figures in arXiv 2508.06753 (Figures 5 to 7), and BitNet's 2B.
+DEFAULT_MODELS = ("falcon3-1b", "mobilellm-1.5b", "llama3-8b", "bitnet-2b")
+MAX_SIZE = 1 << 20  # of M and K: far above any layer
+MAX_COPIES = 4096
+ROUND_S = 0.25  # a round over the copies, at the peak: a GEMM needs less memory than a GEMV
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight's shape and, if it is one of a published model, where it comes from."""
+
+    M: int
+    K: int
+    model: str | None = None
+    layer: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.M}x{self.K}"
+
+
+@dataclass(frozen=True)
+class _Case:
+    matrix: Matrix
+    format: str
+    n: int
+    threads: int
+    isa: str
+
+    @property
+    def kind(self) -> str:
+        return peak_kind(formats.get(self.format).integer)
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of one call, padding not counted."""
+        return 2 * self.matrix.M * self.matrix.K * self.n
+
+
+def default_formats() -> list[str]:
+    """The integer formats, from the fewest bits up."""
+    return sorted(
+        (name for name in formats.names() if formats.get(name).integer),
+        key=lambda name: (formats.get(name).bits, name),
+    )
+
+
+def matrices(shapes: Sequence[str]) -> list[Matrix]:
+    """Names of models and "MxK" -> matrices, in this order, none twice. RequestError otherwise."""
+    found: dict[tuple[int, int], Matrix] = {}
+    for text in shapes:
+        if text in SHAPES:
+            for layer, (M, K) in shape_named(text).matrices().items():
+                found.setdefault((M, K), Matrix(M, K, text, layer))
+            continue
+        parts = text.lower().split("x")
+        if len(parts) != 2 or not all(p.isascii() and p.isdigit() and len(p) < 8 for p in parts):
+            raise RequestError(
+                f"shapes: each must be MxK, such as 2560x6912, or one of {', '.join(SHAPES)}, "
+                f"but got {text!r}"
+            )
+        M, K = (int(part) for part in parts)
+        if not (1 <= M <= MAX_SIZE and 1 <= K <= MAX_SIZE):
+            raise RequestError(f"shapes: M and K must lie in 1..{MAX_SIZE}, but got {text!r}")
+        found.setdefault((M, K), Matrix(M, K))
+    return list(found.values())
+
+
+def run(
+    shapes: Sequence[str] = DEFAULT_MODELS,
+    *,
+    format_names: Sequence[str] | None = None,
+    n: Sequence[int] = (1,),
+    threads: Sequence[int] | None = None,
+    isas: Sequence[str] | None = None,
+    repeat: int = 5,
+    working_set_mb: int | None = None,
+    progress: Progress = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Rows, one per shape, format, n, thread count and unit, as docs/benchmarks.md defines them.
+
+    Medians of `repeat` rounds; a round measures the machine and then every case once, so that drift
+    meets all alike. working_set_mb: 10^6 bytes of copies per format; None is as many as it takes to
+    be out of cache, if memory suffices. Raises RequestError.
+    """
+    if repeat < 1:
+        raise RequestError(f"repeat: must be at least 1, but got {repeat}")
+    if not n or any(not 1 <= count <= 1 << 16 for count in n):
+        raise RequestError(f"n: must be token counts in 1..65536, but got {list(n)}")
+    names = list(dict.fromkeys(format_names or default_formats()))
+    cases = [
+        _Case(matrix, formats.get(name).name, count, team, unit)
+        for matrix in matrices(shapes)
+        for name in names
+        for count in dict.fromkeys(n)
+        for team in dict.fromkeys(resolve_threads(t) for t in (threads or [None]))
+        for unit in dict.fromkeys(resolve_isa(i) for i in (isas or [None]))
+    ]
+    if not cases:
+        raise RequestError("shapes: must name at least one matrix; try --shapes bitnet-2b")
+    return _Run(cases, working_set_mb, progress).rows(repeat)
+
+
+class _Run:
+    def __init__(self, cases: list[_Case], working_set_mb: int | None, progress: Progress) -> None:
+        self.cases, self.progress = cases, progress
+        self.yardsticks = Yardsticks()
+        sizes = _working_sets(cases, working_set_mb)
+        self.arenas = {}
+        for name, nbytes in sizes.items():
+            progress(f"{name}: {nbytes / 1e6:,.0f} MB of random weights")
+            self.arenas[name] = Arena(name, nbytes)
+
+    def rows(self, repeat: int) -> list[dict[str, Any]]:
+        self._measure_machine("warming up")
+        weights = {case: self._weights(case) for case in self.cases}
+        for case, copies in weights.items():  # the pool starts, buffers are allocated
+            _time(case, copies[:1])
+        times: dict[_Case, list[float]] = {case: [] for case in self.cases}
+        for i in range(repeat):
+            what = f"round {i + 1} of {repeat}"
+            self._measure_machine(what)
+            for case in self.cases:
+                self.progress(f"{what}: {case.matrix} {case.format}, n {case.n}")
+                times[case].append(_time(case, weights[case]))
+        return [self._row(case, len(weights[case]), times[case]) for case in self.cases]
+
+    def _measure_machine(self, what: str) -> None:
+        self.progress(f"{what}: memory bandwidth and peak")
+        for threads in sorted({case.threads for case in self.cases}):
+            self.yardsticks.measure_bandwidth(threads)
+        for isa, threads, kind in sorted({(c.isa, c.threads, c.kind) for c in self.cases}):
+            self.yardsticks.measure_peak(isa, threads, kind)
+
+    def _weights(self, case: _Case) -> list[_native.Weight]:
+        peak = self.yardsticks.peak_gops(case.isa, case.threads, case.kind) * 1e9
+        most = max(1, min(MAX_COPIES, int(ROUND_S * peak / case.operations)))
+        return self.arenas[case.format].weights(case.matrix.M, case.matrix.K, most)
+
+    def _row(self, case: _Case, copies: int, seconds: list[float]) -> dict[str, Any]:
+        f, matrix = formats.get(case.format), case.matrix
+        nbytes = packed_bytes(f, matrix.M, matrix.K)
+        times = spread(seconds)
+        median = times["time_us"] * 1e-6
+        reached = fractions(
+            nbytes / median / 1e9,
+            case.operations / median / 1e9,
+            self.yardsticks.bandwidth_gb_s(case.threads),
+            self.yardsticks.peak_gops(case.isa, case.threads, case.kind),
+        )
+        return {
+            "test": "gemv" if case.n == 1 else "gemm",
+            "model": matrix.model,
+            "layer": matrix.layer,
+            "format": case.format,
+            "shape": str(matrix),
+            "n": case.n,
+            "threads": case.threads,
+            "isa": case.isa,
+            **reached,
+            **times,
+            "working_set_mb": round(copies * nbytes / 1e6, 1),
+        }
+
+
+def _time(case: _Case, weights: list[_native.Weight]) -> float:
+    """Seconds of one call, from one round over the copies."""
+    (seconds,) = _native.time_linear(weights, case.n, case.isa, case.threads, 1)
+    return max(seconds, 1e-9)
+
+
+def _working_sets(cases: list[_Case], working_set_mb: int | None) -> dict[str, int]:
+    """Bytes of copies for each format: out of cache, or what memory allows, and one matrix at least.
+
+    Four times the last-level cache, so that a round leaves nothing of itself for the next one.
+    """
+    least: dict[str, int] = {}
+    for case in cases:
+        f, matrix = formats.get(case.format), case.matrix
+        f.check_shape(matrix.M, matrix.K, str(matrix))
+        least[f.name] = max(least.get(f.name, 0), codes_bytes(f, matrix.M, matrix.K))
+    wanted = 1000_000 * working_set_mb if working_set_mb is not None else _out_of_cache(len(least))
+    sizes = {name: max(nbytes, wanted) for name, nbytes in least.items()}
+    require_bytes(
+        sum(sizes.values()),
+        f"working sets of {len(sizes)} formats",
+        "choose fewer --formats, smaller --shapes or a smaller --working-set",
+    )
+    return sizes
+
+
+def _out_of_cache(formats_at_once: int) -> int:
+    share = (available_bytes() - BANDWIDTH_BYTES) * 3 // 4 // formats_at_once
+    return max(0, min(max(1 << 30, 4 * cache_bytes()[max(cache_bytes())]), share))

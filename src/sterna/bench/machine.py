@@ -1,0 +1,103 @@
+"""The machine under a benchmark: its caches, its free memory, and the yardsticks measured in the
+same run as what is held against them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import psutil
+
+from sterna import _native
+from sterna.errors import RequestError
+
+__all__ = ["Yardsticks", "available_bytes", "cache_bytes", "peak_kind", "require_bytes"]
+
+BANDWIDTH_BYTES = 1 << 30
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CGROUP = Path("/sys/fs/cgroup")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+#: Where the system does not tell: what is common for a core, and for a machine.
+_DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
+
+
+def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
+    """Bytes of CPU 0's data caches by level; usual sizes where the system does not tell."""
+    sizes: dict[int, int] = {}
+    for index in folder.glob("index*"):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            text = (index / "size").read_text().strip()
+            number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+            if kind != "Instruction":
+                sizes[level] = int(number) * unit
+        except (OSError, ValueError):  # a CPU taken offline meanwhile, a field left empty
+            continue
+    return sizes or dict(_DEFAULT_CACHES)
+
+
+def available_bytes(cgroup: Path = _CGROUP) -> int:
+    """Bytes of memory this process may still take: the system's, or its control group's."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+        return max(0, min(available, limit - used))
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return available
+
+
+def require_bytes(needed: int, what: str, remedy: str) -> None:
+    """RequestError unless so many bytes are available, before any of them is taken."""
+    available = available_bytes()
+    if needed > available:
+        raise RequestError(
+            f"{what}: {needed / 1e9:.2f} GB of memory must be available, but {available / 1e9:.2f} "
+            f"GB are; {remedy}"
+        )
+
+
+def peak_kind(integer: bool) -> str:
+    """The kind of `_native.peak_gops` that a format's kernels are held against."""
+    return "int8" if integer else "f32"
+
+
+class Yardsticks:
+    """Bandwidth, peak and clock, measured in every round of a run and given as medians.
+
+    A virtual machine's memory changes its speed within minutes, so one measurement at the start
+    would be held against kernels that ran on another machine.
+    """
+
+    def __init__(self) -> None:
+        self._bandwidth: dict[int, list[float]] = defaultdict(list)
+        self._peak: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+        self._clock: dict[int, list[float]] = defaultdict(list)
+
+    def measure_bandwidth(self, threads: int) -> None:
+        """Best of five reads of 1 GiB, or of a quarter of the free memory if that is less."""
+        n = min(BANDWIDTH_BYTES, available_bytes() // 4)
+        self._bandwidth[threads].append(_native.bandwidth_gb_s(threads, n))
+
+    def measure_peak(self, isa: str, threads: int, kind: str) -> None:
+        """The unit's best instruction of a kind ("int8", "f32"), operands in registers."""
+        self._peak[isa, threads, kind].append(_native.peak_gops(isa, threads, kind))
+
+    def measure_clock(self, threads: int) -> None:
+        """The cores' frequency while `threads` of them work."""
+        self._clock[threads].append(_native.cycles_per_second(threads))
+
+    def bandwidth_gb_s(self, threads: int) -> float:
+        """Median over the rounds, 10^9 bytes per second."""
+        return statistics.median(self._bandwidth[threads])
+
+    def peak_gops(self, isa: str, threads: int, kind: str) -> float:
+        """Median over the rounds, 10^9 operations per second."""
+        return statistics.median(self._peak[isa, threads, kind])
+
+    def clock_hz(self, threads: int) -> float:
+        """Median over the rounds, cycles per second of one core."""
+        return statistics.median(self._clock[threads])

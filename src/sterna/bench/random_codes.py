@@ -1,0 +1,101 @@
+"""Valid random codes of any format at the speed of a copy, for weights whose values do not matter.
+
+In every tile layout blocks of k are outermost, so the codes of any whole blocks are the codes of
+some tile of any width. So one random tile is packed, and repeated.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats
+from sterna.errors import RequestError
+from sterna.formats import Format, PackedWeight
+
+__all__ = ["Arena", "codes_bytes", "fill", "packed_bytes", "random_pool"]
+
+Codes = npt.NDArray[np.uint8]
+
+BLOCK_K = 64  # integer layouts pad K to it, and it is a multiple of every layout's block
+POOL_K = 251 * BLOCK_K  # a prime number of blocks: hardly any tile repeats its neighbour
+
+
+def codes_bytes(f: Format, M: int, K: int) -> int:
+    """Bytes of a packed matrix's codes, padding included."""
+    return f.n_tiles(M) * f.tile_bytes(K)
+
+
+def packed_bytes(f: Format, M: int, K: int) -> int:
+    """Bytes that one pass over a packed matrix reads: codes and scales."""
+    return codes_bytes(f, M, K) + (4 * f.n_tiles(M) * f.tile_rows if f.integer else 0)
+
+
+@lru_cache(maxsize=16)
+def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, np.float32]:
+    """(codes of normally distributed weights, their scale), read-only; the same on every call.
+
+    deviation: the weights' standard deviation. It is the scale's alone in an integer format.
+    """
+    f = formats.get(format)
+    values = np.random.default_rng(0).standard_normal((f.tile_rows, POOL_K), np.float32)
+    levels, scale = f.quantize(values if f.integer else values * np.float32(deviation), "tensor")
+    pool: Codes = f.pack_codes(levels).reshape(-1)
+    pool.flags.writeable = False
+    return pool, np.float32(scale * np.float32(deviation)) if f.integer else np.float32(1)
+
+
+def fill(codes: Codes, pool: Codes, start: int = 0) -> None:
+    """Write the pool over and over into flat `codes`, beginning with the pool's byte `start`."""
+    head = min(codes.size, pool.size - start)
+    codes[:head] = pool[start : start + head]
+    whole = (codes.size - head) // pool.size
+    tail = head + whole * pool.size
+    codes[head:tail].reshape(whole, pool.size)[:] = pool
+    codes[tail:] = pool[: codes.size - tail]
+
+
+class Arena:
+    """One stretch of a format's codes, out of which weights of any shape are cut.
+
+    So that many shapes can take turns, each far larger than the cache, in the memory of one.
+    """
+
+    def __init__(self, format: str, nbytes: int) -> None:
+        """nbytes: at least this much; rounded up to whole blocks."""
+        self.format = formats.get(format)
+        self._pool, self._scale = random_pool(format)
+        block = self.format.tile_bytes(BLOCK_K)
+        self._codes = _native.alloc(-(-nbytes // block) * block)
+        fill(self._codes, self._pool)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes."""
+        return int(self._codes.size)
+
+    def weights(self, M: int, K: int, count: int | None = None) -> list[_native.Weight]:
+        """Neighbouring weights [M, K] of different memory: `count`, or as many as there is room.
+
+        RequestError if there is no room for one.
+        """
+        f = self.format
+        f.check_shape(M, K)
+        tiles, tile_bytes = f.n_tiles(M), f.tile_bytes(K)
+        size = tiles * tile_bytes
+        room = self.nbytes // size if size else 0
+        if room < 1:
+            raise RequestError(
+                f"{f.name}: working set must hold a matrix of {M}x{K}, {size / 1e6:.1f} MB, "
+                f"but has {self.nbytes / 1e6:.1f} MB"
+            )
+        return [
+            f.native(self._weight(self._codes[i * size : (i + 1) * size], M, K, tiles))
+            for i in range(min(room, count or room))
+        ]
+
+    def _weight(self, codes: Any, M: int, K: int, tiles: int) -> PackedWeight:
+        return PackedWeight(self.format.name, M, K, codes.reshape(tiles, -1), np.array(self._scale))

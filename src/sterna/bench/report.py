@@ -1,0 +1,83 @@
+"""Rows of benchmarks: the fields they share, and how they are written as text.
+
+A row is a flat dict. All rows of a command have the same keys; what does not apply is None, which
+is null in JSON, and an empty cell in CSV and Markdown.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["FIELDS", "cell", "fractions", "spread", "to_csv", "to_markdown"]
+
+Row = dict[str, Any]
+
+#: Fields of every row that times a kernel or a model, in their order; docs/benchmarks.md defines
+#: them.
+FIELDS = (
+    "format", "shape", "n", "threads", "isa", "gb_s", "gops", "peak_gops", "bandwidth_gb_s",
+    "fraction_of_bandwidth", "fraction_of_peak", "time_us", "time_us_min", "time_us_max",
+    "repeat", "working_set_mb",
+)  # fmt: skip
+
+
+def spread(seconds: Sequence[float]) -> Row:
+    """Median, least and greatest time in microseconds, and how many there were."""
+    return {
+        "time_us": round(statistics.median(seconds) * 1e6, 3),
+        "time_us_min": round(min(seconds) * 1e6, 3),
+        "time_us_max": round(max(seconds) * 1e6, 3),
+        "repeat": len(seconds),
+    }
+
+
+def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
+    """What was reached, what the machine allows, and the one as a fraction of the other."""
+    return {
+        "gb_s": round(gb_s, 3),
+        "gops": round(gops, 3),
+        "peak_gops": round(peak, 1),
+        "bandwidth_gb_s": round(bandwidth, 2),
+        "fraction_of_bandwidth": round(gb_s / bandwidth, 4) if bandwidth else None,
+        "fraction_of_peak": round(gops / peak, 4) if peak else None,
+    }
+
+
+def cell(value: Any) -> str:
+    """A value as a reader wants it: three or four significant digits, thousands apart."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if not isinstance(value, float):
+        return f"{value:,}" if type(value) is int else str(value)
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """RFC 4180 with a header line; full precision, None as an empty field."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\r\n")
+    if rows:
+        writer.writeheader()
+        writer.writerows(rows)
+    return out.getvalue()
+
+
+def to_markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """A table of some columns (field -> heading), numbers to the right."""
+    shown = [[cell(row.get(field)).replace("|", "\\|") for field in columns] for row in rows]
+    numeric = [
+        any(isinstance(row.get(field), (int, float)) for row in rows) for field in columns
+    ]
+    lines = [
+        list(columns.values()),
+        ["--:" if right else "---" for right in numeric],
+        *shown,
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
