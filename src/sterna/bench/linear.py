@@ -6,33 +6,30 @@ Many copies of a matrix take turns, as the layers of a model do, so that weights
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sterna import _native, formats
-from sterna.bench.machine import (
-    BANDWIDTH_BYTES,
-    Yardsticks,
-    available_bytes,
-    cache_bytes,
-    peak_kind,
-    require_bytes,
-)
-from sterna.bench.random_codes import Arena, codes_bytes, packed_bytes
+from sterna.bench.machine import Progress, Yardsticks, peak_kind, teams, units
+from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
 from sterna.errors import RequestError
-from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["DEFAULT_MODELS", "Matrix", "default_formats", "matrices", "run"]
+__all__ = [
+    "DEFAULT_MODELS",
+    "Matrix",
+    "copies_of_a_round",
+    "formats_named",
+    "matrices",
+    "run",
+]
 
 #: The models of the GEMV figures in arXiv 2508.06753 (Figures 5 to 7), and BitNet's 2B.
 DEFAULT_MODELS = ("falcon3-1b", "mobilellm-1.5b", "llama3-8b", "bitnet-2b")
 MAX_SIZE = 1 << 20  # of M and K: far above any layer
-MAX_COPIES = 4096
 ROUND_S = 0.25  # a round over the copies, at the peak: a GEMM needs less memory than a GEMV
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ class Matrix:
     layer: str | None = None
 
     def __str__(self) -> str:
+        """ "MxK"."""
         return f"{self.M}x{self.K}"
 
 
@@ -66,12 +64,15 @@ class _Case:
         return 2 * self.matrix.M * self.matrix.K * self.n
 
 
-def default_formats() -> list[str]:
-    """The integer formats, from the fewest bits up."""
-    return sorted(
-        (name for name in formats.names() if formats.get(name).integer),
-        key=lambda name: (formats.get(name).bits, name),
-    )
+def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list[str]:
+    """Formats, none twice; None or "all" is all (with `integer`, None is the integer ones), from
+    the fewest bits up. RequestError for an unknown name.
+    """
+    every = sorted(formats.names(), key=lambda name: (formats.get(name).bits, name))
+    if not names:
+        return [name for name in every if formats.get(name).integer or not integer]
+    found = [name for given in names for name in (every if given == "all" else [given])]
+    return list(dict.fromkeys(formats.get(name).name for name in found))
 
 
 def matrices(shapes: Sequence[str]) -> list[Matrix]:
@@ -95,6 +96,11 @@ def matrices(shapes: Sequence[str]) -> list[Matrix]:
     return list(found.values())
 
 
+def copies_of_a_round(peak_gops: float, operations: int) -> int:
+    """How many calls of so many operations a round has at most: ROUND_S at the peak."""
+    return max(1, int(ROUND_S * peak_gops * 1e9 / max(1, operations)))
+
+
 def run(
     shapes: Sequence[str] = DEFAULT_MODELS,
     *,
@@ -116,14 +122,14 @@ def run(
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
     if not n or any(not 1 <= count <= 1 << 16 for count in n):
         raise RequestError(f"n: must be token counts in 1..65536, but got {list(n)}")
-    names = list(dict.fromkeys(format_names or default_formats()))
+    names = formats_named(format_names, integer=True)
     cases = [
-        _Case(matrix, formats.get(name).name, count, team, unit)
+        _Case(matrix, name, count, team, unit)
         for matrix in matrices(shapes)
         for name in names
         for count in dict.fromkeys(n)
-        for team in dict.fromkeys(resolve_threads(t) for t in (threads or [None]))
-        for unit in dict.fromkeys(resolve_isa(i) for i in (isas or [None]))
+        for team in teams(threads)
+        for unit in units(isas)
     ]
     if not cases:
         raise RequestError("shapes: must name at least one matrix; try --shapes bitnet-2b")
@@ -134,11 +140,8 @@ class _Run:
     def __init__(self, cases: list[_Case], working_set_mb: int | None, progress: Progress) -> None:
         self.cases, self.progress = cases, progress
         self.yardsticks = Yardsticks()
-        sizes = _working_sets(cases, working_set_mb)
-        self.arenas = {}
-        for name, nbytes in sizes.items():
-            progress(f"{name}: {nbytes / 1e6:,.0f} MB of random weights")
-            self.arenas[name] = Arena(name, nbytes)
+        shapes = [(case.format, case.matrix.M, case.matrix.K) for case in cases]
+        self.arenas = arenas(shapes, working_set_mb, progress)
 
     def rows(self, repeat: int) -> list[dict[str, Any]]:
         self._measure_machine("warming up")
@@ -162,9 +165,9 @@ class _Run:
             self.yardsticks.measure_peak(isa, threads, kind)
 
     def _weights(self, case: _Case) -> list[_native.Weight]:
-        peak = self.yardsticks.peak_gops(case.isa, case.threads, case.kind) * 1e9
-        most = max(1, min(MAX_COPIES, int(ROUND_S * peak / case.operations)))
-        return self.arenas[case.format].weights(case.matrix.M, case.matrix.K, most)
+        peak = self.yardsticks.peak_gops(case.isa, case.threads, case.kind)
+        copies = copies_of_a_round(peak, case.operations)
+        return self.arenas[case.format].weights(case.matrix.M, case.matrix.K, copies)
 
     def _row(self, case: _Case, copies: int, seconds: list[float]) -> dict[str, Any]:
         f, matrix = formats.get(case.format), case.matrix
@@ -196,28 +199,3 @@ def _time(case: _Case, weights: list[_native.Weight]) -> float:
     """Seconds of one call, from one round over the copies."""
     (seconds,) = _native.time_linear(weights, case.n, case.isa, case.threads, 1)
     return max(seconds, 1e-9)
-
-
-def _working_sets(cases: list[_Case], working_set_mb: int | None) -> dict[str, int]:
-    """Bytes of copies for each format: out of cache, or what memory allows, and one matrix at least.
-
-    Four times the last-level cache, so that a round leaves nothing of itself for the next one.
-    """
-    least: dict[str, int] = {}
-    for case in cases:
-        f, matrix = formats.get(case.format), case.matrix
-        f.check_shape(matrix.M, matrix.K, str(matrix))
-        least[f.name] = max(least.get(f.name, 0), codes_bytes(f, matrix.M, matrix.K))
-    wanted = 1000_000 * working_set_mb if working_set_mb is not None else _out_of_cache(len(least))
-    sizes = {name: max(nbytes, wanted) for name, nbytes in least.items()}
-    require_bytes(
-        sum(sizes.values()),
-        f"working sets of {len(sizes)} formats",
-        "choose fewer --formats, smaller --shapes or a smaller --working-set",
-    )
-    return sizes
-
-
-def _out_of_cache(formats_at_once: int) -> int:
-    share = (available_bytes() - BANDWIDTH_BYTES) * 3 // 4 // formats_at_once
-    return max(0, min(max(1 << 30, 4 * cache_bytes()[max(cache_bytes())]), share))

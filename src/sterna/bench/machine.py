@@ -6,15 +6,28 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 from sterna import _native
 from sterna.errors import RequestError
+from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["Yardsticks", "available_bytes", "cache_bytes", "peak_kind", "require_bytes"]
+__all__ = [
+    "Progress",
+    "Yardsticks",
+    "available_bytes",
+    "cache_bytes",
+    "out_of_cache_bytes",
+    "peak_kind",
+    "require_bytes",
+    "teams",
+    "units",
+]
 
+Progress = Callable[[str], None]  # is told what is under way
 BANDWIDTH_BYTES = 1 << 30
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -50,6 +63,22 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
         return available
 
 
+def teams(threads: Sequence[int] | None) -> list[int]:
+    """Thread counts, none twice; None is the usable cores. RequestError for one out of range."""
+    return list(dict.fromkeys(map(resolve_threads, threads))) if threads else [resolve_threads()]
+
+
+def units(isas: Sequence[str] | None) -> list[str]:
+    """Kernel units, none twice; None is the one in use, "all" all that run here.
+
+    Raises RequestError or UnsupportedCPUError.
+    """
+    if not isas:
+        return [resolve_isa()]
+    names = [name for isa in isas for name in (_native.isas() if isa == "all" else [isa])]
+    return list(dict.fromkeys(map(resolve_isa, names)))
+
+
 def require_bytes(needed: int, what: str, remedy: str) -> None:
     """RequestError unless so many bytes are available, before any of them is taken."""
     available = available_bytes()
@@ -58,6 +87,12 @@ def require_bytes(needed: int, what: str, remedy: str) -> None:
             f"{what}: {needed / 1e9:.2f} GB of memory must be available, but {available / 1e9:.2f} "
             f"GB are; {remedy}"
         )
+
+
+def out_of_cache_bytes() -> int:
+    """Four times the last-level cache, 1 GiB at least: a round over it leaves none for the next."""
+    sizes = cache_bytes()
+    return max(1 << 30, 4 * sizes[max(sizes)])
 
 
 def peak_kind(integer: bool) -> str:

@@ -6,6 +6,7 @@ some tile of any width. So one random tile is packed, and repeated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -13,14 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
+from sterna.bench.machine import (
+    BANDWIDTH_BYTES,
+    Progress,
+    available_bytes,
+    out_of_cache_bytes,
+    require_bytes,
+)
 from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
 
-__all__ = ["Arena", "codes_bytes", "fill", "packed_bytes", "random_pool"]
+__all__ = ["Arena", "arenas", "codes_bytes", "fill", "packed_bytes", "random_pool"]
 
 Codes = npt.NDArray[np.uint8]
 
 BLOCK_K = 64  # integer layouts pad K to it, and it is a multiple of every layout's block
+MAX_COPIES = 4096  # of a small matrix: each is an object with scales of its own
 POOL_K = 251 * BLOCK_K  # a prime number of blocks: hardly any tile repeats its neighbour
 
 
@@ -94,8 +103,40 @@ class Arena:
             )
         return [
             f.native(self._weight(self._codes[i * size : (i + 1) * size], M, K, tiles))
-            for i in range(min(room, count or room))
+            for i in range(min(room, MAX_COPIES, count or room))
         ]
 
     def _weight(self, codes: Any, M: int, K: int, tiles: int) -> PackedWeight:
         return PackedWeight(self.format.name, M, K, codes.reshape(tiles, -1), np.array(self._scale))
+
+
+def arenas(
+    shapes: Iterable[tuple[str, int, int]], working_set_mb: int | None, progress: Progress
+) -> dict[str, Arena]:
+    """An arena for each format of `shapes` (format, M, K), with room for its largest matrix.
+
+    working_set_mb: 10^6 bytes for each; None is `out_of_cache_bytes`, or an even share of three
+    quarters of the free memory where that is less. RequestError, before anything is allocated, for
+    a matrix that a format cannot hold and where memory does not suffice.
+    """
+    sizes: dict[str, int] = {}
+    for name, M, K in shapes:
+        f = formats.get(name)
+        f.check_shape(M, K, f"{M}x{K}")
+        sizes[name] = max(sizes.get(name, 0), codes_bytes(f, M, K))
+    if working_set_mb is not None:
+        wanted = 1_000_000 * working_set_mb
+    else:
+        share = (available_bytes() - BANDWIDTH_BYTES) * 3 // 4 // max(1, len(sizes))
+        wanted = min(share, out_of_cache_bytes())
+    sizes = {name: max(nbytes, wanted) for name, nbytes in sizes.items()}
+    require_bytes(
+        sum(sizes.values()),
+        f"weights of {len(sizes)} formats",
+        "choose fewer --formats, smaller shapes or a smaller --working-set",
+    )
+    made = {}
+    for name, nbytes in sizes.items():
+        progress(f"{name}: {nbytes / 1e6:,.0f} MB of random weights")
+        made[name] = Arena(name, nbytes)
+    return made

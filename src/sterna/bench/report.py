@@ -72,9 +72,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def to_markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
     """A table of some columns (field -> heading), numbers to the right."""
     shown = [[cell(row.get(field)).replace("|", "\\|") for field in columns] for row in rows]
-    numeric = [
-        any(isinstance(row.get(field), (int, float)) for row in rows) for field in columns
-    ]
+    numeric = [any(isinstance(row.get(field), (int, float)) for row in rows) for field in columns]
     lines = [
         list(columns.values()),
         ["--:" if right else "---" for right in numeric],

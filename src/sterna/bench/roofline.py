@@ -1,0 +1,234 @@
+"""The roofline of decoding: which of memory and core binds each format (arXiv 2508.06753, III-E).
+
+An output vector is what one 256-bit int8 dot product updates: 8 outputs, 4 k each, so 32 weights,
+whatever the unit's own width. With B bytes of weights per output vector, gamma the cycles a core
+needs to compute one, and beta the bytes per cycle that memory gives a core while all of them read,
+the effective bandwidth of a core is e_bw = min(beta, B / gamma) (equation 3).
+
+gamma is measured on one core with the weights in half of its L2 cache; so it includes their loads
+from there, which the paper's does not. A cycle is timed, by a chain of dependent additions, next to
+what is expressed in it. beta is bandwidth / threads / frequency.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sterna import _native, formats
+from sterna.bench.linear import Matrix, copies_of_a_round, formats_named, matrices
+from sterna.bench.machine import Progress, Yardsticks, cache_bytes, peak_kind, teams, units
+from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes
+from sterna.bench.report import fractions, spread
+from sterna.errors import RequestError
+from sterna.formats import Format
+from sterna.runtime import resolve_threads
+
+__all__ = ["FIELDS", "SHAPE", "VECTOR_WEIGHTS", "run"]
+
+VECTOR_WEIGHTS = 32  # of an output vector: 8 outputs x 4 k
+SHAPE = "13824x2560"  # gate and up of the 2B BitNet: what is attained is measured on it
+KINDS = ("int8", "f32")
+CACHED_ROUNDS = 100  # of about 20 us; the fastest counts, as whatever interferes only adds
+
+#: Every row has them all; docs/benchmarks.md defines them.
+FIELDS = (
+    "row", "format", "shape", "n", "threads", "isa", "kind", "clock_ghz", "bandwidth_gb_s",
+    "beta_bytes_per_cycle", "peak_gops", "vector_bytes", "gamma_cycles", "core_bytes_per_cycle",
+    "e_bw_bytes_per_cycle", "e_bw_gb_s", "bound", "gb_s", "gops", "fraction_of_roof",
+    "fraction_of_bandwidth", "fraction_of_peak", "time_us", "time_us_min", "time_us_max", "repeat",
+    "working_set_mb",
+)  # fmt: skip
+
+
+@dataclass
+class _Kernel:
+    """A decode kernel: its weights in the cache, and the cycles measured on them."""
+
+    format: Format
+    isa: str
+    cached: Matrix
+    weight: _native.Weight
+    cycles: list[float] = field(default_factory=list)  # of a call, one per round
+
+    @property
+    def gamma(self) -> float:
+        """Cycles per output vector."""
+        vectors = self.cached.M * self.cached.K / VECTOR_WEIGHTS
+        return statistics.median(self.cycles) / vectors
+
+    @property
+    def vector_bytes(self) -> float:
+        """B: bytes of codes per output vector."""
+        size = codes_bytes(self.format, self.cached.M, self.cached.K)
+        return size * VECTOR_WEIGHTS / (self.cached.M * self.cached.K)
+
+
+@dataclass
+class _Attained:
+    """A kernel on some threads, with weights out of cache."""
+
+    kernel: _Kernel
+    threads: int
+    weights: list[_native.Weight]
+    seconds: list[float] = field(default_factory=list)  # of a call, one per round
+
+
+def run(
+    format_names: Sequence[str] | None = None,
+    *,
+    threads: Sequence[int] | None = None,
+    isas: Sequence[str] | None = None,
+    shape: str = SHAPE,
+    repeat: int = 3,
+    working_set_mb: int | None = None,
+    progress: Progress = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Rows with FIELDS: row "memory" per thread count, "peak" per unit, thread count and kind, and
+    "decode" per format, unit and thread count.
+
+    threads: None is one and the usable cores; isas: None is the one in use; format_names: None is
+    all. shape: what is attained is measured on. Medians of `repeat` rounds; each measures the
+    machine and every kernel. Raises RequestError.
+    """
+    if repeat < 1:
+        raise RequestError(f"repeat: must be at least 1, but got {repeat}")
+    counts = sorted(set(teams(threads or [1, resolve_threads()])))
+    unit_names = units(isas)
+    names = formats_named(format_names)
+    matrix = matrices([shape])[0]
+    made = arenas([(name, matrix.M, matrix.K) for name in names], working_set_mb, progress)
+    kernels = [_kernel(name, isa) for isa in unit_names for name in names]
+    yardsticks = Yardsticks()
+    _measure_machine(yardsticks, counts, unit_names, progress)
+    attained = [
+        _attained(k, t, made[k.format.name], matrix, yardsticks) for k in kernels for t in counts
+    ]
+    for i in range(repeat):
+        if i:
+            _measure_machine(yardsticks, counts, unit_names, progress)
+        for kernel in kernels:
+            progress(f"round {i + 1} of {repeat}: {kernel.format.name} in cache")
+            _measure_cycles(kernel, yardsticks)
+        for case in attained:
+            progress(f"round {i + 1} of {repeat}: {case.kernel.format.name} from memory")
+            case.seconds += _native.time_linear(case.weights, 1, case.kernel.isa, case.threads, 1)
+    rows = _memory_rows(yardsticks, counts) + _peak_rows(yardsticks, counts, unit_names)
+    rows += [_decode_row(case, matrix, yardsticks) for case in attained]
+    return [{name: row.get(name) for name in FIELDS} for row in rows]
+
+
+def _peak_units(names: Sequence[str]) -> list[str]:
+    """The units asked for and all others with vectors, from the least able up."""
+    return [isa for isa in _native.isas() if isa != "scalar" or isa in names]
+
+
+def _measure_machine(
+    yardsticks: Yardsticks, counts: Sequence[int], names: Sequence[str], progress: Progress
+) -> None:
+    progress("memory bandwidth, peaks and clock")
+    for threads in counts:
+        yardsticks.measure_clock(threads)
+        yardsticks.measure_bandwidth(threads)
+        for isa in _peak_units(names):
+            for kind in KINDS:
+                yardsticks.measure_peak(isa, threads, kind)
+
+
+def _kernel(name: str, isa: str) -> _Kernel:
+    f = formats.get(name)
+    half = cache_bytes().get(2, 1 << 20) // 2
+    for K in (2560, 1024, 512, 256, 64):  # long rows, but four tiles at least
+        if (tiles := half // f.tile_bytes(K)) >= 4:
+            break
+    cached = Matrix(max(1, tiles) * f.tile_rows, K)
+    arena = Arena(name, max(1, tiles) * f.tile_bytes(K))
+    return _Kernel(f, isa, cached, arena.weights(cached.M, cached.K, 1)[0])
+
+
+def _measure_cycles(kernel: _Kernel, yardsticks: Yardsticks) -> None:
+    clock = _native.cycles_per_second(1)
+    times = _native.time_linear([kernel.weight], 1, kernel.isa, 1, CACHED_ROUNDS)
+    kernel.cycles.append(min(times) * clock)
+
+
+def _attained(
+    kernel: _Kernel, threads: int, arena: Arena, matrix: Matrix, yardsticks: Yardsticks
+) -> _Attained:
+    peak = yardsticks.peak_gops(kernel.isa, threads, peak_kind(kernel.format.integer))
+    copies = copies_of_a_round(peak, 2 * matrix.M * matrix.K)
+    weights = arena.weights(matrix.M, matrix.K, copies)
+    _native.time_linear(weights[:1], 1, kernel.isa, threads, 1)  # the pool starts
+    return _Attained(kernel, threads, weights)
+
+
+def _memory_rows(yardsticks: Yardsticks, counts: Sequence[int]) -> list[dict[str, Any]]:
+    return [{"row": "memory", **_memory(yardsticks, threads)} for threads in counts]
+
+
+def _memory(yardsticks: Yardsticks, threads: int) -> dict[str, Any]:
+    bandwidth, clock = yardsticks.bandwidth_gb_s(threads), yardsticks.clock_hz(threads)
+    return {
+        "threads": threads,
+        "clock_ghz": round(clock / 1e9, 3),
+        "bandwidth_gb_s": round(bandwidth, 2),
+        "beta_bytes_per_cycle": round(bandwidth * 1e9 / threads / clock, 3),
+    }
+
+
+def _peak_rows(
+    yardsticks: Yardsticks, counts: Sequence[int], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": "peak",
+            "isa": isa,
+            "threads": threads,
+            "kind": kind,
+            "peak_gops": round(yardsticks.peak_gops(isa, threads, kind), 1),
+        }
+        for isa in _peak_units(names)
+        for kind in KINDS
+        for threads in counts
+    ]
+
+
+def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict[str, Any]:
+    kernel, threads = case.kernel, case.threads
+    kind = peak_kind(kernel.format.integer)
+    clock = yardsticks.clock_hz(threads)
+    bandwidth = yardsticks.bandwidth_gb_s(threads)
+    beta = bandwidth * 1e9 / threads / clock
+    core = kernel.vector_bytes / kernel.gamma
+    roof_gb_s = min(beta, core) * threads * clock / 1e9
+    times = spread(case.seconds)
+    median = max(times["time_us"], 1e-3) * 1e-6
+    nbytes = packed_bytes(kernel.format, matrix.M, matrix.K)
+    gb_s = nbytes / median / 1e9
+    reached = fractions(
+        gb_s,
+        2 * matrix.M * matrix.K / median / 1e9,
+        bandwidth,
+        yardsticks.peak_gops(kernel.isa, threads, kind),
+    )
+    return {
+        "row": "decode",
+        "format": kernel.format.name,
+        "shape": str(matrix),
+        "n": 1,
+        "isa": kernel.isa,
+        "kind": kind,
+        **_memory(yardsticks, threads),
+        "vector_bytes": round(kernel.vector_bytes, 3),
+        "gamma_cycles": round(kernel.gamma, 4),
+        "core_bytes_per_cycle": round(core, 3),
+        "e_bw_bytes_per_cycle": round(min(beta, core), 3),
+        "e_bw_gb_s": round(roof_gb_s, 2),
+        "bound": "memory" if beta <= core else "core",
+        **reached,
+        "fraction_of_roof": round(gb_s / roof_gb_s, 4),
+        **times,
+        "working_set_mb": round(len(case.weights) * nbytes / 1e6, 1),
+    }
