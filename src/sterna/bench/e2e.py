@@ -6,24 +6,57 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
-from sterna import _native, models
+from sterna import formats, models
+from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import random_model
-from sterna.engine import PREFILL_CHUNK, Engine
+from sterna.bench.report import fractions, spread
+from sterna.engine import PAGE, PREFILL_CHUNK, SLOTS, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.llm import BUILT_IN
 from sterna.runtime import resolve_threads
 
-__all__ = ["bytes_per_token", "operations_per_token", "run"]
+__all__ = ["bytes_per_step", "operations_per_token", "run"]
 
-BANDWIDTH_BYTES = 1 << 30
-PROMPT_OF_TG = 32  # tokens in the cache before generation is timed
-Progress = Callable[[str], None]
+PROMPT_OF_TG = 32  # tokens in the cache of each sequence before generation is timed
+
+
+@dataclass
+class _Test:
+    """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times in seconds."""
+
+    prompt: bool
+    n: int
+    batch: int = 1
+    seconds: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)  # to the first token
+
+    @property
+    def name(self) -> str:
+        return f"{'pp' if self.prompt else 'tg'}{self.n}"
+
+    @property
+    def context(self) -> float:
+        """Mean positions that a token attends to."""
+        return self.n / 2 if self.prompt else PROMPT_OF_TG + self.n / 2
+
+    @property
+    def positions(self) -> int:
+        """Of a sequence, at its end."""
+        return self.n if self.prompt else PROMPT_OF_TG + self.n
+
+    def run(self, engine: Engine) -> None:
+        took, first = (
+            _prompt(engine, self.n) if self.prompt else _generate(engine, self.n, self.batch)
+        )
+        self.seconds.append(took)
+        self.first.append(first)
 
 
 def run(
@@ -33,6 +66,7 @@ def run(
     head: str | None = None,
     pp: Sequence[int] = (128, 512),
     tg: Sequence[int] = (64,),
+    batch: Sequence[int] = (1,),
     threads: int | None = None,
     cores: str | None = None,
     isa: str | None = None,
@@ -42,43 +76,56 @@ def run(
 ) -> list[dict[str, Any]]:
     """Rows (one per test) with the fields that docs/benchmarks.md defines; medians of `repeat`.
 
-    model: "random:SHAPE", a folder or a built-in name. progress is called with what is under way.
+    model: "random:SHAPE", a folder or a built-in name; batch: for each of `tg`, how many sequences
+    decode together. progress is called with what is under way. Raises RequestError where the model,
+    the context or the memory does not suffice.
     """
-    if repeat < 1 or any(n < 1 for n in (*pp, *tg)):
-        raise RequestError("bench: pp, tg and repeat must be at least 1")
+    if repeat < 1 or not batch or any(n < 1 for n in (*pp, *tg, *batch)):
+        raise RequestError("bench: pp, tg, batch and repeat must be at least 1")
     progress(f"loading {model}")
+    tests = [_Test(True, n) for n in pp] + [_Test(False, n, b) for n in tg for b in batch]
+    pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
-    engine = Engine(_open(model, format, head), threads=team, isa=isa, kv_dtype=kv_dtype)
-    longest = max((*pp, *(n + PROMPT_OF_TG for n in tg)), default=0)
-    if longest > engine.context:
-        raise RequestError(f"bench: needs {longest} positions, but the context is {engine.context}")
-    progress("measuring memory bandwidth and peak")
-    bandwidth = _native.bandwidth_gb_s(engine.threads, BANDWIDTH_BYTES)
-    peak = _native.peak_gops(engine.isa, engine.threads)
-    tests: list[tuple[str, Callable[[], tuple[float, float]], int, float]] = []
-    for n in pp:
-        tests.append((f"pp{n}", lambda n=n: _prompt(engine, n), n, n / 2))  # type: ignore[misc]
-    for n in tg:
-        tests.append((f"tg{n}", lambda n=n: _generate(engine, n), n, PROMPT_OF_TG + n / 2))  # type: ignore[misc]
+    opened = _open(model, format, head, pages * PAGE * (2 if kv_dtype == "f32" else 1))
+    engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype)
+    _check_room(engine, tests)
+    kind = peak_kind(formats.get(engine.model.format).integer)
+    yardsticks = Yardsticks()
     _prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name, *_ in tests}
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
-        for name, test, _, _ in tests:
-            progress(f"{name}, run {i + 1} of {repeat}")
-            times[name].append(test())
-    rows = []
-    for name, _, n, context in tests:
-        seconds = statistics.median(t for t, _ in times[name])
-        ttft = statistics.median(first for _, first in times[name])
-        row = _row(engine, name, n, context, seconds, bandwidth, peak)
-        rows.append({**row, "model": model, "ttft_ms": round(ttft * 1e3, 2)})
-    return rows
+        progress("measuring memory bandwidth and peak")
+        yardsticks.measure_bandwidth(engine.threads)
+        yardsticks.measure_peak(engine.isa, engine.threads, kind)
+        for test in tests:
+            progress(f"{test.name}, batch {test.batch}, run {i + 1} of {repeat}")
+            test.run(engine)
+    bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
+    peak = yardsticks.peak_gops(engine.isa, engine.threads, kind)
+    return [{"model": model, **_row(engine, test, bandwidth, peak)} for test in tests]
 
 
-def _open(model: str, format: str | None, head: str | None) -> models.Model:
+def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
+    for test in tests:
+        if test.positions > engine.context:
+            raise RequestError(
+                f"{test.name}: needs {test.positions} positions, but the context is "
+                f"{engine.context}; ask for fewer tokens"
+            )
+        room = -(-engine.context // PAGE) * SLOTS // -(-test.positions // PAGE)
+        if test.batch > room:
+            raise RequestError(
+                f"batch: the KV cache has room for {room} sequences of {test.positions} "
+                f"positions, but got {test.batch}"
+            )
+
+
+def _open(model: str, format: str | None, head: str | None, kv_positions: int) -> models.Model:
     if model.startswith("random:"):
         return random_model(
-            model.removeprefix("random:"), format=format or "i2", head=head or "bf16"
+            model.removeprefix("random:"),
+            format=format or "i2",
+            head=head or "bf16",
+            kv_positions=kv_positions,
         )
     return models.load(BUILT_IN.get(model, model), format=format, head=head, cached=False)
 
@@ -94,24 +141,29 @@ def _prompt(engine: Engine, n: int) -> tuple[float, float]:
     return took, took
 
 
-def _generate(engine: Engine, n: int) -> tuple[float, float]:
-    """(seconds for n tokens, seconds to the first) after a prompt of PROMPT_OF_TG tokens."""
+def _generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
+    """(seconds for n steps, seconds to a first token) after prompts of PROMPT_OF_TG tokens."""
     vocab = engine.model.config.vocab_size
-    sequence = EngineSequence()
-    start = time.perf_counter()
-    logits = engine.prefill(sequence, [(i * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)])
-    first = time.perf_counter() - start
-    begin = time.perf_counter()
-    for _ in range(n):
-        logits = engine.step([(sequence, [int(logits.argmax())], 1)])[0][0]
-    took = time.perf_counter() - begin
-    engine.release(sequence)
-    return took, first
+    sequences = [EngineSequence() for _ in range(batch)]
+    try:
+        start = time.perf_counter()
+        logits = []
+        for j, sequence in enumerate(sequences):
+            prompt = [((i + j) * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)]
+            logits.append(engine.prefill(sequence, prompt))
+        begin = time.perf_counter()
+        for _ in range(n):
+            step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]
+            logits = [rows[0] for rows in engine.step(step)]
+        return time.perf_counter() - begin, (begin - start) / batch
+    finally:
+        for sequence in sequences:
+            engine.release(sequence)
 
 
-def bytes_per_token(engine: Engine, context: float) -> float:
-    """Bytes that one decode step reads: every weight and scale once, and the KV cache."""
-    return engine.model.weight_bytes_per_token + engine.kv_bytes_per_position * context
+def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
+    """Bytes that one step reads: every weight and scale once, and each sequence's KV cache."""
+    return engine.model.weight_bytes_per_token + engine.kv_bytes_per_position * context * batch
 
 
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
@@ -124,30 +176,30 @@ def operations_per_token(engine: Engine, n: int, context: float) -> float:
     return layers + attention + head / n
 
 
-def _row(
-    engine: Engine, name: str, n: int, context: float, seconds: float, bandwidth: float, peak: float
-) -> dict[str, Any]:
+def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
     m = engine.model
-    rate = n / seconds
-    prompt = name.startswith("pp")
-    gops = rate * operations_per_token(engine, n if prompt else 1, context) / 1e9
+    tokens = test.n * test.batch
+    rate = tokens / statistics.median(test.seconds)
+    gops = rate * operations_per_token(engine, test.n if test.prompt else 1, test.context) / 1e9
     # A prompt reads the layers once per step of PREFILL_CHUNK tokens.
-    steps_per_s = rate / min(n, PREFILL_CHUNK) if prompt else rate
-    attained = steps_per_s * bytes_per_token(engine, context) / 1e9
+    tokens_per_step = min(test.n, PREFILL_CHUNK) if test.prompt else test.batch
+    step_bytes = bytes_per_step(engine, test.context, test.batch)
     return {
-        "test": name,
-        "model": "",
+        "test": test.name,
         "format": m.format,
         "head": m.head,
+        "batch": test.batch,
+        "shape": None,
+        "n": test.n,
         "threads": engine.threads,
         "isa": engine.isa,
         "tok_s": round(rate, 2),
-        "gops": round(gops, 1),
-        "peak_gops": round(peak, 1),
-        "fraction_of_peak": round(gops / peak, 4),
-        "bytes_per_token": round(bytes_per_token(engine, context)),
-        "bandwidth_gb_s": round(bandwidth, 2),
-        "fraction_of_bandwidth": round(attained / bandwidth, 4),
+        "tok_s_min": round(tokens / max(test.seconds), 2),
+        "tok_s_max": round(tokens / min(test.seconds), 2),
+        **fractions(rate / tokens_per_step * step_bytes / 1e9, gops, bandwidth, peak),
+        "bytes_per_token": round(step_bytes / (1 if test.prompt else test.batch)),
+        **spread(test.seconds),
+        "working_set_mb": round(m.weight_bytes_per_token / 1e6, 1),
         "rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
-        "ttft_ms": None,
+        "ttft_ms": round(statistics.median(test.first) * 1e3, 2),
     }

@@ -21,7 +21,7 @@ __all__ = ["SHAPES", "Shape", "random_model", "shape_named"]
 
 F32 = npt.NDArray[np.float32]
 
-HEADROOM_BYTES = 256 << 20  # for activations, pages of the KV cache and what is measured with
+HEADROOM_BYTES = 512 << 20  # for a chunk of activations, and for what is measured with
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class Shape:
             "gate_up": (2 * self.intermediate, self.hidden),
             "down": (self.hidden, self.intermediate),
         }
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values of one position, as float16."""
+        return 4 * self.layers * self.kv_heads * (self.head_dim or self.hidden // self.heads)
 
     def nbytes(self, format: str, head: str) -> int:
         """Bytes of all weights and scales in a format; `head` as in `random_model`."""
@@ -152,15 +157,17 @@ def shape_named(name: str) -> Shape:
     return SHAPES[name]
 
 
-def random_model(shape: str, *, format: str = "i2", head: str = "bf16") -> Model:
-    """A model of a shape of SHAPES.
+def random_model(
+    shape: str, *, format: str = "i2", head: str = "bf16", kv_positions: int = 0
+) -> Model:
+    """A model of a shape of SHAPES; kv_positions: of the KV cache that will be in use at once.
 
     RequestError for an unknown shape, format or head, and, before anything is allocated, where the
     weights do not fit in the memory that is available.
     """
     sizes = shape_named(shape)
     require_bytes(
-        sizes.nbytes(format, head) + HEADROOM_BYTES,
+        sizes.nbytes(format, head) + sizes.kv_bytes * kv_positions + HEADROOM_BYTES,
         f"random:{shape} as {format}, head {head}",
         "choose a smaller shape or a --format of fewer bits",
     )
