@@ -86,7 +86,7 @@ def run(
     tests = [_Test(True, n) for n in pp] + [_Test(False, n, b) for n in tg for b in batch]
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
-    opened = _open(model, format, head, pages * PAGE * (2 if kv_dtype == "f32" else 1))
+    opened = _open(model, format, head, pages * PAGE, kv_dtype)
     engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype)
     _check_room(engine, tests)
     kind = peak_kind(formats.get(engine.model.format).integer)
@@ -119,13 +119,16 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
             )
 
 
-def _open(model: str, format: str | None, head: str | None, kv_positions: int) -> models.Model:
+def _open(
+    model: str, format: str | None, head: str | None, kv_positions: int, kv_dtype: str
+) -> models.Model:
     if model.startswith("random:"):
         return random_model(
             model.removeprefix("random:"),
             format=format or "i2",
             head=head or "bf16",
             kv_positions=kv_positions,
+            kv_dtype=kv_dtype,
         )
     return models.load(BUILT_IN.get(model, model), format=format, head=head, cached=False)
 

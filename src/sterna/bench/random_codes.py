@@ -125,6 +125,8 @@ def arenas(
         f.check_shape(M, K, f"{M}x{K}")
         sizes[name] = max(sizes.get(name, 0), codes_bytes(f, M, K))
     if working_set_mb is not None:
+        if working_set_mb < 0:
+            raise RequestError(f"working set: must be at least 0 MB, but got {working_set_mb}")
         wanted = 1_000_000 * working_set_mb
     else:
         share = (available_bytes() - BANDWIDTH_BYTES) * 3 // 4 // max(1, len(sizes))
@@ -132,7 +134,7 @@ def arenas(
     sizes = {name: max(nbytes, wanted) for name, nbytes in sizes.items()}
     require_bytes(
         sum(sizes.values()),
-        f"weights of {len(sizes)} formats",
+        f"weights of {', '.join(sizes)}",
         "choose fewer --formats, smaller shapes or a smaller --working-set",
     )
     made = {}

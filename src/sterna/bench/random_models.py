@@ -49,10 +49,10 @@ class Shape:
             "down": (self.hidden, self.intermediate),
         }
 
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of keys and values of one position, as float16."""
-        return 4 * self.layers * self.kv_heads * (self.head_dim or self.hidden // self.heads)
+    def kv_bytes(self, dtype: str) -> int:
+        """Bytes of keys and values of one position."""
+        width = self.kv_heads * (self.head_dim or self.hidden // self.heads)
+        return 2 * self.layers * width * (4 if dtype == "f32" else 2)
 
     def nbytes(self, format: str, head: str) -> int:
         """Bytes of all weights and scales in a format; `head` as in `random_model`."""
@@ -158,7 +158,12 @@ def shape_named(name: str) -> Shape:
 
 
 def random_model(
-    shape: str, *, format: str = "i2", head: str = "bf16", kv_positions: int = 0
+    shape: str,
+    *,
+    format: str = "i2",
+    head: str = "bf16",
+    kv_positions: int = 0,
+    kv_dtype: str = "f16",
 ) -> Model:
     """A model of a shape of SHAPES; kv_positions: of the KV cache that will be in use at once.
 
@@ -167,7 +172,7 @@ def random_model(
     """
     sizes = shape_named(shape)
     require_bytes(
-        sizes.nbytes(format, head) + sizes.kv_bytes * kv_positions + HEADROOM_BYTES,
+        sizes.nbytes(format, head) + sizes.kv_bytes(kv_dtype) * kv_positions + HEADROOM_BYTES,
         f"random:{shape} as {format}, head {head}",
         "choose a smaller shape or a --format of fewer bits",
     )

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["FIELDS", "cell", "fractions", "spread", "to_csv", "to_markdown"]
+__all__ = ["FIELDS", "cell", "fractions", "spread", "to_csv", "to_markdown", "with_range"]
 
 Row = dict[str, Any]
 
@@ -48,6 +48,15 @@ def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
     }
 
 
+def with_range(row: Mapping[str, Any], *fields: str) -> Row:
+    """The row with FIELD_range, "least to greatest", beside each FIELD that has both."""
+    low_high = {name: (row.get(f"{name}_min"), row.get(f"{name}_max")) for name in fields}
+    return dict(row) | {
+        f"{name}_range": None if low is None else f"{cell(low)} to {cell(high)}"
+        for name, (low, high) in low_high.items()
+    }
+
+
 def cell(value: Any) -> str:
     """A value as a reader wants it: three or four significant digits, thousands apart."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -60,9 +69,9 @@ def cell(value: Any) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """RFC 4180 with a header line; full precision, None as an empty field."""
+    """Comma-separated values with a header line; full precision, None as an empty field."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\r\n")
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
     if rows:
         writer.writeheader()
         writer.writerows(rows)

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from sterna.cli.bench_barrier import barrier
-from sterna.cli.options import (
-    console,
-    head_option,
-    json_option,
-    print_json,
-    status,
-    threads_options,
+from sterna.cli.options import console, cores_option, head_option, status, threads_options
+from sterna.cli.report import (
+    COUNTS,
+    NAMES,
+    NUMBERS,
+    Row,
+    count,
+    output_options,
+    plot_option,
+    table,
+    varying,
+    working_set_option,
+    write,
 )
 
-COLUMNS = {
+E2E = {
     "test": "test",
+    "batch": "batch",
     "tok_s": "tok/s",
+    "tok_s_range": "range",
     "ttft_ms": "TTFT ms",
     "gops": "GOPS",
     "fraction_of_peak": "of peak",
-    "bytes_per_token": "MB/token",
-    "fraction_of_bandwidth": "of bandwidth",
-    "rss_mb": "RSS MB",
+    "mb_per_token": "MB/token",
+    "fraction_of_bandwidth": "of memory",
 }
-
-
-# ParamType is generic in newer versions of click and not in older ones, hence the ignore.
-class _Counts(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Comma-separated token counts: "128,512"; empty or "0" for none."""
-
-    name = "N,N"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            counts = tuple(int(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            self.fail(f"must be whole numbers separated by commas, but got {value!r}", param, ctx)
-        return () if counts == (0,) else counts
+MACHINE = {"bandwidth_gb_s": "memory GB/s", "peak_gops": "peak GOPS"}
+LAYER = {
+    "model": "model",
+    "layer": "layer",
+    "shape": "M x K",
+    "format": "format",
+    "n": "n",
+    "threads": "threads",
+    "isa": "isa",
+}
+TIME = {"time_us": "µs", "time_us_range": "range"}
+GEMV = {**LAYER, "gb_s": "GB/s", "fraction_of_bandwidth": "of memory", **TIME}
+GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 
 
 @click.group()
@@ -58,51 +63,125 @@ def command() -> None:
 )
 @click.option("--format", help="Weight format of the layers.")
 @head_option
-@click.option("--pp", type=_Counts(), default="128,512", show_default=True, help="Prompt lengths.")
-@click.option("--tg", type=_Counts(), default="64", show_default=True, help="Tokens to generate.")
+@click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
+@click.option("--tg", type=COUNTS, default="64", show_default=True, help="Tokens to generate.")
+@click.option(
+    "--batch",
+    type=NUMBERS,
+    default="1",
+    show_default=True,
+    help="Sequences that decode together; tok/s counts them all.",
+)
 @click.option(
     "--kv-dtype", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="KV."
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @threads_options
-@json_option
-def e2e(model: str, as_json: bool, **options: Any) -> None:
+@click.option("--isa", help="Kernel unit; default: the best that runs here.")
+@output_options
+def e2e(model: str, output: str, **options: Any) -> None:
     """Prompt processing (pp) and generation (tg), end to end."""
     from sterna.bench.e2e import run
 
     with status(f"loading {model}") as progress:
         rows = run(model, progress=progress, **options)
-    if as_json:
-        print_json(rows)
-    elif rows:
-        _show(rows)
+    about = {name: name for name in ("model", "format", "head", "threads", "isa")}
+    write(rows, output, {**about, **E2E, **MACHINE}, _draw_e2e, _with_megabytes)
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _with_megabytes(row: Row) -> dict[str, Any]:
+    return {**row, "mb_per_token": row["bytes_per_token"] / 1e6}
 
+
+def _draw_e2e(rows: list[dict[str, Any]]) -> None:
     first = rows[0]
     console().print(
-        f"{first['model']}, {first['format']}, head {first['head']}, on {first['threads']} threads "
-        f"with {first['isa']}; measured: {first['bandwidth_gb_s']:.1f} GB/s of memory, "
-        f"a peak of {first['peak_gops']:,.0f} GOPS"
+        f"{first['model']}, {first['format']}, head {first['head']}, on "
+        f"{count(first['threads'], 'thread')} with {first['isa']}; measured: "
+        f"{first['bandwidth_gb_s']:.1f} GB/s of memory, a peak of {first['peak_gops']:,.0f} GOPS",
+        soft_wrap=True,
     )
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS.values():
-        table.add_column(name, justify="left" if name == "test" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(key, row.get(key)) for key in COLUMNS))
-    console().print(table)
+    table(rows, varying(rows, E2E, ["batch"]))
 
 
-def _cell(key: str, value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    if key == "bytes_per_token":
-        value /= 1e6
-    if key.startswith("fraction"):
-        return f"{value:.2f}"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+def _linear_options(function: Any) -> Any:
+    options = (
+        click.option(
+            "--shapes",
+            type=NAMES,
+            default="falcon3-1b,mobilellm-1.5b,llama3-8b,bitnet-2b",
+            help="Models, for the matrices of a layer, or MxK, such as 2560x6912; "
+            "default: falcon3-1b, mobilellm-1.5b, llama3-8b and bitnet-2b.",
+        ),
+        click.option(
+            "--formats", type=NAMES, help="Weight formats, or all; default: the integer ones."
+        ),
+        click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores."),
+        cores_option,
+        click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best."),
+        click.option(
+            "--repeat", type=int, default=5, show_default=True, help="Runs; medians count."
+        ),
+        working_set_option,
+        plot_option,
+        output_options,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command()
+@_linear_options
+def gemv(output: str, plot: Path | None, **options: Any) -> None:
+    """Matrix times vector: a decode step's layers, as GB/s of weights.
+
+    Weights come from memory: copies of a matrix take turns.
+    """
+    rows = _run_linear(plot, n=(1,), **options)
+    write(rows, output, {**GEMV, "bandwidth_gb_s": "memory GB/s"}, lambda r: _draw(r, GEMV))
+
+
+@command.command()
+@click.option(
+    "--n", type=NUMBERS, default="16,128,512", show_default=True, help="Tokens of an input."
+)
+@_linear_options
+def gemm(output: str, plot: Path | None, **options: Any) -> None:
+    """Matrix times n vectors: a prompt's layers, as GOPS."""
+    rows = _run_linear(plot, **options)
+    write(rows, output, {**GEMM, "peak_gops": "peak GOPS"}, lambda r: _draw(r, GEMM))
+
+
+def _run_linear(plot: Path | None, **options: Any) -> list[dict[str, Any]]:
+    from sterna.bench import linear, plots
+
+    if plot is not None:
+        plots.require(plot)  # before minutes of measuring
+    with status("measuring") as progress:
+        rows = linear.run(
+            options.pop("shapes"),
+            format_names=options.pop("formats"),
+            threads=options.pop("threads"),
+            progress=progress,
+            **options,
+        )
+    if plot is not None:
+        plots.save(plots.linear(rows), plot)
+    return rows
+
+
+def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    memory = {row["threads"]: row["bandwidth_gb_s"] for row in rows}
+    for threads, speed in memory.items():
+        peaks = {(row["isa"], row["peak_gops"]): None for row in rows if row["threads"] == threads}
+        console().print(
+            f"{count(threads, 'thread')}; measured: {speed:.1f} GB/s of memory, peaks of "
+            + ", ".join(f"{peak:,.0f} GOPS ({isa})" for isa, peak in peaks),
+            soft_wrap=True,
+        )
+    named = {name: heading for name, heading in columns.items() if name != "model"}
+    table(rows, varying(rows, named, ["layer", "n", "threads", "isa"]), lambda r: r["model"])
 
 
 command.add_command(barrier)

@@ -1,0 +1,256 @@
+"""The pictures of benchmarks, with matplotlib (the extra `bench`): files only, no window."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sterna.errors import RequestError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["linear", "require", "roofline", "save"]
+
+Row = Mapping[str, Any]
+
+#: Colours that stay apart in every common form of colour blindness and in grey: Okabe and Ito's,
+#: without black and yellow, and two greys.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#6B6B6B", "#A8A8A8")
+INK, FAINT = "#222222", "#D9D9D9"
+MEMORY = "#B2182B"
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+}
+
+
+def require(path: Path) -> None:
+    """RequestError unless matplotlib is there and `path` is one for a picture."""
+    if path.suffix.lower() != ".png":
+        raise RequestError(f"plot: must be the name of a .png file, but got {path}")
+    if not path.absolute().parent.is_dir():
+        raise RequestError(f"plot: {path.absolute().parent} must be a folder; create it first")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise RequestError(
+            "plot: needs matplotlib, which is not installed; run: pip install 'sterna[bench]'"
+        ) from None
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture; OSError where that fails."""
+    figure.savefig(path, dpi=150, facecolor="white")
+
+
+def _styled(draw: Callable[[Sequence[Row]], Figure]) -> Callable[[Sequence[Row]], Figure]:
+    @functools.wraps(draw)
+    def styled(rows: Sequence[Row]) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(rows)
+
+    return styled
+
+
+def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    # Not pyplot: it keeps every figure alive and chooses a backend from the environment.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def _colours(rows: Sequence[Row]) -> dict[str, str]:
+    names = dict.fromkeys(str(row["format"]) for row in rows)
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+
+
+def _threads(row: Row) -> str:
+    return f"{row['threads']} thread{'' if row['threads'] == 1 else 's'}"
+
+
+# ------------------------------------------------------------------------------------- roofline
+
+
+@_styled
+def roofline(rows: Sequence[Row]) -> Figure:
+    """Figure 4 of arXiv 2508.06753 for this machine, and beside it what each format reached.
+
+    rows: of `bench.roofline.run`. Drawn for the first unit among them.
+    """
+    decode = [row for row in rows if row["row"] == "decode"]
+    decode = [row for row in decode if row["isa"] == decode[0]["isa"]]
+    memory = [row for row in rows if row["row"] == "memory"]
+    figure, (left, right) = _figure(12, 5.2, 2)
+    _draw_roofs(left, decode, memory)
+    _draw_reached(right, decode, memory)
+    return figure
+
+
+def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
+    """e_bw against beta: the diagonal is memory's, a flat roof is a core's, B / gamma."""
+    import matplotlib.ticker as ticker
+
+    colours = _colours(decode)
+    roofs = {row["format"]: row for row in decode}
+    heights = [row["core_bytes_per_cycle"] for row in roofs.values()]
+    betas = [row["beta_bytes_per_cycle"] for row in memory]
+    low, high = min(heights + betas) / 2, max(heights + betas) * 2.4
+    ax.plot([low, high], [low, high], color="#777777", linewidth=1.8, zorder=2)
+    for row in roofs.values():
+        height, colour = row["core_bytes_per_cycle"], colours[row["format"]]
+        ax.plot([height, high], [height, height], color=colour, linewidth=1.8, zorder=3)
+        ax.plot([height], [height], "o", color=colour, markersize=7, zorder=4)
+    _label_roofs(ax, roofs, colours, high)
+    for row in memory:
+        beta = row["beta_bytes_per_cycle"]
+        ax.axvline(beta, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
+        roof = min(beta, max(heights))
+        ax.plot([beta], [roof], "o", color="white", markeredgecolor=MEMORY, markersize=6, zorder=5)
+        ax.annotate(
+            f"{_threads(row)}: β = {beta:.2f}",
+            (beta, 0.98), xycoords=("data", "axes fraction"), xytext=(-3, 0),
+            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8.5,
+            color=MEMORY,
+        )  # fmt: skip
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high / 1.3))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(ticker.LogLocator(base=2))
+        axis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+        axis.set_minor_locator(ticker.NullLocator())
+    ax.grid(color=FAINT, linewidth=0.5)
+    ax.set_xlabel("β: what memory gives a core (bytes/cycle)")
+    ax.set_ylabel("effective bandwidth of a core, min(β, B/γ)\n(bytes/cycle)")
+    ax.set_title(f"Roofs of decoding, {decode[0]['isa']}")
+
+
+def _label_roofs(
+    ax: Axes, roofs: Mapping[str, Row], colours: Mapping[str, str], right: float
+) -> None:
+    """Names at the right ends, moved apart where roofs are close (the axis is logarithmic)."""
+    last = 0.0
+    for name, row in sorted(roofs.items(), key=lambda item: item[1]["core_bytes_per_cycle"]):
+        at = last = max(row["core_bytes_per_cycle"], last * 1.13)
+        ax.annotate(
+            f"{name}   γ {row['gamma_cycles']:.2f}", (right, at), xytext=(5, 0),
+            textcoords="offset points", va="center", fontsize=9, color=colours[name],
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
+    """GB/s from memory with most threads: what was reached, under the roof."""
+    most = max(row["threads"] for row in decode)
+    shown = [row for row in decode if row["threads"] == most]
+    colours = _colours(decode)
+    speed = next(row["bandwidth_gb_s"] for row in memory if row["threads"] == most)
+    for i, row in enumerate(shown):
+        ax.bar(i, row["gb_s"], 0.62, color=colours[row["format"]], zorder=2)
+        roof = row["e_bw_gb_s"]
+        ax.plot([i - 0.38, i + 0.38], [roof, roof], color=INK, linewidth=2, zorder=3)
+        ax.annotate(
+            f"{100 * row['fraction_of_roof']:.0f} %", (i, 0), xytext=(0, 5),
+            textcoords="offset points", ha="center", va="bottom", fontsize=9.5, color="white",
+            weight="bold",
+        )  # fmt: skip
+    ax.axhline(speed, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
+    top = 1.18 * max([speed, *(row["gb_s"] for row in shown)])
+    ax.set(xticks=range(len(shown)), xlim=(-0.6, len(shown) - 0.4), ylim=(0, top))
+    ax.set_xticklabels([row["format"] for row in shown])
+    ax.annotate(
+        f"memory: {speed:.1f} GB/s", (len(shown) - 0.42, speed), xytext=(0, 4),
+        textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=MEMORY,
+    )  # fmt: skip
+    ax.plot([], [], color=INK, linewidth=2, label="roof: min(β, B/γ); % reached")
+    ax.legend(loc="upper left", fontsize=8.5)
+    ax.grid(axis="y", color=FAINT, linewidth=0.5)
+    ax.set_ylabel("weights read (GB/s)")
+    ax.set_title(f"Reached from memory, {shown[0]['shape']}, {_threads(shown[0])}")
+
+
+# ------------------------------------------------------------------------- GEMV and GEMM
+
+
+@_styled
+def linear(rows: Sequence[Row]) -> Figure:
+    """Grouped bars: a group per shape, a bar per format, and what the machine allows.
+
+    GB/s for a GEMV (Figures 5 to 7 of arXiv 2508.06753), GOPS for a GEMM. rows: of
+    `bench.linear.run`. Drawn for the first unit and the greatest thread count and n among them.
+    """
+    threads, n = max(row["threads"] for row in rows), max(row["n"] for row in rows)
+    rows = [
+        row
+        for row in rows
+        if (row["threads"], row["n"], row["isa"]) == (threads, n, rows[0]["isa"])
+    ]
+    vector = n == 1
+    field, ceiling = ("gb_s", "bandwidth_gb_s") if vector else ("gops", "peak_gops")
+    shapes = list(dict.fromkeys((row["model"], row["shape"]) for row in rows))
+    colours = _colours(rows)
+    figure, (ax,) = _figure(min(14.0, max(6.0, 1.5 + 0.7 * len(shapes) + 0.06 * len(rows))), 4.8)
+    width = 0.84 / len(colours)
+    for i, (name, colour) in enumerate(colours.items()):
+        found = {(row["model"], row["shape"]): row for row in rows if row["format"] == name}
+        x = [j + (i - (len(colours) - 1) / 2) * width for j, s in enumerate(shapes) if s in found]
+        bars = [found[s] for s in shapes if s in found]
+        ax.bar(x, [row[field] for row in bars], 0.9 * width, color=colour, label=name, zorder=2)
+    limits = sorted({row[ceiling] for row in rows})
+    top = 1.28 * max(*limits, *(row[field] for row in rows))
+    for limit in limits:
+        ax.axhline(limit, color=MEMORY, linewidth=1.2, linestyle="--", zorder=3)
+    what = f"memory: {limits[-1]:.1f} GB/s" if vector else f"peak: {limits[-1]:,.0f} GOPS"
+    ax.annotate(
+        what, (len(shapes) - 0.45, limits[-1]), xytext=(0, 4), textcoords="offset points",
+        ha="right", va="bottom", fontsize=8.5, color=MEMORY,
+    )  # fmt: skip
+    _shade_models(ax, shapes)
+    ax.set(xticks=range(len(shapes)), xlim=(-0.55, len(shapes) - 0.45), ylim=(0, top))
+    turn = len(shapes) > 4
+    ax.set_xticklabels(
+        [shape for _, shape in shapes],
+        rotation=38 if turn else 0,
+        ha="right" if turn else "center",
+        rotation_mode="anchor",
+    )
+    ax.set_xlabel("weights, M x K")
+    ax.set_ylabel("weights read (GB/s)" if vector else "operations (GOPS)")
+    ax.grid(axis="y", color=FAINT, linewidth=0.5)
+    where = f"{_threads(rows[0])}, {rows[0]['isa']}"
+    ax.set_title(f"GEMV, {where}" if vector else f"GEMM of {n} tokens, {where}", pad=28)
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(colours), fontsize=9)
+    return figure
+
+
+def _shade_models(ax: Axes, shapes: Sequence[tuple[str | None, str]]) -> None:
+    """Every other model on a grey ground, with its name above its shapes."""
+    names = [model or "" for model, _ in shapes]
+    start, shaded = 0, False
+    for i in range(1, len(names) + 1):
+        if i < len(names) and names[i] == names[start]:
+            continue
+        if shaded:
+            ax.axvspan(start - 0.5, i - 0.5, color="#F2F2F2", zorder=0, linewidth=0)
+        if names[start]:
+            ax.annotate(
+                names[start], ((start + i - 1) / 2, 0.985), xycoords=("data", "axes fraction"),
+                ha="center", va="top", fontsize=9, color="#555555",
+            )  # fmt: skip
+        start, shaded = i, not shaded

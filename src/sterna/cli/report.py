@@ -1,0 +1,180 @@
+"""What benchmark commands share: lists as options, and rows as a table, JSON, CSV or Markdown."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, print_json
+
+__all__ = [
+    "COUNTS",
+    "NAMES",
+    "Row",
+    "count",
+    "output_options",
+    "plot_option",
+    "table",
+    "varying",
+    "write",
+]
+
+Row = Mapping[str, Any]
+OUTPUTS = ("table", "json", "csv", "markdown")
+
+
+# ParamType is generic in newer versions of click and not in older ones, hence the ignores.
+class _Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Comma-separated whole numbers: "128,512"; with `none`, empty or "0" for none."""
+
+    name = "N,N"
+
+    def __init__(self, none: bool) -> None:
+        self.none = none
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"must be whole numbers separated by commas, but got {value!r}", param, ctx)
+        if self.none and numbers == (0,):
+            return ()
+        if not self.none and not numbers:
+            self.fail("must be whole numbers separated by commas, but got none", param, ctx)
+        return numbers
+
+
+class _Names(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Comma-separated names."""
+
+    name = "NAME,NAME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(part.strip() for part in str(value).split(",") if part.strip())
+        if not names:
+            self.fail("must be names separated by commas, but got none", param, ctx)
+        return names
+
+
+COUNTS, NUMBERS, NAMES = _Numbers(none=True), _Numbers(none=False), _Names()
+
+working_set_option = click.option(
+    "--working-set",
+    "working_set_mb",
+    type=int,
+    metavar="MB",
+    help="Copies of a matrix that take turns; default: enough to be out of cache.",
+)
+plot_option = click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw a picture into this .png file; needs matplotlib.",
+)
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --output and its short forms; the command gets `output`, one of OUTPUTS."""
+
+    @functools.wraps(function)
+    def command(*, output: str | None, **options: Any) -> Any:
+        asked = {name for name in OUTPUTS[1:] if options.pop(f"as_{name}")} | {output} - {None}
+        if len(asked) > 1:
+            raise click.UsageError(f"output: must be one of {', '.join(OUTPUTS)}, not several")
+        return function(output=asked.pop() if asked else "table", **options)
+
+    for name, text in (
+        ("markdown", "Short for --output markdown."),
+        ("csv", "Short for --output csv: all fields."),
+        ("json", "Short for --output json: one array of rows, all fields."),
+    ):
+        command = click.option(f"--{name}", f"as_{name}", is_flag=True, help=text)(command)
+    choice = click.Choice(OUTPUTS)
+    return click.option("--output", type=choice, help="How rows are written; default: a table.")(
+        command
+    )
+
+
+def write(
+    rows: Sequence[Row],
+    output: str,
+    columns: Mapping[str, str],
+    draw: Callable[[list[dict[str, Any]]], None],
+    derive: Callable[[Row], dict[str, Any]] = dict,
+) -> None:
+    """Rows on stdout: all fields as JSON or CSV; `columns`, field -> heading, as Markdown; drawn.
+
+    A column FIELD_range is made of FIELD_min and FIELD_max; `derive` may add more.
+    """
+    from sterna.bench.report import to_csv, to_markdown, with_range
+
+    if output == "json":
+        print_json(rows)
+        return
+    if output == "csv":
+        click.echo(to_csv(rows), nl=False)
+        return
+    ranges = [name.removesuffix("_range") for name in columns if name.endswith("_range")]
+    shown = [with_range(derive(row), *ranges) for row in rows]
+    if output == "markdown":
+        click.echo(to_markdown(shown, columns), nl=False)
+    elif rows:
+        draw(shown)
+
+
+def varying(
+    rows: Sequence[Row], columns: Mapping[str, str], fields: Sequence[str]
+) -> dict[str, str]:
+    """The columns without those of `fields` that are the same in every row."""
+    same = {name for name in fields if len({row.get(name) for row in rows}) <= 1}
+    return {field: heading for field, heading in columns.items() if field not in same}
+
+
+def count(n: int, noun: str) -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def table(
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+    group: Callable[[Row], str | None] | None = None,
+) -> None:
+    """A table of these columns (field -> heading); numbers to the right.
+
+    group: the heading that a row stands under; a line of its own where it changes. Lines are never
+    cut: what is wider than the terminal wraps, and what goes into a pipe is whole.
+    """
+    from rich.text import Text
+
+    from sterna.bench.report import cell
+
+    cells = [list(columns.values()), *([cell(row.get(name)) for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = [
+        any(isinstance(row.get(name), str) for row in rows) and not name.endswith("_range")
+        for name in columns
+    ]
+    lines = [
+        "  ".join(
+            text.ljust(width) if to_left else text.rjust(width)
+            for text, width, to_left in zip(line, widths, left, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+    out = console()
+    out.print(Text(lines[0], "bold"), soft_wrap=True)
+    last: str | None = None
+    for row, line in zip(rows, lines[1:], strict=True):
+        title = group(row) if group else None
+        if title != last:
+            out.print(Text(title or "", "dim"), soft_wrap=True)
+            last = title
+        out.print(Text(line), soft_wrap=True)

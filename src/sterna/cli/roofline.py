@@ -1,0 +1,107 @@
+"""`sterna roofline`: what memory and the cores of this machine allow each weight format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, status
+from sterna.cli.report import (
+    NAMES,
+    NUMBERS,
+    count,
+    output_options,
+    plot_option,
+    table,
+    varying,
+    working_set_option,
+    write,
+)
+
+DECODE = {
+    "format": "format",
+    "isa": "isa",
+    "threads": "threads",
+    "vector_bytes": "B",
+    "gamma_cycles": "γ",
+    "core_bytes_per_cycle": "B/γ",
+    "e_bw_gb_s": "roof GB/s",
+    "bound": "bound by",
+    "gb_s": "reached",
+    "fraction_of_roof": "of roof",
+}
+MARKDOWN = {
+    "row": "row",
+    **DECODE,
+    "beta_bytes_per_cycle": "β",
+    "kind": "kind",
+    "peak_gops": "peak GOPS",
+    "clock_ghz": "GHz",
+    "bandwidth_gb_s": "memory GB/s",
+}
+
+
+@click.command(short_help="What memory and cores allow each weight format.")
+@click.option("--threads", type=NUMBERS, help="Thread counts; default: one, and the usable cores.")
+@click.option("--formats", type=NAMES, help="Weight formats; default: all.")
+@click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best.")
+@click.option(
+    "--shape",
+    default="13824x2560",
+    show_default=True,
+    help="The matrix on which what is reached is measured.",
+)
+@click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
+@working_set_option
+@plot_option
+@output_options
+def command(output: str, plot: Path | None, **options: Any) -> None:
+    """Measure memory and cores, and which of them binds the decoding of each format.
+
+    A format's kernel takes γ cycles for an output vector (32 weights, B bytes) that is in the
+    cache; memory gives each core β bytes per cycle. Its roof is min(β, B/γ).
+    """
+    from sterna.bench import plots, roofline
+
+    if plot is not None:
+        plots.require(plot)  # before a minute of measuring
+    with status("measuring") as progress:
+        rows = roofline.run(
+            options.pop("formats"),
+            threads=options.pop("threads"),
+            progress=progress,
+            **options,
+        )
+    if plot is not None:
+        plots.save(plots.roofline(rows), plot)
+    write(rows, output, MARKDOWN, _draw)
+
+
+def _draw(rows: list[dict[str, Any]]) -> None:
+    out = console()
+    for row in rows:
+        if row["row"] == "memory":
+            out.print(
+                f"memory, {count(row['threads'], 'thread')}: {row['bandwidth_gb_s']:.1f} GB/s at "
+                f"{row['clock_ghz']:.2f} GHz, β = {row['beta_bytes_per_cycle']:.2f} bytes/cycle"
+            )
+    out.print()
+    _draw_peaks([row for row in rows if row["row"] == "peak"])
+    out.print()
+    decode = [row for row in rows if row["row"] == "decode"]
+    table(decode, varying(decode, DECODE, ["isa", "threads"]))
+    out.print()
+    out.print("[dim]B: bytes, γ: cycles of an output vector; B/γ: bytes/cycle of a core[/]")
+
+
+def _draw_peaks(rows: list[dict[str, Any]]) -> None:
+    """A line per unit, a column per kind and thread count."""
+    columns = {"isa": "peak GOPS"}
+    lines: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        key = f"{row['kind']} {row['threads']}"
+        columns[key] = f"{row['kind']}, {count(row['threads'], 'thread')}"
+        lines.setdefault(row["isa"], {"isa": row["isa"]})[key] = row["peak_gops"]
+    table(list(lines.values()), columns)
