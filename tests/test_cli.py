@@ -419,6 +419,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((model, options))
         names = ("tok_s", "gops", "peak_gops", "fraction_of_peak", "bytes_per_token")
         values = dict.fromkeys((*names, "bandwidth_gb_s", "fraction_of_bandwidth", "rss_mb"), 0.5)
+        values |= {"batch": 1, "tok_s_min": 0.25, "tok_s_max": 0.75}
         settings = {"model": model, "format": "i2", "head": "bf16", "threads": 1, "isa": "avx2"}
         return [{"test": "pp8", **settings, **values, "ttft_ms": None, "x": float("nan")}]
 
@@ -430,8 +431,8 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = json.loads(result.stdout)
     assert (row["test"], row["ttft_ms"], row["x"]) == ("pp8", None, None)
     expected = {"format": "i2", "head": "bf16", "pp": (8, 16), "tg": (), "threads": 1}
-    expected |= {"cores": "0"}
-    assert asked == [("random:tiny", {**expected, "kv_dtype": "f16", "repeat": 3})]
+    expected |= {"batch": (1,), "cores": "0", "isa": None, "kv_dtype": "f16", "repeat": 3}
+    assert asked == [("random:tiny", expected)]
     assert "pp8" in run("bench", "e2e", "--model", "random:tiny").stdout
     assert asked[-1][1]["pp"] == (128, 512)
     failed(run("bench", "e2e", "--pp", "a,b"), "--pp", "whole numbers")

@@ -176,6 +176,14 @@ void bind_machine(nb::module_& m) {
         },
         "threads"_a, "nbytes"_a);
     m.def(
+        "cycles_per_second",
+        [](const nb::int_& threads) {
+            Pool& p = pool(threads);
+            nb::gil_scoped_release release;
+            return cycles_per_second(p);
+        },
+        "threads"_a);
+    m.def(
         "barrier_ns",
         [](const nb::int_& threads, int64_t rounds) {
             Pool& p = pool(threads);

@@ -194,7 +194,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "batch": test.batch,
         "shape": None,
         "n": test.n,
-        "threads": engine.threads,
+        "threads": int(engine.threads),
         "isa": engine.isa,
         "tok_s": round(rate, 2),
         "tok_s_min": round(tokens / max(test.seconds), 2),

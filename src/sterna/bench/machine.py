@@ -63,9 +63,12 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
         return available
 
 
-def teams(threads: Sequence[int] | None) -> list[int]:
-    """Thread counts, none twice; None is the usable cores. RequestError for one out of range."""
-    return list(dict.fromkeys(map(resolve_threads, threads))) if threads else [resolve_threads()]
+def teams(threads: Sequence[int] | None, cores: str | None = None) -> list[int]:
+    """Thread counts, none twice, and where they run (`resolve_threads`); None is one count, all the
+    cores of the set. RequestError for a count out of range or cores that cannot be had.
+    """
+    counts: list[int | None] = list(dict.fromkeys(threads)) if threads else [None]
+    return [resolve_threads(count, cores) for count in counts]
 
 
 def units(isas: Sequence[str] | None) -> list[str]:

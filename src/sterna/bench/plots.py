@@ -167,8 +167,7 @@ def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> Non
         ax.plot([i - 0.38, i + 0.38], [roof, roof], color=INK, linewidth=2, zorder=3)
         ax.annotate(
             f"{100 * row['fraction_of_roof']:.0f} %", (i, 0), xytext=(0, 5),
-            textcoords="offset points", ha="center", va="bottom", fontsize=9.5, color="white",
-            weight="bold",
+            textcoords="offset points", ha="center", va="bottom", fontsize=8, color="white",
         )  # fmt: skip
     ax.axhline(speed, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
     top = 1.18 * max([speed, *(row["gb_s"] for row in shown)])
@@ -218,11 +217,11 @@ def linear(rows: Sequence[Row]) -> Figure:
         ax.axhline(limit, color=MEMORY, linewidth=1.2, linestyle="--", zorder=3)
     what = f"memory: {limits[-1]:.1f} GB/s" if vector else f"peak: {limits[-1]:,.0f} GOPS"
     ax.annotate(
-        what, (len(shapes) - 0.45, limits[-1]), xytext=(0, 4), textcoords="offset points",
+        what, (len(shapes) - 0.5, limits[-1]), xytext=(-3, 4), textcoords="offset points",
         ha="right", va="bottom", fontsize=8.5, color=MEMORY,
     )  # fmt: skip
     _shade_models(ax, shapes)
-    ax.set(xticks=range(len(shapes)), xlim=(-0.55, len(shapes) - 0.45), ylim=(0, top))
+    ax.set(xticks=range(len(shapes)), xlim=(-0.5, len(shapes) - 0.5), ylim=(0, top))
     turn = len(shapes) > 4
     ax.set_xticklabels(
         [shape for _, shape in shapes],

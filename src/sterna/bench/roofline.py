@@ -80,6 +80,7 @@ def run(
     format_names: Sequence[str] | None = None,
     *,
     threads: Sequence[int] | None = None,
+    cores: str | None = None,
     isas: Sequence[str] | None = None,
     shape: str = SHAPE,
     repeat: int = 3,
@@ -95,7 +96,7 @@ def run(
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
-    counts = sorted(set(teams(threads or [1, resolve_threads()])))
+    counts = sorted(teams(threads or sorted({1, resolve_threads(cores=cores)}), cores))
     unit_names = units(isas)
     names = formats_named(format_names)
     matrix = matrices([shape])[0]
@@ -111,7 +112,7 @@ def run(
             _measure_machine(yardsticks, counts, unit_names, progress)
         for kernel in kernels:
             progress(f"round {i + 1} of {repeat}: {kernel.format.name} in cache")
-            _measure_cycles(kernel, yardsticks)
+            _measure_cycles(kernel, resolve_threads(1, cores))
         for case in attained:
             progress(f"round {i + 1} of {repeat}: {case.kernel.format.name} from memory")
             case.seconds += _native.time_linear(case.weights, 1, case.kernel.isa, case.threads, 1)
@@ -148,9 +149,9 @@ def _kernel(name: str, isa: str) -> _Kernel:
     return _Kernel(f, isa, cached, arena.weights(cached.M, cached.K, 1)[0])
 
 
-def _measure_cycles(kernel: _Kernel, yardsticks: Yardsticks) -> None:
-    clock = _native.cycles_per_second(1)
-    times = _native.time_linear([kernel.weight], 1, kernel.isa, 1, CACHED_ROUNDS)
+def _measure_cycles(kernel: _Kernel, one: int) -> None:
+    clock = _native.cycles_per_second(one)
+    times = _native.time_linear([kernel.weight], 1, kernel.isa, one, CACHED_ROUNDS)
     kernel.cycles.append(min(times) * clock)
 
 
@@ -171,7 +172,7 @@ def _memory_rows(yardsticks: Yardsticks, counts: Sequence[int]) -> list[dict[str
 def _memory(yardsticks: Yardsticks, threads: int) -> dict[str, Any]:
     bandwidth, clock = yardsticks.bandwidth_gb_s(threads), yardsticks.clock_hz(threads)
     return {
-        "threads": threads,
+        "threads": int(threads),
         "clock_ghz": round(clock / 1e9, 3),
         "bandwidth_gb_s": round(bandwidth, 2),
         "beta_bytes_per_cycle": round(bandwidth * 1e9 / threads / clock, 3),
@@ -185,7 +186,7 @@ def _peak_rows(
         {
             "row": "peak",
             "isa": isa,
-            "threads": threads,
+            "threads": int(threads),
             "kind": kind,
             "peak_gops": round(yardsticks.peak_gops(isa, threads, kind), 1),
         }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, status
+from sterna.cli.options import console, cores_option, status
 from sterna.cli.report import (
     NAMES,
     NUMBERS,
@@ -45,6 +45,7 @@ MARKDOWN = {
 
 @click.command(short_help="What memory and cores allow each weight format.")
 @click.option("--threads", type=NUMBERS, help="Thread counts; default: one, and the usable cores.")
+@cores_option
 @click.option("--formats", type=NAMES, help="Weight formats; default: all.")
 @click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best.")
 @click.option(

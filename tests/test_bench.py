@@ -1,0 +1,476 @@
+"""Benchmarks: fields, medians, choices and errors, on shapes so small that it takes seconds.
+
+What is fast is no test's business; what the numbers are made of is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from helpers import FORMATS, INTEGER, failure
+
+from sterna import _native, formats
+from sterna.bench import e2e, linear, machine, report, roofline
+from sterna.bench.random_codes import Arena, codes_bytes, fill, packed_bytes, random_pool
+from sterna.bench.random_models import SHAPES, RandomWeights, random_model
+from sterna.cli import main
+from sterna.errors import RequestError
+from sterna.models.weights import HEADS, Linear
+
+SMALL = {"threads": [1], "repeat": 2, "working_set_mb": 1}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte in place of the gigabyte that bandwidth is measured on."""
+    monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)
+
+
+class FakeMachine:
+    """Yardsticks and times that a test can reckon with; `rounds` are times by (n, K)."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self.seconds = list(seconds)
+        self.calls: list[Any] = []
+
+    def time_linear(self, weights: list[Any], n: int, isa: str, threads: int, rounds: int) -> Any:
+        self.calls.append((len(weights), n, isa, threads, rounds))
+        return [self.seconds[len(self.calls) % len(self.seconds)]] * rounds
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """10 GB/s, 1000 GOPS of int8 and 250 of f32, 2 GHz; every call of a layer takes 1 ms."""
+    made = FakeMachine([1e-3])
+    monkeypatch.setattr(_native, "time_linear", made.time_linear)
+    monkeypatch.setattr(_native, "bandwidth_gb_s", lambda threads, nbytes: 10.0 * threads)
+    monkeypatch.setattr(_native, "cycles_per_second", lambda threads: 2e9)
+    monkeypatch.setattr(
+        _native, "peak_gops", lambda isa, threads, kind: 1000.0 if kind == "int8" else 250.0
+    )
+    return made
+
+
+def run(*args: str) -> Result:
+    """The command line's answer."""
+    return CliRunner().invoke(main, args, catch_exceptions=False)
+
+
+def failed(result: Result, *words: str) -> None:
+    """Exit code 2 and one line that has the words."""
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    for word in words:
+        assert word in line, line
+
+
+# ------------------------------------------------------------------------------- random weights
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_cut_of_an_arena_is_a_valid_weight(name: str) -> None:
+    """Codes of the codebook wherever a weight begins and however wide it is."""
+    f = formats.get(name)
+    arena = Arena(name, 500_000)
+    for M, K in ((1, 1), (64, 64), (100, 200), (48, 1600)):
+        weights = arena.weights(M, K)
+        assert len(weights) >= 1
+        for weight in weights:
+            y = _native.linear(weight, np.ones((1, K), np.float32), "scalar", 1)
+            assert y.shape == (1, M)
+            assert np.isfinite(y).all()
+    codes = _native.alloc(f.tile_bytes(4352)).reshape(1, -1)
+    fill(codes.reshape(-1), random_pool(name)[0], f.tile_bytes(64))
+    assert f.codes_valid(codes, 1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_random_weights_look_like_a_models(name: str) -> None:
+    """Spread by the square root of K, so that activations keep their size; zeros beyond M."""
+    f = formats.get(name)
+    weights = RandomWeights(name, "bf16")
+    first = weights.matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])
+    second = weights.matrix("b", [Linear("b", 3 * f.tile_rows - 5, 256)])
+    values = f.unpack(first, "scalar", 1) * (first.scale * np.float32(f.unit if f.integer else 1))
+    if f.integer:
+        values = values * np.float32(2 / f.step)
+    assert np.std(values) == pytest.approx(256**-0.5, rel=0.4)
+    assert f.codes_valid(first.codes, 1)
+    assert not np.array_equal(first.codes, second.codes)
+    again = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])
+    np.testing.assert_array_equal(first.codes, again.codes)
+    full = np.zeros((f.tile_rows, 256), np.int8 if f.integer else np.float32)
+    full[:-5] = f.unpack(first, "scalar", 1)[2 * f.tile_rows :]
+    if name in INTEGER:  # what lies beyond M is as in a packed weight
+        np.testing.assert_array_equal(first.codes[2], f.pack_codes(full[:-5])[0])
+
+
+def test_pool_is_repeated_from_where_it_starts() -> None:
+    pool = np.arange(7, dtype=np.uint8)
+    for size in (0, 1, 5, 7, 20):
+        codes = np.full(size, 255, np.uint8)
+        fill(codes, pool, 3)
+        np.testing.assert_array_equal(codes, (np.arange(size) + 3) % 7)
+
+
+def test_an_arena_too_small_is_an_error() -> None:
+    arena = Arena("i8", 1000)
+    failure(lambda: arena.weights(1000, 1000), RequestError, "1000x1000", "MB")
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_bytes_are_foreseen(name: str, head: str) -> None:
+    """The estimate that guards memory is what a model then takes."""
+    shape = SHAPES["tiny"]
+    model = random_model("tiny", format=name, head=head)
+    assert sum(w.nbytes for w in model.graph.weights()) == shape.nbytes(name, head)
+    for w in model.graph.weights():
+        assert w.nbytes == packed_bytes(formats.get(w.format), w.M, w.K)
+
+
+def test_shapes_have_the_parameters_of_their_names() -> None:
+    """Within a tenth, for those named by their size alone."""
+    for name, shape in SHAPES.items():
+        if not name[:-1].replace(".", "").isdigit():
+            continue
+        params = sum(M * K for M, K in shape.matrices().values()) * shape.layers
+        params += shape.vocab * shape.hidden
+        size = float(name[:-1]) * {"m": 1e6, "b": 1e9}[name[-1]]
+        assert params == pytest.approx(size, rel=0.1), name
+
+
+def test_a_model_beyond_memory_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 4 * 10**9)
+    monkeypatch.setattr(_native, "alloc", lambda nbytes: pytest.fail("allocates"))
+    failure(lambda: e2e.run("random:100b"), RequestError, "random:100b as i2", "GB", "4.00 GB are")
+    with pytest.raises(RequestError, match=r"random:7b.* GB"):  # the weights fit, the cache not
+        e2e.run("random:7b", pp=(), tg=(1000,), batch=(8,))
+
+
+# ------------------------------------------------------------------------------- the machine
+
+
+def test_caches_as_the_system_tells(tmp_path: Path) -> None:
+    for i, (kind, level, size) in enumerate(
+        [("Data", "1", "48K"), ("Instruction", "1", "32K"), ("Unified", "2", "2M"), ("x", "y", "")]
+    ):
+        index = tmp_path / f"index{i}"
+        index.mkdir()
+        for name, value in (("type", kind), ("level", level), ("size", size)):
+            (index / name).write_text(value + "\n")
+    assert machine.cache_bytes(tmp_path) == {1: 48 << 10, 2: 2 << 20}
+    assert machine.cache_bytes(tmp_path / "none")[2] > 0
+
+
+def test_a_control_group_limits_memory(tmp_path: Path) -> None:
+    free = machine.available_bytes(tmp_path)
+    assert free > 1000
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    assert machine.available_bytes(tmp_path) > 1000
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert machine.available_bytes(tmp_path) == 600
+
+
+def test_cycles_are_counted() -> None:
+    """A frequency of some machine, and threads out of range are refused."""
+    assert 1e8 < _native.cycles_per_second(1) < 1e10
+    with pytest.raises(ValueError, match="threads"):
+        _native.cycles_per_second(0)
+
+
+# ------------------------------------------------------------------------------- GEMV and GEMM
+
+
+def test_gemv_rows_are_made_of_bytes_and_times(fake: FakeMachine) -> None:
+    (row,) = linear.run(["640x512"], format_names=["i2"], **SMALL)
+    nbytes = packed_bytes(formats.get("i2"), 640, 512)
+    assert row["shape"] == "640x512"
+    assert (row["test"], row["n"], row["model"], row["layer"]) == ("gemv", 1, None, None)
+    assert row["gb_s"] == pytest.approx(nbytes / 1e-3 / 1e9, abs=1e-3)
+    assert row["gops"] == pytest.approx(2 * 640 * 512 / 1e-3 / 1e9, abs=1e-3)
+    assert (row["bandwidth_gb_s"], row["peak_gops"]) == (10.0, 1000.0)
+    assert row["fraction_of_bandwidth"] == pytest.approx(nbytes / 1e7, abs=1e-4)
+    assert row["fraction_of_peak"] == pytest.approx(2 * 640 * 512 / 1e9, abs=1e-4)
+    copies = 1_000_000 // codes_bytes(formats.get("i2"), 640, 512)
+    assert row["working_set_mb"] == pytest.approx(copies * nbytes / 1e6, abs=0.1)
+    assert set(report.FIELDS) <= row.keys()
+
+
+def test_medians_and_spread(fake: FakeMachine) -> None:
+    fake.seconds = [1e-3, 2e-3, 9e-3]
+    (row,) = linear.run(["64x64"], format_names=["i8"], **{**SMALL, "repeat": 3})
+    assert (row["time_us"], row["time_us_min"], row["time_us_max"]) == (2000, 1000, 9000)
+    assert row["repeat"] == 3
+    assert row["gops"] == pytest.approx(2 * 64 * 64 / 2e-3 / 1e9, abs=1e-3)
+
+
+def test_rounds_are_interleaved(fake: FakeMachine) -> None:
+    """Every round measures every case once, so that drift meets all alike."""
+    rows = linear.run(["64x64", "64x128"], format_names=["i2"], n=(1, 4), **SMALL)
+    assert [row["n"] for row in rows] == [1, 4, 1, 4]
+    order = [n for _, n, *_ in fake.calls]
+    assert order == [1, 4, 1, 4] * 3  # a warm-up and two rounds
+
+
+def test_floats_are_held_against_their_own_peak(fake: FakeMachine) -> None:
+    rows = linear.run(["64x64"], format_names=["all"], n=(16,), **SMALL)
+    assert [row["format"] for row in rows] == linear.formats_named(["all"])
+    assert {row["format"] for row in rows} == set(FORMATS)
+    assert {row["peak_gops"] for row in rows if row["format"] in INTEGER} == {1000.0}
+    assert {row["peak_gops"] for row in rows if row["format"] not in INTEGER} == {250.0}
+    assert {row["test"] for row in rows} == {"gemm"}
+
+
+def test_threads_run_where_they_are_asked_to(fake: FakeMachine) -> None:
+    """`cores` reaches every measurement, gamma's included."""
+    cpu = _native.topology()["cpus"][0]
+    for run_on in (linear.run, roofline.run):
+        fake.calls.clear()
+        shapes = ["64x64"] if run_on is linear.run else ["i2"]
+        run_on(shapes, threads=[1], cores=str(cpu), repeat=1, working_set_mb=1)
+        assert fake.calls
+        assert all(threads.cpus == (cpu,) for *_, threads, _ in fake.calls)
+    failure(
+        lambda: linear.run(["64x64"], threads=[2], cores=str(cpu)), RequestError, "threads", "cores"
+    )
+
+
+def test_a_slow_unit_gets_fewer_copies() -> None:
+    assert linear.copies_of_a_round(1000.0, 10**9) == 250
+    assert linear.copies_of_a_round(1e-6, 10**9) == 1
+
+
+def test_models_name_their_matrices() -> None:
+    found = linear.matrices(["bitnet-2b", "2560x6912", "7X9"])
+    assert [(m.layer, str(m)) for m in found] == [
+        ("qkv", "3840x2560"),
+        ("o", "2560x2560"),
+        ("gate_up", "13824x2560"),
+        ("down", "2560x6912"),  # once
+        (None, "7x9"),
+    ]
+    for name, shape in SHAPES.items():
+        graph = random_model(name).graph if name == "tiny" else None
+        if graph:
+            made = [(op.weight.M, op.weight.K) for op in graph.ops if op.kind == "linear"]
+            assert made[:4] == list(shape.matrices().values())
+
+
+def test_every_unit_and_format_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real thing, tiny: all that is there, whatever it is called."""
+    monkeypatch.setattr(_native, "peak_gops", lambda *_: 1.0)  # the scalar unit's takes seconds
+    rows = linear.run(
+        ["100x200"], format_names=["all"], n=(1, 3), threads=[1, 2], isas=["all"], repeat=1,
+        working_set_mb=0,
+    )  # fmt: skip
+    assert len(rows) == len(FORMATS) * 2 * 2 * len(_native.isas())
+    assert all(row["time_us"] > 0 for row in rows)
+    assert {row["isa"] for row in rows} == set(_native.isas())
+
+
+def test_bad_requests() -> None:
+    def of(**options: Any) -> Any:
+        return lambda: linear.run(options.pop("shapes", ["64x64"]), **{**SMALL, **options})
+
+    for shape in ("big", "0x4", "4x0", "4x", "x", "4x4x4", "-1x4", "99999999x4", "٣x٣"):
+        failure(of(shapes=[shape]), RequestError, "shapes", shape)
+    failure(of(shapes=[]), RequestError, "shapes")
+    failure(of(format_names=["q9"]), RequestError, "format", "q9")
+    failure(of(n=(0,)), RequestError, "n: ", "0")
+    failure(of(n=()), RequestError, "n: ")
+    failure(of(repeat=0), RequestError, "repeat")
+    failure(of(threads=[0]), RequestError, "threads")
+    failure(of(isas=["abacus"]), RequestError, "isa", "abacus")
+    failure(of(working_set_mb=-1), RequestError, "working set")
+    failure(of(working_set_mb=10**9), RequestError, "GB", "--working-set")
+    failure(of(format_names=["i2"], shapes=["64x1000000"]), RequestError, "K must be at most")
+
+
+# ------------------------------------------------------------------------------- roofline
+
+
+def test_roofline_is_the_papers(fake: FakeMachine) -> None:
+    """e_bw = min(beta, B / gamma), with times of 1 ms and a clock of 2 GHz."""
+    rows = roofline.run(["i2"], threads=[1, 2], shape="640x512", repeat=1, working_set_mb=1)
+    assert all(tuple(row) == roofline.FIELDS for row in rows)
+    memory = [row for row in rows if row["row"] == "memory"]
+    assert [row["beta_bytes_per_cycle"] for row in memory] == [5.0, 5.0]
+    one, two = (row for row in rows if row["row"] == "decode")
+    assert one["vector_bytes"] == 8.0  # 32 weights of two bits
+    calls = fake.calls[-3]
+    assert calls[3] == 1  # gamma on one thread
+    core = one["vector_bytes"] / one["gamma_cycles"]
+    assert one["core_bytes_per_cycle"] == pytest.approx(core, rel=0.01)
+    assert one["bound"] == ("memory" if core >= 5 else "core") == "core"  # a slow core: 1 ms
+    assert one["e_bw_gb_s"] == pytest.approx(2 * core, rel=0.01, abs=0.01)
+    assert two["e_bw_gb_s"] == pytest.approx(2 * one["e_bw_gb_s"], rel=0.01, abs=0.01)
+    assert one["fraction_of_roof"] == pytest.approx(one["gb_s"] / one["e_bw_gb_s"], rel=0.1)
+
+
+def test_roofline_binds_at_memory(fake: FakeMachine) -> None:
+    fake.seconds = [1e-9]
+    (row,) = (
+        row
+        for row in roofline.run(["i8"], threads=[1], shape="64x64", repeat=1, working_set_mb=1)
+        if row["row"] == "decode"
+    )
+    assert row["bound"] == "memory"
+    assert row["e_bw_bytes_per_cycle"] == 5.0
+    assert row["e_bw_gb_s"] == 10.0
+
+
+def test_roofline_of_everything() -> None:
+    """Every format, for real, and the peaks of every unit with vectors."""
+    rows = roofline.run(threads=[1], shape="64x64", repeat=1, working_set_mb=1)
+    decode = [row for row in rows if row["row"] == "decode"]
+    assert {row["format"] for row in decode} == set(FORMATS)
+    assert all(row["gamma_cycles"] > 0 for row in decode)
+    peaks = {(row["isa"], row["kind"]) for row in rows if row["row"] == "peak"}
+    vector_units = [isa for isa in _native.isas() if isa != "scalar"] or ["scalar"]
+    assert {(isa, kind) for isa in vector_units for kind in ("int8", "f32")} <= peaks
+    json.dumps(rows, allow_nan=False)
+
+
+# ------------------------------------------------------------------------------- end to end
+
+
+def test_e2e_counts_all_sequences() -> None:
+    rows = e2e.run("random:tiny", pp=(16,), tg=(4,), batch=(1, 8), threads=1, repeat=2)
+    assert [(row["test"], row["batch"]) for row in rows] == [("pp16", 1), ("tg4", 1), ("tg4", 8)]
+    for row in rows:
+        assert set(report.FIELDS) <= row.keys()
+        assert row["shape"] is None
+        assert row["tok_s_min"] <= row["tok_s"] <= row["tok_s_max"]
+        assert row["time_us_min"] <= row["time_us"] <= row["time_us_max"]
+        tokens = row["n"] * row["batch"]
+        assert row["tok_s"] == pytest.approx(tokens / row["time_us"] * 1e6, rel=1e-3)
+    one, eight = rows[1:]
+    assert one["gb_s"] == pytest.approx(one["tok_s"] * one["bytes_per_token"] / 1e9, rel=0.01)
+    assert eight["bytes_per_token"] < one["bytes_per_token"]  # weights are read once for all
+
+
+def test_e2e_bad_requests() -> None:
+    for wrong in ({"batch": (0,)}, {"batch": ()}, {"pp": (0,)}, {"tg": (-1,)}, {"repeat": 0}):
+        failure(lambda w=wrong: e2e.run("random:tiny", **w), RequestError, "at least 1")
+    failure(lambda: e2e.run("random:tiny", batch=(4096,)), RequestError, "batch", "4096")
+    failure(lambda: e2e.run("random:tiny", pp=(5000,)), RequestError, "5000", "context")
+    failure(lambda: e2e.run("random:huge"), RequestError, "huge", "100b")
+    failure(lambda: e2e.run("random:tiny", isa="abacus"), RequestError, "abacus")
+
+
+# ------------------------------------------------------------------------------- what is written
+
+
+def test_cells_are_short() -> None:
+    values = [None, float("nan"), 0.0, 0.1234, 12.34, 123.4, 12345.6, 1234567, "a", 3]
+    expected = ["", "", "0", "0.12", "12.3", "123", "12,346", "1,234,567", "a", "3"]
+    assert [report.cell(value) for value in values] == expected
+
+
+def test_markdown() -> None:
+    rows = [report.with_range({"a": "x|y", "t": 1.5, "t_min": 1.25, "t_max": None}, "t")]
+    rows.append(report.with_range({"a": None, "t": 2.0, "t_min": 1.0, "t_max": 3.0}, "t"))
+    assert report.to_markdown(rows, {"a": "A", "t": "T", "t_range": "range"}) == (
+        "| A | T | range |\n| --- | --: | --- |\n"
+        "| x\\|y | 1.50 | 1.25 to  |\n|  | 2.00 | 1.00 to 3.00 |\n"
+    )
+
+
+def test_no_rows() -> None:
+    assert report.to_csv([]) == ""
+    assert report.to_markdown([], {"a": "A"}) == "| A |\n| --- |\n"
+
+
+COMMANDS = {
+    "gemv": "bench gemv --shapes 64x64,tiny --formats i2,f32 --threads 1 --repeat 1",
+    "gemm": "bench gemm --shapes 64x64,tiny --formats i2,f32 --n 2,4 --threads 1 --repeat 1",
+    "roofline": "roofline --shape 64x64 --formats i2,f32 --threads 1 --repeat 1",
+    "e2e": "bench e2e --model random:tiny --pp 8 --tg 2 --batch 1,2 --threads 1 --repeat 1",
+}
+
+
+def arguments(name: str, *more: str) -> Iterator[str]:
+    yield from COMMANDS[name].split()
+    if name != "e2e":
+        yield from ("--working-set", "1")
+    yield from more
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_outputs(name: str) -> None:
+    """One array of rows; the same rows as CSV; tables with their headings."""
+    rows = json.loads(run(*arguments(name, "--json")).stdout)
+    assert rows
+    assert len({tuple(row) for row in rows}) == 1
+    assert json.loads(run(*arguments(name, "--output", "json")).stdout)
+    lines = list(csv.DictReader(io.StringIO(run(*arguments(name, "--csv")).stdout)))
+    assert [list(line) for line in lines] == [list(row) for row in rows]
+    assert lines[0]["threads"] == "1"
+    text = run(*arguments(name, "--markdown")).stdout.splitlines()
+    assert len(text) == len(rows) + 2
+    assert len({line.replace("\\|", "").count("|") for line in text}) == 1
+    table = run(*arguments(name)).stdout
+    assert "GB/s" in table
+    assert "of " in table
+    assert "…" not in table  # nothing is cut
+
+
+def test_one_output_at_a_time() -> None:
+    failed(run(*arguments("gemv", "--json", "--csv")), "output", "several")
+    failed(run(*arguments("gemv", "--json", "--output", "csv")), "output")
+    assert run(*arguments("gemv", "--json", "--output", "json")).exit_code == 0
+
+
+def test_errors_are_one_line() -> None:
+    failed(run("bench", "gemv", "--threads", "0"), "threads", "1..1024")
+    failed(run("bench", "gemv", "--threads", ","), "--threads", "got none")
+    failed(run("bench", "gemv", "--formats", ","), "--formats", "got none")
+    failed(run("bench", "gemm", "--n", "a"), "--n", "whole numbers")
+    failed(run("bench", "gemv", "--shapes", "huge"), "huge", "bitnet-2b")
+    failed(run("bench", "e2e", "--model", "random:tiny", "--batch", "0"), "at least 1")
+    failed(run("roofline", "--isa", "abacus"), "abacus")
+
+
+# ------------------------------------------------------------------------------- pictures
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("name", ["gemv", "gemm", "roofline"])
+def test_pictures(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "picture.png"
+    result = run(*arguments(name, "--plot", str(file)))
+    assert result.exit_code == 0, result.output
+    data = file.read_bytes()
+    assert data.startswith(PNG)
+    width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
+    assert width >= 800
+    assert height >= 600
+    assert len(data) > 10_000  # not empty paper
+
+
+def test_no_matplotlib_is_said_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setattr(_native, "bandwidth_gb_s", lambda *_: pytest.fail("measures"))
+    for name in ("gemv", "roofline"):
+        result = run(*arguments(name, "--plot", str(tmp_path / "a.png")))
+        failed(result, "matplotlib", "pip install 'sterna[bench]'")
+
+
+def test_a_picture_has_a_place(tmp_path: Path) -> None:
+    failed(run(*arguments("gemv", "--plot", str(tmp_path / "a.pdf"))), ".png")
+    failed(run(*arguments("gemv", "--plot", str(tmp_path / "none" / "a.png"))), "folder")
