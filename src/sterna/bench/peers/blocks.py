@@ -1,0 +1,91 @@
+"""Ternary weights in the blocks of ggml's types, from their published layouts.
+
+    TQ2_0   256 levels, 66 bytes: qs[64], f16 d. Element 128h + 32l + m: bits 2l of qs[32h + m].
+    TQ1_0   256 levels, 54 bytes: qs[48], qh[4], f16 d. Element 32n + m: digit n of qs[m];
+            160 + 16n + m: digit n of qs[32 + m]; 240 + 4n + m: digit n of qh[m]. A byte is
+            ceil(v * 256 / 243), where digit n of v has the weight 3^(4 - n).
+    IQ2_BN  (ik_llama.cpp) a row is f32 scale, then 64 levels in 16 bytes: element 16l + m of a
+            block: bits 2l of byte m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.errors import RequestError
+
+__all__ = ["TYPES", "encode", "random_head", "random_matrix"]
+
+U8 = npt.NDArray[np.uint8]
+
+#: ggml's type ids; 135 is ik_llama.cpp's.
+TYPES = {"TQ1_0": 34, "TQ2_0": 35, "IQ2_BN": 135, "Q6_K": 14}
+BLOCK = {"TQ1_0": 256, "TQ2_0": 256, "IQ2_BN": 64}
+TILE = 64  # rows made up at a time
+
+
+def encode(type: str, levels: npt.NDArray[np.int8], scale: float) -> U8:
+    """Levels -1..1, int8 [M, K], times one scale -> uint8 [M, bytes of a row]."""
+    M, K = levels.shape
+    if K % BLOCK[type]:
+        raise RequestError(f"{type}: K must be a multiple of {BLOCK[type]}, but got {K}")
+    codes = (levels + 1).astype(np.uint8).reshape(M, K // BLOCK[type], BLOCK[type])
+    if type == "IQ2_BN":
+        row = np.full((M, 1), scale, "<f4").view(np.uint8)
+        return np.concatenate([row, _fields(codes, 16).reshape(M, -1)], axis=1)
+    d = np.broadcast_to(np.array([scale], "<f2").view(np.uint8), (*codes.shape[:2], 2))
+    if type == "TQ2_0":
+        parts = [_fields(codes[..., :128], 32), _fields(codes[..., 128:], 32)]
+    else:
+        parts = [_digits(codes[..., a:b], m) for a, b, m in ((0, 160, 32), (160, 240, 16))]
+        parts.append(_digits(codes[..., 240:], 4))
+    return np.concatenate([*parts, d], axis=-1).reshape(M, -1)
+
+
+def _fields(codes: U8, m: int) -> U8:
+    """Four codes a byte: element m*l + i goes to bits 2l of byte i."""
+    f = codes.reshape(*codes.shape[:-1], 4, m)
+    packed: U8 = f[..., 0, :] | f[..., 1, :] << 2 | f[..., 2, :] << 4 | f[..., 3, :] << 6
+    return packed
+
+
+def _digits(codes: U8, m: int) -> U8:
+    """Four or five base-3 digits a byte: element m*n + i is digit n of byte i."""
+    f = codes.reshape(*codes.shape[:-1], -1, m).astype(np.uint16)
+    v = sum(f[..., n, :] * np.uint16(3 ** (4 - n)) for n in range(f.shape[-2]))
+    packed: U8 = ((v * np.uint32(256) + 242) // 243).astype(np.uint8)
+    return packed
+
+
+def random_matrix(type: str, M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
+    """Rows of random ternary weights [M, K] of variance 1/K, some at a time.
+
+    One tile of random levels, rolled along both sides: no two of the next lcm(64, K / block) tiles
+    are alike, and a matrix takes no longer than its writing.
+    """
+    levels = rng.integers(-1, 2, (TILE, K), np.int8)
+    tile = encode(type, levels, (K * 2 / 3) ** -0.5)
+    meta = 4 if type == "IQ2_BN" else 0
+    blocks = tile[:, meta:].reshape(TILE, K // BLOCK[type], -1)
+    for i in range(-(-M // TILE)):
+        rolled = np.roll(blocks, (i, i), axis=(0, 1)).reshape(TILE, -1)
+        yield np.concatenate([tile[:, :meta], rolled], axis=1)[: M - i * TILE]
+
+
+def random_head(M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
+    """Rows of a random Q6_K matrix [M, K] with values of about 1, some at a time.
+
+    A block is 256 values: ql[128], qh[64], int8 scales[16], f16 d; any bits are valid.
+    """
+    if K % 256:
+        raise RequestError(f"Q6_K: K must be a multiple of 256, but got {K}")
+    shape = (TILE, K // 256)
+    blocks = np.empty((*shape, 210), np.uint8)
+    blocks[..., :192] = rng.integers(0, 256, (*shape, 192), np.uint8)
+    blocks[..., 192:208] = rng.integers(24, 41, (*shape, 16), np.uint8)
+    blocks[..., 208:] = np.array([1 / (32 * 18.5)], "<f2").view(np.uint8)  # 18.5: deviation of q
+    for i in range(-(-M // TILE)):
+        yield np.roll(blocks, (i, i), axis=(0, 1)).reshape(TILE, -1)[: M - i * TILE]

@@ -1,0 +1,110 @@
+"""What every participant of a comparison shares: options, cases, and how outputs are compared."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.bench.random_models import SHAPES, Shape
+from sterna.errors import RequestError
+
+__all__ = ["Case", "Missing", "Options", "Part", "distance", "end_to_end", "matrices", "require"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class Missing(Exception):
+    """A peer that is not there; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure. n: tokens of the prompt, tokens generated, or columns of a product."""
+
+    what: str  # "pp512", "tg64" or "gemm"
+    n: int
+    M: int | None = None
+    K: int | None = None
+
+    @property
+    def shape(self) -> str | None:
+        """"MxK" of a product, None for a whole model."""
+        return f"{self.M}x{self.K}" if self.M else None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a participant is told at its start (as JSON)."""
+
+    shape: str
+    variant: str  # which of its types or modes a peer runs
+    threads: int
+    pp: tuple[int, ...]
+    tg: tuple[int, ...]
+    n: tuple[int, ...]
+    scratch: str  # a folder for dummy files
+    head: str = "int8"  # sterna's own
+    isa: str | None = None  # sterna's own
+    llama_bench: str | None = None  # ik_llama.cpp's binary
+
+    @property
+    def model(self) -> Shape:
+        """The sizes of the model; RequestError for an unknown name."""
+        if self.shape not in SHAPES:
+            raise RequestError(
+                f"shape: must be one of {', '.join(SHAPES)}, but got {self.shape!r}"
+            )
+        return SHAPES[self.shape]
+
+
+class Part(Protocol):
+    """A participant's part that can run some cases."""
+
+    cases: list[Case]
+
+    def check(self, case: Case) -> tuple[bool, str]:
+        """Whether the output of exactly this case is right, and how that was found out."""
+
+    def time(self, case: Case) -> tuple[float, bool]:
+        """(seconds of one run, whether that very run's output was right)."""
+
+    def weight_bytes(self, case: Case) -> float | None:
+        """Bytes of weights that one pass reads."""
+
+
+def end_to_end(options: Options) -> list[Case]:
+    """Prompts and generations of a whole model."""
+    pp = [Case(f"pp{n}", n) for n in options.pp]
+    return pp + [Case(f"tg{n}", n) for n in options.tg]
+
+
+def matrices(options: Options) -> list[Case]:
+    """Products with a layer's matrices (qkv, o, gate and up, down) for each token count."""
+    s = options.model
+    dim = s.head_dim or s.hidden // s.heads
+    shapes = (
+        ((s.heads + 2 * s.kv_heads) * dim, s.hidden),
+        (s.hidden, s.heads * dim),
+        (2 * s.intermediate, s.hidden),
+        (s.hidden, s.intermediate),
+    )
+    return [Case("gemm", n, M, K) for M, K in shapes for n in options.n]
+
+
+def distance(a: F32, b: F32) -> float:
+    """|a - b| / |b| of two vectors; infinite where either is not finite."""
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return float("inf")
+    return float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-30))
+
+
+def require(module: str, package: str) -> Any:
+    """An optional module; Missing names the package to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as e:
+        raise Missing(f"{package} cannot be imported ({e}); pip install 'sterna[peers]'") from None

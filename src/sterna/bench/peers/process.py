@@ -1,0 +1,112 @@
+"""The other end of a participant's process: start it, ask it, notice that it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from sterna.bench.peers.case import Case, Options
+
+__all__ = ["Lost", "Process"]
+
+
+class Lost(Exception):
+    """A participant that failed, crashed or took too long; the message is the reason."""
+
+
+class Process:
+    """A participant in a process of its own: its threads and memory stay apart from the others'."""
+
+    def __init__(self, module: str, options: Options, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._errors = tempfile.TemporaryFile()
+        threads = str(options.threads)
+        pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "sterna.bench.peers.worker", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **pools},
+            text=True,
+            encoding="utf-8",
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            started = self._ask(asdict(options))
+        except Lost:
+            self.close()
+            raise
+        self.version: str | None = started["version"]
+        self.format: str = started["format"]
+        self.head: str | None = started["head"]
+        self.cases = [Case(**case) for case in started["cases"]]
+
+    def check(self, case: Case) -> tuple[bool, str, float | None]:
+        """(whether this case's output is right, how that was found out, bytes of weights)."""
+        answer = self._ask({"do": "check", "case": self.cases.index(case)})
+        return answer["ok"], answer["how"], answer["bytes"]
+
+    def time(self, case: Case) -> tuple[float, bool]:
+        """(seconds, whether this run's output was right)."""
+        answer = self._ask({"do": "time", "case": self.cases.index(case)})
+        return answer["seconds"], answer["ok"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether more can be asked."""
+        return self._child.poll() is None
+
+    def close(self) -> None:
+        """End the process and whatever it has in memory."""
+        self._child.kill()
+        self._child.wait()
+        for stream in (self._child.stdin, self._child.stdout, self._errors):
+            try:
+                if stream:
+                    stream.close()
+            except OSError:
+                pass  # the child went before it had read everything
+
+    def _read(self) -> None:
+        assert self._child.stdout
+        try:
+            for line in self._child.stdout:
+                self._lines.put(line)
+        except ValueError:
+            pass  # closed under us
+        self._lines.put(None)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._child.stdin
+        try:
+            self._child.stdin.write(json.dumps(request) + "\n")
+            self._child.stdin.flush()
+            line = self._lines.get(timeout=self._limit_s)
+        except OSError:
+            line = None
+        except queue.Empty:
+            self._child.kill()
+            raise Lost(f"no answer within {self._limit_s:g} s") from None
+        if line is None:
+            raise Lost(self._epitaph())
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Lost(answer["error"])
+        return answer
+
+    def _epitaph(self) -> str:
+        code = self._child.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        memory = " (out of memory?)" if code == -9 else ""
+        return f"process ended with {how}{memory}" + (f": {said[-1][:200]}" if said else "")

@@ -1,0 +1,104 @@
+"""Sterna itself as a participant: the same cases, checks and clock as everybody else's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats, ops
+from sterna.bench.peers.case import F32, Case, Options, Part
+from sterna.bench.peers.end_to_end import EndToEnd
+from sterna.bench.peers.products import Products
+from sterna.bench.random_models import random_model
+from sterna.engine import Engine
+from sterna.engine import Sequence as EngineSequence
+from sterna.formats import PackedWeight
+from sterna.runtime import resolve_isa
+
+__all__ = ["create"]
+
+
+class SternaModel(EndToEnd):
+    """The engine on a random model."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        model = random_model(options.shape, format=options.variant, head=options.head)
+        self.engine = Engine(model, threads=options.threads, isa=options.isa)
+        self.sequence = EngineSequence()
+        self.last = np.zeros(0, np.float32)
+
+    def reset(self) -> None:
+        """A new sequence."""
+        self.engine.release(self.sequence)
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        """Chunks of the engine's prefill."""
+        self.last = self.engine.prefill(self.sequence, tokens)
+
+    def logits(self) -> F32:
+        """What the last step returned."""
+        return self.last.copy()
+
+    def weight_bytes(self, case: Case) -> float:
+        """Layers and head."""
+        return float(self.engine.model.weight_bytes_per_token)
+
+
+class SternaProducts(Products):
+    """The kernels on packed weights, float32 activations in and out."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.isa = resolve_isa(options.isa)
+        self.weights: list[PackedWeight] = []
+
+    def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
+        """Into tiles."""
+        self.packed = ops.pack(weight, format=self.options.variant, threads=self.options.threads)
+        return self.packed.nbytes
+
+    def copy(self, count: int) -> None:
+        """Packed weights that share nothing but the scale."""
+        p = self.packed
+        self.weights = []
+        for _ in range(count):
+            codes = _native.alloc(p.codes.size).reshape(p.codes.shape)
+            np.copyto(codes, p.codes)
+            self.weights.append(PackedWeight(p.format, p.M, p.K, codes, p.scale))
+        native = formats.get(p.format).native
+        self.native = [native(weight) for weight in self.weights]
+
+    def input(self, x: npt.NDArray[np.int8]) -> None:
+        """Float32; quantisation gives the same numbers back."""
+        self.x = x.astype(np.float32)
+
+    def multiply(self, copy: int) -> object:
+        """One product, quantisation of x included."""
+        return _native.linear(self.native[copy], self.x, self.isa, self.options.threads)
+
+    def result(self, y: Any) -> F32:
+        """As it is."""
+        values: F32 = y
+        return values
+
+    def release(self) -> None:
+        """Drop the weights."""
+        self.weights, self.native = [], []
+
+
+def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
+    """variant: a weight format."""
+    parts: list[Part] = [SternaProducts(options)]
+    if options.pp or options.tg:
+        parts.insert(0, SternaModel(options))
+    try:
+        release = version("sterna")
+    except PackageNotFoundError:  # run from the source tree
+        release = "source"
+    return release, options.variant, options.head, parts
