@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sterna.cli.bench_barrier import barrier
+from sterna.cli.bench_peers import peers
 from sterna.cli.options import console, cores_option, head_option, status, threads_options
 from sterna.cli.report import (
     COUNTS,
@@ -52,6 +53,9 @@ GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 @click.group()
 def command() -> None:
     """Measure speed on this machine."""
+
+
+command.add_command(peers)
 
 
 @command.command()

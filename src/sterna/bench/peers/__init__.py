@@ -70,7 +70,7 @@ def run(
     table: Mapping[str, tuple[Entry, ...]] = PEERS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Rows of Sterna in each of `formats` and of the peers named; docs/benchmarks.md has the fields.
+    """Rows of Sterna in each of `formats` and of the peers; docs/benchmarks.md has the fields.
 
     options: `variant` and `scratch` are set here. limit_s: seconds that one answer of a participant
     may take. A peer that is missing, crashes, hangs or answers wrongly becomes a row that says so;
@@ -78,8 +78,10 @@ def run(
     """
     if unknown := [name for name in peers if name not in table]:
         raise RequestError(f"peers: must be of {', '.join(table)}, but got {unknown[0]!r}")
-    if repeat < 1 or options.threads < 1 or any(
-        n < 1 for n in (*options.pp, *options.tg, *options.n)
+    if (
+        repeat < 1
+        or options.threads < 1
+        or any(n < 1 for n in (*options.pp, *options.tg, *options.n))
     ):
         raise RequestError("bench peers: pp, tg, n, threads and repeat must be at least 1")
     _ = options.model  # an unknown shape is an error now, not a reason to skip everybody

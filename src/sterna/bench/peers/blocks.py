@@ -1,11 +1,11 @@
 """Ternary weights in the blocks of ggml's types, from their published layouts.
 
-    TQ2_0   256 levels, 66 bytes: qs[64], f16 d. Element 128h + 32l + m: bits 2l of qs[32h + m].
-    TQ1_0   256 levels, 54 bytes: qs[48], qh[4], f16 d. Element 32n + m: digit n of qs[m];
-            160 + 16n + m: digit n of qs[32 + m]; 240 + 4n + m: digit n of qh[m]. A byte is
-            ceil(v * 256 / 243), where digit n of v has the weight 3^(4 - n).
-    IQ2_BN  (ik_llama.cpp) a row is f32 scale, then 64 levels in 16 bytes: element 16l + m of a
-            block: bits 2l of byte m.
+TQ2_0   256 levels, 66 bytes: qs[64], f16 d. Element 128h + 32l + m: bits 2l of qs[32h + m].
+TQ1_0   256 levels, 54 bytes: qs[48], qh[4], f16 d. Element 32n + m: digit n of qs[m];
+        160 + 16n + m: digit n of qs[32 + m]; 240 + 4n + m: digit n of qh[m]. A byte is
+        ceil(v * 256 / 243), where digit n of v has the weight 3^(4 - n).
+IQ2_BN  (ik_llama.cpp) a row is f32 scale, then 64 levels in 16 bytes: element 16l + m of a
+        block: bits 2l of byte m.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def encode(type: str, levels: npt.NDArray[np.int8], scale: float) -> U8:
 
 def _fields(codes: U8, m: int) -> U8:
     """Four codes a byte: element m*l + i goes to bits 2l of byte i."""
-    f = codes.reshape(*codes.shape[:-1], 4, m)
-    packed: U8 = f[..., 0, :] | f[..., 1, :] << 2 | f[..., 2, :] << 4 | f[..., 3, :] << 6
+    shifts = np.array([0, 2, 4, 6], np.uint8).reshape(4, 1)
+    packed: U8 = np.bitwise_or.reduce(codes.reshape(*codes.shape[:-1], 4, m) << shifts, axis=-2)
     return packed
 
 

@@ -32,7 +32,7 @@ class Case:
 
     @property
     def shape(self) -> str | None:
-        """"MxK" of a product, None for a whole model."""
+        """ "MxK" of a product, None for a whole model."""
         return f"{self.M}x{self.K}" if self.M else None
 
 
@@ -55,9 +55,7 @@ class Options:
     def model(self) -> Shape:
         """The sizes of the model; RequestError for an unknown name."""
         if self.shape not in SHAPES:
-            raise RequestError(
-                f"shape: must be one of {', '.join(SHAPES)}, but got {self.shape!r}"
-            )
+            raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {self.shape!r}")
         return SHAPES[self.shape]
 
 

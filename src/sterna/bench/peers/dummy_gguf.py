@@ -39,7 +39,7 @@ def plan(s: Shape, type: str) -> Plan:
 
 
 def write(path: Path, s: Shape, type: str) -> int:
-    """Write the file; returns the bytes of its tensors, all of which a token reads.
+    """Write the file unless it is there; returns the bytes of its tensors (a token reads all).
 
     Raises RequestError where the type cannot hold the shape or the disk cannot hold the file, and
     Missing without the gguf package.
@@ -49,6 +49,8 @@ def write(path: Path, s: Shape, type: str) -> int:
         raise RequestError("shape: heads * head_dim must be the hidden size for `bitnet` in ggml")
     tensors = plan(s, type)
     sizes = [M * _row_bytes(t, K) for _, M, K, t in tensors]
+    if path.exists():  # another variant of the same peer wrote it
+        return sum(sizes)
     free = shutil.disk_usage(path.parent).free
     if free < 1.1 * sum(sizes):
         raise RequestError(
@@ -96,7 +98,7 @@ def _row_bytes(type: str, K: int) -> int:
         return 4 * K
     if type == "Q6_K":
         return K // 256 * 210
-    return encode(type, np.zeros((1, K), np.int8), 1.0).shape[1]
+    return int(encode(type, np.zeros((1, K), np.int8), 1.0).shape[1])
 
 
 def _data(type: str, M: int, K: int, rng: np.random.Generator) -> Iterator[np.ndarray[Any, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.bench.peers.case import F32, Case, Options, Part, require
+from sterna.bench.peers.case import F32, Case, Options, Part, distance, require
 from sterna.bench.peers.end_to_end import EndToEnd
 from sterna.bench.peers.products import Products
 
@@ -90,11 +90,23 @@ class LitesparkModel(EndToEnd):
             else:
                 self.last = self.runtime.forward_prefill(self.model, self.state, part)
 
+    def check(self, case: Case) -> tuple[bool, str]:
+        """Also says what becomes of more than 64 tokens at once."""
+        ok, how = super().check(case)
+        if case.n > CHUNK:
+            tokens = self._prompt(case.n)
+            self.reset()
+            self.last = self.runtime.forward_prefill(self.model, self.state, tokens)
+            error = distance(self.logits(), self._single(case.n))
+            how += f"; without chunks of {CHUNK}: by {error:.1e}"
+        return ok, how
+
     def logits(self) -> F32:
         """A copy: the package reuses its buffer."""
-        return self.last.copy()
+        last: F32 = self.last.copy()
+        return last
 
-    def weight_bytes(self, case: Case) -> float:
+    def weight_bytes(self, case: Case) -> float | None:
         """Packed layers and head; the AMX build's prompt reads four times the layers."""
         return self.bytes
 

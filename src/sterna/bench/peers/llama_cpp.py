@@ -55,9 +55,10 @@ class LlamaModel(EndToEnd):
     def logits(self) -> F32:
         """A copy of the last token's logits."""
         pointer = self.lib.llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
+        values: F32 = np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
+        return values
 
-    def weight_bytes(self, case: Case) -> float:
+    def weight_bytes(self, case: Case) -> float | None:
         """All tensors: the embedding is the head."""
         return self.bytes
 
@@ -144,9 +145,7 @@ class GgmlProducts(Products):
     def result(self, y: object) -> F32:
         """The copy's output tensor."""
         assert isinstance(y, int)
-        data = ctypes.cast(
-            self.base.ggml_get_data(self.outputs[y]), ctypes.POINTER(ctypes.c_float)
-        )
+        data = ctypes.cast(self.base.ggml_get_data(self.outputs[y]), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(data, (self._x.shape[0], self.M))
 
     def release(self) -> None:

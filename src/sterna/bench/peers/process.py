@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ class Process:
 
     def __init__(self, module: str, options: Options, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         threads = str(options.threads)
         pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         self._child = subprocess.Popen(
@@ -37,6 +39,7 @@ class Process:
             env={**os.environ, **pools},
             text=True,
             encoding="utf-8",
+            start_new_session=True,  # so that `close` reaches its children too
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -60,29 +63,27 @@ class Process:
         answer = self._ask({"do": "time", "case": self.cases.index(case)})
         return answer["seconds"], answer["ok"]
 
-    @property
-    def alive(self) -> bool:
-        """Whether more can be asked."""
-        return self._child.poll() is None
-
     def close(self) -> None:
         """End the process and whatever it has in memory."""
-        self._child.kill()
+        self._kill()
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout, self._errors):
-            try:
+            with contextlib.suppress(OSError):  # the child went before it had read everything
                 if stream:
                     stream.close()
-            except OSError:
-                pass  # the child went before it had read everything
+
+    def _kill(self) -> None:
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+        else:
+            self._child.kill()
 
     def _read(self) -> None:
         assert self._child.stdout
-        try:
+        with contextlib.suppress(ValueError):  # closed under us
             for line in self._child.stdout:
                 self._lines.put(line)
-        except ValueError:
-            pass  # closed under us
         self._lines.put(None)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class Process:
         except OSError:
             line = None
         except queue.Empty:
-            self._child.kill()
+            self._kill()
             raise Lost(f"no answer within {self._limit_s:g} s") from None
         if line is None:
             raise Lost(self._epitaph())

@@ -1,4 +1,4 @@
-"""Matrix products as a participant: y [n, M] = x [n, K] W^T, with exact integers to compare with."""
+"""Matrix products as a participant: y [n, M] = x [n, K] W^T, compared with exact integers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Products:
     """Base of participants that multiply: a subclass packs W and calls its kernel.
 
     x holds whole numbers in -127..127 with a 127 in each 256 (so that a symmetric int8 scale of a
-    token or of a block is 1), and W is ternary. Sums stay below 127 * 65536 < 2^24 and so are exact in float32 in any order:
-    one reference serves every type, `tolerance` says how far its output may round.
+    token or of a block is 1), and W is ternary. Sums stay below 127 * 65536 < 2^24, hence are exact
+    in float32 in any order: one reference serves every type, `tolerance` says how far its output
+    may round.
     """
 
     tolerance = 0.0  # relative to the exact result

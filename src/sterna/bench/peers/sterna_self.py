@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -43,9 +42,10 @@ class SternaModel(EndToEnd):
 
     def logits(self) -> F32:
         """What the last step returned."""
-        return self.last.copy()
+        last: F32 = self.last.copy()
+        return last
 
-    def weight_bytes(self, case: Case) -> float:
+    def weight_bytes(self, case: Case) -> float | None:
         """Layers and head."""
         return float(self.engine.model.weight_bytes_per_token)
 

@@ -1,0 +1,395 @@
+"""`sterna bench peers`: the protocol with made-up peers, the checks, the dummy files."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from sterna.bench.peers import Entry, Options, blocks, dummy_gguf, ik_llama, run
+from sterna.bench.peers.case import Case, Missing, distance, end_to_end, matrices, require
+from sterna.bench.peers.end_to_end import LIMIT, EndToEnd
+from sterna.bench.peers.products import Products
+from sterna.bench.peers.sterna_self import SternaProducts
+from sterna.bench.random_models import SHAPES
+from sterna.cli.bench import command
+from sterna.errors import RequestError
+
+FAKE = """
+import os, sys, time
+from sterna.bench.peers.case import Case, require
+
+class Fake:
+    def __init__(self, options):
+        self.how = options.variant
+        self.cases = [Case("pp8", 8), Case("gemm", 1, 512, 256)]
+        self.runs = 0
+
+    def check(self, case):
+        print("a library's chatter on stdout")
+        if self.how == "hang":
+            time.sleep(60)
+        if self.how == "raise":
+            raise ValueError("no kernel\\nfor this")
+        return self.how != "wrong", "compared with nothing"
+
+    def time(self, case):
+        self.runs += 1
+        if self.how == "crash" and case.what == "gemm":
+            print("ggml.c:1: GGML_ASSERT failed", file=sys.stderr, flush=True)
+            os._exit(134)
+        return 0.25 * self.runs, not (self.how == "late" and self.runs == 2)
+
+    def weight_bytes(self, case):
+        return 1e6
+
+def create(options):
+    if options.variant == "missing":
+        require("no_such_module", "no-such-package")
+    return "1.2", options.variant, None, [Fake(options)]
+"""
+
+
+def options(**given: Any) -> Options:
+    """Small ones."""
+    base: dict[str, Any] = {"shape": "tiny", "variant": "i2", "threads": 1, "scratch": ""}
+    return Options(**{**base, "pp": (8,), "tg": (3,), "n": (1, 3), **given})
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Entry, ...]]:
+    """A table of peers that misbehave in their own ways, in processes as real ones are."""
+    (tmp_path / "fake_peer.py").write_text(FAKE)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    monkeypatch.setenv("PYTHONPATH", path)
+    names = ("ok", "wrong", "late", "raise", "crash", "hang", "missing")
+    return {name: (Entry(name, "fake_peer", name),) for name in names}
+
+
+def test_rows(fake: dict[str, tuple[Entry, ...]]) -> None:
+    """One good peer and Sterna: all fields, medians, ratios."""
+    rows = run(["ok"], options(n=(1,)), table=fake, repeat=3)
+    assert len({tuple(row) for row in rows}) == 1, "all rows have the same fields"
+    own = {(r["what"], r["shape"], r["n"]): r for r in rows if r["peer"] == "sterna"}
+    assert all(row["checked"] and not row["skipped"] for row in own.values()), rows
+    assert len(own) == 1 + 1 + 4
+    assert own["tg3", None, 3]["gb_s"] > 0
+    assert own["pp8", None, 8]["ratio_to_sterna"] == 1
+    assert own["gemm", "512x256", 1]["gops"] > 0
+    assert own["gemm", "512x256", 1]["gb_s"] > 0
+    assert own["pp8", None, 8]["gb_s"] is None
+    prompt, product = (r for r in rows if r["peer"] == "ok")
+    assert (prompt["seconds_min"], prompt["seconds"], prompt["seconds_max"]) == (0.25, 0.5, 0.75)
+    assert prompt["tok_s"] == 16
+    assert prompt["repeat"] == 3
+    assert prompt["version"] == "1.2"
+    expected = own["pp8", None, 8]["seconds"] / 0.5
+    assert prompt["ratio_to_sterna"] == pytest.approx(expected, abs=1e-4)
+    assert product["shape"] == "512x256"
+    assert product["gops"] == pytest.approx(2e-9 * 512 * 256 / 1.25, abs=0.01)
+
+
+def test_misbehaviour(fake: dict[str, tuple[Entry, ...]]) -> None:
+    """Missing, wrong, crashing and hanging peers become rows with reasons; the rest goes on."""
+    begin = time.monotonic()
+    rows = run(list(fake), options(pp=(), tg=(), n=(1,)), table=fake, repeat=2, limit_s=5)
+    assert time.monotonic() - begin < 50, "a hanging peer is given up"
+    at = {(row["peer"], row["what"]): row for row in rows}
+    assert at["ok", "pp8"]["checked"]
+    assert at["ok", "gemm"]["ratio_to_sterna"] is not None
+    for name in ("wrong", "late"):
+        assert not at[name, "pp8"]["checked"]
+        assert at[name, "pp8"]["ratio_to_sterna"] is None
+        assert not at[name, "pp8"]["skipped"]
+    assert "another output" in at["late", "pp8"]["check"]
+    assert at["raise", "pp8"]["skipped"] == "ValueError: no kernel for this"
+    assert at["crash", "pp8"]["checked"], "what was measured before a crash stays"
+    assert "exit code 134: ggml.c:1: GGML_ASSERT" in at["crash", "gemm"]["skipped"]
+    assert at["crash", "gemm"]["seconds"] is None
+    assert at["hang", "pp8"]["skipped"] == "no answer within 5 s"
+    assert "signal 9" in at["hang", "gemm"]["skipped"] or os.name == "nt"
+    assert "pip install 'sterna[peers]'" in at["missing", None]["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("peers", "given", "says"),
+    [
+        (["nobody"], {}, "peers: must be of"),
+        ([], {"shape": "nano"}, "shape: must be one of"),
+        ([], {"pp": (0,)}, "at least 1"),
+        ([], {"threads": 0}, "at least 1"),
+    ],
+)
+def test_wrong_arguments(peers: list[str], given: dict[str, Any], says: str) -> None:
+    """An error at once, not a skipped row for everybody."""
+    with pytest.raises(RequestError, match=says):
+        run(peers, options(**given))
+
+
+class Toy(EndToEnd):
+    """Logits that depend on all tokens; more than `most` at once leave the buffers as they were."""
+
+    most = 100
+
+    def reset(self) -> None:
+        self.seen: list[int] = []
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        self.seen += tokens
+        if len(tokens) <= self.most:
+            self.out = np.random.default_rng(self.seen).standard_normal(16).astype(np.float32)
+
+    def logits(self) -> Any:
+        return self.out.copy()
+
+    def weight_bytes(self, case: Case) -> float | None:
+        return None
+
+
+def test_a_model_that_computes_nothing_is_noticed() -> None:
+    """As a kernel that returns at once for more tokens than it was made for."""
+    case = Case("pp8", 8)
+    good, bad = Toy(options()), Toy(options())
+    bad.most = 4
+    assert good.check(case)[0]
+    assert good.time(case)[1]
+    assert not bad.check(case)[0]
+    assert not bad.time(case)[1]
+
+
+def test_a_model_that_ignores_its_prompt_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constant and non-finite logits do not pass either."""
+    for value in (np.ones(16), np.arange(16.0), np.full(16, np.nan)):
+        toy = Toy(options())
+        monkeypatch.setattr(toy, "logits", lambda value=value: value.astype(np.float32))
+        assert not toy.check(Case("pp8", 8))[0]
+
+
+def test_distance() -> None:
+    """Relative, and infinite for what is not finite."""
+    a = np.array([3.0, 4.0], np.float32)
+    assert distance(a, a) == 0
+    assert distance(0 * a, a) == 1 > LIMIT
+    assert distance(a * np.float32("nan"), a) == np.inf
+
+
+class Kernel(Products):
+    """The exact product, with one output off by a relative `error`."""
+
+    error = 0.0
+
+    def pack(self, weight: Any, n: int) -> int:
+        self.w = weight.T.astype(np.float32)
+        return 1 << 28
+
+    def copy(self, count: int) -> None:
+        assert count == 2
+
+    def input(self, x: Any) -> None:
+        self.x = x.astype(np.float32)
+
+    def multiply(self, copy: int) -> object:
+        y = self.x @ self.w
+        y[-1, np.abs(y[-1]).argmax()] *= 1 + self.error
+        return y
+
+    def result(self, y: Any) -> Any:
+        return y
+
+    def release(self) -> None:
+        pass
+
+
+def test_products_are_compared_with_integers() -> None:
+    """One wrong output of all is enough; rounding within the tolerance is not wrong."""
+    kernel = Kernel(options())
+    case = kernel.cases[1]
+    assert kernel.check(case)[0]
+    assert kernel.time(case)[1]
+    kernel.error = 0.01
+    ok, how = kernel.check(case)
+    assert not ok
+    assert how.startswith("1 of ")
+    kernel.tolerance = 0.02
+    assert kernel.check(case)[0]
+    kernel.error = float("nan")
+    assert not kernel.check(case)[0]
+
+
+@pytest.mark.parametrize("variant", ["i2", "i8", "bf16"])
+def test_sternas_own_products_are_exact(variant: str) -> None:
+    """Whole numbers and ternary weights leave nothing to round."""
+    part = SternaProducts(options(variant=variant))
+    for case in part.cases[:2]:
+        ok, how = part.check(case)
+        assert ok, how
+
+
+def test_cases() -> None:
+    """The matrices of the published shape."""
+    given = options(shape="bitnet-2b", n=(1,), pp=(128,), tg=(64,))
+    assert [case.shape for case in matrices(given)] == [
+        "3840x2560", "2560x2560", "13824x2560", "2560x6912",
+    ]  # fmt: skip
+    assert [case.what for case in end_to_end(given)] == ["pp128", "tg64"]
+
+
+def trits(b: np.ndarray[Any, Any], n: int) -> np.ndarray[Any, Any]:
+    """Digit n of bytes, as ggml takes it out."""
+    return ((b.astype(np.uint32) * 3**n & 255) * 3 >> 8).astype(np.int8) - 1
+
+
+def decode(type: str, data: np.ndarray[Any, Any], K: int) -> tuple[Any, Any]:
+    """(levels [M, K], scale): straight from the layouts, element by element."""
+    if type == "IQ2_BN":
+        scale = data[:, :4].copy().view("<f4")
+        q = data[:, 4:].reshape(len(data), K // 64, 16)
+        fields = [(q >> 2 * f & 3).astype(np.int8) - 1 for f in range(4)]
+        return np.concatenate(fields, axis=-1).reshape(len(data), K), scale[0, 0]
+    b = data.reshape(len(data), K // 256, -1)
+    scale = np.ascontiguousarray(b[..., -2:]).view("<f2")
+    if type == "TQ2_0":
+        parts = [(b[..., 32 * h : 32 * h + 32] >> 2 * f & 3).astype(np.int8) - 1
+                 for h in range(2) for f in range(4)]  # fmt: skip
+    else:
+        parts = [trits(b[..., :32], n) for n in range(5)]
+        parts += [trits(b[..., 32:48], n) for n in range(5)]
+        parts += [trits(b[..., 48:52], n) for n in range(4)]
+    return np.concatenate(parts, axis=-1).reshape(len(data), K), scale.flat[0]
+
+
+@pytest.mark.parametrize(
+    ("type", "row_bytes"), [("TQ1_0", 108), ("TQ2_0", 132), ("IQ2_BN", 4 + 128)]
+)
+def test_blocks(type: str, row_bytes: int) -> None:
+    """Encoded levels decode to themselves."""
+    levels = np.random.default_rng(0).integers(-1, 2, (7, 512), np.int8)
+    data = blocks.encode(type, levels, 0.5)
+    assert data.shape == (7, row_bytes)
+    back, scale = decode(type, data, 512)
+    np.testing.assert_array_equal(back, levels)
+    assert scale == 0.5
+    with pytest.raises(RequestError, match="multiple of"):
+        blocks.encode(type, levels[:, :100], 0.5)
+
+
+@pytest.mark.parametrize("type", ["TQ1_0", "TQ2_0", "IQ2_BN"])
+def test_random_rows(type: str) -> None:
+    """As many rows as asked for, of valid codes, tiles unlike one another."""
+    rows = np.concatenate(list(blocks.random_matrix(type, 150, 512, np.random.default_rng(1))))
+    levels, _ = decode(type, rows, 512)
+    assert levels.shape == (150, 512)
+    assert set(np.unique(levels)) == {-1, 0, 1}
+    assert (levels[:64] != levels[64:128]).any()
+    head = np.concatenate(list(blocks.random_head(100, 512, np.random.default_rng(1))))
+    assert head.shape == (100, 420)
+
+
+@pytest.mark.parametrize("type", ["TQ1_0", "TQ2_0"])
+def test_dummy_file(tmp_path: Path, type: str) -> None:
+    """The gguf package reads what was written: names, shapes, types, values."""
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    path = tmp_path / "dummy.gguf"
+    nbytes = dummy_gguf.write(path, SHAPES["tiny"], type)
+    reader = gguf.GGUFReader(path)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    assert len(tensors) == 2 + 11 * 4
+    assert sum(tensor.n_bytes for tensor in tensors.values()) == nbytes
+    down = tensors["blk.3.ffn_down.weight"]
+    assert list(down.shape) == [768, 256]
+    assert down.tensor_type.name == type
+    values = gguf.quants.dequantize(down.data, down.tensor_type)
+    np.testing.assert_allclose(np.unique(np.abs(values)), [0, (768 * 2 / 3) ** -0.5], rtol=1e-3)
+    head = tensors["token_embd.weight"]
+    assert head.tensor_type.name == "Q6_K"
+    spread = gguf.quants.dequantize(head.data, head.tensor_type).std()
+    assert 0.8 < spread < 1.2
+    assert reader.fields["bitnet.attention.head_count_kv"].contents() == 2
+    assert dummy_gguf.write(path, SHAPES["tiny"], type) == nbytes
+
+
+def test_dummy_file_of_ik_llama(tmp_path: Path) -> None:
+    """A type that the gguf package does not know is written all the same."""
+    pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    path = tmp_path / "dummy.gguf"
+    nbytes = dummy_gguf.write(path, SHAPES["tiny"], "IQ2_BN")
+    assert nbytes <= path.stat().st_size < nbytes + 16384
+
+
+def test_no_room_for_a_dummy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before anything is written."""
+    monkeypatch.setattr(dummy_gguf, "require", lambda *_: None)
+    monkeypatch.setattr(dummy_gguf.shutil, "disk_usage", lambda _: type("U", (), {"free": 1000})())
+    with pytest.raises(RequestError, match="TMPDIR"):
+        dummy_gguf.write(tmp_path / "dummy.gguf", SHAPES["tiny"], "TQ2_0")
+    with pytest.raises(RequestError, match="multiple of 256"):
+        dummy_gguf.write(tmp_path / "dummy.gguf", SHAPES["mobilellm-1.5b"], "TQ2_0")
+
+
+BENCH = """#!{python}
+import json, sys
+n = max(int(sys.argv[sys.argv.index(flag) + 1]) for flag in ("-p", "-n"))
+print("load_tensors: ...")
+print(json.dumps([{{"build_commit": "abc1234", "avg_ns": n * 1000000, "args": sys.argv[1:]}}]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="makes a script of its own into a program")
+def test_llama_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run and read; without a library beside it nothing of it counts."""
+    program = tmp_path / "llama-bench"
+    program.write_text(BENCH.format(python=sys.executable))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(dummy_gguf, "write", lambda *_: 1000)
+    given = options(variant="IQ2_BN -rtr 1", scratch=str(tmp_path), llama_bench=str(program))
+    version, _, _, (part,) = ik_llama.create(given)
+    assert version == "abc1234"
+    assert part.time(Case("pp8", 8)) == (0.008, True)
+    assert part.time(Case("tg3", 3)) == (0.003, True)
+    ok, how = part.check(Case("pp8", 8))
+    assert not ok
+    assert "no libllama" in how
+
+
+def test_llama_bench_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By option or variable, and be there."""
+    monkeypatch.delenv(ik_llama.VARIABLE, raising=False)
+    with pytest.raises(Missing, match="--ik-llama-bench"):
+        ik_llama.create(options())
+    with pytest.raises(Missing, match="no program"):
+        ik_llama.create(options(llama_bench=str(tmp_path / "nothing")))
+
+
+def test_require() -> None:
+    """The reason says what to install."""
+    assert require("json", "json") is json
+    with pytest.raises(Missing, match=r"some-package cannot be imported .*sterna\[peers\]"):
+        require("no_such_module", "some-package")
+
+
+def test_command(fake: dict[str, tuple[Entry, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says what was skipped and what does not count; --json has it all."""
+    monkeypatch.setattr("sterna.bench.peers.PEERS", fake)
+    monkeypatch.setitem(run.__kwdefaults__, "table", fake)
+    args = ["peers", "--shape", "tiny", "--pp", "0", "--tg", "", "--n", "1", "--threads", "1"]
+    args += ["--repeat", "1", "--peers"]
+    result = CliRunner().invoke(command, [*args, "ok, wrong,missing"])
+    assert result.exit_code == 0, result.output
+    assert "512x256" in result.output
+    assert "not counted: wrong wrong pp8: compared with nothing" in result.output
+    assert "skipped: missing missing: no-such-package" in result.output
+    rows = json.loads(CliRunner().invoke(command, [*args, "missing", "--json"]).stdout)
+    assert rows[0]["skipped"]
+    assert rows[1]["peer"] == "sterna"
+    assert rows[1]["checked"]
+    result = CliRunner().invoke(command, [*args, "ok", "--n", "x"])
+    assert "whole numbers" in result.output
