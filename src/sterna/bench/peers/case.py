@@ -12,7 +12,17 @@ import numpy.typing as npt
 from sterna.bench.random_models import SHAPES, Shape
 from sterna.errors import RequestError
 
-__all__ = ["Case", "Missing", "Options", "Part", "distance", "end_to_end", "matrices", "require"]
+__all__ = [
+    "Case",
+    "Missing",
+    "Options",
+    "Part",
+    "distance",
+    "end_to_end",
+    "last_words",
+    "matrices",
+    "require",
+]
 
 F32 = npt.NDArray[np.float32]
 
@@ -106,3 +116,10 @@ def require(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as e:
         raise Missing(f"{package} cannot be imported ({e}); pip install 'sterna[peers]'") from None
+
+
+def last_words(stderr: str) -> str:
+    """The line that says why a program ended: the last one of an error, else the last."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "assert" in line.lower() or "error" in line.lower()]
+    return (errors or lines or ["it said nothing"])[-1][:200]

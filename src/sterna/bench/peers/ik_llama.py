@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sterna.bench.peers import dummy_gguf
-from sterna.bench.peers.case import F32, Case, Missing, Options, Part
+from sterna.bench.peers.case import F32, Case, Missing, Options, Part, last_words
 from sterna.bench.peers.end_to_end import EndToEnd
 
 __all__ = ["create"]
@@ -121,8 +121,8 @@ class IkModel(EndToEnd):
         try:
             row: dict[str, Any] = json.loads(done.stdout[done.stdout.index("[") :])[0]
         except (ValueError, IndexError):
-            said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
-            raise RuntimeError(f"llama-bench ended with {done.returncode}: {said[0]}") from None
+            said = last_words(done.stderr)
+            raise RuntimeError(f"llama-bench ended with {done.returncode}: {said}") from None
         return row
 
     def _load(self) -> Library | str:

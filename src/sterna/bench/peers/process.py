@@ -14,7 +14,7 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from sterna.bench.peers.case import Case, Options
+from sterna.bench.peers.case import Case, Options, last_words
 
 __all__ = ["Lost", "Process"]
 
@@ -107,7 +107,7 @@ class Process:
     def _epitaph(self) -> str:
         code = self._child.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = last_words(self._errors.read().decode(errors="replace"))
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         memory = " (out of memory?)" if code == -9 else ""
-        return f"process ended with {how}{memory}" + (f": {said[-1][:200]}" if said else "")
+        return f"process ended with {how}{memory}: {said}"

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sterna.bench.peers.case import F32, Case, Options, matrices
 
-__all__ = ["Products"]
+__all__ = ["MIN_SECONDS", "Products"]
 
 #: A model's weights come from memory, so a product rotates over copies of W that together exceed
 #: the caches (the largest L3 of common servers is below this).
