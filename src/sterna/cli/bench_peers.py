@@ -88,7 +88,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
         text = heading in ("peer", "type", "test", "shape")
         table.add_column(heading, justify="left" if text else "right", no_wrap=True)
     for row in rows:
-        if row["seconds"]:
+        if row["time_us"]:
             table.add_row(*(_cell(key, row) for key in COLUMNS))
     console().print(table)
     for row in rows:
@@ -103,7 +103,7 @@ def _cell(key: str, row: dict[str, Any]) -> str:
     if key in ("tok_s", "gops", "gb_s") and not row["checked"]:
         return "not counted" if key == "tok_s" else ""
     if key == "spread":
-        low, high = row["seconds_min"] / row["seconds"], row["seconds_max"] / row["seconds"]
+        low, high = row["time_us_min"] / row["time_us"], row["time_us_max"] / row["time_us"]
         return f"{low - 1:+.0%} {high - 1:+.0%}"
     value = row[key]
     if value is None or isinstance(value, (str, int)):

@@ -149,10 +149,10 @@ def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
     """Rows of one case, with the ratio to the first of Sterna's formats that counts."""
     rows = [_row(r.entry, threads, r) for r in results]
     own = [row for row in rows if row["peer"] == "sterna" and row["checked"]]
-    if own and own[0]["seconds"]:
+    if own and own[0]["time_us"]:
         for row in rows:
-            if row["seconds"] and row["checked"]:
-                row["ratio_to_sterna"] = round(own[0]["seconds"] / row["seconds"], 4)
+            if row["time_us"] and row["checked"]:
+                row["ratio_to_sterna"] = round(own[0]["time_us"] / row["time_us"], 4)
     return rows
 
 
@@ -160,7 +160,7 @@ def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | No
     """One row; figures of an unchecked run are there, but it says that they do not count."""
     row: Row = dict.fromkeys(
         ("peer", "version", "what", "format", "head", "shape", "n", "threads", "tok_s", "gops",
-         "gb_s", "ratio_to_sterna", "seconds", "seconds_min", "seconds_max", "repeat", "checked",
+         "gb_s", "ratio_to_sterna", "time_us", "time_us_min", "time_us_max", "repeat", "checked",
          "check", "skipped")
     )  # fmt: skip
     row |= {"peer": entry.peer, "format": entry.variant, "threads": threads, "checked": False}
@@ -173,7 +173,9 @@ def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | No
     if r.skipped is not None:
         return {**row, "skipped": r.skipped}
     seconds = statistics.median(r.seconds)
-    row |= {"seconds": seconds, "seconds_min": min(r.seconds), "seconds_max": max(r.seconds)}
+    least, most = min(r.seconds), max(r.seconds)
+    times = {"time_us": seconds, "time_us_min": least, "time_us_max": most}
+    row |= {name: round(value * 1e6, 3) for name, value in times.items()}
     row |= {"repeat": len(r.seconds), "checked": r.checked}
     passes = case.n if case.what.startswith("tg") else 1  # over the weights
     if case.M and case.K:
