@@ -226,7 +226,7 @@ def test_products_are_compared_with_integers() -> None:
     assert not kernel.check(case)[0]
 
 
-@pytest.mark.parametrize("variant", ["i2", "i8", "bf16"])
+@pytest.mark.parametrize("variant", ["i2", "t5", "i8", "bf16"])
 def test_sternas_own_products_are_exact(variant: str) -> None:
     """Whole numbers and ternary weights leave nothing to round."""
     part = SternaProducts(options(variant=variant))

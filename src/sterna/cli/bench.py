@@ -55,9 +55,6 @@ def command() -> None:
     """Measure speed on this machine."""
 
 
-command.add_command(peers)
-
-
 @command.command()
 @click.option(
     "--model",
@@ -189,3 +186,4 @@ def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
 
 
 command.add_command(barrier)
+command.add_command(peers)

@@ -45,7 +45,7 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int
     help="Whom to run; those that are missing are named in the report.",
 )
 @click.option("--shape", default="bitnet-2b", show_default=True, help="Sizes of the dummy model.")
-@click.option("--format", "formats", default="i2", show_default=True, callback=_names,
+@click.option("--format", "formats", default="t5,i2", show_default=True, callback=_names,
               help="Sterna's weight formats; ratios are to the first.")  # fmt: skip
 @click.option("--head", default="int8", show_default=True, help="Sterna's output head.")
 @click.option("--pp", default="128,512", show_default=True, callback=_counts, help="Prompts.")

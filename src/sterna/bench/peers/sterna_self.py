@@ -17,7 +17,7 @@ from sterna.bench.random_models import random_model
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.formats import PackedWeight
-from sterna.runtime import resolve_isa
+from sterna.runtime import resolve_isa, resolve_threads
 
 __all__ = ["create"]
 
@@ -55,12 +55,12 @@ class SternaProducts(Products):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.isa = resolve_isa(options.isa)
+        self.isa, self.threads = resolve_isa(options.isa), resolve_threads(options.threads)
         self.weights: list[PackedWeight] = []
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
         """Into tiles."""
-        self.packed = ops.pack(weight, format=self.options.variant, threads=self.options.threads)
+        self.packed = ops.pack(weight, format=self.options.variant, threads=self.threads)
         return self.packed.nbytes
 
     def copy(self, count: int) -> None:
@@ -81,13 +81,10 @@ class SternaProducts(Products):
     def time(self, case: Case) -> tuple[float, bool]:
         """The kernels alone, on quantised activations, as oneDNN is timed; then one checked run."""
         self._prepare(case)
-        native_time = getattr(_native, "time_linear", None)
-        if native_time is None:
-            return super().time(case)
 
         def passes(rounds: int) -> float:
-            threads = self.options.threads
-            return float(np.mean(native_time(self.native, case.n, self.isa, threads, rounds)))
+            seconds = _native.time_linear(self.native, case.n, self.isa, self.threads, rounds)
+            return float(np.mean(seconds))
 
         one_pass = passes(1) * len(self.native)
         seconds = passes(max(1, round(MIN_SECONDS / one_pass)))
@@ -95,7 +92,7 @@ class SternaProducts(Products):
 
     def multiply(self, copy: int) -> object:
         """One product, quantisation of x included."""
-        return _native.linear(self.native[copy], self.x, self.isa, self.options.threads)
+        return _native.linear(self.native[copy], self.x, self.isa, self.threads)
 
     def result(self, y: Any) -> F32:
         """As it is."""
