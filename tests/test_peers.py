@@ -166,6 +166,22 @@ def test_a_model_that_computes_nothing_is_noticed() -> None:
     assert not bad.time(case)[1]
 
 
+def test_pieces_reach_every_length() -> None:
+    """One at a time, then some at a time, and the last of each length alone."""
+    toy = Toy(options(pp=(128, 70), tg=(64,)))
+    toy.most = 128
+    sizes: list[int] = []
+    feed = toy.feed
+    toy.feed = lambda tokens: (sizes.append(len(tokens)), feed(tokens))[1]  # type: ignore[method-assign]
+    for n in (64, 70, 128):
+        toy.reset()
+        feed(toy._prompt(n))
+        whole = toy.logits()
+        assert distance(toy._stepwise(n), whole) == 0
+    assert sizes == [1] * 64 + [5, 1] + [8] * 7 + [1, 1]
+    assert sum(sizes) == 128
+
+
 def test_a_model_that_ignores_its_prompt_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constant and non-finite logits do not pass either."""
     for value in (np.ones(16), np.arange(16.0), np.full(16, np.nan)):
@@ -214,7 +230,7 @@ def test_products_are_compared_with_integers() -> None:
     kernel = Kernel(options())
     case = kernel.cases[1]
     assert kernel.check(case)[0]
-    assert kernel.copies == 2
+    assert kernel.copies == 3
     assert kernel.time(case)[1]
     kernel.error = 0.01
     ok, how = kernel.check(case)

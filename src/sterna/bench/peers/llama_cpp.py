@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -33,6 +34,8 @@ class LlamaModel(EndToEnd):
         )
         if not self.model:
             raise RuntimeError("llama.cpp did not load the dummy model")
+        with contextlib.suppress(OSError):  # mapped from here on; Windows keeps it until the end
+            path.unlink()
         params = lib.llama_context_default_params()
         params.n_ctx = -(-max(case.n for case in self.cases) // 256) * 256
         params.n_threads = params.n_threads_batch = options.threads

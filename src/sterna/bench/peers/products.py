@@ -13,10 +13,10 @@ __all__ = ["MIN_SECONDS", "Products"]
 
 #: A model's weights come from memory, so a product with few tokens rotates over copies of W that
 #: together exceed the caches (the largest L3 of common servers is below this). With many tokens the
-#: weights are a small part of the traffic, and rotating past L2 is enough.
+#: weights are a small part of the traffic: a few copies, so that none is in L2.
 FEW_TOKENS = 16
-ROTATION_BYTES = {True: 512 << 20, False: 64 << 20}
-MAX_COPIES = 256
+ROTATION_BYTES = 512 << 20
+MIN_COPIES, MAX_COPIES = 3, 256
 MIN_SECONDS = 0.3  # of calls under one measurement
 
 
@@ -105,8 +105,8 @@ class Products:
         self._x[:, ::256] = 127
         self._y = self._x.astype(np.float32) @ self._weight.T.astype(np.float32)
         self._bytes = self.pack(self._weight, case.n)
-        rotation = ROTATION_BYTES[case.n <= FEW_TOKENS]
-        self._copies = min(MAX_COPIES, max(2, -(-rotation // self._bytes)))
+        enough = -(-ROTATION_BYTES // self._bytes) if case.n <= FEW_TOKENS else MIN_COPIES
+        self._copies = min(MAX_COPIES, max(MIN_COPIES, enough))
         self.copy(self._copies)
         self.input(self._x)
         self._rotate(self._copies)  # a library may do something once for each weight
