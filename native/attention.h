@@ -21,24 +21,51 @@ inline F16x load_kv(const uint8_t* base, int64_t element) {
     }
 }
 
+// Vectors of 16 keys, or of 16 of head_dim, that R rows take at a time: all accumulators in registers.
+constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
+static_assert(kPage / 16 % kAttentionVectors == 0, "a block of keys lies in one page");
+
+// scores[r][j] for V blocks of 16 keys, of which `block` is the first of a page.
+template <bool kF16, int R, int V>
+inline void key_block(const sterna::AttentionArgs& a, int row0, const uint8_t* page, int64_t block,
+                      float (*scores)[kChunk], int j) {
+    F16x acc[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
+    for (int64_t d = 0; d < a.head_dim; ++d) {
+        F16x k[V];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) k[v] = load_kv<kF16>(page, ((block + v) * a.head_dim + d) * 16);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const F16x q = l_set1(a.q[row0 + r][d]);
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) acc[r][v] = l_fma(q, k[v], acc[r][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v)
+            l_store(scores[r] + j + 16 * v, l_mul(acc[r][v], l_set1(a.scale)));
+}
+
 // scores[r][j] of keys [0, keys) of a chunk, 16 at a time; the rest of a block of 16 is masked later.
 template <bool kF16, int R>
 inline void chunk_scores(const sterna::AttentionArgs& a, int row0, int64_t first, int keys,
                          float (*scores)[kChunk]) {
-    for (int j = 0; j < keys; j += 16) {
+    constexpr int V = kAttentionVectors;
+    for (int j = 0; j < keys; j += 16 * V) {
         const int64_t position = first + j;
         const uint8_t* page = a.k_base + a.pages[position / kPage] * a.page_stride;
-        const int64_t block = (position % kPage / 16) * a.head_dim * 16;
-        F16x acc[R];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) acc[r] = l_set1(0.0f);
-        for (int64_t d = 0; d < a.head_dim; ++d) {
-            const F16x k = load_kv<kF16>(page, block + d * 16);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) acc[r] = l_fma(l_set1(a.q[row0 + r][d]), k, acc[r]);
+        const int64_t block = position % kPage / 16;
+        if (keys - j > 16 * (V - 1)) {
+            key_block<kF16, R, V>(a, row0, page, block, scores, j);
+        } else {
+            key_block<kF16, R, 1>(a, row0, page, block, scores, j);
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) l_store(scores[r] + j, l_mul(acc[r], l_set1(a.scale)));
     }
 }
 
@@ -65,24 +92,46 @@ inline void chunk_softmax(float* scores, int keys, float* max_out, float* sum_ou
     *sum_out = l_sum(sum);
 }
 
-// out[r][d] += sum_j p[r][j] * v[j][d] for keys [j0, j1) of a chunk.
+// out[r][d .. d + 16 V) += sum_j p[r][j] * v[j][d ..] for keys [j0, j1) of a chunk.
+template <bool kF16, int R, int V>
+inline void value_block(const sterna::AttentionArgs& a, int64_t first, int j0, int j1,
+                        const float (*p)[kChunk], float* out, int64_t d) {
+    F16x acc[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + d + 16 * v);
+    for (int j = j0; j < j1;) {
+        const int64_t position = first + j;
+        const uint8_t* page = a.v_base + a.pages[position / kPage] * a.page_stride;
+        const int in_page = static_cast<int>(position % kPage);
+        const int end = j1 - j < kPage - in_page ? j1 : j + kPage - in_page;
+        for (int64_t element = in_page * a.head_dim + d; j < end; ++j, element += a.head_dim) {
+            F16x x[V];
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) x[v] = load_kv<kF16>(page, element + 16 * v);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const F16x weight = l_set1(p[r][j]);
+#pragma GCC unroll 2
+                for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + d + 16 * v, acc[r][v]);
+}
+
 template <bool kF16, int R>
 inline void chunk_values(const sterna::AttentionArgs& a, int64_t first, int j0, int j1,
                          const float (*p)[kChunk], float* out) {
-    for (int64_t d = 0; d < a.head_dim; d += 16) {
-        F16x acc[R];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) acc[r] = l_load(out + r * a.head_dim + d);
-        for (int j = j0; j < j1; ++j) {
-            const int64_t position = first + j;
-            const uint8_t* page = a.v_base + a.pages[position / kPage] * a.page_stride;
-            const F16x v = load_kv<kF16>(page, position % kPage * a.head_dim + d);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) acc[r] = l_fma(l_set1(p[r][j]), v, acc[r]);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) l_store(out + r * a.head_dim + d, acc[r]);
-    }
+    constexpr int V = kAttentionVectors;
+    int64_t d = 0;
+    for (; d + 16 * V <= a.head_dim; d += 16 * V)
+        value_block<kF16, R, V>(a, first, j0, j1, p, out, d);
+    for (; d < a.head_dim; d += 16) value_block<kF16, R, 1>(a, first, j0, j1, p, out, d);
 }
 
 // (m, l, o) := merge of (m, l, o) and one more chunk's (cm, cl, co).

@@ -153,8 +153,8 @@ struct TileScratch {
 
 // Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
 template <class F, int G0, int G>
-inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0, int64_t kc,
-                     int64_t n0, int64_t n1, const TileScratch<F>& s) {
+inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
+                     int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
     const int64_t bytes = kc / F::kStepK * F::kStepBytes, steps = (n1 - n0 + 15) / 16 * (kc / 64);
     const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
     Pending<F> pending{a, s.block};
@@ -165,8 +165,8 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
         decode_panel<F, G0, G>(codes, kc, s.panel);
         int32_t* sums = s.sums + (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
-            tile_block_k<F, G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, s.block, pending,
-                               ahead, lines_ahead);
+            tile_block_k<F, G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, s.block,
+                               pending, ahead, lines_ahead);
             pending.sums = sums;
             pending.n = n;
             pending.row = (tile * F::kGroups + G0) * sterna::kGroupRows;
@@ -180,7 +180,8 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
     drain<F, G>(s.block, pending);  // before the next block of k reads the sums
     if constexpr (G0 + G < F::kGroups) {
         constexpr int rest = F::kGroups - G0 - G;
-        groups_k<F, G0 + G, rest < kBlockGroups ? rest : kBlockGroups>(a, first, last, k0, kc, n0, n1, s);
+        groups_k < F, G0 + G,
+            rest<kBlockGroups ? rest : kBlockGroups>(a, first, last, k0, kc, n0, n1, s);
     }
 }
 
