@@ -119,16 +119,16 @@ def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
         ax.plot([height, high], [height, height], color=colour, linewidth=1.8, zorder=3)
         ax.plot([height], [height], "o", color=colour, markersize=7, zorder=4)
     _label_roofs(ax, roofs, colours, high)
-    for row in memory:
+    for i, row in enumerate(memory):
         beta = row["beta_bytes_per_cycle"]
-        ax.axvline(beta, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
         roof = min(beta, max(heights))
+        ax.axvline(beta, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
         ax.plot([beta], [roof], "o", color="white", markeredgecolor=MEMORY, markersize=6, zorder=5)
+        # All to the right of the last line: the lines themselves are often close together.
         ax.annotate(
-            f"{_threads(row)}: β = {beta:.2f}",
-            (beta, 0.98), xycoords=("data", "axes fraction"), xytext=(-3, 0),
-            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8.5,
-            color=MEMORY,
+            f"β = {beta:.2f}, {_threads(row)}", (max(betas), 0.97),
+            xycoords=("data", "axes fraction"), xytext=(6, -14 * i), textcoords="offset points",
+            va="top", fontsize=9, color=MEMORY,
         )  # fmt: skip
     ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high / 1.3))
     for axis in (ax.xaxis, ax.yaxis):
