@@ -82,6 +82,33 @@ struct RowArgs {
     float* out;
 };
 
+constexpr int kRescoreJobs = 4;  // groups that one rescoring call computes
+
+// y[j][r] = sum_k W[16 * groups[j] + r][k] x[k], with the arithmetic of the format's `linear`.
+struct RescoreArgs {
+    const uint8_t* codes;
+    int64_t tile_bytes;
+    int64_t K;  // padded to the format's step
+    const float* x;
+    const int32_t* groups;  // [jobs]
+    int jobs;  // 1..kRescoreJobs
+    float* y;  // [jobs][16]
+};
+
+// Rounds 16-row groups of a float matrix W to rows s q in the layout "b8", with what a bound on the
+// error of s q x needs (docs/exact-head.md). Every value is the same in every unit.
+struct CoarseArgs {
+    const uint8_t* codes;  // of W
+    int64_t tile_bytes, K;  // K padded to the format's step
+    uint8_t* out;  // b8 tiles; bytes beyond K are left as they are
+    int64_t out_tile_bytes;
+    float* scale;  // s, [groups * 16] like the rest; 0 where the row counts as 0
+    float* error;  // >= ||W_i - s q_i||_2
+    float* norm;  // >= ||s q_i||_2
+    float* peak;  // >= max_k |W_ik - s q_ik|
+    int64_t group_begin, group_end;
+};
+
 enum class Glu : int { kNone, kRelu2, kSilu };
 
 // One token's row: optional gate * up, optional RMSNorm, optional int8 quantisation.
@@ -148,6 +175,9 @@ struct FormatKernels {
     void (*row)(const RowArgs&);
     // Whether every byte holds codes of the codebook z2; null: all bytes do.
     bool (*valid)(const uint8_t* codes, int64_t bytes, int z2);
+    // Float formats only, else null.
+    void (*rescore)(const RescoreArgs&);
+    void (*coarse)(const CoarseArgs&);
 };
 
 struct KernelTable {

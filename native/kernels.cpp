@@ -10,13 +10,20 @@
 #include "peak.h"
 #include "rowwise.h"
 #include STERNA_FORMATS  // generated: #include "formats/*.h"
+#include "rescore.h"
 
 namespace {
 
 template <class F>
 constexpr sterna::FormatKernels format_kernels() {
-    return {F::kName,  F::kInteger,      kTileRows<F>, F::kStepK, F::kStepBytes,
-            F::linear, scratch_bytes<F>, F::pack,      F::row,    F::valid};
+    sterna::FormatKernels k = {F::kName,      F::kInteger, kTileRows<F>,     F::kStepK,
+                               F::kStepBytes, F::linear,   scratch_bytes<F>, F::pack,
+                               F::row,        F::valid,    nullptr,          nullptr};
+    if constexpr (!F::kInteger) {
+        k.rescore = rescore<F>;
+        k.coarse = coarse<F>;
+    }
+    return k;
 }
 
 constexpr sterna::FormatKernels kFormats[] = {

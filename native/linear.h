@@ -74,7 +74,7 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int n0, int pa
     for (int64_t k = 0; k < a.K; k += F::kStepK * U) {
 #pragma GCC unroll 8
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            if constexpr (N == 1) {
+            if constexpr (N <= 2) {  // two: the planes of an exact head
 #pragma GCC unroll 8
                 for (int line = 0; line < F::kStepBytes; line += 64)
                     prefetch(step + kPrefetchBytes + line);

@@ -36,19 +36,48 @@ int Program::add_weight(const Weight& weight) {
 
 void Program::add_op(Op op) { ops_.push_back(std::move(op)); }
 
+void Program::add_screen(const Weight& shadow, const ShadowBounds& bounds) {
+    Op op = ops_.back();
+    ops_.back().full = true;
+    const Weight& fine = weights_[static_cast<size_t>(op.weight)];
+    screen_ = std::make_unique<Screen>(fine, shadow, bounds);
+    full_rows_ = fine.M;
+    full_bytes_ = fine.tiles * fine.tile_bytes;
+    // Codes, and for each row a scale and three bounds.
+    shadow_bytes_ = shadow.tiles * shadow.tile_bytes + (fine.M + 15) / 16 * 16 * 16;
+    op.kind = OpKind::kScreen;
+    for (int stage = 0; stage < kScreenStages; ++stage) {
+        op.stage = static_cast<ScreenStage>(stage);
+        ops_.push_back(op);
+    }
+}
+
+int64_t Program::rescored(int64_t n) const {
+    return !screen_ ? 0 : screened_ ? screen_->rescored(n) : full_rows_;
+}
+
+int64_t Program::head_bytes() const {
+    if (selected_.empty()) return 0;
+    return screened_ ? shadow_bytes_ + screen_->bytes() : full_bytes_;
+}
+
 struct Program::Run {
     const Batch& batch;
     const KvCache& cache;
     const KernelTable& kernels;
     int64_t tokens, selected;
     int threads;
+    bool screened;
     std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
 
     void report(size_t index) {
         for (size_t seen = non_finite; index < seen;)
             if (non_finite.compare_exchange_weak(seen, index)) break;
     }
-    int64_t rows(const Op& op) const { return op.selected ? selected : tokens; }
+    int64_t rows(const Op& op) const {
+        if (op.kind == OpKind::kScreen ? !screened : op.full && screened) return 0;
+        return op.selected ? selected : tokens;
+    }
     // How the operation's rows are laid out as int8.
     int x_block(const Op& op) const { return kernels.x_block(static_cast<int>(rows(op))); }
 };
@@ -61,6 +90,7 @@ void Program::reserve(int64_t tokens) {
     sin_.resize(angles);
     for (auto* v : {&sequence_of_, &position_of_, &selected_})
         v->reserve(static_cast<size_t>(tokens));
+    top_.reserve(static_cast<size_t>(tokens));
     blocks_.reserve(static_cast<size_t>(tokens * rope_.n_kv_heads));
     capacity_ = tokens;
 }
@@ -74,6 +104,7 @@ void Program::reserve_scratch(const Run& run, int workers) {
         const auto& format = run.kernels.formats[w.format];
         bytes = std::max(bytes, format.scratch_bytes(w.padded_k, static_cast<int>(run.rows(op))));
     }
+    if (screened_) bytes = std::max(bytes, screen_->scratch_bytes());
     // A page apart, so that two workers' ends and starts share no line.
     scratch_stride_ = std::max(scratch_stride_, (bytes + 4095) / 4096 * 4096 + 4096);
     const auto total = static_cast<size_t>(scratch_stride_ * workers);
@@ -82,12 +113,15 @@ void Program::reserve_scratch(const Run& run, int workers) {
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
 void Program::plan(const Batch& batch, int tokens_per_block) {
-    sequence_of_.clear(), position_of_.clear(), selected_.clear(), blocks_.clear();
+    sequence_of_.clear(), position_of_.clear(), selected_.clear(), top_.clear();
+    blocks_.clear();
     for (int s = 0, first = 0; const auto& span : batch.sequences) {
         for (int i = 0; i < span.count; ++i) {
             sequence_of_.push_back(s);
             position_of_.push_back(span.start + i);
-            if (i >= span.count - span.logits) selected_.push_back(first + i);
+            if (i < span.count - span.logits) continue;
+            selected_.push_back(first + i);
+            top_.push_back(span.top);
         }
         // The last tokens see the most keys: hand them out first, so that no worker ends late.
         for (int end = span.count; end > 0; end -= tokens_per_block)
@@ -109,12 +143,16 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
         counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
     }
     for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
+    // Where one row wants all logits, the float head is read anyway and serves every row.
+    screened_ = screen_ && std::ranges::all_of(top_, [](const Top& t) { return t.count > 0; });
     Run run{batch,
             cache,
             kernels,
             static_cast<int64_t>(batch.tokens.size()),
             static_cast<int64_t>(selected_.size()),
-            pool.size()};
+            pool.size(),
+            screened_};
+    if (screened_) screen_->begin(top_, kernels);
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
@@ -141,10 +179,12 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
 int64_t Program::units(const Op& op, const Run& run) const {
     if (op.kind == OpKind::kLinear) return weights_[static_cast<size_t>(op.weight)].tiles;
     if (op.kind == OpKind::kAttention) return static_cast<int64_t>(blocks_.size());
+    if (op.kind == OpKind::kScreen) return screen_->units(op.stage);
     return run.rows(op);
 }
 
 int64_t Program::units_per_chunk(const Op& op, const Run& run) const {
+    if (op.kind == OpKind::kScreen) return screen_->units_per_chunk(op.stage, run.threads);
     if (op.kind != OpKind::kLinear) return 1;
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     return tiles_per_chunk(w.tiles, w.tile_bytes, run.rows(op), run.threads);
@@ -155,6 +195,10 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
     for (int64_t begin, end; counters_[index].next_range(total, chunk, begin, end);) {
         if (op.kind == OpKind::kLinear) {
             linear(op, run, begin, end, worker);
+            continue;
+        }
+        if (op.kind == OpKind::kScreen) {
+            screen(op, index, run, begin, end, worker);
             continue;
         }
         for (int64_t i = begin; i < end; ++i) switch (op.kind) {
@@ -178,6 +222,7 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                     attend(op, run, i, worker);
                     break;
                 case OpKind::kLinear:
+                case OpKind::kScreen:
                     break;
             }
     }
@@ -232,6 +277,12 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     a.tile_begin = begin;
     a.tile_end = end;
     run.kernels.formats[w.format].linear(a);
+}
+
+void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker) {
+    const auto& x = buffers_[static_cast<size_t>(op.src)];
+    const auto& logits = buffers_[static_cast<size_t>(op.dst)];
+    if (!screen_->step(op.stage, begin, end, x, logits, scratch(worker))) run.report(index);
 }
 
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {

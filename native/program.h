@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "head.h"
 #include "kernel_table.h"
 #include "memory.h"
 #include "pool.h"
@@ -36,8 +37,8 @@ class KvCache {
     HugeBuffer base_;
 };
 
-enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention };
-constexpr int kOpKinds = 6;
+enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen };
+constexpr int kOpKinds = 7;
 
 struct Op {
     OpKind kind;
@@ -45,6 +46,8 @@ struct Op {
     int src = -1, dst = -1;  // buffers
     int residual = -1;  // kLinear: buffer added to the result
     int weight = -1;  // kEmbed, kLinear
+    bool full = false;  // kLinear: a float head, run where the step is not screened
+    ScreenStage stage{};  // kScreen
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
     int layer = 0;  // kRope, kAttention
     Glu glu = Glu::kNone;  // kRowwise
@@ -60,6 +63,7 @@ struct SequenceSpan {
     int count;  // new tokens
     const int32_t* pages;  // page table covering start + count positions
     int logits;  // how many of the last new tokens want logits
+    Top top{};  // which of the logits decide
 };
 
 struct Batch {
@@ -79,6 +83,8 @@ class Program {
     int add_buffer(int64_t width);
     int add_weight(const Weight& weight);
     void add_op(Op op);
+    // The last op, a linear layer with float weights, becomes an exact head (head.h).
+    void add_screen(const Weight& shadow, const ShadowBounds& bounds);
 
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite.
@@ -86,6 +92,10 @@ class Program {
                      Pool& pool);
     // Seconds that runs have spent in each kind of operation, barriers included, by OpKind.
     const std::array<double, kOpKinds>& seconds() const { return seconds_; }
+    // Of the last run: rows of the float head computed for the n-th row of logits, and the bytes
+    // read of the head. Zero and zero without an exact head.
+    int64_t rescored(int64_t n) const;
+    int64_t head_bytes() const;
     int64_t logits_ld() const { return buffers_.back().ld; }
     const Rope& rope() const { return rope_; }
 
@@ -97,6 +107,7 @@ class Program {
     uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
     void plan(const Batch& batch, int rows_per_block);
     void step(const Op& op, size_t index, Run& run, int worker);
+    void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
     void embed(const Op& op, const Run& run, int64_t n) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n) const;
@@ -121,6 +132,10 @@ class Program {
     int64_t capacity_ = 0;  // tokens that the buffers hold
     std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
     std::vector<int32_t> sequence_of_, position_of_, selected_;
+    std::vector<Top> top_;
+    std::unique_ptr<Screen> screen_;
+    int64_t full_bytes_ = 0, shadow_bytes_ = 0, full_rows_ = 0;  // of the exact head
+    bool screened_ = false;  // the last run was
     std::vector<QueryBlock> blocks_;
     int64_t scratch_stride_ = 0;  // bytes of one worker
     HugeBuffer scratch_;

@@ -136,9 +136,7 @@ void penalise(const float* logits, int vocab, float penalty, const int32_t* hist
         const int32_t token = history[i];
         if (token < 0 || token >= vocab) continue;
         // From the raw logit each time, so that a repeated token is penalised once.
-        const float raw = logits[token];
-        const float value = raw > 0.0f ? raw / penalty : raw * penalty;
-        out[static_cast<size_t>(token)] = value > kMaxFinite ? kMaxFinite : value;
+        out[static_cast<size_t>(token)] = penalised(logits[token], penalty);
     }
 }
 
@@ -287,6 +285,11 @@ __attribute__((noinline)) float log_softmax_in_env(const float* logits, int voca
 }
 
 }  // namespace
+
+float penalised(float logit, float penalty) {
+    const float value = logit > 0.0f ? logit / penalty : logit * penalty;
+    return value > kMaxFinite ? kMaxFinite : value;
+}
 
 SampleResult sample(const float* logits, int vocab, const SampleParams& params,
                     const int32_t* history, int n_history, uint64_t position) {

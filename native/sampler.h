@@ -20,6 +20,9 @@ struct SampleParams {
     int n_logprobs = 0;  // 0: none, which saves a pass of `vocab` exponentials
 };
 
+// A logit under a repetition penalty > 0: never decreases with the logit, and is never +inf.
+float penalised(float logit, float penalty);
+
 struct SampleResult {
     int32_t token = -1;
     float logprob = 0.0f;  // of `token`; NaN where n_logprobs is 0

@@ -42,7 +42,14 @@ class FakeLLM:
             raise ModelFormatError(file="broken/model.safetensors", expected="a", got="b\nc")
         self.asked_context, self.context = self.context, self.context or 16
         stats = SimpleNamespace(
-            n_prompt=2, n_generated=3, ttft_s=0.5, total_s=1.5, decode_s=1.0, decode_tok_s=2.0
+            n_prompt=2,
+            n_generated=3,
+            ttft_s=0.5,
+            total_s=1.5,
+            decode_s=1.0,
+            decode_tok_s=2.0,
+            head_bytes=0,
+            head_rows_rescored=0,
         )
         self.last = SimpleNamespace(
             text="é, b, c", tokens=[5, 6, 7], finish_reason="length", stats=stats, logprobs=[]

@@ -26,7 +26,7 @@ def logits(interleaved: bool, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     tokens = np.arange(20, dtype=np.int32)
     cache = KvCache(1, KV_HEADS, DIM, 1, False)
     pages = np.zeros(1, np.int32)
-    return program.run(cache, tokens, [(0, 20, 20, pages)], "scalar", 1)
+    return program.run(cache, tokens, [(0, 20, 20, pages)], "scalar", 1)[0]
 
 
 def test_interleaved_is_a_permutation() -> None:

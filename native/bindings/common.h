@@ -87,7 +87,15 @@ struct PyWeight {
     std::optional<In<float, 1>> scale;
 };
 
+// (count, gap, penalty, history) as `Top`; it views the array. Checked: 0 <= count <= vocab.
+using PyTop = std::tuple<int32_t, double, float, In<int32_t, 1>>;
+Top make_top(const PyTop& top, int64_t vocab);
+
+// Bounds float [3][rows of all tiles] of a shadow, checked to fit its weight (bindings/head.cpp).
+ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds);
+
 void bind_weights(nb::module_& m);
+void bind_head(nb::module_& m);
 void bind_program(nb::module_& m);
 
 }  // namespace sterna::border

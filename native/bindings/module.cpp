@@ -211,6 +211,7 @@ NB_MODULE(_native, m) {
     bind_machine(m);
     bind_weights(m);
     bind_program(m);
+    bind_head(m);
 }
 
 }  // namespace sterna::border

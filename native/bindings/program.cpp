@@ -108,10 +108,32 @@ PyBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1
     return batch;
 }
 
-Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
-                  const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences,
-                  const std::string& isa, const nb::int_& threads) {
-    const auto batch = make_batch(p, cache, tokens, sequences);
+// A float head [vocab, K], screened by the int8 shadow of its weight (head.h).
+void add_head(PyProgram& p, const std::string& name, int weight, int shadow, In<float, 2> bounds,
+              int src, int dst) {
+    Op op{OpKind::kLinear, name};
+    const Weight &w = weight_of(p, weight), &s = weight_of(p, shadow);
+    require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst) && w.M == p.vocab,
+            "head: does not fit the buffers or the vocabulary");
+    op.weight = weight;
+    op.src = src;
+    op.dst = dst;
+    op.selected = true;
+    const ShadowBounds checked = shadow_bounds(w, s, bounds);
+    p.program.add_op(std::move(op));
+    p.program.add_screen(s, checked);
+    p.keep.push_back(nb::cast(bounds));
+}
+
+// Logits, the rows of an exact head computed for each row of them, and the head's bytes read.
+using RunResult = std::tuple<Out<float, 2>, std::vector<int64_t>, int64_t>;
+
+RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
+              const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences,
+              const std::string& isa, const nb::int_& threads, const std::vector<PyTop>& tops) {
+    auto batch = make_batch(p, cache, tokens, sequences);
+    require(tops.empty() || tops.size() == batch.spans.size(), "tops: one for each sequence");
+    for (size_t i = 0; i < tops.size(); ++i) batch.spans[i].top = make_top(tops[i], p.vocab);
     const auto& rope = p.program.rope();
     require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.head_dim &&
                 cache.layers >= p.layers,
@@ -132,7 +154,9 @@ Out<float, 2> run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     for (size_t r = 0; r < rows; ++r)
         std::copy_n(logits + static_cast<int64_t>(r) * p.program.logits_ld(), p.vocab,
                     out.data() + r * static_cast<size_t>(p.vocab));
-    return out;
+    std::vector<int64_t> rescored(rows);
+    for (size_t r = 0; r < rows; ++r) rescored[r] = p.program.rescored(static_cast<int64_t>(r));
+    return {out, rescored, p.program.head_bytes()};
 }
 
 std::vector<float> inverse_frequencies(double theta, int dim) {
@@ -262,14 +286,16 @@ void bind_program(nb::module_& m) {
         .def_ro("allocations", &PyProgram::allocations)
         .def_prop_ro("seconds",
                      [](const PyProgram& p) {
-                         const char* kinds[kOpKinds] = {"embed",  "select", "rowwise",
-                                                        "linear", "rope",   "attention"};
+                         const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",
+                                                        "rope",  "attention", "screen"};
                          nb::dict seconds;
                          for (int i = 0; i < kOpKinds; ++i)
                              seconds[kinds[i]] = p.program.seconds()[static_cast<size_t>(i)];
                          return seconds;
                      })
-        .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a);
+        .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
+        .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
+             "tops"_a = std::vector<PyTop>());
 
     nb::class_<SampleResult>(m, "SampleResult")
         .def_ro("token", &SampleResult::token)

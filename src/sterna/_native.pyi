@@ -66,6 +66,20 @@ def linear(
     weight: Weight, x: npt.NDArray[np.float32], isa: str, threads: int
 ) -> npt.NDArray[np.float32]: ...
 def has_non_finite(a: npt.NDArray[Any], exponent: int, threads: int) -> bool: ...
+def shadow(
+    weight: Weight, isa: str, threads: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
+def screened(
+    weight: Weight,
+    shadow: Weight,
+    bounds: npt.NDArray[np.float32],
+    x: npt.NDArray[np.float32],
+    tops: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]],
+    isa: str,
+    threads: int,
+) -> tuple[
+    npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32], list[int]
+]: ...
 def inverse_frequencies(theta: float, dim: int) -> list[float]: ...
 def bandwidth_gb_s(threads: int, nbytes: int) -> float: ...
 def cycles_per_second(threads: int) -> float: ...
@@ -133,6 +147,15 @@ class Program:
     def attention(self, qkv: int, dst: int, layer: int) -> None: ...
     @property
     def seconds(self) -> dict[str, float]: ...
+    def head(
+        self,
+        name: str,
+        weight: int,
+        shadow: int,
+        bounds: npt.NDArray[np.float32],
+        src: int,
+        dst: int,
+    ) -> None: ...
     def run(
         self,
         cache: KvCache,
@@ -140,7 +163,8 @@ class Program:
         sequences: Sequence[tuple[int, int, int, npt.NDArray[np.int32]]],
         isa: str,
         threads: int,
-    ) -> npt.NDArray[np.float32]: ...
+        tops: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]] = (),
+    ) -> tuple[npt.NDArray[np.float32], list[int], int]: ...
 
 class SampleResult:
     @property

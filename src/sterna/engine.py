@@ -1,7 +1,8 @@
 """The engine: sequences, their pages of the KV cache, and one step of a batch at a time.
 
 A step takes any sequences with any number of new tokens each, runs the program once, and returns
-the logits that were asked for. Which sequences share a step cannot change a bit of their logits.
+the logits that were asked for. Which sequences share a step cannot change a bit of the logits that
+decide (with an exact head, others may be -inf).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.runtime import resolve_isa, resolve_threads
+from sterna.sampling import Top
 
 __all__ = ["PREFILL_CHUNK", "Engine", "Sequence"]
 
@@ -32,9 +34,15 @@ SLOTS = 8
 
 @dataclass(eq=False)
 class Sequence:
-    """Tokens computed so far and the pages that hold their keys and values."""
+    """Tokens computed so far and the pages that hold their keys and values.
+
+    rows_rescored: rows of an exact head that were computed for it after screening, or without;
+    head_bytes: bytes read of the head in the steps that gave it logits.
+    """
 
     length: int = 0
+    rows_rescored: int = 0
+    head_bytes: int = 0
     pages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
@@ -116,12 +124,24 @@ class Engine:
         if new:
             sequence.pages = np.concatenate([sequence.pages, np.array(new, np.int32)])
 
-    def step(self, batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]]) -> list[F32]:
+    def step(
+        self,
+        batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
+        tops: SequenceOf[Top] | None = None,
+    ) -> list[F32]:
         """Feed new tokens: (sequence, tokens, how many of the last of them want logits).
+
+        tops: for each sequence, which logits of its rows decide; None: all, for all of them. With
+        an exact head the others, where they are not computed, are -inf, and what is finite has the
+        bits of the full head.
 
         Returns float32 [logits wanted, vocab] for each. Raises RequestError where a sequence grows
         over the context or the pool, NonFiniteError naming layer and operation.
         """
+        if tops is not None and len(tops) != len(batch):
+            raise RequestError(
+                f"tops: must be one for each of {len(batch)} sequences, but got {len(tops)}"
+            )
         if len({id(sequence) for sequence, _, _ in batch}) < len(batch):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
         for sequence, tokens, _ in batch:
@@ -129,24 +149,45 @@ class Engine:
         flat = np.fromiter((t for _, tokens, _ in batch for t in tokens), np.int32)
         spans = [(s.length, len(tokens), wanted, s.pages) for s, tokens, wanted in batch]
         try:
-            logits = self._program.run(self._cache, flat, spans, self.isa, self.threads)
+            logits, rescored, head_bytes = self._program.run(
+                self._cache, flat, spans, self.isa, self.threads, self._checked(tops)
+            )
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 "the model's weights or scales are damaged"
             ) from None
-        for sequence, tokens, _ in batch:
-            sequence.length += len(tokens)
         rows = np.cumsum([wanted for _, _, wanted in batch])
+        for (sequence, tokens, wanted), end in zip(batch, rows, strict=True):
+            sequence.length += len(tokens)
+            sequence.rows_rescored += sum(rescored[end - wanted : end])
+            sequence.head_bytes += head_bytes if wanted else 0
         return np.split(logits, rows[:-1])
 
-    def prefill(self, sequence: Sequence, tokens: SequenceOf[int]) -> F32:
-        """Feed a prompt in chunks; returns the logits after its last token, float32 [vocab]."""
+    def _checked(
+        self, tops: SequenceOf[Top] | None
+    ) -> list[tuple[int, float, float, npt.NDArray[np.int32]]]:
+        """As the program takes them; more than there are tokens is all of them."""
+        vocab, found = self.model.config.vocab_size, []
+        for t in tops or ():
+            if t.count < 0 or not 0 <= t.gap <= 1e30 or not 0 < t.penalty <= 1e30:
+                raise RequestError(
+                    f"tops: needs count >= 0, gap >= 0 and penalty > 0, but got {t.count}, "
+                    f"{t.gap}, {t.penalty}"
+                )
+            found.append((t.count if t.count <= vocab else 0, t.gap, t.penalty, t.history))
+        return found
+
+    def prefill(self, sequence: Sequence, tokens: SequenceOf[int], top: Top | None = None) -> F32:
+        """Feed a prompt in chunks; returns the logits after its last token, float32 [vocab].
+
+        top: which of them decide, as in `step`.
+        """
         last = np.zeros(0, np.float32)
         for start in range(0, len(tokens), PREFILL_CHUNK):
             part = tokens[start : start + PREFILL_CHUNK]
             done = start + len(part) == len(tokens)
-            (logits,) = self.step([(sequence, part, int(done))])
+            (logits,) = self.step([(sequence, part, int(done))], [top or Top()])
             if done:
                 last = logits[0]
         return last

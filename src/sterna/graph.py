@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.formats import PackedWeight
+from sterna.formats import PackedWeight, Shadow
 
 __all__ = ["Graph", "Rope", "Value"]
 
@@ -50,6 +50,7 @@ class _Op:
     inputs: list[Value]
     output: Value
     weight: PackedWeight | None = None
+    shadow: Shadow | None = None
     residual: Value | None = None
     norm: F32 | None = None
     eps: float = 0.0
@@ -101,6 +102,12 @@ class Graph:
             x.op.quantize = True
         inputs = [x] if residual is None else [x, residual]
         return self._add("linear", name, inputs, weight.M, weight=weight, residual=residual)
+
+    def head(self, x: Value, table: PackedWeight, shadow: Shadow | None, name: str) -> Value:
+        """The logits x W^T; with a shadow of a float table, screened in steps that want a top k."""
+        if shadow is None:
+            return self.linear(x, table, name)
+        return self._add("linear", name, [x], table.M, weight=table, shadow=shadow)
 
     def attention(self, qkv: Value, layer: int) -> Value:
         """Rotates q and k of a row [q | k | v], stores k and v, attends to all positions so far."""
@@ -170,6 +177,10 @@ class Graph:
             program.attention(src, dst, op.layer)
         elif op.kind == "linear":
             residual = -1 if op.residual is None else op.residual.buffer
+            if op.shadow is not None:
+                rows = program.weight(formats.get(op.shadow.rows.format).native(op.shadow.rows))
+                program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
+                return
             program.linear(op.name, weight, src, dst, residual, op.selected)
         else:
             width = op.output.width

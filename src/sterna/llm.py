@@ -45,12 +45,18 @@ class Piece:
 
 @dataclass
 class Stats:
-    """Timing of one request; seconds from the call. ttft_s is the time to the first token."""
+    """Timing of one request; seconds from the call. ttft_s is the time to the first token.
+
+    head_bytes: read of the output head. head_rows_rescored: rows of an exact head that were
+    computed from its full weights; 0 with another head.
+    """
 
     n_prompt: int = 0
     n_generated: int = 0
     ttft_s: float = 0.0
     total_s: float = 0.0
+    head_bytes: int = 0
+    head_rows_rescored: int = 0
 
     @property
     def prefill_s(self) -> float:
@@ -91,8 +97,9 @@ class LLM:
     threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
     STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
-    the head (bf16, f16, f32, int8), default the checkpoint's own. context: positions, default the
-    model's. kv_dtype: f16 or f32.
+    the head (bf16, f16, f32, int8, or exact: the checkpoint's own, screened), default the
+    checkpoint's own and exact where that is float. context: positions, default the model's.
+    kv_dtype: f16 or f32.
     cache: keep a packed copy for the next start.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, NonFiniteError or
@@ -287,7 +294,7 @@ class LLM:
         text = _StopFilter(params.stop)
         eos = frozenset() if params.ignore_eos else frozenset(self.tokenizer.eos_ids)
         try:
-            logits = self.engine.prefill(sequence, prompt)
+            logits = self.engine.prefill(sequence, prompt, params.top(history[: len(prompt)]))
             while True:
                 n = len(prompt) + len(done.tokens)
                 result = params.sample(logits, history[:n], n)
@@ -296,6 +303,8 @@ class LLM:
                 now = time.perf_counter() - begin
                 done.stats.ttft_s = done.stats.ttft_s or now
                 done.stats.total_s = now
+                done.stats.head_bytes = sequence.head_bytes
+                done.stats.head_rows_rescored = sequence.rows_rescored
                 if token in eos:
                     done.finish_reason = "stop"
                     break
@@ -314,7 +323,8 @@ class LLM:
                 if len(done.tokens) == params.max_tokens or n + 1 >= self.context:
                     done.finish_reason = "length"
                     break
-                (rows,) = self.engine.step([(sequence, [token], 1)])
+                top = params.top(history[: n + 1])
+                (rows,) = self.engine.step([(sequence, [token], 1)], [top])
                 logits = rows[0]
             rest = text.push(detokenizer.flush()) + text.flush()
             if text.stopped:

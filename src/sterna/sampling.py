@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,28 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 
-__all__ = ["SamplingParams"]
+__all__ = ["SamplingParams", "Top"]
 
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
+MAX_TOP = 256  #: above it screening a head would not pay (docs/exact-head.md)
+MAX_GAP = 4.0  #: in nats; a wider gap may leave a large part of the vocabulary open
+NO_HISTORY: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """Which logits of a step decide: the `count` largest, ties included, and those within `gap`.
+
+    count 0: all of them. gap: logits at most so much below the count-th largest decide, too.
+    penalty, history: ranks and gap are those under this repetition penalty of the tokens of history
+    (int32).
+    """
+
+    count: int = 0
+    gap: float = 0.0
+    penalty: float = 1.0
+    history: npt.NDArray[np.int32] = field(default_factory=lambda: NO_HISTORY)
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,22 @@ class SamplingParams:
             raise RequestError(
                 f"stop: must be at most {MAX_STOPS} non-empty strings, but got {self.stop!r}"
             )
+
+    def top(self, history: npt.NDArray[np.int32]) -> Top:
+        """Which logits decide the next token, given the tokens so far; a superset is harmless.
+
+        Top-k comes before top-p and min-p, which see only what it has left. Min-p alone drops what
+        weighs less than min_p times the likeliest token: what is -temperature ln(min_p) below it.
+        """
+        count, gap = (1 if self.temperature == 0 else self.top_k), 0.0
+        if count == 0 and self.top_p == 1 and self.min_p > 0:
+            # A little more than the gap of the sampler's float32 values, in steps of 1/1024 so that
+            # the logarithm's last bits do not matter.
+            exact = self.temperature * (1e-5 - math.log(self.min_p)) * (1 + 1e-5)
+            count, gap = 1, math.ceil(exact * 1024) / 1024
+        if self.logprobs or count > MAX_TOP or gap > MAX_GAP:
+            return Top()
+        return Top(count, gap, self.repetition_penalty, history)
 
     @staticmethod
     def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:

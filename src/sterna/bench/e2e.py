@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from sterna import formats, models
+from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import random_model
 from sterna.bench.report import fractions, spread
@@ -21,6 +22,7 @@ from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.llm import BUILT_IN
 from sterna.runtime import resolve_threads
+from sterna.sampling import Top
 
 __all__ = ["bytes_per_step", "operations_per_token", "run"]
 
@@ -101,7 +103,8 @@ def run(
             test.run(engine)
     bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
     peak = yardsticks.peak_gops(engine.isa, engine.threads, kind)
-    return [{"model": model, **_row(engine, test, bandwidth, peak)} for test in tests]
+    head_work = head_per_token(engine)
+    return [{"model": model, **_row(engine, test, bandwidth, peak), **head_work} for test in tests]
 
 
 def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
@@ -138,7 +141,7 @@ def _prompt(engine: Engine, n: int) -> tuple[float, float]:
     vocab = engine.model.config.vocab_size
     sequence = EngineSequence()
     begin = time.perf_counter()
-    engine.prefill(sequence, [(i * 7919 + 1) % vocab for i in range(n)])
+    engine.prefill(sequence, [(i * 7919 + 1) % vocab for i in range(n)], Top(1))
     took = time.perf_counter() - begin
     engine.release(sequence)
     return took, took
@@ -153,11 +156,11 @@ def _generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
         logits = []
         for j, sequence in enumerate(sequences):
             prompt = [((i + j) * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)]
-            logits.append(engine.prefill(sequence, prompt))
+            logits.append(engine.prefill(sequence, prompt, Top(1)))
         begin = time.perf_counter()
         for _ in range(n):
             step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]
-            logits = [rows[0] for rows in engine.step(step)]
+            logits = [rows[0] for rows in engine.step(step, [Top(1)] * batch)]
         return time.perf_counter() - begin, (begin - start) / batch
     finally:
         for sequence in sequences:

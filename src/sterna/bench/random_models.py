@@ -13,9 +13,10 @@ from sterna import _native, formats
 from sterna.bench.machine import require_bytes
 from sterna.bench.random_codes import BLOCK_K, codes_bytes, fill, packed_bytes, random_pool
 from sterna.errors import RequestError
-from sterna.formats import PackedWeight
+from sterna.formats import PackedWeight, Shadow
 from sterna.models import Model, from_weights
 from sterna.models.weights import HEADS, Linear
+from sterna.runtime import resolve_threads
 
 __all__ = ["SHAPES", "Shape", "random_model", "shape_named"]
 
@@ -59,6 +60,8 @@ class Shape:
         layers, table = formats.get(format), _head_format(head)
         one_layer = sum(packed_bytes(layers, M, K) for M, K in self.matrices().values())
         tables = (1 if self.tied else 2) * packed_bytes(table, self.vocab, self.hidden)
+        if head == "exact":  # the shadow, and three bounds of a row
+            tables += packed_bytes(formats.get("i8"), self.vocab, self.hidden) + 12 * self.vocab
         return self.layers * one_layer + tables
 
     def config(self) -> dict[str, Any]:
@@ -114,6 +117,7 @@ class RandomWeights:
 
     def __init__(self, format: str, head: str) -> None:
         self.format, self.head = formats.get(format), _head_format(head)
+        self.exact = head == "exact"
         self.modules: dict[str, PackedWeight] = {}
         self.tensors: dict[str, F32] = {}
         self.rng = np.random.default_rng(0)
@@ -131,6 +135,10 @@ class RandomWeights:
         """The embedding or the head."""
         return self._random(self.head, M, K)
 
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The head's shadow, if it is exact."""
+        return Shadow.of(table, resolve_threads()) if self.exact else None
+
     def _random(self, f: formats.Format, M: int, K: int) -> PackedWeight:
         f.check_shape(M, K)
         pool, scale = random_pool(f.name, K**-0.5)  # activations keep their size
@@ -147,7 +155,7 @@ class RandomWeights:
 def _head_format(head: str) -> formats.Format:
     if head not in HEADS:
         raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {head!r}")
-    return formats.get(HEADS[head])
+    return formats.get(HEADS[head] or "bf16")
 
 
 def shape_named(name: str) -> Shape:

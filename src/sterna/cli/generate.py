@@ -19,7 +19,7 @@ from sterna.cli.options import (
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
-    from sterna.llm import LLM, Completion
+    from sterna.llm import LLM, Completion, Stats
 
 MAX_STDIN_BYTES = 64 << 20  # far beyond any context
 
@@ -93,13 +93,21 @@ def _stream(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
         stats = llm.last.stats
         click.echo(
             f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, "
-            f"then {stats.decode_tok_s:.1f} tok/s",
+            f"then {stats.decode_tok_s:.1f} tok/s{_head(stats)}",
             err=True,
         )
 
 
+def _head(stats: Stats) -> str:
+    """What an exact head had to compute, beside its screening."""
+    if not stats.head_rows_rescored or not stats.n_generated:
+        return ""
+    return f"; {stats.head_rows_rescored / stats.n_generated:,.0f} rows of the head per token"
+
+
 def _row(llm: LLM, prompt: str, seed: int | None, done: Completion) -> dict[str, Any]:
     info, stats = llm.info(), done.stats
+    exact = info["head"] == "exact" and stats.n_generated > 0
     return {
         "model": info["model"],
         "prompt": prompt,
@@ -112,5 +120,9 @@ def _row(llm: LLM, prompt: str, seed: int | None, done: Completion) -> dict[str,
         "ttft_ms": round(stats.ttft_s * 1e3, 2),
         "prefill_tok_s": round(stats.n_prompt / stats.ttft_s, 2) if stats.ttft_s else None,
         "decode_tok_s": round(stats.decode_tok_s, 2) if stats.n_generated > 1 else None,
+        "head_bytes_per_token": round(stats.head_bytes / stats.n_generated) if exact else None,
+        "rows_rescored_per_token": (
+            round(stats.head_rows_rescored / stats.n_generated, 1) if exact else None
+        ),
         **{key: info[key] for key in ("format", "head", "isa", "threads")},
     }

@@ -35,7 +35,8 @@ MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
 head_option = click.option(
     "--head",
-    help="Format of the output head: bf16, f16, f32 or int8; default: the checkpoint's.",
+    help="Output head: bf16, f16, f32 or int8; exact: the checkpoint's own rows, read through an "
+    "int8 screen, with equal results; default: exact, or int8 where the model is packed so.",
 )
 
 

@@ -7,8 +7,9 @@ import pkgutil
 
 from sterna.errors import RequestError
 from sterna.formats.base import Format, PackedWeight, fma_f32, quantize_activations
+from sterna.formats.shadow import Shadow
 
-__all__ = ["Format", "PackedWeight", "fma_f32", "get", "names", "quantize_activations"]
+__all__ = ["Format", "PackedWeight", "Shadow", "fma_f32", "get", "names", "quantize_activations"]
 
 _FORMATS: dict[str, Format] = {}
 for _info in pkgutil.iter_modules(__path__):

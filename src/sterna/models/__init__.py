@@ -56,8 +56,12 @@ class Model:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Bytes of weights and scales that one decode step reads."""
-        return sum(op.weight.nbytes for op in self.graph.ops if op.kind == "linear" and op.weight)
+        """Bytes of weights and scales that one decode step reads.
+
+        Of an exact head those that screening reads; the rows computed after it depend on the step.
+        """
+        linears = [op for op in self.graph.ops if op.kind == "linear"]
+        return sum((op.shadow or op.weight).nbytes for op in linears if op.weight)
 
 
 def architectures() -> list[str]:
@@ -87,11 +91,13 @@ def from_weights(
     config = TransformerConfig.from_json(json, file, module.ACTIVATION)
     graph, source = Graph(config.rope), weights(module)
     module.build(graph, config, source)
-    linears = [op.weight for op in graph.ops if op.kind == "linear" and op.weight]
-    head = linears[-1].format
-    return Model(
-        None, json, config, graph, source, linears[0].format, "int8" if head == "i8" else head
-    )
+    linears = [op for op in graph.ops if op.kind == "linear"]
+    first, last = linears[0].weight, linears[-1].weight
+    assert first is not None
+    assert last is not None
+    stored = "int8" if last.format == "i8" else last.format
+    head = "exact" if linears[-1].shadow is not None else stored
+    return Model(None, json, config, graph, source, first.format, head)
 
 
 def load(
@@ -111,7 +117,7 @@ def load(
     folder = Path(path)
     checkpoint = Checkpoint.open(folder)
     if checkpoint.is_packed:
-        model = _load_packed(folder, folder, threads)
+        model = _load_packed(folder, folder, head, threads)
         for option, asked, has in (("format", format, model.format), ("head", head, model.head)):
             if asked not in (None, has):
                 raise RequestError(
@@ -120,11 +126,12 @@ def load(
                 )
         return model
     cached = cached and cache.cache_dir() is not None
-    key = cache.cache_key(folder, format, head) if cached else ""
+    # An exact head is stored as the checkpoint's own, and so is the default.
+    key = cache.cache_key(folder, format, None if head == "exact" else head) if cached else ""
     hit = cache.lookup(key) if cached else None
     if hit is not None:
         try:
-            return _load_packed(hit, folder, threads)
+            return _load_packed(hit, folder, head, threads)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     masters = _has_masters(checkpoint)
@@ -166,9 +173,11 @@ def _has_masters(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _load_packed(folder: Path, source: Path, threads: int | None) -> Model:
+def _load_packed(folder: Path, source: Path, head: str | None, threads: int | None) -> Model:
     packed = read_packed(folder, threads)
-    weights = PackedWeights(packed.modules, packed.tensors, str(folder))
+    weights = PackedWeights(
+        packed.modules, packed.tensors, str(folder), head, resolve_threads(threads)
+    )
     model = from_weights(packed.config, folder / "config.json", lambda _: weights)
     model.path = source
     return model

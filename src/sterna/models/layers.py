@@ -51,7 +51,10 @@ def output(g: Graph, w: WeightSource, h: Value, x: Value, name: str) -> Value:
 def head(
     g: Graph, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight
 ) -> Value:
-    """Logits of the rows that are wanted; a tied head is the embedding's table."""
+    """Logits of the rows that are wanted; a tied head is the embedding's table.
+
+    An exact head has a shadow beside its table.
+    """
     x = norm(g, c, w, g.select(x), "model.norm")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
-    return g.linear(x, table, "lm_head")
+    return g.head(x, table, w.shadow(table), "lm_head")

@@ -16,14 +16,33 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
-from sterna.formats import PackedWeight
-from sterna.formats.base import EXPONENTS
+from sterna.formats import PackedWeight, Shadow
+from sterna.formats.base import EXPONENTS, MAX_INTEGER_K
 
-__all__ = ["CheckpointWeights", "Linear", "PackedWeights", "WeightSource"]
+__all__ = ["CheckpointWeights", "Linear", "PackedWeights", "WeightSource", "default_head"]
 
 F32 = npt.NDArray[np.float32]
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8"}
+#: What a head's rows are stored as; an exact head's as they are in the checkpoint.
+HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8", "exact": None}
+#: The head of a model whose rows are floats, where none is asked for: "exact", or None for the rows
+#: alone. The logits that decide are the same; "exact" reads fewer bytes and takes more memory.
+DEFAULT_FLOAT_HEAD: str | None = "exact"
+
+
+def default_head(stored: str) -> str:
+    """The head of a model stored in this format ("bf16", "i8" …) where none is asked for."""
+    if stored == "i8":
+        return "int8"
+    return DEFAULT_FLOAT_HEAD or stored
+
+
+def _shadow(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
+    """The shadow that an exact head needs, None for another head."""
+    fits = table.K <= MAX_INTEGER_K  # else the default gives way, while asking for it is an error
+    if (head or (default_head(table.format) if fits else "")) != "exact":
+        return None
+    return Shadow.of(table, threads)
 
 
 @dataclass(frozen=True)
@@ -50,14 +69,19 @@ class WeightSource(Protocol):
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the output head [vocab, hidden]."""
 
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+
 
 @dataclass
 class PackedWeights:
-    """Weights of a packed directory: they are there already."""
+    """Weights of a packed directory: they are there already, but for an exact head's shadow."""
 
     modules: dict[str, PackedWeight]
     tensors: dict[str, F32]
     path: str
+    head: str | None
+    threads: int
 
     def vector(self, name: str, size: int) -> F32:
         """A norm's weight, float32 [size]."""
@@ -83,13 +107,18 @@ class PackedWeights:
             )  # fmt: skip
         return got
 
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+        return _shadow(table, self.head, self.threads)
+
 
 @dataclass
 class CheckpointWeights:
     """Weights of a checkpoint in a published layout, packed as they are asked for.
 
     format: of the linear layers, None for the checkpoint's own (ternary -> i2, floats as they
-    are); head: bf16, f16, f32 or int8 for the embedding and the head, None for their own.
+    are); head: bf16, f16, f32 or int8 for the embedding and the head, exact for their own with a
+    shadow, None for the default.
     `modules` and `tensors` collect what was made, for the packed directory.
     """
 
@@ -116,8 +145,13 @@ class CheckpointWeights:
         if self.head is not None and self.head not in HEADS:
             raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {self.head!r}")
         own = FLOATS[info.dtype]
-        self.modules[name] = self._pack_float(tensor, info.dtype, HEADS.get(self.head or own, own))
+        stored = HEADS[self.head] if self.head is not None else None
+        self.modules[name] = self._pack_float(tensor, info.dtype, stored or own)
         return self.modules[name]
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+        return _shadow(table, self.head, self.threads)
 
     def matrix(self, name: str, parts: list[Linear]) -> PackedWeight:
         """The rows of `parts` as one packed weight."""

@@ -1,0 +1,131 @@
+// The exact head as Python sees it: a float matrix's int8 shadow, and a screened product by itself.
+#include "fpenv.h"
+
+#include "bindings/common.h"
+
+namespace sterna::border {
+
+namespace {
+
+constexpr const char* kShadowLayout = "b8";
+
+// (codes [tiles, tile bytes], scale [rows], bounds [3, rows]) of a float weight, rows those of all
+// tiles; the same bytes from every unit and thread count.
+std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight& w,
+                                                                 const std::string& isa,
+                                                                 const nb::int_& threads) {
+    const Weight& fine = w.weight;
+    const auto& kernels = table(isa);
+    const auto coarse = kernels.formats[fine.format].coarse;
+    require(coarse != nullptr, "weight: must be of a float layout");
+    require(fine.padded_k <= kMaxIntegerK, "K: an int8 shadow takes at most 65536 input features");
+    const auto& f = kernels.formats[layout_index(kShadowLayout)];
+    const auto tiles = static_cast<size_t>(tile_count(f, fine.M));
+    const size_t rows = tiles * static_cast<size_t>(f.tile_rows);
+    CoarseArgs a{};
+    a.codes = fine.codes;
+    a.tile_bytes = fine.tile_bytes;
+    a.K = fine.padded_k;
+    a.out_tile_bytes = tile_bytes(f, fine.K);
+    auto codes = make_array<uint8_t, 2>({tiles, static_cast<size_t>(a.out_tile_bytes)});
+    auto scale = make_array<float, 1>({rows});
+    auto bounds = make_array<float, 2>({3, rows});
+    a.out = codes.data();
+    a.scale = scale.data();
+    a.error = bounds.data();
+    a.norm = bounds.data() + rows;
+    a.peak = bounds.data() + 2 * rows;
+    Pool& p = pool(threads);
+    {
+        nb::gil_scoped_release release;
+        parallel(p, (fine.M + kGroupRows - 1) / kGroupRows, 4, [&](int64_t begin, int64_t end) {
+            CoarseArgs part = a;
+            part.group_begin = begin;
+            part.group_end = end;
+            coarse(part);
+        });
+    }
+    return {codes, scale, bounds};
+}
+
+// (logits [N, M], -inf where a row was not computed; low and high [N, M], which hold the full
+// head's logits; candidates [N]) of x [N, K], where top[n] says which logits of row n decide.
+std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> screened(
+    const PyWeight& w, const PyWeight& s, In<float, 2> bounds, In<float, 2> x,
+    const std::vector<PyTop>& tops, const std::string& isa, const nb::int_& threads) {
+    const Weight& fine = w.weight;
+    const auto& kernels = table(isa);
+    Pool& p = pool(threads);
+    Screen screen(fine, s.weight, shadow_bounds(fine, s.weight, bounds));
+    const auto N = static_cast<int64_t>(x.shape(0));
+    require(static_cast<int64_t>(x.shape(1)) == fine.K, "x: last dimension must be K");
+    require(static_cast<int64_t>(tops.size()) == N, "tops: one for each row of x");
+    std::vector<Top> checked;
+    for (const PyTop& top : tops) checked.push_back(make_top(top, fine.M));
+    for (const Top& top : checked) require(top.count >= 1, "tops: count must be at least 1");
+    const size_t shape[2] = {x.shape(0), static_cast<size_t>(fine.M)};
+    auto logits = make_array<float, 2>(shape), low = make_array<float, 2>(shape);
+    auto high = make_array<float, 2>(shape);
+    std::atomic<bool> finite{true};
+    {
+        nb::gil_scoped_release release;
+        Activations input(fine.K), output(fine.M);
+        input.reserve(N);
+        output.reserve(N);
+        for (int64_t n = 0; n < N; ++n) std::copy_n(x.data() + n * fine.K, fine.K, input.row(n));
+        const FpEnvScope environment;
+        screen.begin(checked, kernels);
+        const int64_t stride = screen.scratch_bytes() / 4096 * 4096 + 8192;
+        HugeBuffer scratch(static_cast<size_t>(stride * p.size()));
+        for (int stage = 0; stage < kScreenStages; ++stage) {
+            const auto kind = static_cast<ScreenStage>(stage);
+            const int64_t total = screen.units(kind),
+                          chunk = screen.units_per_chunk(kind, p.size());
+            ChunkCounter counter;
+            p.run([&](int worker) {
+                uint8_t* own = scratch.data() + worker * stride;
+                for (int64_t begin, end; counter.next_range(total, chunk, begin, end);)
+                    if (!screen.step(kind, begin, end, input, output, own)) finite = false;
+            });
+        }
+        for (int64_t n = 0; n < N; ++n) {
+            std::copy_n(output.row(n), fine.M, logits.data() + n * fine.M);
+            std::copy_n(screen.low(n), fine.M, low.data() + n * fine.M);
+            std::copy_n(screen.high(n), fine.M, high.data() + n * fine.M);
+        }
+    }
+    if (!finite) throw std::domain_error("x");
+    std::vector<int64_t> candidates;
+    for (int64_t n = 0; n < N; ++n) candidates.push_back(screen.rescored(n));
+    return {logits, low, high, candidates};
+}
+
+}  // namespace
+
+Top make_top(const PyTop& top, int64_t vocab) {
+    const auto& [count, gap, penalty, history] = top;
+    require(count >= 0 && count <= vocab, "tops: count must lie in 0..vocabulary");
+    require(gap >= 0 && gap <= 1e30, "tops: gap must lie in 0..1e30");
+    require(penalty > 0 && penalty <= 1e30f, "tops: penalty must be positive");
+    return {count, gap, penalty, {history.data(), history.shape(0)}};
+}
+
+ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds) {
+    const auto& formats = all_tables().front()->formats;
+    require(formats[fine.format].rescore != nullptr, "head: an exact head has float weights");
+    require(shadow.format == layout_index(kShadowLayout) && shadow.M == fine.M &&
+                shadow.K == fine.K && fine.padded_k <= kMaxIntegerK && fine.M >= 1,
+            "shadow: does not fit the head");
+    const int64_t rows = shadow.tiles * formats[shadow.format].tile_rows;
+    require(bounds.shape(0) == 3 && static_cast<int64_t>(bounds.shape(1)) == rows,
+            "bounds: must have three values for each row of the shadow");
+    return {bounds.data(), bounds.data() + rows, bounds.data() + 2 * rows};
+}
+
+void bind_head(nb::module_& m) {
+    m.def("shadow", &shadow, "weight"_a, "isa"_a, "threads"_a);
+    m.def("screened", &screened, "weight"_a, "shadow"_a, "bounds"_a, "x"_a, "tops"_a, "isa"_a,
+          "threads"_a);
+}
+
+}  // namespace sterna::border

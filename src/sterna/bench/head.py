@@ -1,0 +1,32 @@
+"""What an exact head reads: the float rows that screening leaves open, and the bytes of a token."""
+
+from __future__ import annotations
+
+from sterna.engine import Engine, Sequence
+from sterna.sampling import Top
+
+__all__ = ["head_per_token"]
+
+STEPS = 16  # of greedy decoding, after a prompt of as many tokens
+
+
+def head_per_token(engine: Engine, steps: int = STEPS) -> dict[str, float | None]:
+    """Bytes read of an exact head, and its rows computed, per greedily decoded token; else None."""
+    if engine.model.head != "exact":
+        return {"head_bytes_per_token": None, "rows_rescored_per_token": None}
+    vocab = engine.model.config.vocab_size
+    steps = max(1, min(steps, engine.context // 2))
+    sequence = Sequence()
+    try:
+        logits = engine.prefill(
+            sequence, [(i * 7919 + 1) % vocab for i in range(steps)], top=Top(1)
+        )
+        sequence.head_bytes = sequence.rows_rescored = 0
+        for _ in range(steps):
+            logits = engine.step([(sequence, [int(logits.argmax())], 1)], [Top(1)])[0][0]
+        return {
+            "head_bytes_per_token": round(sequence.head_bytes / steps),
+            "rows_rescored_per_token": round(sequence.rows_rescored / steps, 1),
+        }
+    finally:
+        engine.release(sequence)

@@ -1,0 +1,57 @@
+"""The int8 shadow of a float head, with bounds of its error: what makes the head exact and fast.
+
+docs/exact-head.md derives the bounds. A shadow is made from the float rows when a model is loaded
+and never stored, so that no file can claim bounds that do not hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import RequestError
+from sterna.formats.base import MAX_INTEGER_K, PackedWeight
+
+__all__ = ["Shadow"]
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """Rows s q of a matrix W [M, K], in the format i8, and float32 bounds [3, rows of all tiles].
+
+    bounds: ||W_i - s q_i||, ||s q_i|| and max_k |W_ik - s q_ik| of every row i, or a little more.
+    """
+
+    rows: PackedWeight
+    bounds: npt.NDArray[np.float32] = field(repr=False)
+
+    @classmethod
+    def of(cls, weight: PackedWeight, threads: int) -> Shadow:
+        """The shadow of a packed float weight; RequestError for an integer format or a K too large.
+
+        The same bits for every kernel unit and thread count.
+        """
+        from sterna.formats import get
+
+        layout = get(weight.format)
+        if layout.integer:
+            raise RequestError(
+                f"head: an exact head screens bf16, f16 or f32 rows, but got {weight.format}; "
+                "use --head int8"
+            )
+        if weight.K > MAX_INTEGER_K:
+            raise RequestError(
+                f"head: an exact head takes at most K={MAX_INTEGER_K}, but got K={weight.K}; "
+                f"use --head {weight.format}"
+            )
+        codes, scale, bounds = _native.shadow(layout.native(weight), _native.isas()[-1], threads)
+        rows = PackedWeight("i8", weight.M, weight.K, codes, scale[: weight.M])
+        return cls(rows, bounds)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one screening reads."""
+        return self.rows.nbytes + self.bounds.nbytes
