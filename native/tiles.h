@@ -79,45 +79,82 @@ struct Ahead {
     }
 };
 
-// acc[g] = one tile of tokens times weight tiles g of a panel, over one block of k. The accumulators
-// still hold the block before: each is stored just before its first product.
+// acc[g] += the x tile in register X (4 or 5) times weight tiles g. The next x tile goes to the other
+// register meanwhile: a load has to wait for the products that still read its register. On a block's
+// first step the accumulators hold the block before, which is stored just before each is cleared.
+template <int X, int G>
+inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int32_t* previous) {
+    tile_load(6, w, 64);
+    if constexpr (G > 1) tile_load(7, w + stride, 64);
+    if (next) {
+        if constexpr (X == 4) {
+            tile_load(5, next, 64);
+        } else {
+            tile_load(4, next, 64);
+        }
+    }
+    if (previous) {
+        tile_store(0, previous);
+        tile_zero(0);
+    }
+    if constexpr (X == 4) {
+        tile_dot(0, 4, 6);
+    } else {
+        tile_dot(0, 5, 6);
+    }
+    if constexpr (G > 2) tile_load(6, w + 2 * stride, 64);
+    if constexpr (G > 1) {
+        if (previous) {
+            tile_store(1, previous + 256);
+            tile_zero(1);
+        }
+        if constexpr (X == 4) {
+            tile_dot(1, 4, 7);
+        } else {
+            tile_dot(1, 5, 7);
+        }
+    }
+    if constexpr (G > 3) tile_load(7, w + 3 * stride, 64);
+    if constexpr (G > 2) {
+        if (previous) {
+            tile_store(2, previous + 512);
+            tile_zero(2);
+        }
+        if constexpr (X == 4) {
+            tile_dot(2, 4, 6);
+        } else {
+            tile_dot(2, 5, 6);
+        }
+    }
+    if constexpr (G > 3) {
+        if (previous) {
+            tile_store(3, previous + 768);
+            tile_zero(3);
+        }
+        if constexpr (X == 4) {
+            tile_dot(3, 4, 7);
+        } else {
+            tile_dot(3, 5, 7);
+        }
+    }
+}
+
+// acc[g] = one tile of tokens times weight tiles g of a panel, over one block of k.
 template <class F, int G>
 inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int32_t* block,
                          Pending<F>& pending, Ahead& ahead, int64_t lines_ahead) {
     const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
-    for (int64_t at = 0; at < kc * 16; at += kTileBytes) {
-        const uint8_t* w = panel + at;
-        tile_load(4, x + at, 64);
-        tile_load(6, w, 64);
-        if (at == 0) {
-            tile_store(0, block);
-            tile_zero(0);
-        }
-        tile_dot(0, 4, 6);
-        if constexpr (G > 1) {
-            tile_load(7, w + kc * 16, 64);
-            if (at == 0) {
-                tile_store(1, block + 256);
-                tile_zero(1);
-            }
-            tile_dot(1, 4, 7);
-        }
-        if constexpr (G > 2) {
-            tile_load(6, w + 2 * kc * 16, 64);
-            if (at == 0) {
-                tile_store(2, block + 512);
-                tile_zero(2);
-            }
-            tile_dot(2, 4, 6);
-        }
-        if constexpr (G > 3) {
-            tile_load(7, w + 3 * kc * 16, 64);
-            if (at == 0) {
-                tile_store(3, block + 768);
-                tile_zero(3);
-            }
-            tile_dot(3, 4, 7);
-        }
+    const int64_t stride = kc * 16;
+    tile_load(4, x, 64);
+    for (int64_t at = 0; at < stride; at += 2 * kTileBytes) {
+        const bool more = at + kTileBytes < stride;
+        tile_step<4, G>(panel + at, stride, more ? x + at + kTileBytes : nullptr,
+                        at == 0 ? block : nullptr);
+        pending.template run<G>(tokens);
+        ahead.run(lines_ahead);
+        if (!more) break;
+        tile_step<5, G>(panel + at + kTileBytes, stride,
+                        at + 2 * kTileBytes < stride ? x + at + 2 * kTileBytes : nullptr, nullptr);
         pending.template run<G>(tokens);
         ahead.run(lines_ahead);
     }
