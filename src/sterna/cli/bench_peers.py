@@ -6,64 +6,77 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, json_option, print_json, status
+from sterna.cli.options import console, status
+from sterna.cli.report import COUNTS, NAMES, Row, output_options, table, write
 
 COLUMNS = {
     "peer": "peer",
-    "format": "type",
+    "version": "version",
+    "type": "type",
     "what": "test",
-    "shape": "shape",
-    "n": "N",
+    "shape": "M x K",
+    "n": "n",
     "tok_s": "tok/s",
     "gops": "GOPS",
     "gb_s": "GB/s",
+    "time_us": "µs",
+    "time_us_range": "range",
     "ratio_to_sterna": "of sterna",
-    "spread": "spread",
+    "counts": "counts",
 }
-
-
-def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    try:
-        counts = tuple(int(part) for part in _names(ctx, param, value))
-    except ValueError:
-        raise click.BadParameter(
-            f"must be whole numbers separated by commas, but got {value!r}", ctx, param
-        ) from None
-    return () if counts == (0,) else counts
+NUMBERS = ("tok_s", "gops", "gb_s")
 
 
 @click.command()
 @click.option(
     "--peers",
+    type=NAMES,
     default="llama.cpp,torch,litespark,ik_llama.cpp",
     show_default=True,
-    callback=_names,
     help="Whom to run; those that are missing are named in the report.",
 )
 @click.option("--shape", default="bitnet-2b", show_default=True, help="Sizes of the dummy model.")
-@click.option("--format", "formats", default="t5,i2", show_default=True, callback=_names,
-              help="Sterna's weight formats; ratios are to the first.")  # fmt: skip
+@click.option(
+    "--format",
+    "formats",
+    type=NAMES,
+    default="t5,i2",
+    show_default=True,
+    help="Sterna's weight formats; ratios are to the first.",
+)
 @click.option("--head", default="int8", show_default=True, help="Sterna's output head.")
-@click.option("--pp", default="128,512", show_default=True, callback=_counts, help="Prompts.")
-@click.option("--tg", default="64", show_default=True, callback=_counts, help="Generated tokens.")
-@click.option("--n", default="1,128,512", show_default=True, callback=_counts,
-              help="Tokens of the matrix products.")  # fmt: skip
+@click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
+@click.option("--tg", type=COUNTS, default="64", show_default=True, help="Tokens to generate.")
+@click.option(
+    "--n", type=COUNTS, default="1,128,512", show_default=True, help="Tokens of matrix products."
+)
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @click.option("--threads", type=int, help="Threads of everybody; default: the usable cores.")
-@click.option("--isa", help="Sterna's instruction set.")
-@click.option("--ik-llama-bench", "llama_bench", metavar="PATH",
-              help="ik_llama.cpp's llama-bench; default: $STERNA_IK_LLAMA_BENCH.")  # fmt: skip
-@click.option("--limit", "limit_s", type=float, default=900, show_default=True,
-              help="Seconds after which a silent participant is given up.")  # fmt: skip
-@json_option
+@click.option("--isa", help="Sterna's kernel unit; default: the best that runs here.")
+@click.option(
+    "--ik-llama-bench",
+    "llama_bench",
+    metavar="PATH",
+    help="ik_llama.cpp's llama-bench; default: $STERNA_IK_LLAMA_BENCH.",
+)
+@click.option(
+    "--limit",
+    "limit_s",
+    type=float,
+    default=900,
+    show_default=True,
+    help="Seconds after which a silent participant is given up.",
+)
+@output_options
 def peers(
-    peers: tuple[str, ...], formats: tuple[str, ...], repeat: int, limit_s: float, as_json: bool,
-    threads: int | None, **given: Any,
-) -> None:  # fmt: skip
+    peers: tuple[str, ...],
+    formats: tuple[str, ...],
+    repeat: int,
+    limit_s: float,
+    output: str,
+    threads: int | None,
+    **given: Any,
+) -> None:
     """Measure other runtimes beside Sterna, interleaved, with their outputs checked."""
     from sterna.bench.peers import run
     from sterna.bench.peers.case import Options
@@ -74,40 +87,29 @@ def peers(
         rows = run(
             peers, options, formats=formats, repeat=repeat, limit_s=limit_s, progress=progress
         )
-    if as_json:
-        print_json(rows)
-    else:
-        _show(rows)
+    write(rows, output, COLUMNS, _draw, _readable)
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _readable(row: Row) -> dict[str, Any]:
+    """The head beside the type, and no figures that do not count."""
+    out = dict(row)
+    out["type"] = f"{row['format']} + {row['head']}" if row["head"] else row["format"]
+    out["counts"] = "yes" if row["checked"] else "no"
+    if row["skipped"]:
+        out["counts"] = f"skipped: {row['skipped']}"
+    elif not row["checked"]:
+        out |= dict.fromkeys(NUMBERS)
+    return out
 
-    table = Table(box=None, pad_edge=False)
-    for heading in COLUMNS.values():
-        text = heading in ("peer", "type", "test", "shape")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=True)
-    for row in rows:
-        if row["time_us"]:
-            table.add_row(*(_cell(key, row) for key in COLUMNS))
-    console().print(table)
+
+def _draw(rows: list[dict[str, Any]]) -> None:
+    done = [row for row in rows if not row["skipped"]]
+    shown = {key: heading for key, heading in COLUMNS.items() if key not in ("version", "counts")}
+    if done:
+        table(done, shown)
     for row in rows:
         name = " ".join(str(row[k]) for k in ("peer", "format", "what", "shape") if row[k])
         if row["skipped"]:
             console().print(f"skipped: {name}: {row['skipped']}", soft_wrap=True, markup=False)
         elif not row["checked"]:
             console().print(f"not counted: {name}: {row['check']}", soft_wrap=True, markup=False)
-
-
-def _cell(key: str, row: dict[str, Any]) -> str:
-    if key in ("tok_s", "gops", "gb_s") and not row["checked"]:
-        return "not counted" if key == "tok_s" else ""
-    if key == "spread":
-        low, high = row["time_us_min"] / row["time_us"], row["time_us_max"] / row["time_us"]
-        return f"{low - 1:+.0%} {high - 1:+.0%}"
-    value = row[key]
-    if value is None or isinstance(value, (str, int)):
-        return str(value) if value is not None else ""
-    if key == "ratio_to_sterna":
-        return f"{value:.3f}"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
