@@ -99,6 +99,7 @@ void Program::reserve(int64_t tokens) {
 void Program::reserve_scratch(const Run& run, int workers) {
     int64_t bytes = attention_scratch(rope_.head_dim) * 4;
     for (const auto& op : ops_) {
+        if (op.kind == OpKind::kRowwise) bytes = std::max(bytes, padded_width(op.width) * 4);
         if (op.kind != OpKind::kLinear) continue;
         const auto& w = weights_[static_cast<size_t>(op.weight)];
         const auto& format = run.kernels.formats[w.format];
@@ -213,7 +214,7 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                     break;
                 }
                 case OpKind::kRowwise:
-                    rowwise(op, index, run, i);
+                    rowwise(op, index, run, i, worker);
                     break;
                 case OpKind::kRope:
                     rope_and_store(op, index, run, i);
@@ -252,7 +253,7 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
             x[k] = (2 * x[k] - static_cast<float>(w.z2)) * w.scale[row];
 }
 
-void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n) const {
+void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const {
     const auto& src = buffers_[static_cast<size_t>(op.src)];
     const auto& dst = buffers_[static_cast<size_t>(op.dst)];
     RowwiseArgs a{};
@@ -262,7 +263,8 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n) const {
     a.glu = op.glu;
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
-    a.yf = dst.row(n);
+    // A row that nobody reads as floats stays in the worker's cache.
+    a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
     if (op.quantize) dst.quantize_into(a, n, run.x_block(op));
     if (!run.kernels.rowwise(a)) run.report(index);
 }

@@ -55,6 +55,7 @@ struct Op {
     std::vector<float> norm{};
     float eps = 0;
     bool quantize = false;
+    bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
 };
 
 // One sequence's share of a batch.
@@ -110,7 +111,7 @@ class Program {
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
     void embed(const Op& op, const Run& run, int64_t n) const;
-    void rowwise(const Op& op, size_t index, Run& run, int64_t n) const;
+    void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker) const;

@@ -16,11 +16,13 @@ struct Weight {
     const float* scale = nullptr;  // [tiles * tile_rows], or null for float formats
 };
 
+constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
+
 // Rows of floats, and for integer layers int8 codes with a scale and a sum per row.
 struct Activations {
     int64_t ld;  // width, padded to kPad
 
-    explicit Activations(int64_t width) : ld((width + kPad - 1) / kPad * kPad) {}
+    explicit Activations(int64_t width) : ld(padded_width(width)) {}
     // Room for `tokens` rows, zeroed. The codes get whole tiles of a matrix unit.
     void reserve(int64_t tokens) {
         f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));

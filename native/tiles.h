@@ -18,10 +18,10 @@ constexpr int tiles_x_block(int n) { return n > 16 ? 16 : 1; }
 #ifdef tile_dot
 
 constexpr int64_t kTileBytes = 1024;
-// Four groups of rows x 512 k, decoded, are 32 KB and stay in L1 (48) while the tokens pass by, one tile
+// Four groups of rows x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
 // of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
 // 32 bytes a cycle; a whole decoded panel there would want 64 of the 44 that L2 gives.
-constexpr int64_t kBlockK = 512;
+constexpr int64_t kBlockK = 384;
 constexpr int kBlockGroups = 4;
 constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.

@@ -58,7 +58,7 @@ void use_layer(PyProgram& p, int layer) {
 
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
-                 float eps, bool quantize, bool selected) {
+                 float eps, bool quantize, bool selected, bool keep_float) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -75,6 +75,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     }
     op.eps = eps;
     op.quantize = quantize;
+    op.keep_float = keep_float || !quantize;
     op.selected = selected;
     p.program.add_op(std::move(op));
 }
@@ -237,7 +238,7 @@ void bind_program(nb::module_& m) {
             "src"_a, "dst"_a)
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "quantize"_a = false,
-             "selected"_a = false)
+             "selected"_a = false, "keep_float"_a = true)
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,

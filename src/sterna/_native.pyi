@@ -131,6 +131,7 @@ class Program:
         eps: float = 0.0,
         quantize: bool = False,
         selected: bool = False,
+        keep_float: bool = True,
     ) -> None: ...
     def linear(
         self,

@@ -41,6 +41,7 @@ class Value:
     op: _Op | None = None
     last_use: int = -1
     buffer: int = -1
+    reads_float: bool = False
 
 
 @dataclass(eq=False)
@@ -133,10 +134,18 @@ class Graph:
             r.n_heads, r.n_kv_heads, r.head_dim, r.interleaved, list(r.inverse_frequencies)
         )
         self._place(program)
+        self._mark_floats()
         ids = {id(w): program.weight(formats.get(w.format).native(w)) for w in self.weights()}
         for op in self.ops:
             self._emit(program, op, ids)
         return program
+
+    def _mark_floats(self) -> None:
+        """Notes which values are read as floats: the others exist only as int8."""
+        for op in self.ops:
+            integer = op.kind == "linear" and op.weight and formats.get(op.weight.format).integer
+            for x in op.inputs:
+                x.reads_float |= x is op.residual or not integer
 
     def _place(self, program: _native.Program) -> None:
         """Gives every value a buffer; values that are never alive together share one."""
@@ -186,5 +195,5 @@ class Graph:
             width = op.output.width
             program.rowwise(
                 op.name, src, dst, width, op.glu, width if op.glu else 0, op.norm, op.eps,
-                op.quantize, op.selected,
+                op.quantize, op.selected, op.output.reads_float,
             )  # fmt: skip
