@@ -52,19 +52,17 @@ inline void key_block(const sterna::AttentionArgs& a, int row0, const uint8_t* p
             l_store(scores[r] + j + 16 * v, l_mul(acc[r][v], l_set1(a.scale)));
 }
 
-// scores[r][j] of keys [0, keys) of a chunk, 16 at a time; the rest of a block of 16 is masked later.
+// scores[r][j] of the first `keys` positions of a page, 16 at a time; the rest of a block of 16 is
+// masked later.
 template <bool kF16, int R>
-inline void chunk_scores(const sterna::AttentionArgs& a, int row0, int64_t first, int keys,
-                         float (*scores)[kChunk]) {
+inline void page_scores(const sterna::AttentionArgs& a, int row0, const uint8_t* page, int keys,
+                        float (*scores)[kChunk], int j0) {
     constexpr int V = kAttentionVectors;
     for (int j = 0; j < keys; j += 16 * V) {
-        const int64_t position = first + j;
-        const uint8_t* page = a.k_base + a.pages[position / kPage] * a.page_stride;
-        const int64_t block = position % kPage / 16;
         if (keys - j > 16 * (V - 1)) {
-            key_block<kF16, R, V>(a, row0, page, block, scores, j);
+            key_block<kF16, R, V>(a, row0, page, j / 16, scores, j0 + j);
         } else {
-            key_block<kF16, R, 1>(a, row0, page, block, scores, j);
+            key_block<kF16, R, 1>(a, row0, page, j / 16, scores, j0 + j);
         }
     }
 }
@@ -92,30 +90,25 @@ inline void chunk_softmax(float* scores, int keys, float* max_out, float* sum_ou
     *sum_out = l_sum(sum);
 }
 
-// out[r][d .. d + 16 V) += sum_j p[r][j] * v[j][d ..] for keys [j0, j1) of a chunk.
+// out[r][d .. d + 16 V) += sum_j p[r][j] * v[j][d ..] for positions [j0, j1) of a page.
 template <bool kF16, int R, int V>
-inline void value_block(const sterna::AttentionArgs& a, int64_t first, int j0, int j1,
+inline void value_block(const sterna::AttentionArgs& a, const uint8_t* page, int j0, int j1,
                         const float (*p)[kChunk], float* out, int64_t d) {
     F16x acc[R][V];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + d + 16 * v);
-    for (int j = j0; j < j1;) {
-        const int64_t position = first + j;
-        const uint8_t* page = a.v_base + a.pages[position / kPage] * a.page_stride;
-        const int in_page = static_cast<int>(position % kPage);
-        const int end = j1 - j < kPage - in_page ? j1 : j + kPage - in_page;
-        for (int64_t element = in_page * a.head_dim + d; j < end; ++j, element += a.head_dim) {
-            F16x x[V];
+    int64_t element = j0 * int64_t{a.head_dim} + d;
+    for (int j = j0; j < j1; ++j, element += a.head_dim) {
+        F16x x[V];
 #pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) x[v] = load_kv<kF16>(page, element + 16 * v);
+        for (int v = 0; v < V; ++v) x[v] = load_kv<kF16>(page, element + 16 * v);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const F16x weight = l_set1(p[r][j]);
+        for (int r = 0; r < R; ++r) {
+            const F16x weight = l_set1(p[r][j]);
 #pragma GCC unroll 2
-                for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
-            }
+            for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
         }
     }
 #pragma GCC unroll 8
@@ -124,14 +117,16 @@ inline void value_block(const sterna::AttentionArgs& a, int64_t first, int j0, i
         for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + d + 16 * v, acc[r][v]);
 }
 
+// p and out start at the page's first position and the block's first row.
 template <bool kF16, int R>
-inline void chunk_values(const sterna::AttentionArgs& a, int64_t first, int j0, int j1,
-                         const float (*p)[kChunk], float* out) {
+inline void page_values(const sterna::AttentionArgs& a, const uint8_t* page, int j0, int j1,
+                        const float (*p)[kChunk], float* out) {
     constexpr int V = kAttentionVectors;
+    if (j0 >= j1) return;
     int64_t d = 0;
     for (; d + 16 * V <= a.head_dim; d += 16 * V)
-        value_block<kF16, R, V>(a, first, j0, j1, p, out, d);
-    for (; d < a.head_dim; d += 16) value_block<kF16, R, 1>(a, first, j0, j1, p, out, d);
+        value_block<kF16, R, V>(a, page, j0, j1, p, out, d);
+    for (; d < a.head_dim; d += 16) value_block<kF16, R, 1>(a, page, j0, j1, p, out, d);
 }
 
 // (m, l, o) := merge of (m, l, o) and one more chunk's (cm, cl, co).
@@ -147,59 +142,89 @@ inline void merge(float* m, float* l, float* o, float cm, float cl, const float*
                 l_fma(l_load(o + d), l_set1(lanes[0]), l_mul(l_load(co + d), l_set1(lanes[1]))));
 }
 
-// R query rows at once. Rows see different numbers of keys: what all see is shared, the rest is not.
-template <bool kF16, int R>
-inline void attention_rows(const sterna::AttentionArgs& a, int row0) {
-    auto* scores = reinterpret_cast<float (*)[kChunk]>(a.scratch);
-    float* chunk_out = a.scratch + sterna::kMaxAttentionRows * kChunk;
-    float* out = chunk_out + R * a.head_dim;
-    float max[R], sum[R];
-    const int last = a.limit[row0 + R - 1];  // limits ascend
-    for (int64_t first = 0; first < last; first += kChunk) {
-        int keys[R];
-        for (int r = 0; r < R; ++r) {
-            const int64_t seen = a.limit[row0 + r] - first;
-            keys[r] = static_cast<int>(seen < 0 ? 0 : seen < kChunk ? seen : kChunk);
-        }
-        chunk_scores<kF16, R>(a, row0, first, keys[R - 1], scores);
-        float chunk_max[R] = {}, chunk_sum[R] = {};
-        for (int r = 0; r < R; ++r)
-            if (keys[r]) chunk_softmax(scores[r], keys[r], chunk_max + r, chunk_sum + r);
-        for (int i = 0; i < R * a.head_dim; ++i) chunk_out[i] = 0.0f;
-        chunk_values<kF16, R>(a, first, 0, keys[0], scores, chunk_out);
-        for (int r = 1; r < R; ++r)
-            chunk_values<kF16, 1>(a, first, keys[0], keys[r], scores + r,
-                                  chunk_out + r * a.head_dim);
-        for (int r = 0; r < R; ++r) {
-            float* o = out + r * a.head_dim;
-            const float* co = chunk_out + r * a.head_dim;
-            if (first == 0) {
-                max[r] = chunk_max[r], sum[r] = chunk_sum[r];
-                __builtin_memcpy(o, co, static_cast<size_t>(a.head_dim) * 4);
-            } else if (keys[r]) {
-                merge(max + r, sum + r, o, chunk_max[r], chunk_sum[r], co, a.head_dim);
-            }
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int d = 0; d < a.head_dim; ++d) a.out[row0 + r][d] = out[r * a.head_dim + d] / sum[r];
+// What the rows of one call share while they pass over the keys together.
+struct AttentionState {
+    float (*scores)[kChunk];  // [rows]
+    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
+    float max[sterna::kMaxAttentionRows], sum[sterna::kMaxAttentionRows];
+    int keys[sterna::kMaxAttentionRows];  // of this chunk that a row sees; ascending
+};
+
+inline int clamp(int64_t value, int most) {
+    return static_cast<int>(value < 0 ? 0 : value < most ? value : most);
 }
 
+// Rows [row0, row0 + R) against one page, which starts at position j0 of the chunk.
 template <bool kF16, int R>
-inline void attention_block(const sterna::AttentionArgs& a, int row0, int rows) {
-    if (rows == R) {
-        attention_rows<kF16, R>(a, row0);
-    } else if constexpr (R > 1) {
-        attention_block<kF16, R - 1>(a, row0, rows);
+inline void block_scores(const sterna::AttentionArgs& a, AttentionState& s, int row0, int j0,
+                         const uint8_t* page) {
+    page_scores<kF16, R>(a, row0, page, clamp(s.keys[row0 + R - 1] - j0, kPage), s.scores + row0, j0);
+}
+
+// Rows see different numbers of keys: what all see is shared, the rest is not.
+template <bool kF16, int R>
+inline void block_values(const sterna::AttentionArgs& a, AttentionState& s, int row0, int j0,
+                         const uint8_t* page) {
+    const int shared = clamp(s.keys[row0] - j0, kPage);
+    const auto* p = reinterpret_cast<const float (*)[kChunk]>(s.scores[row0] + j0);
+    float* out = s.chunk_out + row0 * a.head_dim;
+    page_values<kF16, R>(a, page, 0, shared, p, out);
+    for (int r = 1; r < R; ++r)
+        page_values<kF16, 1>(a, page, shared, clamp(s.keys[row0 + r] - j0, kPage), p + r,
+                             out + r * a.head_dim);
+}
+
+// Calls Block<R> for blocks of kAttentionRows rows and for what is left.
+template <bool kF16, bool kValues, int R = kAttentionRows>
+inline void row_blocks(const sterna::AttentionArgs& a, AttentionState& s, int row0, int j0,
+                       const uint8_t* page) {
+    for (; a.rows - row0 >= R; row0 += R) {
+        if constexpr (kValues) {
+            block_values<kF16, R>(a, s, row0, j0, page);
+        } else {
+            block_scores<kF16, R>(a, s, row0, j0, page);
+        }
+    }
+    if constexpr (R > 1)
+        if (row0 < a.rows) row_blocks<kF16, kValues, R - 1>(a, s, row0, j0, page);
+}
+
+// All rows against one chunk, a page at a time, so that a page is read from L1 by all of them.
+template <bool kF16>
+inline void attention_chunk(const sterna::AttentionArgs& a, AttentionState& s, int64_t first) {
+    const int most = s.keys[a.rows - 1];
+    const auto page = [&](const uint8_t* base, int j) {
+        return base + a.pages[(first + j) / kPage] * a.page_stride;
+    };
+    for (int j = 0; j < most; j += kPage) row_blocks<kF16, false>(a, s, 0, j, page(a.k_base, j));
+    float chunk_max[sterna::kMaxAttentionRows] = {}, chunk_sum[sterna::kMaxAttentionRows] = {};
+    for (int r = 0; r < a.rows; ++r)
+        if (s.keys[r]) chunk_softmax(s.scores[r], s.keys[r], chunk_max + r, chunk_sum + r);
+    for (int i = 0; i < a.rows * a.head_dim; ++i) s.chunk_out[i] = 0.0f;
+    for (int j = 0; j < most; j += kPage) row_blocks<kF16, true>(a, s, 0, j, page(a.v_base, j));
+    for (int r = 0; r < a.rows; ++r) {
+        float* o = s.out + r * a.head_dim;
+        const float* co = s.chunk_out + r * a.head_dim;
+        if (first == 0) {
+            s.max[r] = chunk_max[r], s.sum[r] = chunk_sum[r];
+            __builtin_memcpy(o, co, static_cast<size_t>(a.head_dim) * 4);
+        } else if (s.keys[r]) {
+            merge(s.max + r, s.sum + r, o, chunk_max[r], chunk_sum[r], co, a.head_dim);
+        }
     }
 }
 
 void attention(const sterna::AttentionArgs& a) {
-    for (int row = 0; row < a.rows; row += kAttentionRows) {
-        const int rows = a.rows - row < kAttentionRows ? a.rows - row : kAttentionRows;
-        a.f16 ? attention_block<true, kAttentionRows>(a, row, rows)
-              : attention_block<false, kAttentionRows>(a, row, rows);
+    AttentionState s;
+    s.scores = reinterpret_cast<float (*)[kChunk]>(a.scratch);
+    s.chunk_out = a.scratch + sterna::kMaxAttentionRows * kChunk;
+    s.out = s.chunk_out + sterna::kMaxAttentionRows * a.head_dim;
+    for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
+        for (int r = 0; r < a.rows; ++r) s.keys[r] = clamp(a.limit[r] - first, kChunk);
+        a.f16 ? attention_chunk<true>(a, s, first) : attention_chunk<false>(a, s, first);
     }
+    for (int r = 0; r < a.rows; ++r)
+        for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / s.sum[r];
 }
 
 }  // namespace

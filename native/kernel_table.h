@@ -158,7 +158,7 @@ struct AttentionArgs {
     bool f16;
     float* scratch;  // attention_scratch(head_dim) floats
 };
-constexpr int kMaxAttentionRows = 8;
+constexpr int kMaxAttentionRows = 32;
 constexpr int64_t attention_scratch(int64_t head_dim) {
     return kMaxAttentionRows * (kChunkPositions + 2 * head_dim);
 }

@@ -14,7 +14,7 @@ namespace sterna {
 namespace {
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRowsPerBlock = 16;  // query rows (tokens x heads of a group) of one attention unit
+constexpr int kRowsPerBlock = kMaxAttentionRows;  // query rows (tokens x heads of a group) of one attention unit
 }  // namespace
 
 KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16)
@@ -319,7 +319,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) co
     const auto& src = buffers_[static_cast<size_t>(op.src)];
     const auto& dst = buffers_[static_cast<size_t>(op.dst)];
     const int group = rope_.n_heads / rope_.n_kv_heads;
-    constexpr int kMaxRows = 64;
+    constexpr int kMaxRows = kMaxAttentionRows;
     const float* q[kMaxRows];
     float* out[kMaxRows];
     int32_t limit[kMaxRows];
