@@ -158,7 +158,8 @@ inline int clamp(int64_t value, int most) {
 template <bool kF16, int R>
 inline void block_scores(const sterna::AttentionArgs& a, AttentionState& s, int row0, int j0,
                          const uint8_t* page) {
-    page_scores<kF16, R>(a, row0, page, clamp(s.keys[row0 + R - 1] - j0, kPage), s.scores + row0, j0);
+    page_scores<kF16, R>(a, row0, page, clamp(s.keys[row0 + R - 1] - j0, kPage), s.scores + row0,
+                         j0);
 }
 
 // Rows see different numbers of keys: what all see is shared, the rest is not.

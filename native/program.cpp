@@ -14,7 +14,8 @@ namespace sterna {
 namespace {
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRowsPerBlock = kMaxAttentionRows;  // query rows (tokens x heads of a group) of one attention unit
+// Query rows (tokens x heads of a group) of one attention unit.
+constexpr int kRowsPerBlock = kMaxAttentionRows;
 }  // namespace
 
 KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16)
