@@ -14,12 +14,14 @@ namespace sterna {
 // How many tiles a worker takes at a time. Few tokens: about 128 KiB of weights, large enough that
 // the counter and the prefetcher's start do not matter, but a quarter of a worker's even share at
 // most: the last chunk of the slowest worker is what the others wait for. Many: the tiles that a
-// matrix unit takes in turn while a block of the activations is in L2 (tiles.h).
+// matrix unit takes in turn while a block of the activations is in L2 (tiles.h), an eighth at most:
+// such chunks are few and long.
 constexpr int64_t tiles_per_chunk(int64_t tiles, int64_t tile_bytes, int64_t tokens, int threads) {
     constexpr int64_t kChunkBytes = 128 << 10, kManyTokensTiles = 4;
     const int64_t by_size =
         tokens > 8 ? kManyTokensTiles : kChunkBytes / std::max<int64_t>(1, tile_bytes);
-    return std::max<int64_t>(1, std::min(by_size, tiles / (4 * threads)));
+    const int share = tokens > 8 ? 8 : 4;
+    return std::max<int64_t>(1, std::min(by_size, tiles / (share * threads)));
 }
 
 struct Share {
