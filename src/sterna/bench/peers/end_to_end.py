@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ FIRST, PIECE = 64, 8
 LIMIT = 0.25
 
 
-class EndToEnd:
+class EndToEnd(ABC):
     """Base of participants that run a model: a subclass says how to reset, feed and read.
 
     A run counts if its logits equal, within LIMIT, those of feeding the same tokens a few at a
@@ -35,21 +36,21 @@ class EndToEnd:
         self.cases = end_to_end(options)
         self._expected: dict[int, F32] = {}
 
+    @abstractmethod
     def reset(self) -> None:
         """Forget all tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feed(self, tokens: Sequence[int]) -> None:
         """Compute these tokens and the logits after the last; a call is what is timed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self) -> F32:
         """The logits after the last token fed, float32 [vocab], a copy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weight_bytes(self, case: Case) -> float | None:
         """Bytes of weights that one step reads."""
-        raise NotImplementedError
 
     def check(self, case: Case) -> tuple[bool, str]:
         """Compare with a few tokens at a time, and with another prompt.

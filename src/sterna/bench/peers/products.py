@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ MIN_COPIES, MAX_COPIES = 3, 256
 MIN_SECONDS = 0.3  # of calls under one measurement
 
 
-class Products:
+class Products(ABC):
     """Base of participants that multiply: a subclass packs W and calls its kernel.
 
     x holds whole numbers in -127..127 with a 127 in each 256 (so that a symmetric int8 scale of a
@@ -37,29 +38,29 @@ class Products:
         self._case: Case | None = None
         self._next = 0
 
+    @abstractmethod
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
         """Take W, int8 [M, K], levels -1..1; returns the bytes that one product reads of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copy(self, count: int) -> None:
         """Hold `count` copies of the packed W, at different addresses."""
-        raise NotImplementedError
 
+    @abstractmethod
     def input(self, x: npt.NDArray[np.int8]) -> None:
         """Take x, int8 [n, K], in the peer's own type."""
-        raise NotImplementedError
 
+    @abstractmethod
     def multiply(self, copy: int) -> object:
         """One product with a copy of W: what is timed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def result(self, y: object) -> F32:
         """What `multiply` returned, as float32 [n, M]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self) -> None:
         """Drop the weights and the input."""
-        raise NotImplementedError
 
     def weight_bytes(self, case: Case) -> float | None:
         """Bytes of W."""

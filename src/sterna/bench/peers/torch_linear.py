@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ class TorchProducts(Products):
         """Clones of the packed weight, a prepacked one packed again."""
         self.weights = [self._pack() for _ in range(count)]
 
-    def _pack(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _pack(self) -> Any: ...
 
     def result(self, y: Any) -> F32:
         """As float32."""
