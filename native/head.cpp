@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "sampler.h"
-#include "schedule.h"
 
 namespace sterna {
 
@@ -115,25 +114,20 @@ int64_t Screen::scratch_bytes() const {
     return kernels_->formats[shadow_.format].scratch_bytes(shadow_.padded_k, planes());
 }
 
-int64_t Screen::units(ScreenStage stage) const {
+Division Screen::units(ScreenStage stage, int threads) const {
     const auto rows = static_cast<int64_t>(rows_.size());
     switch (stage) {
         case ScreenStage::kSplit:
         case ScreenStage::kChoose:
-            return rows;
+            return {rows};
         case ScreenStage::kBound:
-            return shadow_.tiles;
+            return divide_tiles(shadow_.tiles, planes(), threads);
         case ScreenStage::kRescore:
             break;
     }
     int64_t total = 0;
     for (const auto& row : rows_) total += (row.groups + kRescoreJobs - 1) / kRescoreJobs;
-    return total;
-}
-
-int64_t Screen::units_per_chunk(ScreenStage stage, int threads) const {
-    if (stage != ScreenStage::kBound) return 1;
-    return tiles_per_chunk(shadow_.tiles, shadow_.tile_bytes, planes(), threads);
+    return {total};
 }
 
 int64_t Screen::bytes() const {

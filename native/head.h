@@ -12,6 +12,7 @@
 
 #include "kernel_table.h"
 #include "memory.h"
+#include "pool.h"
 #include "tensors.h"
 
 namespace sterna {
@@ -61,8 +62,7 @@ class Screen {
     // only where there are more rows than ever before.
     void begin(std::span<const Top> tops, const KernelTable& kernels);
     int64_t scratch_bytes() const;  // that a worker needs in this step
-    int64_t units(ScreenStage stage) const;
-    int64_t units_per_chunk(ScreenStage stage, int threads) const;
+    Division units(ScreenStage stage, int threads) const;
     // Units [begin, end) of a stage, on one thread with its scratch. What is no candidate gets -inf.
     // False: an activation is not finite.
     bool step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,

@@ -10,6 +10,8 @@ namespace sterna {
 
 // A format packs rows in tiles of a few groups of 16; a step is a few consecutive k of those rows.
 constexpr int kGroupRows = 16;
+// Tiles that the kernels of few tokens, up to kFewTokens, read side by side.
+constexpr int kStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
 // An integer accumulator holds sums of code * x * 4^field. The tightest bound is b8's: codes <= 255,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "affinity.h"
+#include "division.h"
 
 namespace sterna {
 
@@ -84,18 +85,20 @@ class Barrier {
     WaitWord round_;
 };
 
-// Hands out indices 0, 1, 2, ... once each. Reset it where no thread is between reset and next():
+// Hands out items 0, 1, 2, ... once each. Reset it where no thread is between reset and next():
 // before run(), or in the last() of a barrier.
 class alignas(64) ChunkCounter {
   public:
     void reset() { next_.store(0, std::memory_order_relaxed); }
     // Relaxed: the barrier orders the data, the counter only divides it.
-    int64_t next(int64_t count = 1) { return next_.fetch_add(count, std::memory_order_relaxed); }
-    // The next [begin, end) of at most `grain` items below `total`; false when none is left.
-    bool next_range(int64_t total, int64_t grain, int64_t& begin, int64_t& end) {
-        begin = next(grain);
-        if (begin >= total) return false;
-        end = total - begin < grain ? total : begin + grain;
+    int64_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
+    // The next chunk [begin, end); false when none is left.
+    bool next(const Division& d, int64_t& begin, int64_t& end) {
+        begin = next_.load(std::memory_order_relaxed);
+        do {
+            if (begin >= d.total) return false;
+            end = begin + d.chunk(d.total - begin);
+        } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
         return true;
     }
 

@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "scalar_math.h"
-#include "schedule.h"
 
 namespace sterna {
 
@@ -178,23 +177,23 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     return buffers_.back().row(0);
 }
 
-int64_t Program::units(const Op& op, const Run& run) const {
-    if (op.kind == OpKind::kLinear) return weights_[static_cast<size_t>(op.weight)].tiles;
-    if (op.kind == OpKind::kAttention) return static_cast<int64_t>(blocks_.size());
-    if (op.kind == OpKind::kScreen) return screen_->units(op.stage);
-    return run.rows(op);
-}
-
-int64_t Program::units_per_chunk(const Op& op, const Run& run) const {
-    if (op.kind == OpKind::kScreen) return screen_->units_per_chunk(op.stage, run.threads);
-    if (op.kind != OpKind::kLinear) return 1;
-    const auto& w = weights_[static_cast<size_t>(op.weight)];
-    return tiles_per_chunk(w.tiles, w.tile_bytes, run.rows(op), run.threads);
+Division Program::units(const Op& op, const Run& run) const {
+    switch (op.kind) {
+        case OpKind::kLinear:
+            return divide_tiles(weights_[static_cast<size_t>(op.weight)].tiles, run.rows(op),
+                                run.threads);
+        case OpKind::kAttention:
+            return {static_cast<int64_t>(blocks_.size())};
+        case OpKind::kScreen:
+            return screen_->units(op.stage, run.threads);
+        default:
+            return {run.rows(op)};
+    }
 }
 
 void Program::step(const Op& op, size_t index, Run& run, int worker) {
-    const int64_t total = units(op, run), chunk = units_per_chunk(op, run);
-    for (int64_t begin, end; counters_[index].next_range(total, chunk, begin, end);) {
+    const Division all = units(op, run);
+    for (int64_t begin, end; counters_[index].next(all, begin, end);) {
         if (op.kind == OpKind::kLinear) {
             linear(op, run, begin, end, worker);
             continue;

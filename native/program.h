@@ -116,8 +116,7 @@ class Program {
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker) const;
     void angles(int64_t n);
-    int64_t units(const Op& op, const Run& run) const;
-    int64_t units_per_chunk(const Op& op, const Run& run) const;
+    Division units(const Op& op, const Run& run) const;
 
     struct QueryBlock {
         int sequence, kv_head, first, count;  // tokens of the batch

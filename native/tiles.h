@@ -13,7 +13,7 @@ int64_t tiles_scratch(int64_t K, int n);
 // Fewer tokens leave the unit's rows empty, and the dot product instructions keep up with memory.
 constexpr int kFewestTileTokens = 4;
 
-constexpr int tiles_x_block(int n) { return n > 16 ? 16 : 1; }
+constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
 #ifdef tile_dot
 

@@ -91,9 +91,9 @@ def loss(makespan: float, tiles: int, slowdown: list[int]) -> float:
     return makespan / ideal - 1
 
 
-def dynamic(tiles: int, tile_bytes: int, tokens: int, slowdown: list[int]) -> int:
+def dynamic(tiles: int, tokens: int, slowdown: list[int]) -> int:
     """When the last worker is done, with the chunks that programs use."""
-    shares = _native.rehearse(tiles, tile_bytes, tokens, slowdown)
+    shares = _native.rehearse(tiles, tokens, slowdown)
     assert sum(taken for taken, _ in shares) == tiles
     assert [time for _, time in shares] == [
         taken * s for (taken, _), s in zip(shares, slowdown, strict=True)
@@ -116,7 +116,7 @@ def test_one_worker_at_half_speed(name: str, threads: int, slow: int, tokens: in
     tiles, tile_bytes = tiles_of(SHAPES[name])
     slowdown = [1] * threads
     slowdown[slow] = 2
-    assert loss(dynamic(tiles, tile_bytes, tokens, slowdown), tiles, slowdown) <= 0.15
+    assert loss(dynamic(tiles, tokens, slowdown), tiles, slowdown) <= 0.15
     assert loss(static(tiles, slowdown), tiles, slowdown) >= 0.40
 
 
@@ -126,7 +126,7 @@ def test_a_token_on_mixed_cores(slowdown: list[int]) -> None:
     took = ideal = 0.0
     for shape in SHAPES.values():
         tiles, tile_bytes = tiles_of(shape)
-        made = dynamic(tiles, tile_bytes, 1, slowdown)
+        made = dynamic(tiles, 1, slowdown)
         took += made * tile_bytes
         ideal += made / (1 + loss(made, tiles, slowdown)) * tile_bytes
     assert took <= 1.15 * ideal
@@ -136,14 +136,14 @@ def test_equal_workers_share_evenly() -> None:
     """No chunk is so large that one of them is left without work."""
     for threads in (1, 2, 4, 8):
         tiles, tile_bytes = tiles_of(SHAPES["o"])
-        shares = _native.rehearse(tiles, tile_bytes, 1, [1] * threads)
+        shares = _native.rehearse(tiles, 1, [1] * threads)
         assert max(time for _, time in shares) <= 1.15 * tiles / threads, threads
 
 
 def test_a_rehearsal_is_no_measurement() -> None:
     """The same division every time, and the least possible one for chunks of one tile."""
-    shares = [_native.rehearse(40, 1 << 20, 1, [1, 2]) for _ in range(5)]
+    shares = [_native.rehearse(40, 512, [1, 2]) for _ in range(5)]
     assert shares == [[(27, 27), (13, 26)]] * 5
-    assert _native.rehearse(0, 1, 1, [1, 1]) == [(0, 0), (0, 0)]
+    assert _native.rehearse(0, 1, [1, 1]) == [(0, 0), (0, 0)]
     with pytest.raises(ValueError, match="slowdown"):
-        _native.rehearse(1, 1, 1, [])
+        _native.rehearse(1, 1, [])

@@ -79,12 +79,11 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
         HugeBuffer scratch(static_cast<size_t>(stride * p.size()));
         for (int stage = 0; stage < kScreenStages; ++stage) {
             const auto kind = static_cast<ScreenStage>(stage);
-            const int64_t total = screen.units(kind),
-                          chunk = screen.units_per_chunk(kind, p.size());
+            const Division units = screen.units(kind, p.size());
             ChunkCounter counter;
             p.run([&](int worker) {
                 uint8_t* own = scratch.data() + worker * stride;
-                for (int64_t begin, end; counter.next_range(total, chunk, begin, end);)
+                for (int64_t begin, end; counter.next(units, begin, end);)
                     if (!screen.step(kind, begin, end, input, output, own)) finite = false;
             });
         }

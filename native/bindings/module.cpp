@@ -6,7 +6,7 @@
 #include "bindings/common.h"
 #include "cpu.h"
 #include "measure.h"
-#include "schedule.h"
+#include "rehearsal.h"
 #include "topology.h"
 
 namespace sterna::border {
@@ -109,14 +109,13 @@ bool barrier_holds(const nb::int_& threads, int rounds) {
 }
 
 // (tiles, time) of each thread, for tests.
-std::vector<std::pair<int64_t, int64_t>> rehearse_shares(int64_t tiles, int64_t tile_bytes,
-                                                         int64_t tokens,
+std::vector<std::pair<int64_t, int64_t>> rehearse_shares(int64_t tiles, int64_t tokens,
                                                          const std::vector<int64_t>& slowdown) {
     require(!slowdown.empty() && slowdown.size() <= kMaxThreads, "slowdown: needs 1..1024 values");
     Pool& p = shared_pool(static_cast<int>(slowdown.size()));
     nb::gil_scoped_release release;
     std::vector<std::pair<int64_t, int64_t>> shares;
-    for (const Share& share : rehearse(p, tiles, tile_bytes, tokens, slowdown)) {
+    for (const Share& share : rehearse(p, tiles, tokens, slowdown)) {
         shares.emplace_back(share.tiles, share.time);
     }
     return shares;
@@ -162,7 +161,7 @@ void bind_machine(nb::module_& m) {
         for (const auto* t : all_tables()) calls[t->isa] = calls_of(t).load();
         return calls;
     });
-    m.def("rehearse", &rehearse_shares, "tiles"_a, "tile_bytes"_a, "tokens"_a, "slowdown"_a);
+    m.def("rehearse", &rehearse_shares, "tiles"_a, "tokens"_a, "slowdown"_a);
     m.def("barrier_holds", &barrier_holds, "threads"_a, "rounds"_a);
     m.def("pool_cpus", &pool_cpus, "threads"_a);
     m.def("parse_cpu_list", [](const std::string& text) { return parse_cpu_list(text); }, "text"_a);

@@ -2,7 +2,6 @@
 #include <chrono>
 
 #include "bindings/common.h"
-#include "schedule.h"
 
 namespace sterna::border {
 
@@ -140,10 +139,8 @@ class LinearRun {
         LinearArgs part = args_;
         if (codes) part.codes = codes;
         part.scratch = scratch_.data() + worker * stride_;
-        const int64_t chunk =
-            tiles_per_chunk(args_.tile_end, args_.tile_bytes, args_.n, pool_.size());
-        while (counter.next_range(args_.tile_end, chunk, part.tile_begin, part.tile_end))
-            format_.linear(part);
+        const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size());
+        while (counter.next(tiles, part.tile_begin, part.tile_end)) format_.linear(part);
     }
 
   private:

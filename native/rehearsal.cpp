@@ -1,4 +1,4 @@
-#include "schedule.h"
+#include "rehearsal.h"
 
 #include <condition_variable>
 #include <mutex>
@@ -8,14 +8,14 @@
 
 namespace sterna {
 
-std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tile_bytes, int64_t tokens,
+std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tokens,
                             std::span<const int64_t> slowdown) {
     const size_t n = static_cast<size_t>(pool.size());
     if (slowdown.size() != n) {
         throw std::invalid_argument("slowdown: must be one for each thread, but got " +
                                     std::to_string(slowdown.size()));
     }
-    const int64_t chunk = tiles_per_chunk(tiles, tile_bytes, tokens, pool.size());
+    const Division division = divide_tiles(tiles, tokens, pool.size());
     ChunkCounter counter;
     std::vector<Share> shares(n);
     std::vector<char> done(n);
@@ -34,7 +34,7 @@ std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tile_bytes, int64
         std::unique_lock lock(mutex);
         for (int64_t begin, end;;) {
             turn.wait(lock, my_turn);
-            if (!counter.next_range(tiles, chunk, begin, end)) break;
+            if (!counter.next(division, begin, end)) break;
             shares[me].tiles += end - begin;
             shares[me].time += (end - begin) * slowdown[me];
             turn.notify_all();
