@@ -61,19 +61,27 @@ constexpr int kTurnBytes = 512;
 template <class F>
 constexpr int64_t kTurnK = (kTurnBytes + F::kStepBytes - 1) / F::kStepBytes * F::kStepK;
 
-// Accumulators of N tokens x P native parts of a tile. Consecutive dot products go to C of them in
-// turn, which hides their latency; floats must stay in order, so there C is 1.
-template <class F, int N, int P, int C>
-struct Sums {
-    typename F::Acc acc[C][N][P][F::kGroups];
-};
+// Accumulators of N tokens x P native parts of a tile.
+template <class F, int N, int P>
+using Sums = typename F::Acc[N][P][F::kGroups];
 
 // Tokens [n0, n0 + N) and parts [part0, part0 + P) over k in [k0, k1), which start at `step`.
+// Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
+// there C is 1.
 template <class F, int N, int P, int C>
 inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
-                      int n0, int part0, Sums<F, N, P, C>& kept) {
+                      int n0, int part0, Sums<F, N, P>& sums) {
     constexpr int G = F::kGroups, U = F::kStepK / F::kDotK >= C ? 1 : C;  // steps of a round
-    Sums<F, N, P, C> s = kept;
+    static_assert(kTurnK<F> / F::kDotK * F::kMaxPairSum <= 32767);  // of a run
+    Sums<F, N, P> run[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+                for (int g = 0; g < G; ++g) run[c][n][p][g] = F::begin(sums[n][p][g]);
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
 #pragma GCC unroll 8
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
@@ -84,7 +92,7 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
             }
 #pragma GCC unroll 8
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
-                const int c = (u * F::kStepK + j) / F::kDotK % C;
+                auto& to = run[(u * F::kStepK + j) / F::kDotK % C];
                 typename F::Acc w[P][G];
 #pragma GCC unroll 8
                 for (int p = 0; p < P; ++p) F::decode(step, part0 + p, j, w[p]);
@@ -95,12 +103,19 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                     for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
                         for (int g = 0; g < G; ++g)
-                            s.acc[c][n][p][g] = F::dot(s.acc[c][n][p][g], w[p][g], x);
+                            to[n][p][g] = F::dot_on(to[n][p][g], w[p][g], x);
                 }
             }
         }
     }
-    kept = s;
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+                for (int g = 0; g < G; ++g) sums[n][p][g] = F::end(sums[n][p][g], run[c][n][p][g]);
 }
 
 // Tokens [n0, n0 + N) of tiles [tile, tile + count), count <= kStreams.
@@ -113,13 +128,9 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int count, int
     if constexpr (F::kInteger) {  // wanted at the end, from memory
         for (int g = 0; g < count * G; ++g) prefetch(a.scale + (tile * G + g) * sterna::kGroupRows);
     }
-    Sums<F, N, P, C> sums[kStreams][kParts / P];
+    Sums<F, N, P> sums[kStreams][kParts / P];
     for (int s = 0; s < count; ++s)
-        for (auto& part : sums[s])
-            for (auto& chain : part.acc)
-                for (auto& token : chain)
-                    for (auto& vectors : token)
-                        for (auto& acc : vectors) acc = F::zero();
+        for (int i = 0; i < N * kParts * G; ++i) (&sums[s][0][0][0][0])[i] = F::zero();
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
     for (int64_t k = 0; k < a.K; k += kTurnK<F>, codes += kTurnK<F> / F::kStepK * F::kStepBytes) {
         const int64_t end = k + kTurnK<F> < a.K ? k + kTurnK<F> : a.K;
@@ -128,16 +139,12 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int count, int
                 tile_turn<F, N, P, C>(a, codes + s * a.tile_bytes, k, end, n0, part,
                                       sums[s][part / P]);
     }
-    for (int t = 0; t < count; ++t)
+    for (int s = 0; s < count; ++s)
         for (int part = 0; part < kParts; ++part)
             for (int n = 0; n < N; ++n)
-                for (int g = 0; g < G; ++g) {
-                    const auto& from = sums[t][part / P].acc;
-                    typename F::Acc sum = from[0][n][part % P][g];
-                    if constexpr (C == 2) sum = i_add(sum, from[1][n][part % P][g]);
-                    finish<F>(a, sum, n0 + n, g,
-                              ((tile + t) * G + g) * sterna::kGroupRows + kLanes * part);
-                }
+                for (int g = 0; g < G; ++g)
+                    finish<F>(a, sums[s][part / P][n][part % P][g], n0 + n, g,
+                              ((tile + s) * G + g) * sterna::kGroupRows + kLanes * part);
 }
 
 template <class F, int N>
@@ -160,24 +167,31 @@ void linear_direct(const sterna::LinearArgs& a) {
     }
 }
 
-// What formats share of an integer dot product.
+// What formats share of an integer dot product. A run of them ends with its turn; where pair sums are
+// int16 it has to fit there, which is what kMaxPairSum, of one product, is for.
 struct IntegerDot {
     static constexpr bool kInteger = true;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    static constexpr int kDotK = 4;
+    static constexpr int kDotK = 4, kMaxPairSum = 0;
     using Acc = VI;
     static VI zero() { return i_set1(0); }
+    static VI begin(VI) { return zero(); }
+    static VI dot_on(VI run, VI w, VI x) { return run_dot(run, w, x); }
+    static VI end(VI sum, VI run) { return run_end(sum, run); }
     static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
 };
 
-// What formats share of a float product.
+// What formats share of a float product; a run goes on with the sum.
 struct FloatDot {
     static constexpr bool kInteger = false;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    static constexpr int kDotK = 1;
+    static constexpr int kDotK = 1, kMaxPairSum = 0;
     static constexpr int kGroups = 4;
     using Acc = VF;
     static VF zero() { return f_set1(0.0f); }
+    static VF begin(VF sum) { return sum; }
+    static VF dot_on(VF run, VF w, VF x) { return dot(run, w, x); }
+    static VF end(VF, VF run) { return run; }
     static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
 };
 

@@ -2,8 +2,8 @@
 //
 // A step is 4 consecutive k of 128 rows, one 64-byte line:
 //   byte 4*r + j, r = 0..15, j = 0..3:   bit f = row 16*f + r at k + j
-// As in b2 a field stays where it is: the accumulator of group f holds sum(code * 2^f * x). The top
-// field's 128 * 127 * 2 = 32512 fits the int16 pair sums of units without VNNI.
+// As in b2 a field stays where it is, or in its nibble: the accumulator of group f holds
+// sum(code * 2^f * x), or 2^(f % 4).
 #pragma once
 #include "layers.h"
 
@@ -12,15 +12,18 @@ namespace {
 struct b1 : IntegerDot {
     static constexpr const char* kName = "b1";
     static constexpr int kGroups = 8, kStepK = 4, kStepBytes = 64;
+    static constexpr int kInPlace = kPairSums16 ? 4 : 8;  // fields
+    static constexpr int kMaxPairSum = (kPairSums16 ? 8 : 0) * 127 * 2;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
-        const VI v = i_load(step + 4 * kLanes * part);
+        const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
 #pragma GCC unroll 8
         for (int f = 0; f < kGroups; ++f)
-            w[f] = i_and(v, i_set1(static_cast<int32_t>(0x01010101u << f)));
+            w[f] = i_and(f < kInPlace ? v : high,
+                         i_set1(static_cast<int32_t>(0x01010101u << f % kInPlace)));
     }
     static VI settle(VI acc, int group) {
-        switch (group) {
+        switch (group % kInPlace) {
             case 0:
                 return acc;
             case 1:

@@ -4,30 +4,28 @@
 //   byte 4*r + j, r = 0..15, j = 0..3:   bits 7..6  5..4  3..2  1..0
 //                                        row  48+r  32+r  16+r  r     at k + j
 // A field is not shifted down before the dot product: the accumulator of group f holds
-// sum(code * 4^f * x) and is shifted once at the end.
+// sum(code * 4^f * x) and is shifted once at the end. Where pair sums are int16, only the fields of the
+// lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
 #pragma once
 #include "layers.h"
 
 namespace {
 
-// Four-level codes reach 3 * 64 = 192 in the top field, and 192 * 127 * 2 saturates the int16 pair
-// sums of units without VNNI; ternary codes stop at 128 * 127 * 2 = 32512. So the former shift the
-// top field down first where it matters.
-template <bool kFourLevels>
-struct B2 : IntegerDot {
+struct b2 : IntegerDot {
+    static constexpr const char* kName = "b2";
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
-    static constexpr bool kShiftTop = kFourLevels && kPairSums16;
+    static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
+    static constexpr int kMaxPairSum = (kPairSums16 ? 12 : 0) * 127 * 2;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
-        const VI v = i_load(step + 4 * kLanes * part);
-        w[0] = i_and(v, i_set1(0x03030303));
-        w[1] = i_and(v, i_set1(0x0C0C0C0C));
-        w[2] = i_and(v, i_set1(0x30303030));
-        w[3] = kShiftTop ? i_and(i_shr<6>(v), i_set1(0x03030303))
-                         : i_and(v, i_set1(static_cast<int32_t>(0xC0C0C0C0u)));
+        const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
+#pragma GCC unroll 8
+        for (int f = 0; f < kGroups; ++f)
+            w[f] = i_and(f < kInPlace ? v : high,
+                         i_set1(static_cast<int32_t>(0x03030303u << 2 * (f % kInPlace))));
     }
     static VI settle(VI acc, int group) {
-        switch (group) {
+        switch (group % kInPlace) {
             case 0:
                 return acc;
             case 1:
@@ -35,18 +33,10 @@ struct B2 : IntegerDot {
             case 2:
                 return i_sar<4>(acc);
             default:
-                return kShiftTop ? acc : i_sar<6>(acc);
+                return i_sar<6>(acc);
         }
     }
-};
-
-struct b2 : B2<true> {
-    static constexpr const char* kName = "b2";
-
-    static void linear(const sterna::LinearArgs& a) {
-        // z2 = 2 is the ternary codebook {-1, 0, 1}: no code is 3.
-        a.z2 == 2 ? linear_layer<B2<false>>(a) : linear_layer<B2<true>>(a);
-    }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<b2>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<b2>(a, [&](uint8_t* out, int64_t row, int64_t k) {
             for (int r = 0; r < 16; ++r) {
@@ -56,7 +46,7 @@ struct b2 : B2<true> {
             }
         });
     }
-    // A ternary matrix with the code 3 would saturate the pair sums of some units and not of others.
+    // A ternary matrix has no code 3.
     static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
         if (z2 != 2) return true;
         uint64_t threes = 0, eight;

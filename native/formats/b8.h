@@ -13,6 +13,8 @@ struct b8 : IntegerDot {
 
     // 255 * 127 * 2 saturates int16 pair sums, so units without VNNI widen.
     static VI dot(VI acc, VI w, VI x) { return dot_wide(acc, w, x); }
+    static VI dot_on(VI run, VI w, VI x) { return dot_wide(run, w, x); }
+    static VI end(VI sum, VI run) { return i_add(sum, run); }
     static void decode(const uint8_t* step, int part, int, VI* w) {
         for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f + 4 * kLanes * part);
     }

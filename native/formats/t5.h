@@ -36,6 +36,7 @@ constexpr TritTable kTrits = make_trit_table();
 struct t5 : IntegerDot {
     static constexpr const char* kName = "t5";
     static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
+    static constexpr int kMaxPairSum = 2 * 127 * 2;
 
     // The codes of one quad in the low five bits of every byte; the others are noise.
     static VI quad(const uint8_t* step, int part, int q) {

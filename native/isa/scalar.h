@@ -123,6 +123,10 @@ inline VI dot(VI acc, VI u, VI x) {
 }
 // The same for any u8.
 inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }
+// A short run of dot products, from zero: sum + what the run has added up. Where kPairSums16 says so
+// a run holds int16 sums, so that n of them need 2 * n * max(u8) * 127 <= 32767.
+inline VI run_dot(VI run, VI u, VI x) { return dot(run, u, x); }
+inline VI run_end(VI sum, VI run) { return i_add(sum, run); }
 
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31;

@@ -116,7 +116,7 @@ class Yardsticks:
         self._clock: dict[int, list[float]] = defaultdict(list)
 
     def measure_bandwidth(self, threads: int) -> None:
-        """Best of five reads of 1 GiB, or of a quarter of the free memory if that is less."""
+        """Median of five reads of 1 GiB, or of a quarter of the free memory if that is less."""
         n = min(BANDWIDTH_BYTES, available_bytes() // 4)
         self._bandwidth[threads].append(_native.bandwidth_gb_s(threads, n))
 

@@ -12,7 +12,7 @@ import click
 
 from sterna.cli.options import console, json_option, print_json, status, threads_options
 
-BANDWIDTH_BYTES = 1 << 30  # as in bench: best of five reads of 1 GiB
+BANDWIDTH_BYTES = 1 << 30  # as in bench: median of five reads of 1 GiB
 _CPUS = Path("/sys/devices/system/cpu")
 
 
