@@ -3,7 +3,7 @@
 // A format decodes one step (a few consecutive k of all rows of a tile) into groups of 16 rows. Few
 // tokens take it straight from the decoder (tile_block), so a GEMV reads weights at the speed of
 // memory. For many tokens an integer format is decoded once into a panel of bytes, which blocks of
-// tokens then sweep: panel.h, or amx.h where there is a matrix unit. Integer formats sum exactly in
+// tokens then sweep: panel.h, or tiles.h where there is a matrix unit. Integer formats sum exactly in
 // any order; float formats sum over k in ascending order with one fused multiply-add each, whatever
 // the blocking.
 #pragma once
@@ -118,15 +118,17 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                 for (int g = 0; g < G; ++g) sums[n][p][g] = F::end(sums[n][p][g], run[c][n][p][g]);
 }
 
-// Tokens [n0, n0 + N) of tiles [tile, tile + count), count <= kStreams.
+// Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart.
 template <class F, int N>
-inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int count, int n0) {
+inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+                       int n0) {
     constexpr int G = F::kGroups;
     // One token: all parts of a line together where their accumulators fit.
     constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
     constexpr int C = N == 1 && F::kInteger && P * G <= 4 ? 2 : 1;
     if constexpr (F::kInteger) {  // wanted at the end, from memory
-        for (int g = 0; g < count * G; ++g) prefetch(a.scale + (tile * G + g) * sterna::kGroupRows);
+        for (int i = 0; i < count * G; ++i)
+            prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kGroupRows);
     }
     Sums<F, N, P> sums[kStreams][kParts / P];
     for (int s = 0; s < count; ++s)
@@ -136,7 +138,7 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int count, int
         const int64_t end = k + kTurnK<F> < a.K ? k + kTurnK<F> : a.K;
         for (int s = 0; s < count; ++s)
             for (int part = 0; part < kParts; part += P)
-                tile_turn<F, N, P, C>(a, codes + s * a.tile_bytes, k, end, n0, part,
+                tile_turn<F, N, P, C>(a, codes + s * apart * a.tile_bytes, k, end, n0, part,
                                       sums[s][part / P]);
     }
     for (int s = 0; s < count; ++s)
@@ -144,27 +146,31 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int count, int
             for (int n = 0; n < N; ++n)
                 for (int g = 0; g < G; ++g)
                     finish<F>(a, sums[s][part / P][n][part % P][g], n0 + n, g,
-                              ((tile + s) * G + g) * sterna::kGroupRows + kLanes * part);
+                              ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
 }
 
 template <class F, int N>
-inline void tile_tokens(const sterna::LinearArgs& a, int64_t tile, int count, int n0, int tokens) {
+inline void tile_tokens(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count, int n0,
+                        int tokens) {
     if (tokens >= N) {
-        tile_block<F, N>(a, tile, count, n0);
+        tile_block<F, N>(a, tile, apart, count, n0);
     } else if constexpr (N > 1) {
-        tile_tokens<F, N - 1>(a, tile, count, n0, tokens);
+        tile_tokens<F, N - 1>(a, tile, apart, count, n0, tokens);
     }
 }
 
-// Tokens straight from the decoder.
+// Tokens straight from the decoder. A stream is a quarter of a chunk, so that it goes on from one tile
+// to the next; what is left makes fewer streams.
 template <class F>
 void linear_direct(const sterna::LinearArgs& a) {
-    for (int64_t tile = a.tile_begin; tile < a.tile_end; tile += kStreams) {
-        const int64_t left = a.tile_end - tile;
-        const int count = left < kStreams ? static_cast<int>(left) : kStreams;
+    const auto tiles = [&](int64_t tile, int64_t apart, int count) {
         for (int n = 0; n < a.n; n += kTokens<F>)
-            tile_tokens<F, kTokens<F>>(a, tile, count, n, a.n - n);
-    }
+            tile_tokens<F, kTokens<F>>(a, tile, apart, count, n, a.n - n);
+    };
+    const int64_t length = (a.tile_end - a.tile_begin) / kStreams;
+    for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, kStreams);
+    const int64_t rest = a.tile_begin + length * kStreams;
+    if (rest < a.tile_end) tiles(rest, 1, static_cast<int>(a.tile_end - rest));
 }
 
 // What formats share of an integer dot product. A run of them ends with its turn; where pair sums are

@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kLine = 64;  // bytes of 16 rows x 4 k
 
+// A tile alone is one stream, so the next page has to be asked for in good time.
+constexpr int64_t kPanelPrefetchBytes = 4096;
+
 template <class F>
 constexpr int64_t panel_scratch(int64_t K) {
     return F::kGroups * K / 4 * kLine;
@@ -19,7 +22,7 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
         if constexpr (kPrefetch) {
 #pragma GCC unroll 8
             for (int line = 0; line < F::kStepBytes; line += kLine)
-                prefetch(step + kPrefetchBytes + line);
+                prefetch(step + kPanelPrefetchBytes + line);
         }
 #pragma GCC unroll 8
         for (int j = 0; j < F::kStepK; j += 4) {

@@ -113,7 +113,7 @@ def static(tiles: int, slowdown: list[int]) -> int:
 @pytest.mark.parametrize("name", SHAPES)
 def test_one_worker_at_half_speed(name: str, threads: int, slow: int, tokens: int) -> None:
     """Dynamic chunks lose at most 15 %, where an even split loses at least 40."""
-    tiles, tile_bytes = tiles_of(SHAPES[name])
+    tiles, _ = tiles_of(SHAPES[name])
     slowdown = [1] * threads
     slowdown[slow] = 2
     assert loss(dynamic(tiles, tokens, slowdown), tiles, slowdown) <= 0.15
@@ -135,7 +135,7 @@ def test_a_token_on_mixed_cores(slowdown: list[int]) -> None:
 def test_equal_workers_share_evenly() -> None:
     """No chunk is so large that one of them is left without work."""
     for threads in (1, 2, 4, 8):
-        tiles, tile_bytes = tiles_of(SHAPES["o"])
+        tiles, _ = tiles_of(SHAPES["o"])
         shares = _native.rehearse(tiles, 1, [1] * threads)
         assert max(time for _, time in shares) <= 1.15 * tiles / threads, threads
 
