@@ -131,8 +131,11 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
             prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kGroupRows);
     }
     Sums<F, N, P> sums[kStreams][kParts / P];
-    for (int s = 0; s < count; ++s)
-        for (int i = 0; i < N * kParts * G; ++i) (&sums[s][0][0][0][0])[i] = F::zero();
+    for (auto& tile_sums : sums)
+        for (auto& part : tile_sums)
+            for (auto& token : part)
+                for (auto& vectors : token)
+                    for (auto& acc : vectors) acc = F::zero();
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
     for (int64_t k = 0; k < a.K; k += kTurnK<F>, codes += kTurnK<F> / F::kStepK * F::kStepBytes) {
         const int64_t end = k + kTurnK<F> < a.K ? k + kTurnK<F> : a.K;
