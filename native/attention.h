@@ -146,6 +146,7 @@ inline void merge(float* m, float* l, float* o, float cm, float cl, const float*
 struct AttentionState {
     float (*scores)[kChunk];  // [rows]
     float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
+    float* page;  // [kPage * head_dim]
     float max[sterna::kMaxAttentionRows], sum[sterna::kMaxAttentionRows];
     int keys[sterna::kMaxAttentionRows];  // of this chunk that a row sees; ascending
 };
@@ -190,19 +191,31 @@ inline void row_blocks(const sterna::AttentionArgs& a, AttentionState& s, int ro
         if (row0 < a.rows) row_blocks<kF16, kValues, R - 1>(a, s, row0, j0, page);
 }
 
+// The page that holds position `position`, for all rows. Where several blocks of rows read it, f16 is
+// widened once, not by each of them.
+template <bool kF16, bool kValues>
+inline void page_rows(const sterna::AttentionArgs& a, AttentionState& s, int64_t position, int j) {
+    const uint8_t* page =
+        (kValues ? a.v_base : a.k_base) + a.pages[position / kPage] * a.page_stride;
+    if (kF16 && a.rows > kAttentionRows) {
+        for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
+            l_store(s.page + i, load_kv<true>(page, i));
+        row_blocks<false, kValues>(a, s, 0, j, reinterpret_cast<const uint8_t*>(s.page));
+    } else {
+        row_blocks<kF16, kValues>(a, s, 0, j, page);
+    }
+}
+
 // All rows against one chunk, a page at a time, so that a page is read from L1 by all of them.
 template <bool kF16>
 inline void attention_chunk(const sterna::AttentionArgs& a, AttentionState& s, int64_t first) {
     const int most = s.keys[a.rows - 1];
-    const auto page = [&](const uint8_t* base, int j) {
-        return base + a.pages[(first + j) / kPage] * a.page_stride;
-    };
-    for (int j = 0; j < most; j += kPage) row_blocks<kF16, false>(a, s, 0, j, page(a.k_base, j));
+    for (int j = 0; j < most; j += kPage) page_rows<kF16, false>(a, s, first + j, j);
     float chunk_max[sterna::kMaxAttentionRows] = {}, chunk_sum[sterna::kMaxAttentionRows] = {};
     for (int r = 0; r < a.rows; ++r)
         if (s.keys[r]) chunk_softmax(s.scores[r], s.keys[r], chunk_max + r, chunk_sum + r);
     for (int i = 0; i < a.rows * a.head_dim; ++i) s.chunk_out[i] = 0.0f;
-    for (int j = 0; j < most; j += kPage) row_blocks<kF16, true>(a, s, 0, j, page(a.v_base, j));
+    for (int j = 0; j < most; j += kPage) page_rows<kF16, true>(a, s, first + j, j);
     for (int r = 0; r < a.rows; ++r) {
         float* o = s.out + r * a.head_dim;
         const float* co = s.chunk_out + r * a.head_dim;
@@ -220,6 +233,7 @@ void attention(const sterna::AttentionArgs& a) {
     s.scores = reinterpret_cast<float (*)[kChunk]>(a.scratch);
     s.chunk_out = a.scratch + sterna::kMaxAttentionRows * kChunk;
     s.out = s.chunk_out + sterna::kMaxAttentionRows * a.head_dim;
+    s.page = s.out + sterna::kMaxAttentionRows * a.head_dim;
     for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
         for (int r = 0; r < a.rows; ++r) s.keys[r] = clamp(a.limit[r] - first, kChunk);
         a.f16 ? attention_chunk<true>(a, s, first) : attention_chunk<false>(a, s, first);

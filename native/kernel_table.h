@@ -162,7 +162,7 @@ struct AttentionArgs {
 };
 constexpr int kMaxAttentionRows = 32;
 constexpr int64_t attention_scratch(int64_t head_dim) {
-    return kMaxAttentionRows * (kChunkPositions + 2 * head_dim);
+    return kMaxAttentionRows * (kChunkPositions + 2 * head_dim) + kPagePositions * head_dim;
 }
 
 struct FormatKernels {

@@ -124,9 +124,10 @@ void Program::plan(const Batch& batch, int tokens_per_block) {
             selected_.push_back(first + i);
             top_.push_back(span.top);
         }
-        // The last tokens see the most keys: hand them out first, so that no worker ends late.
-        for (int end = span.count; end > 0; end -= tokens_per_block)
-            for (int h = 0; h < rope_.n_kv_heads; ++h) {
+        // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
+        // hand them out first, so that no worker ends late.
+        for (int h = 0; h < rope_.n_kv_heads; ++h)
+            for (int end = span.count; end > 0; end -= tokens_per_block) {
                 const int begin = std::max(0, end - tokens_per_block);
                 blocks_.push_back({s, h, first + begin, end - begin});
             }
