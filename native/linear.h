@@ -177,11 +177,11 @@ void linear_direct(const sterna::LinearArgs& a) {
 }
 
 // What formats share of an integer dot product. A run of them ends with its turn; where pair sums are
-// int16 it has to fit there, which is what kMaxPairSum, of one product, is for.
+// int16 it has to fit there: a format says in kMaxPairSum how much one product adds (0: runs are int32).
 struct IntegerDot {
     static constexpr bool kInteger = true;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    static constexpr int kDotK = 4, kMaxPairSum = 0;
+    static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }
     static VI begin(VI) { return zero(); }

@@ -11,6 +11,7 @@ struct b8 : IntegerDot {
     static constexpr const char* kName = "b8";
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 256;
 
+    static constexpr int kMaxPairSum = 0;
     // 255 * 127 * 2 saturates int16 pair sums, so units without VNNI widen.
     static VI dot(VI acc, VI w, VI x) { return dot_wide(acc, w, x); }
     static VI dot_on(VI run, VI w, VI x) { return dot_wide(run, w, x); }
