@@ -136,13 +136,31 @@ struct RopeArgs {
     bool interleaved;  // pairs (2i, 2i+1) instead of (i, i + head_dim / 2)
 };
 
+// How a KV page holds a position: as floats, or as int16 times a float of this position and head.
+enum class KvType : int { kF32, kF16, kI16 };
+// Keys and values are rounded to [-kKvLevels, kKvLevels], queries and the weights of a softmax to what
+// keeps int32 sums exact, over head_dim and over a page of positions.
+constexpr int kKvLevels = 4095, kMaxQueryLevels = 8191, kWeightLevels = 8191;
+constexpr int query_levels(int64_t head_dim) {
+    const int64_t most = ((int64_t{1} << 31) - 1) / (kKvLevels * head_dim);
+    return static_cast<int>(most < kMaxQueryLevels ? most : kMaxQueryLevels);
+}
+static_assert(int64_t{kPagePositions} * kWeightLevels * kKvLevels < int64_t{1} << 31);
+
+// Bytes of one KV head's keys (or values) in a page. The layouts: kv_pages.h.
+constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
+    return type == KvType::kF32   ? kPagePositions * head_dim * 4
+           : type == KvType::kF16 ? kPagePositions * head_dim * 2
+                                  : kPagePositions * (head_dim * 2 + int64_t{sizeof(float)});
+}
+
 // One position's keys and values into their page.
 struct KvStoreArgs {
     const float *k, *v;  // [n_kv_heads][head_dim]
-    uint8_t *k_page, *v_page;  // K: [kv_head][64/16][d][16], V: [kv_head][64][d]
+    uint8_t *k_page, *v_page;  // [n_kv_heads][kv_head_bytes]
     int position_in_page;
     int n_kv_heads, head_dim;
-    bool f16;
+    KvType type;
 };
 
 // A block of query rows of one KV head of one sequence.
@@ -157,13 +175,10 @@ struct AttentionArgs {
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
     const uint8_t* v_base;
     int64_t page_stride;  // bytes
-    bool f16;
-    float* scratch;  // attention_scratch(head_dim) floats
+    KvType type;
+    uint8_t* scratch;  // KernelTable::attention_scratch(head_dim) bytes, aligned to 64
 };
-constexpr int kMaxAttentionRows = 32;
-constexpr int64_t attention_scratch(int64_t head_dim) {
-    return kMaxAttentionRows * (kChunkPositions + 2 * head_dim) + kPagePositions * head_dim;
-}
+constexpr int kMaxAttentionRows = 128;
 
 struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
@@ -193,6 +208,7 @@ struct KernelTable {
     bool (*rope)(const RopeArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     void (*attention)(const AttentionArgs&);
+    int64_t (*attention_scratch)(int64_t head_dim);
     int (*x_block)(int n);  // how integer formats want the activations of n tokens
     // Execute about `ops` operations (a multiply-add is two) in registers, with the unit's best int8
     // instruction or f32 fused multiply-add; return how many it really did.

@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "kernel_table.h"
+#include "kv_pages.h"
 #include "layers.h"
 #include "peak.h"
 #include "rowwise.h"
@@ -42,6 +43,7 @@ constexpr sterna::KernelTable kTable = {
     rope,
     kv_store,
     attention,
+    attention_scratch,
     x_block,
     peak_int8,
     peak_f32,

@@ -38,28 +38,47 @@ inline void l_store_first(float* p, int64_t n, F16x a) {
     for (int i = 0; i < n && i < 16; ++i) p[i] = lanes[i];
 }
 
+// The fixed tree: lanes[0] of n pairs, combined with n, n / 2, ... 1 lanes between the two.
+template <int n, class Combine>
+inline float fold(float* lanes, Combine combine) {
+    for (int i = 0; i < n; ++i) lanes[i] = combine(lanes[i], lanes[i + n]);
+    if constexpr (n > 1) return fold<n / 2>(lanes, combine);
+    return lanes[0];
+}
 inline float l_sum(F16x a) {
     float lanes[16];
     l_store(lanes, a);
-    for (int half = 8; half; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return fold<8>(lanes, [](float x, float y) { return x + y; });
 }
 inline float l_reduce_max(F16x a) {
     float lanes[16];
     l_store(lanes, a);
-    float m = lanes[0];
-    for (int i = 1; i < 16; ++i) m = lanes[i] > m ? lanes[i] : m;
+    return fold<8>(lanes, [](float x, float y) { return x > y ? x : y; });
+}
+
+// max |y| as the bits of a float: an integer maximum does not lose a NaN.
+inline int32_t absmax_bits(const float* y, int64_t width) {
+    VI best = i_set1(0);
+    int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes)
+        best = i_max(best, i_and(i_bits(f_load(y + i)), i_set1(0x7FFFFFFF)));
+    int32_t lanes[kLanes], m = 0, bits;
+    i_store(lanes, best);
+    for (int j = 0; j < kLanes; ++j) m = lanes[j] > m ? lanes[j] : m;
+    for (; i < width; ++i) {
+        __builtin_memcpy(&bits, y + i, 4);
+        bits &= 0x7FFFFFFF;
+        m = bits > m ? bits : m;
+    }
     return m;
 }
 
-// exp(x), error below 2 ulp, NaN for NaN; below -87 it is 0 (no denormals), above 88 it is exp(88).
-inline VF f_exp(VF x) {
-    const VF clamped = f_max(f_set1(-87.0f), f_min(f_set1(88.0f), x));
-    const VI n = i_round(f_mul(clamped, f_set1(1.44269504f)));
+// exp(x) for x in [-87, 88], error below 2 ulp.
+inline VF f_exp_within(VF x) {
+    const VI n = i_round(f_mul(x, f_set1(1.44269504f)));
     const VF nf = f_from_i(n);
     // ln 2 in two parts: 0x1.62e4p-1 has 15 zero bits at its end, so n times it is exact.
-    VF r = f_fma(nf, f_set1(-0.693145751953125f), clamped);
+    VF r = f_fma(nf, f_set1(-0.693145751953125f), x);
     r = f_fma(nf, f_set1(-1.42860682030941723212e-6f), r);
     // Taylor's series of e^r to r^7 / 7!: |r| <= ln 2 / 2, remainder below 2^-27.
     VF p = f_set1(1.0f / 5040);
@@ -72,14 +91,13 @@ inline VF f_exp(VF x) {
     p = f_fma(p, r, f_set1(1.0f));
     return f_bits(i_add(i_bits(p), i_shl<23>(n)));
 }
-// exp(x) for x <= 0, and exactly 0 below -87: what a softmax needs.
+// exp(x), NaN for NaN; below -87 it is exp(-87) (no denormals), above 88 it is exp(88).
+inline VF f_exp(VF x) { return f_exp_within(f_max(f_set1(-87.0f), f_min(f_set1(88.0f), x))); }
+// exp(x) for x <= 0, as a softmax needs it: the largest weight is 1, so that below -60 the difference
+// between exp(x) and exp(-60) = 9e-27 is lost, and products with it are no denormals.
 inline F16x l_exp_softmax(F16x x) {
     F16x r;
-    for (int i = 0; i < 16 / kLanes; ++i) {
-        // x < -87 gives a negative difference, whose sign bit spread over the word clears the result.
-        const VI dead = i_sar<31>(i_bits(f_sub(x.v[i], f_set1(-87.0f))));
-        r.v[i] = f_bits(i_and(i_bits(f_exp(x.v[i])), b_xor(dead, i_set1(-1))));
-    }
+    for (int i = 0; i < 16 / kLanes; ++i) r.v[i] = f_exp_within(f_max(f_set1(-60.0f), x.v[i]));
     return r;
 }
 

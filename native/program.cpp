@@ -13,13 +13,18 @@ namespace sterna {
 namespace {
 using Clock = std::chrono::steady_clock;
 
-// Query rows (tokens x heads of a group) of one attention unit.
-constexpr int kRowsPerBlock = kMaxAttentionRows;
+// Query rows (tokens x heads of a group) of one attention unit: the more, the fewer times keys and values
+// are read, but each thread should have some units.
+int64_t rows_per_block(int64_t query_rows, int threads) {
+    int64_t rows = kMaxAttentionRows;
+    while (rows > kGroupRows && query_rows < 4 * threads * rows) rows /= 2;
+    return rows;
+}
 }  // namespace
 
-KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16)
-    : layers(layers), kv_heads(kv_heads), head_dim(head_dim), pages(pages), f16(f16) {
-    page_bytes_ = int64_t{kPagePositions} * kv_heads * head_dim * (f16 ? 2 : 4);
+KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type)
+    : layers(layers), kv_heads(kv_heads), head_dim(head_dim), pages(pages), type(type) {
+    page_bytes_ = kv_heads * head_bytes();
     layer_bytes_ = page_stride() * pages;
     base_ = HugeBuffer(static_cast<size_t>(layer_bytes_ * layers));
 }
@@ -97,7 +102,7 @@ void Program::reserve(int64_t tokens) {
 
 // The most that any operation of this run needs.
 void Program::reserve_scratch(const Run& run, int workers) {
-    int64_t bytes = attention_scratch(rope_.head_dim) * 4;
+    int64_t bytes = run.kernels.attention_scratch(rope_.head_dim);
     for (const auto& op : ops_) {
         if (op.kind == OpKind::kRowwise) bytes = std::max(bytes, padded_width(op.width) * 4);
         if (op.kind != OpKind::kLinear) continue;
@@ -139,7 +144,9 @@ void Program::plan(const Batch& batch, int tokens_per_block) {
 const float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
                           Pool& pool) {
     reserve(static_cast<int64_t>(batch.tokens.size()));
-    plan(batch, std::max(1, kRowsPerBlock * rope_.n_kv_heads / rope_.n_heads));
+    const int group = rope_.n_heads / rope_.n_kv_heads;
+    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * rope_.n_heads;
+    plan(batch, std::max(1, static_cast<int>(rows_per_block(query_rows, pool.size())) / group));
     if (n_counters_ != ops_.size() + 1) {
         n_counters_ = ops_.size() + 1;
         counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
@@ -310,7 +317,7 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
                             position % kPagePositions,
                             rope_.n_kv_heads,
                             rope_.head_dim,
-                            run.cache.f16};
+                            run.cache.type};
     finite = run.kernels.kv_store(store) && finite;
     if (!finite) run.report(index);
 }
@@ -334,8 +341,8 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) co
     a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
     a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
     a.page_stride = run.cache.page_stride();
-    a.f16 = run.cache.f16;
-    a.scratch = reinterpret_cast<float*>(scratch(worker));
+    a.type = run.cache.type;
+    a.scratch = scratch(worker);
     for (int t = 0; t < block.count; ++t) {
         const int64_t n = block.first + t;
         for (int h = 0; h < group; ++h) {

@@ -23,14 +23,14 @@ namespace sterna {
 // Pages of keys and values; one page id is valid in every layer.
 class KvCache {
   public:
-    KvCache(int layers, int kv_heads, int head_dim, int pages, bool f16);
+    KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type);
     uint8_t* keys(int layer) const { return base_.data() + layer * layer_bytes_; }
     uint8_t* values(int layer) const { return keys(layer) + page_bytes_; }
     int64_t page_stride() const { return 2 * page_bytes_; }
-    int64_t head_bytes() const { return page_bytes_ / kv_heads; }
+    int64_t head_bytes() const { return kv_head_bytes(type, head_dim); }
 
     const int layers, kv_heads, head_dim, pages;
-    const bool f16;
+    const KvType type;
 
   private:
     int64_t page_bytes_, layer_bytes_;  // of one layer's keys (or values) in one page; of a layer

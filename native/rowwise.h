@@ -1,8 +1,5 @@
 // What happens to one token between two linear layers, fused: gate * up, RMSNorm, quantisation.
 #pragma once
-
-#include <type_traits>
-
 #include "lanes.h"
 
 namespace {
@@ -57,23 +54,6 @@ inline bool apply_norm(const sterna::RowwiseArgs& a, const float* x) {
         f_store(a.yf + i, f_mul(f_mul(f_load(x + i), f_set1(inverse)), f_load(a.norm + i)));
     for (; i < a.width; ++i) a.yf[i] = x[i] * inverse * a.norm[i];
     return inverse > 0.0f;  // 1 / sqrt(inf) is 0, and NaN compares false
-}
-
-// max |y| as the bits of a float: an integer maximum does not lose a NaN.
-inline int32_t absmax_bits(const float* y, int64_t width) {
-    VI best = i_set1(0);
-    int64_t i = 0;
-    for (; i + kLanes <= width; i += kLanes)
-        best = i_max(best, i_and(i_bits(f_load(y + i)), i_set1(0x7FFFFFFF)));
-    int32_t lanes[kLanes], m = 0, bits;
-    i_store(lanes, best);
-    for (int j = 0; j < kLanes; ++j) m = lanes[j] > m ? lanes[j] : m;
-    for (; i < width; ++i) {
-        __builtin_memcpy(&bits, y + i, 4);
-        bits &= 0x7FFFFFFF;
-        m = bits > m ? bits : m;
-    }
-    return m;
 }
 
 // Symmetric int8 per token: q = round(y * (127 / max|y|)), half to even; scale max|y| / 127.
@@ -139,44 +119,6 @@ bool rope(const sterna::RopeArgs& a) {
         }
     }
     return absmax_bits(a.x, static_cast<int64_t>(a.n_heads) * a.head_dim) < 0x7F800000;
-}
-
-// Sixteen values as a page holds them; head_dim is a multiple of 16.
-template <bool kF16>
-inline void to_page(const float* x, void* out) {
-    for (int i = 0; i < 16; i += kLanes) {
-        if constexpr (kF16) {
-            f_store_f16(static_cast<uint16_t*>(out) + i, f_load(x + i));
-        } else {
-            f_store(static_cast<float*>(out) + i, f_load(x + i));
-        }
-    }
-}
-
-template <bool kF16>
-inline void store_position(const sterna::KvStoreArgs& a) {
-    using Element = std::conditional_t<kF16, uint16_t, float>;
-    constexpr int P = sterna::kPagePositions;
-    const int64_t hd = a.head_dim, block = a.position_in_page / 16, lane = a.position_in_page % 16;
-    for (int64_t h = 0; h < a.n_kv_heads; ++h) {
-        auto* keys = reinterpret_cast<Element*>(a.k_page) + (h * (P / 16) + block) * hd * 16 + lane;
-        auto* values = reinterpret_cast<Element*>(a.v_page) + (h * P + a.position_in_page) * hd;
-        for (int64_t d = 0; d < hd; d += 16) {
-            Element k[16];
-            to_page<kF16>(a.k + h * hd + d, k);
-            for (int i = 0; i < 16; ++i) keys[(d + i) * 16] = k[i];  // a key is a lane
-            to_page<kF16>(a.v + h * hd + d, values + d);
-        }
-    }
-}
-
-// False: a key or value is not finite, or not in f16.
-bool kv_store(const sterna::KvStoreArgs& a) {
-    a.f16 ? store_position<true>(a) : store_position<false>(a);
-    // 65520 and above round to infinity in f16.
-    const int32_t limit = a.f16 ? 0x477FF000 : 0x7F800000;
-    const int64_t width = static_cast<int64_t>(a.n_kv_heads) * a.head_dim;
-    return absmax_bits(a.k, width) < limit && absmax_bits(a.v, width) < limit;
 }
 
 }  // namespace

@@ -17,7 +17,6 @@ constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
 #ifdef tile_dot
 
-constexpr int64_t kTileBytes = 1024;
 // Four groups of rows x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
 // of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
 // 32 bytes a cycle; a whole decoded panel there would want 64 of the 44 that L2 gives.

@@ -32,7 +32,7 @@ class FakeLLM:
     format: str | None = None
     head: str | None = None
     context: int | None = None
-    kv_dtype: str = "f16"
+    kv_dtype: str = "i16"
     calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     made: Any = None
 
@@ -438,7 +438,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = json.loads(result.stdout)
     assert (row["test"], row["ttft_ms"], row["x"]) == ("pp8", None, None)
     expected = {"format": "i2", "head": "bf16", "pp": (8, 16), "tg": (), "threads": 1}
-    expected |= {"batch": (1,), "cores": "0", "isa": None, "kv_dtype": "f16", "repeat": 3}
+    expected |= {"batch": (1,), "cores": "0", "isa": None, "kv_dtype": "i16", "repeat": 3}
     assert asked == [("random:tiny", expected)]
     assert "pp8" in run("bench", "e2e", "--model", "random:tiny").stdout
     assert asked[-1][1]["pp"] == (128, 512)

@@ -21,10 +21,10 @@ THREADS = (1, 2, 3, 4)
 CHUNKS = (1, 17, 64, None)
 # (recipe, format, head, KV dtype): what each model's linear layers and head are stored as.
 INTEGER = [
-    ("bitnet-multiply", None, None, "f16"),
+    ("bitnet-multiply", None, None, "i16"),
     ("bitnet-untied", None, "int8", "f32"),
     ("falcon-e", None, "int8", "f16"),
-    ("llama3-rope", "i8", "int8", "f16"),
+    ("llama3-rope", "i8", "int8", "i16"),
 ]
 FLOAT = [("llama-bf16", None, None, "f16"), ("llama-f32", None, None, "f32")]
 

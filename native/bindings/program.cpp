@@ -160,6 +160,11 @@ RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     return {out, rescored, p.program.head_bytes()};
 }
 
+KvType kv_type(const std::string& name) {
+    require(name == "i16" || name == "f16" || name == "f32", "dtype: must be i16, f16 or f32");
+    return name == "i16" ? KvType::kI16 : name == "f16" ? KvType::kF16 : KvType::kF32;
+}
+
 std::vector<float> inverse_frequencies(double theta, int dim) {
     const FpEnvScope environment;
     std::vector<float> f;
@@ -172,16 +177,23 @@ std::vector<float> inverse_frequencies(double theta, int dim) {
 
 void bind_program(nb::module_& m) {
     m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
+    m.def(
+        "kv_bytes",
+        [](int layers, int kv_heads, int head_dim, const std::string& dtype) {
+            return 2 * layers * kv_heads * kv_head_bytes(kv_type(dtype), head_dim) / kPagePositions;
+        },
+        "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
     nb::class_<KvCache>(m, "KvCache")
         .def(
             "__init__",
-            [](KvCache* self, int layers, int kv_heads, int head_dim, int pages, bool f16) {
+            [](KvCache* self, int layers, int kv_heads, int head_dim, int pages,
+               const std::string& dtype) {
                 require(layers >= 1 && kv_heads >= 1 && head_dim >= 16 && head_dim % 16 == 0 &&
                             pages >= 1,
                         "cache: needs layers, kv_heads, pages >= 1 and head_dim a multiple of 16");
-                new (self) KvCache(layers, kv_heads, head_dim, pages, f16);
+                new (self) KvCache(layers, kv_heads, head_dim, pages, kv_type(dtype));
             },
-            "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "f16"_a)
+            "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "dtype"_a)
         .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
 
     nb::class_<PyProgram>(m, "Program")

@@ -7,6 +7,8 @@ namespace {
 
 constexpr bool kMatrixUnit = true;
 
+constexpr int64_t kTileBytes = 1024;
+
 struct alignas(64) TileConfig {  // Intel SDM vol. 1, table 18-1
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
@@ -36,5 +38,46 @@ inline void tile_end() { asm volatile("tilerelease"); }
                  : "r"(p), "r"(int64_t{64}))
 // acc (int32) += x (s8) * u (u8), four products a lane.
 #define tile_dot(acc, x, u) asm volatile("tdpbsud %tmm" #u ", %tmm" #x ", %tmm" #acc)
+// The same of other signs: x and w unsigned, x unsigned and w signed, both signed.
+#define tile_dot_uu(acc, x, w) asm volatile("tdpbuud %tmm" #w ", %tmm" #x ", %tmm" #acc)
+#define tile_dot_us(acc, x, w) asm volatile("tdpbusd %tmm" #w ", %tmm" #x ", %tmm" #acc)
+#define tile_dot_ss(acc, x, w) asm volatile("tdpbssd %tmm" #w ", %tmm" #x ", %tmm" #acc)
+
+// Byte i of the result is byte index[i] of the 128 of a and b.
+inline VI b_gather(VI a, VI b, const uint8_t* index) {
+    return _mm512_permutex2var_epi8(a, i_load(index), b);
+}
+struct ByteTable {
+    alignas(64) uint8_t low[64], high[64];
+};
+// 64 int16 as their low and their high bytes: a row of x.
+inline void split_row(const int16_t* p, uint8_t* low, uint8_t* high) {
+    static constexpr ByteTable kTable = [] {
+        ByteTable t{};
+        for (int i = 0; i < 64; ++i) {
+            t.low[i] = static_cast<uint8_t>(2 * i);
+            t.high[i] = static_cast<uint8_t>(2 * i + 1);
+        }
+        return t;
+    }();
+    const VI a = i_load(p), b = i_load(p + 32);
+    i_store(low, b_gather(a, b, kTable.low));
+    i_store(high, b_gather(a, b, kTable.high));
+}
+// Two lines of 16 columns x 2 int16 as one line of 16 columns x 4 low bytes, and one of high bytes.
+inline void split_columns(const int16_t* first, const int16_t* second, uint8_t* low,
+                          uint8_t* high) {
+    static constexpr ByteTable kTable = [] {
+        ByteTable t{};
+        for (int i = 0; i < 64; ++i) {
+            t.low[i] = static_cast<uint8_t>(i % 4 / 2 * 64 + i / 4 * 4 + i % 2 * 2);
+            t.high[i] = static_cast<uint8_t>(t.low[i] + 1);
+        }
+        return t;
+    }();
+    const VI a = i_load(first), b = i_load(second);
+    i_store(low, b_gather(a, b, kTable.low));
+    i_store(high, b_gather(a, b, kTable.high));
+}
 
 }  // namespace

@@ -99,6 +99,10 @@ inline VI b_lookup_mirrored(const int8_t* t, VI code) {
 inline void i_store_i8(int8_t* p, VI a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
 }
+// Narrowed to int16; values lie in [-32768, 32767].
+inline void i_store_i16(int16_t* p, VI a) {
+    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int16_t>(a.v[i]);
+}
 // A store that need not stay in the caches; p is aligned to the vector.
 inline void f_stream(float* p, VF a) { f_store(p, a); }
 inline VI b_xor(VI a, VI b) { STERNA_LANES(VI, a.v[i] ^ b.v[i]); }
@@ -123,6 +127,14 @@ inline VI dot(VI acc, VI u, VI x) {
 }
 // The same for any u8.
 inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }
+// acc + sum over a lane's two int16 of a * b; both products in int32.
+inline VI pair_dot(VI acc, VI a, VI b) {
+    VI r;
+    for (int i = 0; i < kLanes; ++i)
+        r.v[i] = acc.v[i] + static_cast<int16_t>(a.v[i]) * static_cast<int16_t>(b.v[i]) +
+                 (a.v[i] >> 16) * (b.v[i] >> 16);
+    return r;
+}
 // A short run of dot products, from zero: sum + what the run has added up. Where kPairSums16 says so
 // a run holds int16 sums, so that n of them need 2 * n * max(u8) * 127 <= 32767.
 inline VI run_dot(VI run, VI u, VI x) { return dot(run, u, x); }

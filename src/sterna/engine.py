@@ -20,11 +20,14 @@ from sterna.models import Model
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling import Top
 
-__all__ = ["PREFILL_CHUNK", "Engine", "Sequence"]
+__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Sequence"]
 
 F32 = npt.NDArray[np.float32]
 
 PAGE: int = _native.page_positions
+#: What keys and values are kept as, the default first: integers of 13 bits with a float for each
+#: vector, in 16 bits; or floats.
+KV_DTYPES = ("i16", "f16", "f32")
 #: Tokens of a prompt that one step takes: enough to fill the matrix units, few enough that Ctrl-C
 #: and other sequences do not wait long.
 PREFILL_CHUNK = 512
@@ -49,7 +52,7 @@ class Sequence:
 class Engine:
     """A model with a KV cache and a place to run.
 
-    threads, cores, isa: as in `LLM`; kv_dtype: "f16" or "f32"; context: positions of a sequence,
+    threads, cores, isa: as in `LLM`; kv_dtype: one of KV_DTYPES; context: positions of a sequence,
     at most (and by default) the model's. Raises RequestError for values out of range.
     """
 
@@ -60,15 +63,17 @@ class Engine:
         threads: int | None = None,
         cores: str | None = None,
         isa: str | None = None,
-        kv_dtype: str = "f16",
+        kv_dtype: str = KV_DTYPES[0],
         context: int | None = None,
     ) -> None:
         self.model = model
         self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
         limit = model.config.max_position
-        if kv_dtype not in ("f16", "f32"):
-            raise RequestError(f"kv_dtype: must be f16 or f32, but got {kv_dtype!r}")
+        if kv_dtype not in KV_DTYPES:
+            raise RequestError(
+                f"kv_dtype: must be one of {', '.join(KV_DTYPES)}, but got {kv_dtype!r}"
+            )
         if context is not None and (
             isinstance(context, bool) or not isinstance(context, int) or not 1 <= context <= limit
         ):
@@ -80,9 +85,7 @@ class Engine:
         c = model.config
         pages = -(-self.context // PAGE) * SLOTS
         try:
-            self._cache = _native.KvCache(
-                c.n_layers, c.n_kv_heads, c.head_dim, pages, kv_dtype == "f16"
-            )
+            self._cache = _native.KvCache(c.n_layers, c.n_kv_heads, c.head_dim, pages, kv_dtype)
         except MemoryError:
             raise RequestError(
                 f"KV cache: address space for {SLOTS} sequences of {self.context} positions is "
@@ -96,7 +99,7 @@ class Engine:
     def kv_bytes_per_position(self) -> int:
         """Bytes of keys and values that one position adds, over all layers."""
         c = self.model.config
-        return 2 * c.n_layers * c.n_kv_heads * c.head_dim * (2 if self.kv_dtype == "f16" else 4)
+        return _native.kv_bytes(c.n_layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
 
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""

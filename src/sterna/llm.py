@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sterna import _native, models
 from sterna.chat import ChatTemplate
-from sterna.engine import PREFILL_CHUNK, Engine
+from sterna.engine import KV_DTYPES, PREFILL_CHUNK, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError
 from sterna.runtime import resolve_threads
@@ -99,7 +99,8 @@ class LLM:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
     the head (bf16, f16, f32, int8, or exact: the checkpoint's own, screened), default the
     checkpoint's own and exact where that is float. context: positions, default the model's.
-    kv_dtype: f16 or f32.
+    kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest), f16
+    or f32.
     cache: keep a packed copy for the next start.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, NonFiniteError or
@@ -116,7 +117,7 @@ class LLM:
         format: str | None = None,
         head: str | None = None,
         context: int | None = None,
-        kv_dtype: str = "f16",
+        kv_dtype: str = KV_DTYPES[0],
         cache: bool = True,
     ) -> None:
         if not isinstance(model, (str, Path)) or not str(model):

@@ -17,7 +17,7 @@ from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import random_model
 from sterna.bench.report import fractions, spread
-from sterna.engine import PAGE, PREFILL_CHUNK, SLOTS, Engine
+from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, SLOTS, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.llm import BUILT_IN
@@ -72,7 +72,7 @@ def run(
     threads: int | None = None,
     cores: str | None = None,
     isa: str | None = None,
-    kv_dtype: str = "f16",
+    kv_dtype: str = KV_DTYPES[0],
     repeat: int = 3,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:

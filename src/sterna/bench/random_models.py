@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.bench.machine import require_bytes
 from sterna.bench.random_codes import BLOCK_K, codes_bytes, fill, packed_bytes, random_pool
+from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight, Shadow
 from sterna.models import Model, from_weights
@@ -52,8 +53,8 @@ class Shape:
 
     def kv_bytes(self, dtype: str) -> int:
         """Bytes of keys and values of one position."""
-        width = self.kv_heads * (self.head_dim or self.hidden // self.heads)
-        return 2 * self.layers * width * (4 if dtype == "f32" else 2)
+        head_dim = self.head_dim or self.hidden // self.heads
+        return _native.kv_bytes(self.layers, self.kv_heads, head_dim, dtype)
 
     def nbytes(self, format: str, head: str) -> int:
         """Bytes of all weights and scales in a format; `head` as in `random_model`."""
@@ -171,7 +172,7 @@ def random_model(
     format: str = "i2",
     head: str = "bf16",
     kv_positions: int = 0,
-    kv_dtype: str = "f16",
+    kv_dtype: str = KV_DTYPES[0],
 ) -> Model:
     """A model of a shape of SHAPES; kv_positions: of the KV cache that will be in use at once.
 

@@ -9,7 +9,14 @@ import click
 
 from sterna.cli.bench_barrier import barrier
 from sterna.cli.bench_peers import peers
-from sterna.cli.options import console, cores_option, head_option, status, threads_options
+from sterna.cli.options import (
+    console,
+    cores_option,
+    head_option,
+    kv_dtype_option,
+    status,
+    threads_options,
+)
 from sterna.cli.report import (
     COUNTS,
     NAMES,
@@ -73,9 +80,7 @@ def command() -> None:
     show_default=True,
     help="Sequences that decode together; tok/s counts them all.",
 )
-@click.option(
-    "--kv-dtype", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="KV."
-)
+@kv_dtype_option
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @threads_options
 @click.option("--isa", help="Kernel unit; default: the best that runs here.")

@@ -21,6 +21,7 @@ __all__ = [
     "cores_option",
     "head_option",
     "json_option",
+    "kv_dtype_option",
     "model_options",
     "open_model",
     "print_json",
@@ -37,6 +38,14 @@ head_option = click.option(
     "--head",
     help="Output head: bf16, f16, f32 or int8; exact: the checkpoint's own rows, read through an "
     "int8 screen, with equal results; default: exact, or int8 where the model is packed so.",
+)
+
+kv_dtype_option = click.option(
+    "--kv-dtype",
+    type=click.Choice(["i16", "f16", "f32"]),
+    default="i16",
+    show_default=True,
+    help="Type of the key-value cache: 13-bit integers scaled by vector (fastest), or floats.",
 )
 
 
@@ -68,13 +77,7 @@ model_options = _all(
     click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
     head_option,
     click.option("--context", type=int, help="Tokens of context; default: the model's."),
-    click.option(
-        "--kv-dtype",
-        type=click.Choice(["f16", "f32"]),
-        default="f16",
-        show_default=True,
-        help="Type of the key-value cache.",
-    ),
+    kv_dtype_option,
     threads_options,
 )
 

@@ -1,0 +1,161 @@
+// Attention over pages of floats: a score adds over head_dim in ascending order (keys are lanes), the
+// output adds over positions in ascending order (head_dim is lanes), in fused multiply-adds.
+#pragma once
+#include "attention_rows.h"
+
+namespace {
+
+template <bool kF16>
+inline F16x load_kv(const uint8_t* base, int64_t element) {
+    if constexpr (kF16) {
+        return l_load_f16(reinterpret_cast<const uint16_t*>(base) + element);
+    } else {
+        return l_load(reinterpret_cast<const float*>(base) + element);
+    }
+}
+
+// Scores of the rows against the keys of one page, 16 at a time; those beyond what a row sees are
+// masked later.
+template <bool kF16>
+struct FloatKeys {
+    const sterna::AttentionArgs& a;
+    Rows& s;
+    const uint8_t* page;
+    int j0;  // of the page, in the chunk
+
+    template <int R>
+    void block(int row0) {
+        constexpr int V = kAttentionVectors;
+        const int keys = clamp(s.keys[row0 + R - 1] - j0, kPage);
+        for (int j = 0; j < keys; j += 16 * V) {
+            if (keys - j > 16 * (V - 1)) {
+                keys_of<R, V>(row0, j);
+            } else {
+                keys_of<R, 1>(row0, j);
+            }
+        }
+    }
+
+    template <int R, int V>
+    void keys_of(int row0, int j) {
+        F16x acc[R][V];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
+        for (int64_t d = 0; d < a.head_dim; ++d) {
+            F16x k[V];
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v)
+                k[v] = load_kv<kF16>(page, ((j / 16 + v) * a.head_dim + d) * 16);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const F16x q = l_set1(a.q[row0 + r][d]);
+#pragma GCC unroll 2
+                for (int v = 0; v < V; ++v) acc[r][v] = l_fma(q, k[v], acc[r][v]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v)
+                l_store(s.scores[row0 + r] + j0 + j + 16 * v, l_mul(acc[r][v], l_set1(a.scale)));
+    }
+};
+
+// chunk_out[row] += sum_j p[row][j] * v[j] over one page.
+template <bool kF16>
+struct FloatValues {
+    const sterna::AttentionArgs& a;
+    Rows& s;
+    const uint8_t* page;
+    int j0;
+
+    // Rows see different numbers of keys: what all see is shared, the rest is not.
+    template <int R>
+    void block(int row0) {
+        const int shared = clamp(s.keys[row0] - j0, kPage);
+        positions<R>(row0, 0, shared);
+        for (int r = 1; r < R; ++r)
+            positions<1>(row0 + r, shared, clamp(s.keys[row0 + r] - j0, kPage));
+    }
+
+    template <int R>
+    void positions(int row0, int from, int to) {
+        constexpr int V = kAttentionVectors;
+        if (from >= to) return;
+        int64_t d = 0;
+        for (; d + 16 * V <= a.head_dim; d += 16 * V) values_of<R, V>(row0, from, to, d);
+        for (; d < a.head_dim; d += 16) values_of<R, 1>(row0, from, to, d);
+    }
+
+    template <int R, int V>
+    void values_of(int row0, int from, int to, int64_t d) {
+        float* out = s.chunk_out + row0 * a.head_dim + d;
+        F16x acc[R][V];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + 16 * v);
+        int64_t element = from * int64_t{a.head_dim} + d;
+        for (int j = from; j < to; ++j, element += a.head_dim) {
+            F16x x[V];
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) x[v] = load_kv<kF16>(page, element + 16 * v);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const F16x weight = l_set1(s.scores[row0 + r][j0 + j]);
+#pragma GCC unroll 2
+                for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + 16 * v, acc[r][v]);
+    }
+};
+
+template <bool kF16>
+struct FloatPages {
+    static constexpr bool kScaled = false;  // each position of a page has a scale
+
+    const sterna::AttentionArgs& a;
+    Rows rows;
+    float* wide;  // [kPage * head_dim]: a page widened
+
+    explicit FloatPages(const sterna::AttentionArgs& a)
+        : a(a),
+          rows(a.scratch, a.head_dim),
+          wide(reinterpret_cast<float*>(a.scratch + Rows::bytes(a.head_dim))) {}
+    static constexpr int64_t scratch_bytes(int64_t head_dim) {
+        return Rows::bytes(head_dim) + kPage * head_dim * int64_t{sizeof(float)};
+    }
+
+    const float* value_scales(int64_t) const { return nullptr; }
+    void scores(int64_t first) { all_pages<FloatKeys>(first, a.k_base); }
+    void values(int64_t first) {
+        for (int64_t i = 0; i < a.rows * a.head_dim; ++i) rows.chunk_out[i] = 0.0f;
+        all_pages<FloatValues>(first, a.v_base);
+    }
+
+    // A page at a time, so that it is read from L1 by all rows; and where several blocks of rows read
+    // it, f16 is widened once, not by each of them.
+    template <template <bool> class Blocks>
+    void all_pages(int64_t first, const uint8_t* base) {
+        for (int j = 0; j < rows.keys[a.rows - 1]; j += kPage) {
+            const uint8_t* page = page_at(a, base, first + j);
+            if (kF16 && a.rows > kAttentionRows) {
+                for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
+                    l_store(wide + i, load_kv<true>(page, i));
+                Blocks<false> blocks{a, rows, reinterpret_cast<const uint8_t*>(wide), j};
+                row_blocks(a.rows, blocks);
+            } else {
+                Blocks<kF16> blocks{a, rows, page, j};
+                row_blocks(a.rows, blocks);
+            }
+        }
+    }
+};
+
+}  // namespace

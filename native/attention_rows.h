@@ -1,0 +1,51 @@
+// What the query rows of one call of attention share while they pass over the keys together.
+#pragma once
+#include "kv_pages.h"
+
+namespace {
+
+constexpr int kChunk = sterna::kChunkPositions;
+static_assert(kChunk % kPage == 0 && kAttentionRows <= sterna::kMaxAttentionRows);
+
+// Vectors of 16 keys, or of 16 of head_dim, that a block of kAttentionRows takes at a time: all its
+// accumulators stay in registers.
+constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
+static_assert(kPage / 16 % kAttentionVectors == 0, "a block of keys lies in one page");
+
+inline int clamp(int64_t value, int most) {
+    return static_cast<int>(value < 0 ? 0 : value < most ? value : most);
+}
+
+// The matrix unit takes 64 of head_dim at a time.
+constexpr int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 63) / 64 * 64; }
+constexpr int whole_pages(int keys) { return (keys + kPage - 1) / kPage * kPage; }
+
+struct Rows {
+    float (*scores)[kChunk];  // [rows]
+    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
+    int keys[sterna::kMaxAttentionRows];  // of this chunk that a row sees; ascending
+
+    Rows(uint8_t* scratch, int64_t head_dim)
+        : scores(reinterpret_cast<float (*)[kChunk]>(scratch)),
+          chunk_out(scores[sterna::kMaxAttentionRows]),
+          out(chunk_out + sterna::kMaxAttentionRows * head_dim) {}
+    static constexpr int64_t bytes(int64_t head_dim) {
+        return sterna::kMaxAttentionRows * (kChunk + 2 * head_dim) * int64_t{sizeof(float)};
+    }
+};
+
+// The page of a position: its keys or its values, of this layer and KV head.
+inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* base,
+                              int64_t position) {
+    return base + a.pages[position / kPage] * a.page_stride;
+}
+
+// Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for what is left.
+template <int R = kAttentionRows, class F>
+inline void row_blocks(int rows, F& f, int row = 0) {
+    for (; rows - row >= R; row += R) f.template block<R>(row);
+    if constexpr (R > 1)
+        if (row < rows) row_blocks<R - 1>(rows, f, row);
+}
+
+}  // namespace

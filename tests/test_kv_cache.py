@@ -1,0 +1,86 @@
+"""What keys and values are kept as: how exact, how large, and that pages have no memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_factory import RECIPES, write
+from safetensors.torch import load_file, save_file
+
+from sterna import _native, models
+from sterna.bench.random_models import Shape
+from sterna.engine import KV_DTYPES, Engine
+
+LLAMA = replace(RECIPES["llama-f32"], heads=5, kv_heads=1, max_positions=1024)
+# Bytes of a vector of head_dim values.
+VECTOR = {"i16": lambda d: 2 * d + 4, "f16": lambda d: 2 * d, "f32": lambda d: 4 * d}
+
+
+def logits(engine: Engine, tokens: list[int], chunk: int | None = None) -> np.ndarray:
+    """Of one sequence."""
+    return engine.logits([tokens], chunk=chunk)[0]
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 128, 256])
+def test_rounding(head_dim: int, tmp_path: Path) -> None:
+    """Rounded pages move the logits of a float model by less than a thousandth of their spread.
+
+    600 positions are three chunks of attention; with f16, and with 13-bit integers.
+    """
+    model = models.load(write(tmp_path / "model", replace(LLAMA, head_dim=head_dim)))
+    tokens = np.random.default_rng(3).integers(0, 256, 600).tolist()
+    exact = logits(Engine(model, threads=2, kv_dtype="f32"), tokens)
+    for dtype in ("f16", "i16"):
+        rounded = logits(Engine(model, threads=2, kv_dtype=dtype), tokens)
+        error = np.sqrt(np.mean((rounded - exact) ** 2)) / exact.std()
+        assert 0 < error < 1e-3, dtype
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 80, 128, 256])
+@pytest.mark.parametrize("heads", [(2, 2), (5, 1), (40, 1), (130, 1)])
+def test_one_arithmetic(head_dim: int, heads: tuple[int, int], tmp_path: Path) -> None:
+    """Integer pages: the same bits whether few rows or many, whole tiles or parts, see them.
+
+    A query head is a row, and 130 of one KV head are more than one call takes.
+    """
+    recipe = replace(
+        RECIPES["falcon-e"], heads=heads[0], kv_heads=heads[1], head_dim=head_dim, layers=1
+    )
+    model = models.load(write(tmp_path / "model", recipe))
+    tokens = np.random.default_rng(4).integers(0, 256, 330).tolist()
+    expected = logits(Engine(model, threads=1, isa="scalar", kv_dtype="i16"), tokens)
+    for isa in _native.isas():
+        engine = Engine(model, threads=2, isa=isa, kv_dtype="i16")
+        for chunk in (None, 100, 3):
+            np.testing.assert_array_equal(logits(engine, tokens, chunk), expected, f"{isa} {chunk}")
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_pages_forget(dtype: str, tmp_path: Path) -> None:
+    """Positions beyond a sequence's end count for nothing, where its own values are all zero."""
+    folder = write(tmp_path / "model", LLAMA)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][7] = 0  # so that its keys and values are zeros
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    engine = Engine(models.load(folder), threads=2, kv_dtype=dtype)
+    zeros = [7] * 5
+    fresh = logits(engine, zeros)
+    logits(engine, np.random.default_rng(5).integers(0, 256, 300).tolist())
+    np.testing.assert_array_equal(logits(engine, zeros), fresh)
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_bytes(dtype: str) -> None:
+    """The engine, the shapes of the benchmarks and the core count the same bytes."""
+    shape = Shape("LlamaForCausalLM", 256, 256, 3, 4, 2, 64, True)
+    expected = 2 * 3 * 2 * VECTOR[dtype](64)
+    assert _native.kv_bytes(3, 2, 64, dtype) == shape.kv_bytes(dtype) == expected
+
+
+def test_unknown_dtype() -> None:
+    """The core refuses what it does not know."""
+    with pytest.raises(ValueError, match="i16, f16 or f32"):
+        _native.KvCache(1, 1, 16, 1, "f8")
