@@ -195,7 +195,7 @@ Division Program::units(const Op& op, const Run& run) const {
         case OpKind::kScreen:
             return screen_->units(op.stage, run.threads);
         default:
-            return {run.rows(op)};
+            return {run.rows(op), run.threads};
     }
 }
 
