@@ -55,7 +55,8 @@ struct TilePipeline {
     void block(int i, int j, const uint8_t* x, const uint8_t* y, int64_t steps) {
         for (int64_t step = 0; step < steps; step += 2, x += 4 * kTileBytes, y += 4 * kTileBytes) {
             byte_products<false>(x, y, step == 0, step == 0 && last_i >= 0 ? sums : nullptr);
-            if (step + 1 < steps) byte_products<true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false, nullptr);
+            if (step + 1 < steps)
+                byte_products<true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false, nullptr);
         }
         if (last_i >= 0) finish(last_i, last_j);
         last_i = i, last_j = j;
@@ -139,7 +140,8 @@ struct AttentionTiles {
             }};
         for (int i = 0; i < blocks(); ++i)
             for (int b = 0; b < key_blocks; ++b)
-                pipeline.block(i, b, q + i * steps * 2 * kTileBytes, kv + b * steps * 2 * kTileBytes, steps);
+                pipeline.block(i, b, q + i * steps * 2 * kTileBytes,
+                               kv + b * steps * 2 * kTileBytes, steps);
         pipeline.drain();
     }
 
@@ -151,16 +153,15 @@ struct AttentionTiles {
                 split_row(weights[r] + p * kPage, low, low + kTileBytes);
             }
         const int64_t hd = a.head_dim;
-        TilePipeline pipeline{
-            sums, [&](int i, int d) {
-                for (int r = 0; r < rows_of(i); ++r) {
-                    const int32_t* at = sums + 16 * r;
-                    const VI high = i_shl<4>(i_load(at + 768));
-                    const VI low = i_add(i_shl<8>(middle_sums(at)), i_load(at));
-                    f_store(rows.chunk_out + (16 * i + r) * hd + d,
-                            scaled_parts(high, low, w_scale[16 * i + r]));
-                }
-            }};
+        TilePipeline pipeline{sums, [&](int i, int d) {
+                                  for (int r = 0; r < rows_of(i); ++r) {
+                                      const int32_t* at = sums + 16 * r;
+                                      const VI high = i_shl<4>(i_load(at + 768));
+                                      const VI low = i_add(i_shl<8>(middle_sums(at)), i_load(at));
+                                      f_store(rows.chunk_out + (16 * i + r) * hd + d,
+                                              scaled_parts(high, low, w_scale[16 * i + r]));
+                                  }
+                              }};
         for (int d = 0; d < a.head_dim; d += 16) {
             for (int p = 0; p < pages; ++p) {
                 const auto* line =
