@@ -48,68 +48,129 @@ inline float softmax(Pages& pages, int64_t first, int r, float max, float* large
     return l_sum(sum);
 }
 
-// The largest score so far, the sum of exp(score - largest), and the outputs, of all rows.
-struct Merged {
+// One chunk of positions: the largest score, the sum of exp(score - largest) and, in rows.chunk_out, the
+// outputs of each row.
+struct Chunk {
     static constexpr int kRows = sterna::kMaxAttentionRows;
-    static_assert(kRows % 16 == 0);
+    float max[kRows] = {}, sum[kRows];
+    int begin = 0;  // the first row that sees some of it
 
-    const sterna::AttentionArgs& a;
-    float max[kRows], sum[kRows];
-
-    Merged(const sterna::AttentionArgs& a, Rows& s) : a(a) {
-        for (int r = 0; r < kRows; ++r) max[r] = -__builtin_inff(), sum[r] = 0.0f;
-        for (int64_t i = 0; i < int64_t{a.rows} * a.head_dim; ++i) s.out[i] = 0.0f;
-    }
-    // Adds a chunk to those rows, from `begin`, that see some of it.
-    void add(Rows& s, int begin, const float* chunk_max, const float* chunk_sum) {
-        float factor[kRows], chunk_factor[kRows];
-        for (int r = 0; r < a.rows; r += 16) {
-            const F16x m = l_load(max + r), cm = l_load(chunk_max + r), larger = l_max(m, cm);
-            l_store(factor + r, l_exp_softmax(l_sub(m, larger)));
-            l_store(chunk_factor + r, l_exp_softmax(l_sub(cm, larger)));
-        }
-        for (int r = begin; r < a.rows; ++r) {
-            float* o = s.out + r * a.head_dim;
-            const float* co = s.chunk_out + r * a.head_dim;
-            const F16x f = l_set1(factor[r]), cf = l_set1(chunk_factor[r]);
-            max[r] = max[r] > chunk_max[r] ? max[r] : chunk_max[r];
-            sum[r] = __builtin_fmaf(sum[r], factor[r], chunk_sum[r] * chunk_factor[r]);
-            for (int d = 0; d < a.head_dim; d += 16)
-                l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
-        }
-    }
-    void outputs(const Rows& s) const {
-        for (int r = 0; r < a.rows; ++r)
-            for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / sum[r];
-    }
-};
-
-template <class Pages>
-void attend(const sterna::AttentionArgs& a) {
-    constexpr int kRows = sterna::kMaxAttentionRows;
-    Pages pages(a);
-    Rows& s = pages.rows;
-    Merged merged(a, s);
-    for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
-        for (int r = 0; r < a.rows; ++r) s.keys[r] = clamp(a.limit[r] - first, kChunk);
-        int begin = 0;  // the first row that sees some of the chunk
-        while (s.keys[begin] == 0) ++begin;
+    template <class Pages>
+    void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first) {
+        Rows& s = pages.rows;
+        see(a, s, first);
         pages.scores(first);
-        float max[kRows] = {}, sum[kRows], largest[kRows] = {};
+        float largest[kRows] = {};
         // One pass after another over all rows: a row's own are too short to hide their latencies.
         for (int r = begin; r < a.rows; ++r) max[r] = largest_score(s, r);
         for (int r = begin; r < a.rows; ++r) sum[r] = softmax(pages, first, r, max[r], largest + r);
         if constexpr (Pages::kScaled)
             for (int r = 0; r < a.rows; ++r) pages.weights(r, largest[r]);
         pages.values(first);
-        merged.add(s, begin, max, sum);
     }
-    merged.outputs(s);
+    void see(const sterna::AttentionArgs& a, Rows& s, int64_t first) {
+        for (int r = 0; r < a.rows; ++r) s.keys[r] = clamp(a.limit[r] - first, kChunk);
+        while (s.keys[begin] == 0) ++begin;
+    }
+    void store(const sterna::AttentionArgs& a, const Rows& s, float* partial) const {
+        for (int r = begin; r < a.rows; ++r, partial += a.head_dim + 2) {
+            __builtin_memcpy(partial, s.chunk_out + r * a.head_dim, size_of(a));
+            partial[a.head_dim] = max[r];
+            partial[a.head_dim + 1] = sum[r];
+        }
+    }
+    void load(const sterna::AttentionArgs& a, Rows& s, const float* partial) {
+        for (int r = begin; r < a.rows; ++r, partial += a.head_dim + 2) {
+            __builtin_memcpy(s.chunk_out + r * a.head_dim, partial, size_of(a));
+            max[r] = partial[a.head_dim];
+            sum[r] = partial[a.head_dim + 1];
+        }
+    }
+    static size_t size_of(const sterna::AttentionArgs& a) {
+        return static_cast<size_t>(a.head_dim) * sizeof(float);
+    }
+};
+
+// What chunks add up to, in ascending order.
+struct Merged {
+    static constexpr int kRows = sterna::kMaxAttentionRows;
+    static_assert(kRows % 16 == 0);
+
+    const sterna::AttentionArgs& a;
+    Rows& s;
+    float max[kRows], sum[kRows];
+
+    Merged(const sterna::AttentionArgs& a, Rows& s) : a(a), s(s) {
+        for (int r = 0; r < kRows; ++r) max[r] = -__builtin_inff(), sum[r] = 0.0f;
+        for (int64_t i = 0; i < int64_t{a.rows} * a.head_dim; ++i) s.out[i] = 0.0f;
+    }
+    void add(const Chunk& chunk) {
+        float factor[kRows], chunk_factor[kRows];
+        for (int r = 0; r < a.rows; r += 16) {
+            const F16x m = l_load(max + r), cm = l_load(chunk.max + r), larger = l_max(m, cm);
+            l_store(factor + r, l_exp_softmax(l_sub(m, larger)));
+            l_store(chunk_factor + r, l_exp_softmax(l_sub(cm, larger)));
+        }
+        for (int r = chunk.begin; r < a.rows; ++r) {
+            float* o = s.out + r * a.head_dim;
+            const float* co = s.chunk_out + r * a.head_dim;
+            const F16x f = l_set1(factor[r]), cf = l_set1(chunk_factor[r]);
+            max[r] = max[r] > chunk.max[r] ? max[r] : chunk.max[r];
+            sum[r] = __builtin_fmaf(sum[r], factor[r], chunk.sum[r] * chunk_factor[r]);
+            for (int d = 0; d < a.head_dim; d += 16)
+                l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
+        }
+    }
+    void outputs() const {
+        for (int r = 0; r < a.rows; ++r)
+            for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / sum[r];
+    }
+};
+
+// f(pages) for pages of the call's type.
+template <class F>
+inline void with_pages(const sterna::AttentionArgs& a, F f) {
+    if (a.type == KvType::kI16) {
+        f(IntegerPages(a));
+    } else if (a.type == KvType::kF16) {
+        f(FloatPages<true>(a));
+    } else {
+        f(FloatPages<false>(a));
+    }
 }
 
 void attention(const sterna::AttentionArgs& a) {
-    if (a.type == KvType::kI16) return attend<IntegerPages>(a);
-    a.type == KvType::kF16 ? attend<FloatPages<true>>(a) : attend<FloatPages<false>>(a);
+    with_pages(a, [&](auto&& pages) {
+        Merged merged(a, pages.rows);
+        for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
+            Chunk chunk;
+            chunk.compute(a, pages, first);
+            merged.add(chunk);
+        }
+        merged.outputs();
+    });
+}
+
+void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
+    with_pages(a, [&](auto&& pages) {
+        Chunk chunk;
+        chunk.compute(a, pages, index * kChunk);
+        chunk.store(a, pages.rows,
+                    a.partial + index * sterna::attention_partial(a.rows, a.head_dim));
+    });
+}
+
+void attention_merge(const sterna::AttentionArgs& a) {
+    Rows rows(a.scratch, a.head_dim);
+    Merged merged(a, rows);
+    const int chunks = sterna::attention_chunks(a.limit[a.rows - 1]);
+    for (int64_t index = 0; index < chunks; ++index) {
+        Chunk chunk;
+        chunk.see(a, rows, index * kChunk);
+        chunk.load(a, rows, a.partial + index * sterna::attention_partial(a.rows, a.head_dim));
+        merged.add(chunk);
+    }
+    merged.outputs();
 }
 
 int64_t attention_scratch(int64_t head_dim) {

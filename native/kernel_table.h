@@ -177,8 +177,18 @@ struct AttentionArgs {
     int64_t page_stride;  // bytes
     KvType type;
     uint8_t* scratch;  // KernelTable::attention_scratch(head_dim) bytes, aligned to 64
+    // Where several threads share a block: [chunk][attention_partial] floats. attention_chunk fills in
+    // one chunk of positions, attention_merge makes the outputs of all.
+    float* partial;
 };
 constexpr int kMaxAttentionRows = 128;
+constexpr int attention_chunks(int64_t positions) {
+    return static_cast<int>((positions + kChunkPositions - 1) / kChunkPositions);
+}
+// The output, largest score and sum of each row.
+constexpr int64_t attention_partial(int64_t rows, int64_t head_dim) {
+    return rows * (head_dim + 2);
+}
 
 struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
@@ -208,6 +218,8 @@ struct KernelTable {
     bool (*rope)(const RopeArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     void (*attention)(const AttentionArgs&);
+    void (*attention_chunk)(const AttentionArgs&, int64_t chunk);
+    void (*attention_merge)(const AttentionArgs&);
     int64_t (*attention_scratch)(int64_t head_dim);
     int (*x_block)(int n);  // how integer formats want the activations of n tokens
     // Execute about `ops` operations (a multiply-add is two) in registers, with the unit's best int8

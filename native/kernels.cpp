@@ -43,6 +43,8 @@ constexpr sterna::KernelTable kTable = {
     rope,
     kv_store,
     attention,
+    attention_chunk,
+    attention_merge,
     attention_scratch,
     x_block,
     peak_int8,

@@ -1,8 +1,10 @@
 #include "program.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 
@@ -13,11 +15,15 @@ namespace sterna {
 namespace {
 using Clock = std::chrono::steady_clock;
 
+// Attention units that a thread should have at least, so that threads end together.
+constexpr int64_t kUnitsPerThread = 4;
+constexpr int64_t kFewestRows = 16;  // of a block that is not all of its tokens
+
 // Query rows (tokens x heads of a group) of one attention unit: the more, the fewer times keys and values
-// are read, but each thread should have some units.
+// are read.
 int64_t rows_per_block(int64_t query_rows, int threads) {
     int64_t rows = kMaxAttentionRows;
-    while (rows > kGroupRows && query_rows < 4 * threads * rows) rows /= 2;
+    while (rows > kFewestRows && query_rows < kUnitsPerThread * threads * rows) rows /= 2;
     return rows;
 }
 }  // namespace
@@ -118,7 +124,7 @@ void Program::reserve_scratch(const Run& run, int workers) {
 }
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
-void Program::plan(const Batch& batch, int tokens_per_block) {
+void Program::plan(const Batch& batch, int tokens_per_block, int threads) {
     sequence_of_.clear(), position_of_.clear(), selected_.clear(), top_.clear();
     blocks_.clear();
     for (int s = 0, first = 0; const auto& span : batch.sequences) {
@@ -139,6 +145,32 @@ void Program::plan(const Batch& batch, int tokens_per_block) {
         first += span.count;
         ++s;
     }
+    const int64_t rows = int64_t{tokens_per_block} * rope_.n_heads / rope_.n_kv_heads;
+    splits_.clear();
+    if (rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads) split_blocks();
+}
+
+// Makes each chunk of positions a unit, as a few tokens far into a context need it.
+void Program::split_blocks() {
+    const auto chunks_of = [&](const QueryBlock& block) {
+        return attention_chunks(position_of_[static_cast<size_t>(block.first + block.count - 1)] +
+                                1);
+    };
+    if (std::ranges::none_of(blocks_, [&](const auto& block) { return chunks_of(block) > 1; }))
+        return;
+    whole_blocks_.assign(blocks_.begin(), blocks_.end());
+    blocks_.clear();
+    int64_t floats = 0;
+    for (QueryBlock block : whole_blocks_) {
+        const int chunks = chunks_of(block);
+        block.split = static_cast<int>(splits_.size());
+        splits_.push_back({chunks, chunks, floats});
+        const int64_t block_rows = int64_t{block.count} * rope_.n_heads / rope_.n_kv_heads;
+        floats += chunks * attention_partial(block_rows, rope_.head_dim);
+        for (block.chunk = 0; block.chunk < chunks; ++block.chunk) blocks_.push_back(block);
+    }
+    const auto bytes = static_cast<size_t>(floats) * sizeof(float);
+    if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
 }
 
 const float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
@@ -146,7 +178,8 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     reserve(static_cast<int64_t>(batch.tokens.size()));
     const int group = rope_.n_heads / rope_.n_kv_heads;
     const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * rope_.n_heads;
-    plan(batch, std::max(1, static_cast<int>(rows_per_block(query_rows, pool.size())) / group));
+    plan(batch, std::max(1, static_cast<int>(rows_per_block(query_rows, pool.size())) / group),
+         pool.size());
     if (n_counters_ != ops_.size() + 1) {
         n_counters_ = ops_.size() + 1;
         counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
@@ -322,7 +355,7 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
     if (!finite) run.report(index);
 }
 
-void Program::attend(const Op& op, const Run& run, int64_t index, int worker) const {
+void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     const auto& block = blocks_[static_cast<size_t>(index)];
     const auto& src = buffers_[static_cast<size_t>(op.src)];
     const auto& dst = buffers_[static_cast<size_t>(op.dst)];
@@ -356,7 +389,18 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) co
             }
         }
     }
-    if (a.rows) run.kernels.attention(a);
+    if (block.split < 0) {
+        if (a.rows) run.kernels.attention(a);
+        return;
+    }
+    Split& split = splits_[static_cast<size_t>(block.split)];
+    a.partial = reinterpret_cast<float*>(partials_.data()) + split.partial;
+    run.kernels.attention_chunk(a, block.chunk);
+    // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
+    const std::atomic_ref left(split.left);
+    if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    left.store(split.chunks, std::memory_order_relaxed);
+    run.kernels.attention_merge(a);
 }
 
 }  // namespace sterna

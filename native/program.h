@@ -2,7 +2,8 @@
 //
 // Python writes a Program once per model (sterna/graph.py); run() then takes a batch, several
 // sequences with any number of new tokens each, and plays every operation on the thread pool with a
-// barrier between two of them. Nothing is allocated once the largest batch has been seen.
+// barrier between two of them. Nothing is allocated once the largest batch and the longest context have
+// been seen.
 #pragma once
 #include <array>
 #include <atomic>
@@ -106,7 +107,8 @@ class Program {
     void reserve(int64_t tokens);
     void reserve_scratch(const Run& run, int workers);
     uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
-    void plan(const Batch& batch, int rows_per_block);
+    void plan(const Batch& batch, int tokens_per_block, int threads);
+    void split_blocks();
     void step(const Op& op, size_t index, Run& run, int worker);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
@@ -114,12 +116,19 @@ class Program {
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
-    void attend(const Op& op, const Run& run, int64_t block, int worker) const;
+    void attend(const Op& op, const Run& run, int64_t block, int worker);
     void angles(int64_t n);
     Division units(const Op& op, const Run& run) const;
 
+    // Query rows of one KV head, over all chunks of positions or, of a split block, over one.
     struct QueryBlock {
         int sequence, kv_head, first, count;  // tokens of the batch
+        int split = -1, chunk = 0;
+    };
+    // A block whose chunks are separate units; whoever does the last one merges them.
+    struct Split {
+        int chunks, left;
+        int64_t partial;  // where its floats start
     };
 
     Rope rope_;
@@ -136,7 +145,9 @@ class Program {
     std::unique_ptr<Screen> screen_;
     int64_t full_bytes_ = 0, shadow_bytes_ = 0, full_rows_ = 0;  // of the exact head
     bool screened_ = false;  // the last run was
-    std::vector<QueryBlock> blocks_;
+    std::vector<QueryBlock> blocks_, whole_blocks_;
+    std::vector<Split> splits_;
+    HugeBuffer partials_;
     int64_t scratch_stride_ = 0;  // bytes of one worker
     HugeBuffer scratch_;
 };

@@ -40,7 +40,7 @@ def test_rounding(head_dim: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [16, 48, 80, 128, 256])
-@pytest.mark.parametrize("heads", [(2, 2), (5, 1), (40, 1), (130, 1)])
+@pytest.mark.parametrize("heads", [(2, 2), (5, 1), (40, 1), (128, 1), (130, 1)])
 def test_one_arithmetic(head_dim: int, heads: tuple[int, int], tmp_path: Path) -> None:
     """Integer pages: the same bits whether few rows or many, whole tiles or parts, see them.
 
