@@ -56,10 +56,8 @@ def test_no_allocation_after_warm_up(
     for count in (32, 1, 1, 1, 40):  # past a page
         assert feed(engine, count, wanted=1, states=decoding) == 0
     assert feed(engine, LARGEST + 1) > 0
-    longest = [Sequence()]
-    feed(
-        engine, 300, wanted=1, states=longest
-    )  # two chunks of attention, each a unit when decoding
-    feed(engine, 1, states=longest)
-    for count in (200, 50, 1, 9, 1):
-        assert feed(engine, count, wanted=1, states=decoding) == 0
+    # Past a chunk of attention, which is then divided by chunks; the second time all is there.
+    counts = (250, 1, 9, 1, 60, 1)
+    first, second = [Sequence()], [Sequence()]
+    assert sum(feed(engine, n, wanted=1, states=first) for n in counts) > 0
+    assert sum(feed(engine, n, wanted=1, states=second) for n in counts) == 0
