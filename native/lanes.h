@@ -56,21 +56,44 @@ inline float l_reduce_max(F16x a) {
     return fold<8>(lanes, [](float x, float y) { return x > y ? x : y; });
 }
 
-// max |y| as the bits of a float: an integer maximum does not lose a NaN.
-inline int32_t absmax_bits(const float* y, int64_t width) {
-    VI best = i_set1(0);
+// Values in sixteens, the last of which may hold fewer: f(i, part) loads and stores through `part`.
+struct Sixteen {
+    static F16x load(const float* p) { return l_load(p); }
+    static void store(float* p, F16x a) { l_store(p, a); }
+};
+struct Fewer {
+    int64_t n;
+    F16x load(const float* p) const { return l_load_first(p, n, 0.0f); }
+    void store(float* p, F16x a) const { l_store_first(p, n, a); }
+};
+template <class F>
+inline void sixteens(int64_t width, F f) {
     int64_t i = 0;
-    for (; i + kLanes <= width; i += kLanes)
-        best = i_max(best, i_and(i_bits(f_load(y + i)), i_set1(0x7FFFFFFF)));
-    int32_t lanes[kLanes], m = 0, bits;
-    i_store(lanes, best);
-    for (int j = 0; j < kLanes; ++j) m = lanes[j] > m ? lanes[j] : m;
-    for (; i < width; ++i) {
-        __builtin_memcpy(&bits, y + i, 4);
-        bits &= 0x7FFFFFFF;
-        m = bits > m ? bits : m;
+    for (; i + 16 <= width; i += 16) f(i, Sixteen{});
+    if (i < width) f(i, Fewer{width - i});
+}
+
+// max |y| as the bits of a float: an integer maximum does not lose a NaN.
+struct AbsMax {
+    VI best[16 / kLanes];
+    AbsMax() {
+        for (auto& b : best) b = i_set1(0);
     }
-    return m;
+    void add(F16x y) {
+        for (int i = 0; i < 16 / kLanes; ++i)
+            best[i] = i_max(best[i], i_and(i_bits(y.v[i]), i_set1(0x7FFFFFFF)));
+    }
+    int32_t bits() const {
+        int32_t lanes[16], most = 0;
+        for (int i = 0; i < 16 / kLanes; ++i) i_store(lanes + i * kLanes, best[i]);
+        for (int32_t lane : lanes) most = lane > most ? lane : most;
+        return most;
+    }
+};
+inline int32_t absmax_bits(const float* y, int64_t width) {
+    AbsMax most;
+    sixteens(width, [&](int64_t i, auto part) { most.add(part.load(y + i)); });
+    return most.bits();
 }
 
 // exp(x) for x in [-87, 88], error below 2 ulp.

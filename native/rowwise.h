@@ -13,47 +13,36 @@ inline VF silu_up(VF g, VF up) {
     return f_mul(f_div(g, f_add(f_set1(1.0f), e)), up);
 }
 
-// yf = glu(x); the tail beyond `width` is loaded from padding and masked by the caller's sums.
-inline void apply_glu(const sterna::RowwiseArgs& a) {
+inline F16x glu_up(sterna::Glu glu, F16x g, F16x up) {
+    F16x y;
+    for (int i = 0; i < 16 / kLanes; ++i)
+        y.v[i] = glu == sterna::Glu::kRelu2 ? relu2_up(g.v[i], up.v[i]) : silu_up(g.v[i], up.v[i]);
+    return y;
+}
+
+// yf = glu(x), or x where there is none; returns the sum of squares.
+inline float activate(const sterna::RowwiseArgs& a) {
     const float *gate = a.x, *up = a.x + a.up_offset;
-    for (int64_t i = 0; i < a.width; i += kLanes) {
-        float g_tail[kLanes] = {}, up_tail[kLanes] = {}, out[kLanes];
-        const bool whole = i + kLanes <= a.width;
-        if (!whole)
-            for (int64_t j = i; j < a.width; ++j) g_tail[j - i] = gate[j], up_tail[j - i] = up[j];
-        const VF g = f_load(whole ? gate + i : g_tail), u = f_load(whole ? up + i : up_tail);
-        const VF y = a.glu == sterna::Glu::kRelu2 ? relu2_up(g, u) : silu_up(g, u);
-        if (whole) {
-            f_store(a.yf + i, y);
-        } else {
-            f_store(out, y);
-            for (int64_t j = i; j < a.width; ++j) a.yf[j] = out[j - i];
-        }
-    }
-}
-
-inline float inverse_rms(const float* x, int64_t width, float eps) {
+    const bool copy = a.glu == sterna::Glu::kNone && !a.norm && a.x != a.yf;
     F16x squares = l_set1(0.0f);
-    int64_t i = 0;
-    for (; i + 16 <= width; i += 16) {
-        const F16x v = l_load(x + i);
+    sixteens(a.width, [&](int64_t i, auto part) {
+        F16x v = part.load(gate + i);
+        if (a.glu != sterna::Glu::kNone) v = glu_up(a.glu, v, part.load(up + i));
+        if (a.glu != sterna::Glu::kNone || copy) part.store(a.yf + i, v);
         squares = l_fma(v, v, squares);
-    }
-    if (i < width) {
-        const F16x v = l_load_first(x + i, width - i, 0.0f);
-        squares = l_fma(v, v, squares);
-    }
-    return 1.0f / __builtin_sqrtf(l_sum(squares) / static_cast<float>(width) + eps);
+    });
+    return l_sum(squares);
 }
 
-// False: the sum of squares is not finite, so a value was not or was above 1e19.
-inline bool apply_norm(const sterna::RowwiseArgs& a, const float* x) {
-    const float inverse = inverse_rms(x, a.width, a.eps);
-    int64_t i = 0;
-    for (; i + kLanes <= a.width; i += kLanes)
-        f_store(a.yf + i, f_mul(f_mul(f_load(x + i), f_set1(inverse)), f_load(a.norm + i)));
-    for (; i < a.width; ++i) a.yf[i] = x[i] * inverse * a.norm[i];
-    return inverse > 0.0f;  // 1 / sqrt(inf) is 0, and NaN compares false
+// yf = x / rms(x) * norm; returns max |yf| as bits.
+inline int32_t normalise(const sterna::RowwiseArgs& a, const float* x, float inverse) {
+    AbsMax most;
+    sixteens(a.width, [&](int64_t i, auto part) {
+        const F16x y = l_mul(l_mul(part.load(x + i), l_set1(inverse)), part.load(a.norm + i));
+        part.store(a.yf + i, y);
+        most.add(y);
+    });
+    return most.bits();
 }
 
 // Symmetric int8 per token: q = round(y * (127 / max|y|)), half to even; scale max|y| / 127.
@@ -79,19 +68,19 @@ inline void quantize(const sterna::RowwiseArgs& a, float absmax) {
     *a.x_scale = absmax / 127.0f;
 }
 
+// False: a value is not finite, or, before a norm, above 1e19, so that the sum of squares is not.
 bool rowwise(const sterna::RowwiseArgs& a) {
-    const float* x = a.x;
-    if (a.glu != sterna::Glu::kNone) {
-        apply_glu(a);
-        x = a.yf;
-    }
+    const float squares = activate(a);
+    int32_t bits = 0;
     if (a.norm) {
-        if (!apply_norm(a, x)) return false;
-    } else if (x != a.yf) {
-        __builtin_memcpy(a.yf, x, static_cast<size_t>(a.width) * 4);
+        const float* x = a.glu == sterna::Glu::kNone ? a.x : a.yf;
+        const float inverse = 1.0f / __builtin_sqrtf(squares / static_cast<float>(a.width) + a.eps);
+        bits = normalise(a, x, inverse);
+        if (!(inverse > 0.0f)) return false;  // 1 / sqrt(inf) is 0, and NaN compares false
+    } else if (a.yq) {
+        bits = absmax_bits(a.yf, a.width);
     }
     if (!a.yq) return true;
-    const int32_t bits = absmax_bits(a.yf, a.width);
     if (bits >= 0x7F800000) return false;
     float absmax;
     __builtin_memcpy(&absmax, &bits, 4);
