@@ -132,6 +132,7 @@ struct FloatPages {
         return Rows::bytes(head_dim) + kPage * head_dim * int64_t{sizeof(float)};
     }
 
+    void end() {}
     const float* value_scales(int64_t) const { return nullptr; }
     void scores(int64_t first) { all_pages<FloatKeys>(first, a.k_base); }
     void values(int64_t first) {

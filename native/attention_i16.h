@@ -2,12 +2,14 @@
 // and outputs are exact sums of integers: any unit may add them in any order, pair by pair or, cut
 // into bytes, in the tiles of a matrix unit.
 //
-// 13 bits of keys and values and 14 of weights keep 64 products of them in int32; queries get 14 bits up
-// to a head_dim of 64, and one less for each doubling.
+// Keys and values have 13 bits and weights 16, so that 16 products of them stay in int32; queries have 14 bits
+// up to a head_dim of 64, and one less for each doubling.
 //
 //   score[j] = float(sum_d q[d] k[j][d]) * (q_scale * k_scale[j])            exact in int32
-//   w[j]     = round(x[j] * (8191 / max x)), x[j] = p[j] * v_scale[j]        p: the softmax, of a chunk
-//   out[d]   = float(sum_j w[j] v[j][d]) * (max x / 8191)                    below 2^33, rounded once
+//   w[j]     = round(x[j] * (32767 / max x)), x[j] = p[j] * v_scale[j]       p: the softmax, of a chunk
+//   out[d]   = float(sum_j w[j] v[j][d]) * (max x / 32767)                   below 2^35, rounded once
+//
+// A weight below 1/65534 of its chunk's largest counts as zero: at most 0.4 % of that weight is lost so.
 #pragma once
 #include "attention_rows.h"
 #include "attention_tiles.h"
@@ -64,7 +66,7 @@ struct IntegerKeys {
                 k[v] = i_load(keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                const VI pair = x_broadcast(reinterpret_cast<const int8_t*>(q + r * padded + d));
+                const VI pair = x_broadcast(q + r * padded + d);
 #pragma GCC unroll 2
                 for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, k[v]);
             }
@@ -98,29 +100,33 @@ struct IntegerValues {
     template <int R, int N>
     void values_of(int row0, int64_t d) {
         const int keys = s.rows.keys[row0 + R - 1];
-        VI high[R][N] = {}, low[R][N] = {};
-        for (int j0 = 0; j0 < keys; j0 += kPage) {
+        VI high[R][N], low[R][N];
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < N; ++v) high[r][v] = low[r][v] = i_set1(0);
+        constexpr int kRun = sterna::kExactPositions;
+        for (int j0 = 0; j0 < keys; j0 += kRun) {
             const auto* values =
-                reinterpret_cast<const int16_t*>(page_at(s.a, s.a.v_base, first + j0)) + 2 * d;
+                reinterpret_cast<const int16_t*>(page_at(s.a, s.a.v_base, first + j0)) +
+                j0 % kPage * s.a.head_dim + 2 * d;
             VI acc[R][N];
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
                 for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
-            const int end = clamp(keys - j0, kPage);
-            for (int j = 0; j < end; j += 2, values += 2 * s.a.head_dim) {
+            for (int j = 0; j < kRun; j += 2, values += 2 * s.a.head_dim) {
                 VI x[N];
 #pragma GCC unroll 2
                 for (int v = 0; v < N; ++v) x[v] = i_load(values + 2 * kLanes * v);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) {
-                    const VI pair =
-                        x_broadcast(reinterpret_cast<const int8_t*>(s.w[row0 + r] + j0 + j));
+                    const VI pair = x_broadcast(s.w[row0 + r] + j0 + j);
 #pragma GCC unroll 2
                     for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, x[v]);
                 }
             }
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
                 for (int v = 0; v < N; ++v) add_parts(&high[r][v], &low[r][v], acc[r][v]);
         }
         for (int r = 0; r < R; ++r)
@@ -166,7 +172,7 @@ struct IntegerPages {
         }
         if (tiles.used()) tiles.begin(s.q, s.q_scale);
     }
-    ~IntegerPages() {
+    void end() {
         if (tiles.used()) tiles.end();
     }
 
@@ -186,7 +192,8 @@ struct IntegerPages {
         return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
                                               scales_at(a.head_dim));
     }
-    // A row's weights, whose largest is `most`, as integers; zeros where it sees no keys.
+    // A row's weights, whose largest is `most`, as integers; zeros where it sees no keys. A NaN is lost here,
+    // but not in the softmax's sum, which divides the output.
     void weights(int r, float most) {
         const int keys = whole_pages(rows.keys[r]);
         const VF inverse = f_set1(sterna::kWeightLevels / (keys ? most : 1.0f));

@@ -72,7 +72,7 @@ struct TilePipeline {
 
 struct AttentionTiles {
     static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // of 16 rows
-    static constexpr int kFewestRows = 8;  // below, most of a tile would be empty
+    static constexpr int kFewestTileRows = 8;  // below, most of a tile would be empty
 
     const sterna::AttentionArgs& a;
     Rows& rows;
@@ -90,18 +90,18 @@ struct AttentionTiles {
           q(scratch),
           w(q + kBlocks * steps * 2 * kTileBytes),
           kv(w + kBlocks * kPages * 2 * kTileBytes),
-          sums(reinterpret_cast<int32_t*>(kv + kv_bytes(a.head_dim))) {}
+          sums(reinterpret_cast<int32_t*>(kv + operand_bytes(a.head_dim))) {}
     static constexpr int kPages = kChunk / kPage;
-    static constexpr int64_t kv_bytes(int64_t head_dim) {
+    static constexpr int64_t operand_bytes(int64_t head_dim) {
         const int64_t keys = kPage / 16 * (padded_head_dim(head_dim) / 64) * 2 * kTileBytes;
         return keys > kPages * 2 * kTileBytes ? keys : kPages * 2 * kTileBytes;
     }
     static constexpr int64_t bytes(int64_t head_dim) {
         return kBlocks * (padded_head_dim(head_dim) / 64 + kPages) * 2 * kTileBytes +
-               kv_bytes(head_dim) + 4 * kTileBytes;
+               operand_bytes(head_dim) + 4 * kTileBytes;
     }
 
-    bool used() const { return a.rows >= kFewestRows; }
+    bool used() const { return a.rows >= kFewestTileRows; }
     int blocks() const { return (a.rows + 15) / 16; }
 
     void begin(const int16_t* queries, const float* scales) {
@@ -178,10 +178,8 @@ struct AttentionTiles {
         pipeline.drain();
     }
 };
-// |middle| of a chunk, shifted by 8, and low * low stay in int32.
-static_assert(int64_t{kChunk} * 255 * (sterna::kWeightLevels / 256 + sterna::kKvLevels / 256 + 2) *
-                  256 <
-              int64_t{1} << 31);
+// Sums of low x low over a chunk, beside what of `middle` is added to them.
+static_assert(int64_t{kChunk} * 255 * 255 + (15 << 8) < int64_t{1} << 31);
 
 #else
 

@@ -138,14 +138,15 @@ struct RopeArgs {
 
 // How a KV page holds a position: as floats, or as int16 times a float of this position and head.
 enum class KvType : int { kF32, kF16, kI16 };
-// Keys and values are rounded to [-kKvLevels, kKvLevels], queries and the weights of a softmax to what
-// keeps int32 sums exact, over head_dim and over a page of positions.
-constexpr int kKvLevels = 4095, kMaxQueryLevels = 8191, kWeightLevels = 8191;
+// Keys and values are rounded to [-kKvLevels, kKvLevels], queries to what keeps int32 sums exact over
+// head_dim. The weights of a softmax have as many levels as int16 holds, for one large weight should
+// not make many small ones zero; their sums are exact over kExactPositions.
+constexpr int kKvLevels = 4095, kMaxQueryLevels = 8191, kWeightLevels = 32767, kExactPositions = 16;
 constexpr int query_levels(int64_t head_dim) {
     const int64_t most = ((int64_t{1} << 31) - 1) / (kKvLevels * head_dim);
     return static_cast<int>(most < kMaxQueryLevels ? most : kMaxQueryLevels);
 }
-static_assert(int64_t{kPagePositions} * kWeightLevels * kKvLevels < int64_t{1} << 31);
+static_assert(int64_t{kExactPositions} * kWeightLevels * kKvLevels < int64_t{1} << 31);
 
 // Bytes of one KV head's keys (or values) in a page. The layouts: kv_pages.h.
 constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {

@@ -22,7 +22,7 @@ struct Rounding {
 
     Rounding(const float* x, int64_t n, int levels) {
         const int32_t bits = absmax_bits(x, n);
-        if (bits >= 0x7F800000) return;  // all zeros: what a page holds is finite
+        if (bits >= 0x7F800000) return;  // a scale of 0: whatever the integers, products are finite
         float absmax;
         __builtin_memcpy(&absmax, &bits, 4);
         absmax = absmax > 1e-30f ? absmax : 1e-30f;

@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // Attention units that a thread should have at least, so that threads end together.
 constexpr int64_t kUnitsPerThread = 4;
+constexpr int64_t kMostPartialBytes = int64_t{64} << 20;  // about: of results apart
 constexpr int64_t kFewestRows = 16;  // of a block that is not all of its tokens
 
 // Query rows (tokens x heads of a group) of one attention unit: the more, the fewer times keys and values
@@ -147,7 +148,9 @@ void Program::plan(const Batch& batch, int tokens_per_block, int threads) {
     }
     const int64_t rows = int64_t{tokens_per_block} * rope_.n_heads / rope_.n_kv_heads;
     splits_.clear();
-    if (rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads) split_blocks();
+    // Fewer than kMaxAttentionRows: a split block is one call, which attend() cuts there.
+    if (threads > 1 && rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads)
+        split_blocks();
 }
 
 // Makes each chunk of positions a unit, as a few tokens far into a context need it.
@@ -163,6 +166,10 @@ void Program::split_blocks() {
     int64_t floats = 0;
     for (QueryBlock block : whole_blocks_) {
         const int chunks = chunks_of(block);
+        if (floats * int64_t{sizeof(float)} > kMostPartialBytes) {
+            blocks_.push_back(block);
+            continue;
+        }
         block.split = static_cast<int>(splits_.size());
         splits_.push_back({chunks, chunks, floats});
         const int64_t block_rows = int64_t{block.count} * rope_.n_heads / rope_.n_kv_heads;

@@ -2,8 +2,8 @@
 //
 // Python writes a Program once per model (sterna/graph.py); run() then takes a batch, several
 // sequences with any number of new tokens each, and plays every operation on the thread pool with a
-// barrier between two of them. Nothing is allocated once the largest batch and the longest context have
-// been seen.
+// barrier between two of them. Nothing is allocated once a step of as many tokens, as far into a context,
+// has been seen.
 #pragma once
 #include <array>
 #include <atomic>
@@ -127,7 +127,7 @@ class Program {
     };
     // A block whose chunks are separate units; whoever does the last one merges them.
     struct Split {
-        int chunks, left;
+        int chunks, left;  // workers count `left` down, atomically
         int64_t partial;  // where its floats start
     };
 

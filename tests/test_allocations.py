@@ -1,4 +1,4 @@
-"""A step takes no memory once the largest batch was seen.
+"""A step takes no memory once one as large, as far into a context, was seen.
 
 Counted is what the native core takes between the call of the program and its logits: operator new
 and the buffers, on all threads. Not counted is what Python gets: the array of logits, and the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from checkpoint_factory import RECIPES, write
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from sterna import _native, models
 from sterna.bench.random_models import Shape
+from sterna.cli.generate import command
 from sterna.engine import KV_DTYPES, Engine
 
 LLAMA = replace(RECIPES["llama-f32"], heads=5, kv_heads=1, max_positions=1024)
@@ -37,6 +39,22 @@ def test_rounding(head_dim: int, tmp_path: Path) -> None:
         rounded = logits(Engine(model, threads=2, kv_dtype=dtype), tokens)
         error = np.sqrt(np.mean((rounded - exact) ** 2)) / exact.std()
         assert 0 < error < 1e-3, dtype
+
+
+def test_a_sharp_softmax(tmp_path: Path) -> None:
+    """A few large weights do not make the many small ones vanish: within 3 times f16's error."""
+    folder = write(tmp_path / "model", replace(LLAMA, head_dim=64))
+    weights = load_file(folder / "model.safetensors")
+    for name, tensor in weights.items():
+        if "q_proj" in name:
+            weights[name] = 8 * tensor
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    model = models.load(folder)
+    tokens = np.random.default_rng(6).integers(0, 256, 300).tolist()
+    exact, f16, i16 = (
+        logits(Engine(model, threads=2, kv_dtype=dtype), tokens) for dtype in ("f32", "f16", "i16")
+    )
+    assert np.square(i16 - exact).mean() < 9 * np.square(f16 - exact).mean()
 
 
 @pytest.mark.parametrize("head_dim", [16, 48, 80, 128, 256])
@@ -78,6 +96,14 @@ def test_bytes(dtype: str) -> None:
     shape = Shape("LlamaForCausalLM", 256, 256, 3, 4, 2, 64, True)
     expected = 2 * 3 * 2 * VECTOR[dtype](64)
     assert _native.kv_bytes(3, 2, 64, dtype) == shape.kv_bytes(dtype) == expected
+
+
+def test_command_line() -> None:
+    """It names the types once more, so as not to load the engine for --help."""
+    option = next(p for p in command.params if p.name == "kv_dtype")
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == KV_DTYPES
+    assert option.default == KV_DTYPES[0]
 
 
 def test_unknown_dtype() -> None:

@@ -180,7 +180,10 @@ void bind_program(nb::module_& m) {
     m.def(
         "kv_bytes",
         [](int layers, int kv_heads, int head_dim, const std::string& dtype) {
-            return 2 * layers * kv_heads * kv_head_bytes(kv_type(dtype), head_dim) / kPagePositions;
+            require(layers >= 0 && kv_heads >= 0 && head_dim >= 0,
+                    "kv_bytes: must not be negative");
+            return int64_t{2} * layers * kv_heads * kv_head_bytes(kv_type(dtype), head_dim) /
+                   kPagePositions;
         },
         "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
     nb::class_<KvCache>(m, "KvCache")

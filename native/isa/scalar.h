@@ -105,10 +105,9 @@ inline void i_store_i16(int16_t* p, VI a) {
 }
 // A store that need not stay in the caches; p is aligned to the vector.
 inline void f_stream(float* p, VF a) { f_store(p, a); }
-inline VI b_xor(VI a, VI b) { STERNA_LANES(VI, a.v[i] ^ b.v[i]); }
 
-// Four consecutive activations in every lane.
-inline VI x_broadcast(const int8_t* x) {
+// Four consecutive bytes in every lane.
+inline VI x_broadcast(const void* x) {
     int32_t d;
     std::memcpy(&d, x, 4);
     return i_set1(d);

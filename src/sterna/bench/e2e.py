@@ -194,6 +194,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "test": test.name,
         "format": m.format,
         "head": m.head,
+        "kv_dtype": engine.kv_dtype,
         "batch": test.batch,
         "shape": None,
         "n": test.n,
