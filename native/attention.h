@@ -10,21 +10,22 @@
 
 namespace {
 
-// The largest score of a row, whose last page is filled up with -inf.
-inline float largest_score(Rows& s, int r) {
+// The largest logarithm of a row, whose last page is filled up with scores that count for nothing.
+inline float largest_log(Rows& s, int r) {
     float* scores = s.scores[r];
     const int padded = whole_pages(s.keys[r]);
     for (int j = s.keys[r]; j < padded; ++j) scores[j] = -__builtin_inff();
     F16x m = l_load(scores);
     for (int j = 16; j < padded; j += 16) m = l_max(l_load(scores + j), m);
-    return l_reduce_max(m);
+    return l_reduce_max(m) * s.scale[r];
 }
 
-// scores -> exp(score - max), times the position's scale where pages have them; returns the sum before
-// that, and the largest after it.
+// scores -> 2^(score * scale - max), times the position's scale where pages have them; returns the sum
+// before that, and the largest after it.
 template <class Pages>
 inline float softmax(Pages& pages, int64_t first, int r, float max, float* largest) {
     float* scores = pages.rows.scores[r];
+    const F16x scale = l_set1(pages.rows.scale[r]), minus_max = l_set1(-max);
     F16x sum = l_set1(0.0f), most = l_set1(1e-30f);
     for (int j0 = 0; j0 < pages.rows.keys[r]; j0 += kPage) {
         const float* scales = pages.value_scales(first + j0);
@@ -35,7 +36,7 @@ inline float softmax(Pages& pages, int64_t first, int r, float max, float* large
             scales = seen;
         }
         for (int j = 0; j < kPage; j += 16) {
-            F16x p = l_exp_softmax(l_sub(l_load(scores + j0 + j), l_set1(max)));
+            F16x p = l_exp2_softmax(l_fma(l_load(scores + j0 + j), scale, minus_max));
             sum = l_add(sum, p);
             if constexpr (Pages::kScaled) {
                 p = l_mul(p, l_load(scales + j));
@@ -48,8 +49,8 @@ inline float softmax(Pages& pages, int64_t first, int r, float max, float* large
     return l_sum(sum);
 }
 
-// One chunk of positions: the largest score, the sum of exp(score - largest) and, in rows.chunk_out, the
-// outputs of each row.
+// One chunk of positions: the largest logarithm of a weight, the sum of the weights over it and, in
+// rows.chunk_out, the outputs of each row.
 struct Chunk {
     static constexpr int kRows = sterna::kMaxAttentionRows;
     float max[kRows] = {}, sum[kRows];
@@ -62,7 +63,7 @@ struct Chunk {
         pages.scores(first);
         float largest[kRows] = {};
         // One pass after another over all rows: a row's own are too short to hide their latencies.
-        for (int r = begin; r < a.rows; ++r) max[r] = largest_score(s, r);
+        for (int r = begin; r < a.rows; ++r) max[r] = largest_log(s, r);
         for (int r = begin; r < a.rows; ++r) sum[r] = softmax(pages, first, r, max[r], largest + r);
         if constexpr (Pages::kScaled)
             for (int r = 0; r < a.rows; ++r) pages.weights(r, largest[r]);
@@ -108,8 +109,8 @@ struct Merged {
         float factor[kRows], chunk_factor[kRows];
         for (int r = 0; r < a.rows; r += 16) {
             const F16x m = l_load(max + r), cm = l_load(chunk.max + r), larger = l_max(m, cm);
-            l_store(factor + r, l_exp_softmax(l_sub(m, larger)));
-            l_store(chunk_factor + r, l_exp_softmax(l_sub(cm, larger)));
+            l_store(factor + r, l_exp2_softmax(l_sub(m, larger)));
+            l_store(chunk_factor + r, l_exp2_softmax(l_sub(cm, larger)));
         }
         for (int r = chunk.begin; r < a.rows; ++r) {
             float* o = s.out + r * a.head_dim;

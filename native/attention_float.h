@@ -25,15 +25,7 @@ struct FloatKeys {
 
     template <int R>
     void block(int row0) {
-        constexpr int V = kAttentionVectors;
-        const int keys = clamp(s.keys[row0 + R - 1] - j0, kPage);
-        for (int j = 0; j < keys; j += 16 * V) {
-            if (keys - j > 16 * (V - 1)) {
-                keys_of<R, V>(row0, j);
-            } else {
-                keys_of<R, 1>(row0, j);
-            }
-        }
+        key_blocks<R>(*this, row0, clamp(s.keys[row0 + R - 1] - j0, kPage));
     }
 
     template <int R, int V>
@@ -58,8 +50,7 @@ struct FloatKeys {
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-            for (int v = 0; v < V; ++v)
-                l_store(s.scores[row0 + r] + j0 + j + 16 * v, l_mul(acc[r][v], l_set1(a.scale)));
+            for (int v = 0; v < V; ++v) l_store(s.scores[row0 + r] + j0 + j + 16 * v, acc[r][v]);
     }
 };
 
@@ -127,7 +118,9 @@ struct FloatPages {
     explicit FloatPages(const sterna::AttentionArgs& a)
         : a(a),
           rows(a.scratch, a.head_dim),
-          wide(reinterpret_cast<float*>(a.scratch + Rows::bytes(a.head_dim))) {}
+          wide(reinterpret_cast<float*>(a.scratch + Rows::bytes(a.head_dim))) {
+        for (int r = 0; r < a.rows; ++r) rows.scale[r] = a.scale * kLog2E;
+    }
     static constexpr int64_t scratch_bytes(int64_t head_dim) {
         return Rows::bytes(head_dim) + kPage * head_dim * int64_t{sizeof(float)};
     }

@@ -5,7 +5,7 @@
 // Keys and values have 13 bits and weights 16, so that 16 products of them stay in int32; queries have 14 bits
 // up to a head_dim of 64, and one less for each doubling.
 //
-//   score[j] = float(sum_d q[d] k[j][d]) * (q_scale * k_scale[j])            exact in int32
+//   score[j] = float(sum_d q[d] k[j][d]) * k_scale[j]                        exact in int32
 //   w[j]     = round(x[j] * (32767 / max x)), x[j] = p[j] * v_scale[j]       p: the softmax, of a chunk
 //   out[d]   = float(sum_j w[j] v[j][d]) * (max x / 32767)                   below 2^35, rounded once
 //
@@ -25,7 +25,7 @@ struct Integers {
     Rows& rows;
     int16_t* q = nullptr;  // [rows][padded head_dim]
     int16_t (*w)[kChunk] = nullptr;  // [rows]
-    float *q_scale = nullptr, *w_scale = nullptr;  // [rows]; q_scale times head_dim^-0.5
+    float* w_scale = nullptr;  // [rows]
 
     int64_t padded() const { return padded_head_dim(a.head_dim); }
 };
@@ -38,19 +38,12 @@ struct IntegerKeys {
 
     template <int R>
     void block(int row0) {
-        constexpr int V = kAttentionVectors;
-        const int keys = clamp(s.rows.keys[row0 + R - 1] - j0, kPage);
-        for (int j = 0; j < keys; j += 16 * V) {
-            if (keys - j > 16 * (V - 1)) {
-                keys_of<R, vectors_of(V)>(row0, j);
-            } else {
-                keys_of<R, vectors_of(1)>(row0, j);
-            }
-        }
+        key_blocks<R>(*this, row0, clamp(s.rows.keys[row0 + R - 1] - j0, kPage));
     }
 
-    template <int R, int N>
+    template <int R, int V>
     void keys_of(int row0, int j) {
+        constexpr int N = vectors_of(V);
         VI acc[R][N];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
@@ -76,9 +69,8 @@ struct IntegerKeys {
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
             for (int v = 0; v < N; ++v) {
-                const VF scale = f_mul(f_set1(s.q_scale[row0 + r]), f_load(scales + kLanes * v));
                 f_store(s.rows.scores[row0 + r] + j0 + j + kLanes * v,
-                        f_mul(f_from_i(acc[r][v]), scale));
+                        f_mul(f_from_i(acc[r][v]), f_load(scales + kLanes * v)));
             }
     }
 };
@@ -149,7 +141,7 @@ struct IntegerPages {
         return own_bytes(head_dim) + AttentionTiles::bytes(head_dim);
     }
     static constexpr int64_t own_bytes(int64_t head_dim) {
-        return Rows::bytes(head_dim) + kRows * (2 * padded_head_dim(head_dim) + 2 * kChunk + 8);
+        return Rows::bytes(head_dim) + kRows * (2 * padded_head_dim(head_dim) + 2 * kChunk + 4);
     }
 
     explicit IntegerPages(const sterna::AttentionArgs& a)
@@ -160,17 +152,16 @@ struct IntegerPages {
         const int64_t padded = padded_head_dim(a.head_dim);
         s.q = reinterpret_cast<int16_t*>(a.scratch + Rows::bytes(a.head_dim));
         s.w = reinterpret_cast<int16_t (*)[kChunk]>(s.q + kRows * padded);
-        s.q_scale = reinterpret_cast<float*>(s.w[kRows]);
-        s.w_scale = s.q_scale + kRows;
+        s.w_scale = reinterpret_cast<float*>(s.w[kRows]);
         const int levels = sterna::query_levels(a.head_dim);
         for (int r = 0; r < a.rows; ++r) {
             const Rounding rounding(a.q[r], a.head_dim, levels);
             int16_t* q = s.q + r * padded;
             for (int64_t d = 0; d < a.head_dim; d += 16) rounding.round16(a.q[r] + d, q + d);
             for (int64_t d = a.head_dim; d < padded; ++d) q[d] = 0;
-            s.q_scale[r] = rounding.scale * a.scale;
+            rows.scale[r] = rounding.scale * (a.scale * kLog2E);
         }
-        if (tiles.used()) tiles.begin(s.q, s.q_scale);
+        if (tiles.used()) tiles.begin(s.q);
     }
     void end() {
         if (tiles.used()) tiles.end();
@@ -197,10 +188,12 @@ struct IntegerPages {
     void weights(int r, float most) {
         const int keys = whole_pages(rows.keys[r]);
         const VF inverse = f_set1(sterna::kWeightLevels / (keys ? most : 1.0f));
+        const float* x = rows.scores[r];
+        int16_t* w = s.w[r];
         int j = 0;
-        for (; j < keys; j += kLanes)
-            i_store_i16(s.w[r] + j, i_round(f_mul(f_load(rows.scores[r] + j), inverse)));
-        for (; j < kChunk; j += kLanes) i_store_i16(s.w[r] + j, i_set1(0));
+#pragma GCC unroll 4
+        for (; j < keys; j += kLanes) i_store_i16(w + j, i_round(f_mul(f_load(x + j), inverse)));
+        for (; j < kChunk; j += kLanes) i_store_i16(w + j, i_set1(0));
         s.w_scale[r] = most / sterna::kWeightLevels;
     }
 

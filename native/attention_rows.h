@@ -20,8 +20,11 @@ inline int clamp(int64_t value, int most) {
 constexpr int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 63) / 64 * 64; }
 constexpr int whole_pages(int keys) { return (keys + kPage - 1) / kPage * kPage; }
 
+constexpr float kLog2E = 1.44269504f;
+
 struct Rows {
-    float (*scores)[kChunk];  // [rows]
+    float (*scores)[kChunk];  // [rows], in units of a row's
+    float scale[sterna::kMaxAttentionRows];  // : times it they are logarithms of weights, to base 2
     float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
     int keys[sterna::kMaxAttentionRows];  // of this chunk that a row sees; ascending
 
@@ -46,6 +49,19 @@ inline void row_blocks(int rows, F& f, int row = 0) {
     for (; rows - row >= R; row += R) f.template block<R>(row);
     if constexpr (R > 1)
         if (row < rows) row_blocks<R - 1>(rows, f, row);
+}
+
+// Calls f.template keys_of<R, V>(row, j) for V times 16 of a page's keys, and for what is left of them.
+template <int R, class F>
+inline void key_blocks(F& f, int row, int keys) {
+    constexpr int V = kAttentionVectors;
+    for (int j = 0; j < keys; j += 16 * V) {
+        if (keys - j > 16 * (V - 1)) {
+            f.template keys_of<R, V>(row, j);
+        } else {
+            f.template keys_of<R, 1>(row, j);
+        }
+    }
 }
 
 }  // namespace

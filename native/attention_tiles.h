@@ -42,14 +42,20 @@ inline void byte_products(const uint8_t* x, const uint8_t* y, bool first, int32_
     }
 }
 
-// low x high + high x low of a row of a block's sums.
-inline VI middle_sums(const int32_t* sums) { return i_add(i_load(sums + 256), i_load(sums + 512)); }
+// A row of a block's sums: low x low, low x high + high x low, high x high.
+struct RowSums {
+    VI low, middle, high;
+    explicit RowSums(const int32_t* sums)
+        : low(i_load(sums)),
+          middle(i_add(i_load(sums + 256), i_load(sums + 512))),
+          high(i_load(sums + 768)) {}
+};
 
 // Blocks of 16 x 16 sums one after the other; each is finished while the unit works on the next.
 template <class Finish>
 struct TilePipeline {
     int32_t* sums;  // [4][16][16]
-    Finish finish;  // (i, j)
+    Finish finish;  // (sums, i, j)
     int last_i = -1, last_j = 0;
 
     void block(int i, int j, const uint8_t* x, const uint8_t* y, int64_t steps) {
@@ -58,7 +64,7 @@ struct TilePipeline {
             if (step + 1 < steps)
                 byte_products<true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false, nullptr);
         }
-        if (last_i >= 0) finish(last_i, last_j);
+        if (last_i >= 0) finish(sums, last_i, last_j);
         last_i = i, last_j = j;
     }
     void drain() {
@@ -66,7 +72,7 @@ struct TilePipeline {
         tile_store(1, sums + 256);
         tile_store(2, sums + 512);
         tile_store(3, sums + 768);
-        finish(last_i, last_j);
+        finish(sums, last_i, last_j);
     }
 };
 
@@ -76,7 +82,6 @@ struct AttentionTiles {
 
     const sterna::AttentionArgs& a;
     Rows& rows;
-    const float* q_scale = nullptr;
     int64_t steps;  // of 64 d
     uint8_t* q;  // [block of 16 rows][step][low, high][16 rows][64 d]
     uint8_t* w;  // [block of 16 rows][page][low, high][16 rows][64 positions]
@@ -104,9 +109,8 @@ struct AttentionTiles {
     bool used() const { return a.rows >= kFewestTileRows; }
     int blocks() const { return (a.rows + 15) / 16; }
 
-    void begin(const int16_t* queries, const float* scales) {
+    void begin(const int16_t* queries) {
         tile_begin(16);
-        q_scale = scales;
         for (int r = 0; r < a.rows; ++r)
             for (int64_t step = 0; step < steps; ++step) {
                 uint8_t* low = q + (r / 16 * steps + step) * 2 * kTileBytes + r % 16 * 64;
@@ -115,27 +119,21 @@ struct AttentionTiles {
     }
     void end() { tile_end(); }
 
-    int rows_of(int block) const { return clamp(a.rows - 16 * block, 16); }
-
     void scores(const uint8_t* page, int j0) {
         const int keys = clamp(rows.keys[a.rows - 1] - j0, kPage), key_blocks = (keys + 15) / 16;
         const int64_t hd = a.head_dim;
         for (int b = 0; b < key_blocks; ++b)
-            for (int64_t d = 0; d < hd; d += 4) {
-                uint8_t* low = kv + (b * steps + d / 64) * 2 * kTileBytes + d % 64 * 16;
-                const auto* line = reinterpret_cast<const int16_t*>(page) + (b * hd + d) * 16;
-                split_columns(line, line + 32, low, low + kTileBytes);
-            }
+            split_key_block(reinterpret_cast<const int16_t*>(page) + b * hd * 16, hd,
+                            kv + b * steps * 2 * kTileBytes);
         const auto* scales = reinterpret_cast<const float*>(page + scales_at(hd));
         TilePipeline pipeline{
-            sums, [&](int i, int b) {
+            sums, [scores = rows.scores, scales, j0](const int32_t* sums, int i, int b) {
                 const VF scale = f_load(scales + 16 * b);
-                for (int r = 0; r < rows_of(i); ++r) {
-                    const int32_t* at = sums + 16 * r;
-                    const VI high = i_shl<16>(i_load(at + 768));
-                    const VI sum = i_add(i_add(high, i_shl<8>(middle_sums(at))), i_load(at));
-                    f_store(rows.scores[16 * i + r] + j0 + 16 * b,
-                            f_mul(f_from_i(sum), f_mul(f_set1(q_scale[16 * i + r]), scale)));
+#pragma GCC unroll 4
+                for (int r = 0; r < 16; ++r) {
+                    const RowSums row(sums + 16 * r);
+                    const VI sum = i_add(i_add(i_shl<16>(row.high), i_shl<8>(row.middle)), row.low);
+                    f_store(scores[16 * i + r] + j0 + 16 * b, f_mul(f_from_i(sum), scale));
                 }
             }};
         for (int i = 0; i < blocks(); ++i)
@@ -145,32 +143,42 @@ struct AttentionTiles {
         pipeline.drain();
     }
 
+    static void split_key_block(const int16_t* keys, int64_t head_dim, uint8_t* to) {
+        for (int64_t d = 0; d < head_dim; d += 4, keys += 64) {
+            uint8_t* low = to + d / 64 * 2 * kTileBytes + d % 64 * 16;
+            split_columns(keys, keys + 32, low, low + kTileBytes);
+        }
+    }
+    // `stride` int16 between two positions.
+    static void split_value_block(const int16_t* values, int64_t stride, uint8_t* to) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kPage / 4; ++j, values += 4 * stride, to += 64)
+            split_columns(values, values + 2 * stride, to, to + kTileBytes);
+    }
+
     void values(int64_t first, const int16_t (*weights)[kChunk], const float* w_scale) {
         const int pages = (rows.keys[a.rows - 1] + kPage - 1) / kPage;
-        for (int r = 0; r < a.rows; ++r)
-            for (int p = 0; p < pages; ++p) {
-                uint8_t* low = w + (r / 16 * kPages + p) * 2 * kTileBytes + r % 16 * 64;
+        for (int r = 0; r < a.rows; ++r) {
+            uint8_t* low = w + r / 16 * kPages * 2 * kTileBytes + r % 16 * 64;
+            for (int p = 0; p < pages; ++p, low += 2 * kTileBytes)
                 split_row(weights[r] + p * kPage, low, low + kTileBytes);
-            }
+        }
         const int64_t hd = a.head_dim;
-        TilePipeline pipeline{sums, [&](int i, int d) {
-                                  for (int r = 0; r < rows_of(i); ++r) {
-                                      const int32_t* at = sums + 16 * r;
-                                      const VI high = i_shl<4>(i_load(at + 768));
-                                      const VI low = i_add(i_shl<8>(middle_sums(at)), i_load(at));
-                                      f_store(rows.chunk_out + (16 * i + r) * hd + d,
-                                              scaled_parts(high, low, w_scale[16 * i + r]));
-                                  }
-                              }};
+        TilePipeline pipeline{
+            sums, [out = rows.chunk_out, w_scale, hd](const int32_t* sums, int i, int d) {
+#pragma GCC unroll 4
+                for (int r = 0; r < 16; ++r) {
+                    const RowSums row(sums + 16 * r);
+                    const VI low = i_add(i_shl<8>(row.middle), row.low);
+                    f_store(out + (16 * i + r) * hd + d,
+                            scaled_parts(i_shl<4>(row.high), low, w_scale[16 * i + r]));
+                }
+            }};
         for (int d = 0; d < a.head_dim; d += 16) {
             for (int p = 0; p < pages; ++p) {
-                const auto* line =
-                    reinterpret_cast<const int16_t*>(page_at(a, a.v_base, first + p * kPage)) +
-                    2 * d;
-                for (int j = 0; j < kPage; j += 4, line += 4 * hd) {
-                    uint8_t* low = kv + p * 2 * kTileBytes + j * 16;
-                    split_columns(line, line + 2 * hd, low, low + kTileBytes);
-                }
+                const uint8_t* page = page_at(a, a.v_base, first + p * kPage);
+                split_value_block(reinterpret_cast<const int16_t*>(page) + 2 * d, hd,
+                                  kv + p * 2 * kTileBytes);
             }
             for (int i = 0; i < blocks(); ++i)
                 pipeline.block(i, d, w + i * kPages * 2 * kTileBytes, kv, pages);
@@ -187,7 +195,7 @@ struct AttentionTiles {
     AttentionTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
     static constexpr int64_t bytes(int64_t) { return 0; }
     static constexpr bool used() { return false; }
-    void begin(const int16_t*, const float*) {}
+    void begin(const int16_t*) {}
     void end() {}
     void scores(const uint8_t*, int) {}
     void values(int64_t, const int16_t (*)[kChunk], const float*) {}

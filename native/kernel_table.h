@@ -182,7 +182,7 @@ struct AttentionArgs {
     // one chunk of positions, attention_merge makes the outputs of all.
     float* partial;
 };
-constexpr int kMaxAttentionRows = 128;
+constexpr int kMaxAttentionRows = 256;
 constexpr int attention_chunks(int64_t positions) {
     return static_cast<int>((positions + kChunkPositions - 1) / kChunkPositions);
 }

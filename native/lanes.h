@@ -38,23 +38,23 @@ inline void l_store_first(float* p, int64_t n, F16x a) {
     for (int i = 0; i < n && i < 16; ++i) p[i] = lanes[i];
 }
 
-// The fixed tree: lanes[0] of n pairs, combined with n, n / 2, ... 1 lanes between the two.
-template <int n, class Combine>
-inline float fold(float* lanes, Combine combine) {
-    for (int i = 0; i < n; ++i) lanes[i] = combine(lanes[i], lanes[i + n]);
-    if constexpr (n > 1) return fold<n / 2>(lanes, combine);
+// The fixed tree: lane i with lane i + n, for n = 8, 4, 2, 1.
+template <int n = kLanes / 2, class Combine>
+inline float fold(VF a, Combine combine) {
+    a = combine(a, f_swap<n>(a));
+    if constexpr (n > 1) return fold<n / 2>(a, combine);
+    float lanes[kLanes];
+    f_store(lanes, a);
     return lanes[0];
 }
-inline float l_sum(F16x a) {
-    float lanes[16];
-    l_store(lanes, a);
-    return fold<8>(lanes, [](float x, float y) { return x + y; });
+template <class Combine>
+inline float fold(F16x a, Combine combine) {
+    for (int n = 16 / kLanes / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; ++i) a.v[i] = combine(a.v[i], a.v[i + n]);
+    return fold(a.v[0], combine);
 }
-inline float l_reduce_max(F16x a) {
-    float lanes[16];
-    l_store(lanes, a);
-    return fold<8>(lanes, [](float x, float y) { return x > y ? x : y; });
-}
+inline float l_sum(F16x a) { return fold(a, f_add); }
+inline float l_reduce_max(F16x a) { return fold(a, f_max); }
 
 // Values in sixteens, the last of which may hold fewer: f(i, part) loads and stores through `part`.
 struct Sixteen {
@@ -116,13 +116,22 @@ inline VF f_exp_within(VF x) {
 }
 // exp(x), NaN for NaN; below -87 it is exp(-87) (no denormals), above 88 it is exp(88).
 inline VF f_exp(VF x) { return f_exp_within(f_max(f_set1(-87.0f), f_min(f_set1(88.0f), x))); }
-// exp(x) for x <= 0, as a softmax needs it: the largest weight is 1, so that below -60 the difference
-// between exp(x) and exp(-60) = 9e-27 is lost, and products with it are no denormals.
-inline F16x l_exp_softmax(F16x x) {
-    F16x r;
-    for (int i = 0; i < 16 / kLanes; ++i) r.v[i] = f_exp_within(f_max(f_set1(-60.0f), x.v[i]));
-    return r;
+// 2^x for x below 1, as a softmax needs it, relative error below 2^-22: the largest weight is about 1, so that
+// below -86 the difference between 2^x and 2^-86 = 1e-26 is lost, and products with it are no denormals.
+inline VF f_exp2_softmax(VF x) {
+    x = f_max(f_set1(-86.0f), x);
+    const VI n = i_round(x);
+    const VF r = f_sub(x, f_from_i(n));
+    // Minimax of 2^r on [-1/2, 1/2] with 2^0 = 1 kept: 2^-23.4.
+    VF p = f_set1(0.0013264727f);
+    p = f_fma(p, r, f_set1(0.009671513f));
+    p = f_fma(p, r, f_set1(0.055507336f));
+    p = f_fma(p, r, f_set1(0.24022242f));
+    p = f_fma(p, r, f_set1(0.693147f));
+    p = f_fma(p, r, f_set1(1.0f));
+    return f_bits(i_add(i_bits(p), i_shl<23>(n)));
 }
+inline F16x l_exp2_softmax(F16x x) { STERNA_EACH(f_exp2_softmax(x.v[i])); }
 
 #undef STERNA_EACH
 }  // namespace

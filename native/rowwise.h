@@ -68,7 +68,8 @@ inline void quantize(const sterna::RowwiseArgs& a, float absmax) {
     *a.x_scale = absmax / 127.0f;
 }
 
-// False, where it normalises or rounds: a value is not finite, or, before a norm, above 1e19, so that the sum of squares is not.
+// False, where it normalises or rounds: a value is not finite, or, before a norm, above 1e19, so that the
+// sum of squares is not.
 bool rowwise(const sterna::RowwiseArgs& a) {
     const float squares = activate(a);
     int32_t bits = 0;

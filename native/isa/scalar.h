@@ -47,6 +47,11 @@ inline VF f_fma(VF a, VF b, VF c) { STERNA_LANES(VF, __builtin_fmaf(a.v[i], b.v[
 // The second operand where either is NaN, as x86 does.
 inline VF f_max(VF a, VF b) { STERNA_LANES(VF, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 inline VF f_min(VF a, VF b) { STERNA_LANES(VF, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+// Lane i of the result is lane i ^ n.
+template <int n>
+inline VF f_swap(VF a) {
+    STERNA_LANES(VF, a.v[i ^ n]);
+}
 inline VF f_from_i(VI a) { STERNA_LANES(VF, static_cast<float>(a.v[i])); }
 // Nearest even, |a| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
 inline VI i_round(VF a) {
