@@ -26,11 +26,36 @@ static_assert(2 * 127 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 constexpr int kPagePositions = 64;    // positions of one KV page
 constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
 
+constexpr int kGroupK = 32;  // k of one scale of activations, where weights have scales in groups
+
+enum class ScaleType : int { kF32, kF16, kE8M0 };
+
+// Scales of a weight for groups of k: [tile][K / group][tile_rows], and where there are minima,
+// after each such line a line of them.
+struct GroupScales {
+    const uint8_t* data = nullptr;
+    int64_t group = 0;  // k, a multiple of kGroupK; 0: a weight has one scale for each row
+    ScaleType type = ScaleType::kF32;
+    bool minima = false;
+    float unit = 1.0f;  // of a code
+
+    constexpr int value_bytes() const {
+        return type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
+    }
+    constexpr int64_t line_bytes(int tile_rows) const {
+        return int64_t{tile_rows} * value_bytes() * (minima ? 2 : 1);
+    }
+    constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
+        return (K + group - 1) / group * line_bytes(tile_rows);
+    }
+};
+
 // y[n][m] (+ residual[n][m]) = sum_k W[m][k] x[n][k], for tiles [tile_begin, tile_end).
 struct LinearArgs {
-    const uint8_t* codes;    // [tiles][tile_bytes]
+    const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
-        scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for floats
+        scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for floats, groups
+    GroupScales groups;  // in place of `scale`; x_scale and x_sum are [n][ldx / kGroupK] then
     int64_t tile_bytes;
     int64_t M;  // rows; outputs are written in whole groups of 16, so ldy covers M rounded up
     int64_t K;  // padded to the format's step
@@ -124,7 +149,8 @@ struct RowwiseArgs {
     float* yf;  // [width] result, always written
     int8_t* yq;  // [padded width] or null
     int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block
-    float* x_scale;  // one value each, with yq
+    bool grouped;  // yq has a scale for every kGroupK values
+    float* x_scale;  // with yq: one value each, or one for each group
     int32_t* x_sum;
 };
 

@@ -1,5 +1,6 @@
 // How a linear layer runs: straight from the decoder for a few tokens, from a decoded panel for many.
 #pragma once
+#include "grouped.h"
 #include "linear.h"
 #include "packing.h"
 #include "panel.h"
@@ -7,26 +8,36 @@
 
 namespace {
 
+template <class F, class Blocks>
+void linear_vectors(const sterna::LinearArgs& a) {
+    if constexpr (F::kInteger) {
+        if (a.n > kTokens<F>) return linear_panel<F, Blocks>(a);
+    }
+    linear_direct<F, Blocks>(a);
+}
+
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kInteger) {
+        if (a.groups.group) return linear_vectors<F, GroupedBlocks<F>>(a);
         if constexpr (kMatrixUnit) {
             if (a.n >= kFewestTileTokens) return linear_tiles<F>(a);
         }
-        if (a.n > kTokens<F>) return linear_panel<F>(a);
     }
-    linear_direct<F>(a);
+    linear_vectors<F, RowBlocks<F>>(a);
 }
 
 template <class F>
 int64_t scratch_bytes(int64_t K, int n) {
+    int64_t bytes = 0;
     if constexpr (F::kInteger) {
+        if (n > kTokens<F>) bytes = panel_scratch<F>(K) + kGroupedScratch;
         if constexpr (kMatrixUnit) {
-            if (n >= kFewestTileTokens) return tiles_scratch<F>(K, n);
+            const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
+            if (tiles > bytes) bytes = tiles;
         }
-        if (n > kTokens<F>) return panel_scratch<F>(K);
     }
-    return 0;
+    return bytes;
 }
 
 int x_block([[maybe_unused]] int n) {

@@ -38,19 +38,20 @@ inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int group, int6
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
 
+inline void finish_output(const sterna::LinearArgs& a, VF y, int64_t n, int64_t row) {
+    if (row >= a.M) return;  // a tile may reach further beyond M than the outputs' padding
+    if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
+    f_store(a.y + n * a.ldy + row, y);
+}
+
 template <class F>
 inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, int group,
                    int64_t row) {
-    if (row >= a.M) return;  // a tile may reach further beyond M than the outputs' padding
-    VF y;
     if constexpr (F::kInteger) {
-        y = scaled<F>(a, acc, n, group, row);
+        if (row < a.M) finish_output(a, scaled<F>(a, acc, n, group, row), n, row);
     } else {
-        y = acc;
+        finish_output(a, acc, n, row);
     }
-    float* out = a.y + n * a.ldy + row;
-    if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
-    f_store(out, y);
 }
 
 // Several tiles are read side by side, a short turn each. A core's own requests for memory are few; its
@@ -152,23 +153,23 @@ inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
                               ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
 }
 
-template <class F, int N>
+template <class Blocks, int N>
 inline void tile_tokens(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count, int n0,
                         int tokens) {
     if (tokens >= N) {
-        tile_block<F, N>(a, tile, apart, count, n0);
+        Blocks::template direct<N>(a, tile, apart, count, n0);
     } else if constexpr (N > 1) {
-        tile_tokens<F, N - 1>(a, tile, apart, count, n0, tokens);
+        tile_tokens<Blocks, N - 1>(a, tile, apart, count, n0, tokens);
     }
 }
 
 // Tokens straight from the decoder. A stream is a quarter of a chunk, so that it goes on from one tile
 // to the next; what is left makes fewer streams.
-template <class F>
+template <class F, class Blocks>
 void linear_direct(const sterna::LinearArgs& a) {
     const auto tiles = [&](int64_t tile, int64_t apart, int count) {
         for (int n = 0; n < a.n; n += kTokens<F>)
-            tile_tokens<F, kTokens<F>>(a, tile, apart, count, n, a.n - n);
+            tile_tokens<Blocks, kTokens<F>>(a, tile, apart, count, n, a.n - n);
     };
     const int64_t length = (a.tile_end - a.tile_begin) / kStreams;
     for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, kStreams);

@@ -37,18 +37,19 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     }
 }
 
-// Tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile.
+// Sums of tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile over k in [k0, k1). Always inlined: a call
+// would pass the accumulators in memory.
 template <class F, int G0, int GN, int N>
-inline void panel_block(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                        int part) {
-    VI acc[N][GN];
+[[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const uint8_t* panel,
+                                              int64_t k0, int64_t k1, int n0, int part,
+                                              VI (&acc)[N][GN]) {
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n)
 #pragma GCC unroll 8
         for (int g = 0; g < GN; ++g) acc[n][g] = i_set1(0);
     const int8_t* x = a.xq + n0 * a.ldx;
-    const uint8_t* line = panel + G0 * a.K * 16 + 4 * kLanes * part;
-    for (int64_t k = 0; k < a.K; k += 4, line += kLine) {
+    const uint8_t* line = panel + G0 * a.K * 16 + k0 / 4 * kLine + 4 * kLanes * part;
+    for (int64_t k = k0; k < k1; k += 4, line += kLine) {
         VI w[GN];
 #pragma GCC unroll 8
         for (int g = 0; g < GN; ++g) w[g] = i_load(line + g * a.K * 16);
@@ -59,38 +60,57 @@ inline void panel_block(const sterna::LinearArgs& a, const uint8_t* panel, int64
             for (int g = 0; g < GN; ++g) acc[n][g] = F::dot(acc[n][g], w[g], four);
         }
     }
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-        for (int g = 0; g < GN; ++g)
-            finish<F>(a, acc[n][g], n0 + n, G0 + g,
-                      (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
 }
 
-template <class F, int G0, int GN, int N>
+// How blocks of tokens come to their outputs where a row has one scale (or none: floats).
+template <class F>
+struct RowBlocks {
+    template <int GN>
+    static constexpr int kPanelTokens = kAccumulators / GN;
+    template <int N>
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+                       int n0) {
+        tile_block<F, N>(a, tile, apart, count, n0);
+    }
+    template <int G0, int GN, int N>
+    static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
+                      int part) {
+        VI acc[N][GN];
+        panel_sums<F, G0, GN, N>(a, panel, 0, a.K, n0, part, acc);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g)
+                finish<F>(a, acc[n][g], n0 + n, G0 + g,
+                          (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+    }
+};
+
+template <class Blocks, int G0, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
                          int count) {
     if (count >= N) {
         for (int part = 0; part < kParts; ++part)
-            panel_block<F, G0, GN, N>(a, panel, tile, n0, part);
+            Blocks::template panel<G0, GN, N>(a, panel, tile, n0, part);
     } else if constexpr (N > 1) {
-        panel_tokens<F, G0, GN, N - 1>(a, panel, tile, n0, count);
+        panel_tokens<Blocks, G0, GN, N - 1>(a, panel, tile, n0, count);
     }
 }
 
 // Sweeps the groups from G0 on, four at a time: more would leave no accumulators for tokens.
-template <class F, int G0 = 0>
+template <class F, class Blocks, int G0 = 0>
 inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile) {
-    constexpr int GN = F::kGroups - G0 < 4 ? F::kGroups - G0 : 4, N = kAccumulators / GN;
-    for (int n = 0; n < a.n; n += N) panel_tokens<F, G0, GN, N>(a, panel, tile, n, a.n - n);
-    if constexpr (G0 + GN < F::kGroups) sweep_panel<F, G0 + GN>(a, panel, tile);
+    constexpr int GN = F::kGroups - G0 < 4 ? F::kGroups - G0 : 4;
+    constexpr int N = Blocks::template kPanelTokens<GN>;
+    for (int n = 0; n < a.n; n += N) panel_tokens<Blocks, G0, GN, N>(a, panel, tile, n, a.n - n);
+    if constexpr (G0 + GN < F::kGroups) sweep_panel<F, Blocks, G0 + GN>(a, panel, tile);
 }
 
-template <class F>
+template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
         decode_panel<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, a.scratch);
-        sweep_panel<F>(a, a.scratch, tile);
+        sweep_panel<F, Blocks>(a, a.scratch, tile);
     }
 }
 

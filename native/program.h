@@ -38,6 +38,9 @@ class KvCache {
     HugeBuffer base_;
 };
 
+// How a row is rounded to int8: with one scale, or one for every kGroupK values.
+enum class Rounding { kNone, kToken, kGroup };
+
 enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen };
 constexpr int kOpKinds = 7;
 
@@ -55,7 +58,7 @@ struct Op {
     int64_t width = 0, up_offset = 0;
     std::vector<float> norm{};
     float eps = 0;
-    bool quantize = false;
+    Rounding rounding = Rounding::kNone;  // kRowwise
     bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
 };
 

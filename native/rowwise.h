@@ -45,15 +45,15 @@ inline int32_t normalise(const sterna::RowwiseArgs& a, const float* x, float inv
     return most.bits();
 }
 
-// Symmetric int8 per token: q = round(y * (127 / max|y|)), half to even; scale max|y| / 127.
-inline void quantize(const sterna::RowwiseArgs& a, float absmax) {
-    absmax = absmax > 1e-5f ? absmax : 1e-5f;
+// Values [begin, end) of the row, to int8: q = round(y * (127 / max|y|)), half to even; *scale becomes
+// max|y| / 127, *q_sum the sum of q.
+inline void quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, float absmax,
+                     float* scale, int32_t* q_sum) {
     const VF inverse = f_set1(127.0f / absmax);
     VI sum = i_set1(0);
     int32_t lanes[kLanes], total = 0;
     float tail[kLanes] = {};
-    const int64_t padded = (a.width + sterna::kPad - 1) / sterna::kPad * sterna::kPad;
-    for (int64_t i = 0; i < padded; i += kLanes) {
+    for (int64_t i = begin; i < end; i += kLanes) {
         const bool whole = i + kLanes <= a.width;
         if (!whole)
             for (int64_t j = 0; j < kLanes; ++j) tail[j] = i + j < a.width ? a.yf[i + j] : 0.0f;
@@ -64,8 +64,27 @@ inline void quantize(const sterna::RowwiseArgs& a, float absmax) {
     }
     i_store(lanes, sum);
     for (int j = 0; j < kLanes; ++j) total += lanes[j];
-    *a.x_sum = total;
-    *a.x_scale = absmax / 127.0f;
+    *q_sum = total;
+    *scale = absmax / 127.0f;
+}
+
+// Symmetric int8 per token, or per group of kGroupK values; `bits` is max |y| of all of them.
+inline void quantize(const sterna::RowwiseArgs& a, int32_t bits) {
+    const int64_t padded = (a.width + sterna::kPad - 1) / sterna::kPad * sterna::kPad;
+    float absmax;
+    if (!a.grouped) {
+        __builtin_memcpy(&absmax, &bits, 4);
+        return quantize(a, 0, padded, absmax > 1e-5f ? absmax : 1e-5f, a.x_scale, a.x_sum);
+    }
+    for (int64_t i = 0; i < padded; i += sterna::kGroupK) {
+        const int64_t rest = a.width - i;
+        bits =
+            rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < sterna::kGroupK ? rest : sterna::kGroupK);
+        __builtin_memcpy(&absmax, &bits, 4);
+        // 1e-30: 127 over it is finite, and a 127th of it no denormal
+        quantize(a, i, i + sterna::kGroupK, absmax > 1e-30f ? absmax : 1e-30f,
+                 a.x_scale + i / sterna::kGroupK, a.x_sum + i / sterna::kGroupK);
+    }
 }
 
 // False, where it normalises or rounds: a value is not finite, or, before a norm, above 1e19, so that the
@@ -83,9 +102,7 @@ bool rowwise(const sterna::RowwiseArgs& a) {
     }
     if (!a.yq) return true;
     if (bits >= 0x7F800000) return false;
-    float absmax;
-    __builtin_memcpy(&absmax, &bits, 4);
-    quantize(a, absmax);
+    quantize(a, bits);
     return true;
 }
 

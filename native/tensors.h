@@ -13,12 +13,14 @@ struct Weight {
     int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
     int z2 = 0;
     const uint8_t* codes = nullptr;
-    const float* scale = nullptr;  // [tiles * tile_rows], or null for float formats
+    const float* scale = nullptr;  // [tiles * tile_rows], or null for float formats and groups
+    GroupScales groups;
 };
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-// Rows of floats, and for integer layers int8 codes with a scale and a sum per row.
+// Rows of floats, and for integer layers int8 codes with a scale and a sum per row, or per kGroupK
+// values of it.
 struct Activations {
     int64_t ld;  // width, padded to kPad
 
@@ -27,22 +29,24 @@ struct Activations {
     void reserve(int64_t tokens) {
         f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
         q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
-        scale = HugeBuffer(static_cast<size_t>(tokens * 4));
-        sum = HugeBuffer(static_cast<size_t>(tokens * 4));
+        scale = HugeBuffer(static_cast<size_t>(tokens * groups() * 4));
+        sum = HugeBuffer(static_cast<size_t>(tokens * groups() * 4));
     }
     float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
     int8_t* codes(int64_t n, int x_block) const {
         return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
     }
+    int64_t groups() const { return ld > 0 ? ld / kGroupK : 1; }
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
 
     // Where row n's int8 codes go.
-    void quantize_into(RowwiseArgs& a, int64_t n, int x_block) const {
+    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, bool grouped) const {
         a.yq = codes(n, x_block);
         a.yq_stride = int64_t{64} * x_block;
-        a.x_scale = scales() + n;
-        a.x_sum = sums() + n;
+        a.grouped = grouped;
+        a.x_scale = scales() + n * (grouped ? groups() : 1);
+        a.x_sum = sums() + n * (grouped ? groups() : 1);
     }
 
   private:
@@ -55,6 +59,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     LinearArgs a{};
     a.codes = w.codes;
     a.scale = w.scale;
+    a.groups = w.groups;
     a.tile_bytes = w.tile_bytes;
     a.M = w.M;
     a.K = w.padded_k;

@@ -10,7 +10,9 @@ import pytest
 from sterna import formats
 from sterna.errors import SternaError
 
-FORMATS = formats.names()
+# Formats whose weights have one scale, or one a row, or none; and those with scales in groups.
+FORMATS = [name for name in formats.names() if not formats.get(name).group]
+GROUPED = [name for name in formats.names() if formats.get(name).group]
 # The levels of each integer format; the others hold floats.
 LEVELS = {
     name: np.arange(f.levels[0], f.levels[1] + 1, f.step)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from helpers import FORMATS, INTEGER, failure
+from helpers import FLOAT, FORMATS, GROUPED, INTEGER, failure
 
 from sterna import _native, formats
 from sterna.bench import e2e, linear, machine, report, roofline
@@ -229,9 +229,9 @@ def test_rounds_are_interleaved(fake: FakeMachine) -> None:
 def test_floats_are_held_against_their_own_peak(fake: FakeMachine) -> None:
     rows = linear.run(["64x64"], format_names=["all"], n=(16,), **SMALL)
     assert [row["format"] for row in rows] == linear.formats_named(["all"])
-    assert {row["format"] for row in rows} == set(FORMATS)
-    assert {row["peak_gops"] for row in rows if row["format"] in INTEGER} == {1000.0}
-    assert {row["peak_gops"] for row in rows if row["format"] not in INTEGER} == {250.0}
+    assert {row["format"] for row in rows} == {*FORMATS, *GROUPED}
+    assert {row["peak_gops"] for row in rows if row["format"] not in FLOAT} == {1000.0}
+    assert {row["peak_gops"] for row in rows if row["format"] in FLOAT} == {250.0}
     assert {row["test"] for row in rows} == {"gemm"}
 
 
@@ -274,10 +274,10 @@ def test_every_unit_and_format_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> 
     """The real thing, tiny: all that is there, whatever it is called."""
     monkeypatch.setattr(_native, "peak_gops", lambda *_: 1.0)  # the scalar unit's takes seconds
     rows = linear.run(
-        ["100x200"], format_names=["all"], n=(1, 3), threads=[1, 2], isas=["all"], repeat=1,
+        ["100x224"], format_names=["all"], n=(1, 3), threads=[1, 2], isas=["all"], repeat=1,
         working_set_mb=0,
     )  # fmt: skip
-    assert len(rows) == len(FORMATS) * 2 * 2 * len(_native.isas())
+    assert len(rows) == len(FORMATS + GROUPED) * 2 * 2 * len(_native.isas())
     assert all(row["time_us"] > 0 for row in rows)
     assert {row["isa"] for row in rows} == set(_native.isas())
 
@@ -337,7 +337,7 @@ def test_roofline_of_everything() -> None:
     """Every format, for real, and the peaks of every unit with vectors."""
     rows = roofline.run(threads=[1], shape="64x64", repeat=1, working_set_mb=1)
     decode = [row for row in rows if row["row"] == "decode"]
-    assert {row["format"] for row in decode} == set(FORMATS)
+    assert {row["format"] for row in decode} == {*FORMATS, *GROUPED}
     assert all(row["gamma_cycles"] > 0 for row in decode)
     peaks = {(row["isa"], row["kind"]) for row in rows if row["row"] == "peak"}
     vector_units = [isa for isa in _native.isas() if isa != "scalar"] or ["scalar"]

@@ -20,6 +20,7 @@ def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
     """
     M, K = w.shape
     rows = {"i1": 128, "t5": 48}.get(name, 64)
+    lines = 2 if name == "i4" else 1  # of 64 bytes for 4 k
     step_k = {"bf16": 2, "f16": 1, "f32": 1}.get(name, 64)
     tiles = np.zeros((-(-M // rows), rows, -(-K // step_k) * step_k), w.dtype)
     for m in range(M):
@@ -45,9 +46,10 @@ def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
             q[4] | (q[7] & 7) << 5,
         ]
         return np.stack(lines, axis=2).astype(np.uint8).reshape(n, -1)
-    width = 8 * 16 // rows
-    fields = sum(quads[:, f] << (width * f) for f in range(rows // 16))
-    return fields.transpose(0, 2, 1, 3).astype(np.uint8).reshape(n, -1)
+    width = 8 * 16 * lines // rows
+    quads = quads.reshape(n, lines, rows // 16 // lines, 16, padded // 4, 4)
+    fields = sum(quads[:, :, f] << (width * f) for f in range(quads.shape[2]))
+    return fields.transpose(0, 3, 1, 2, 4).astype(np.uint8).reshape(n, -1)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (129, 63)], ids=str)
@@ -56,12 +58,14 @@ def test_layout(name: str, shape: tuple[int, int]) -> None:
     """Packed bytes are those of the definition, apart from the padding."""
     rng = np.random.default_rng(8)
     if name in LEVELS:
-        n_codes = {"i1": 2, "i2": 3, "t5": 3, "i2p": 4, "i8": 256}[name]
+        n_codes = {"i1": 2, "i2": 3, "t5": 3, "i2p": 4, "i4": 16, "i8": 256}[name]
         codes = rng.integers(0 if name != "i8" else 1, n_codes, shape)
-        levels = {"i1": 2 * codes - 1, "i2p": 2 * codes - 3, "i8": codes - 128}.get(name, codes - 1)
+        levels = {
+            "i1": 2 * codes - 1, "i2p": 2 * codes - 3, "i4": codes - 8, "i8": codes - 128
+        }.get(name, codes - 1)  # fmt: skip
         packed = ops.pack(levels.astype(np.int8), 1.0, format=name)
         expected = tiles_by_definition(name, codes.astype(np.uint8))
-        most = {"i8": 255, "i1": 1, "t5": 0}.get(name, 3)
+        most = {"i8": 255, "i4": 15, "i1": 1, "t5": 0}.get(name, 3)
         inside = tiles_by_definition(name, np.full(shape, most, np.uint8))
         if name == "t5":  # a byte holds rows of three groups: padding is the code 0 as well
             inside[:] = 255

@@ -85,6 +85,7 @@ struct PyWeight {
     Weight weight;
     In<uint8_t, 2> codes;
     std::optional<In<float, 1>> scale;
+    std::optional<In<uint8_t, 2>> groups{};
 };
 
 // (count, gap, penalty, history) as `Top`; it views the array. Checked: 0 <= count <= vocab.

@@ -58,7 +58,7 @@ void use_layer(PyProgram& p, int layer) {
 
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
-                 float eps, bool quantize, bool selected, bool keep_float) {
+                 float eps, const std::string& rounding, bool selected, bool keep_float) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -74,8 +74,12 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
         op.norm.assign(norm->data(), norm->data() + norm->shape(0));
     }
     op.eps = eps;
-    op.quantize = quantize;
-    op.keep_float = keep_float || !quantize;
+    require(rounding.empty() || rounding == "token" || rounding == "group",
+            "rounding: must be token, group or empty");
+    op.rounding = rounding.empty()      ? Rounding::kNone
+                  : rounding == "token" ? Rounding::kToken
+                                        : Rounding::kGroup;
+    op.keep_float = keep_float || rounding.empty();
     op.selected = selected;
     p.program.add_op(std::move(op));
 }
@@ -234,6 +238,7 @@ void bind_program(nb::module_& m) {
             [](PyProgram& p, int weight, int dst) {
                 Op op{OpKind::kEmbed, "embed_tokens"};
                 require(weight_of(p, weight).K <= width_of(p, dst), "embed: dst is too narrow");
+                require(!weight_of(p, weight).groups.group, "embed: a table has no groups");
                 op.weight = weight;
                 op.dst = dst;
                 p.vocab = weight_of(p, weight).M;
@@ -252,7 +257,7 @@ void bind_program(nb::module_& m) {
             },
             "src"_a, "dst"_a)
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
-             "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "quantize"_a = false,
+             "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "rounding"_a = "",
              "selected"_a = false, "keep_float"_a = true)
         .def(
             "linear",

@@ -7,8 +7,27 @@ namespace sterna::border {
 
 namespace {
 
+// (scales uint8 [tiles][bytes], k of a group, "f32" | "f16" | "e8m0", whether there are minima, unit)
+using PyGroups = std::tuple<In<uint8_t, 2>, int64_t, std::string, bool, float>;
+
+// Scales in groups, checked to fit the weight.
+GroupScales group_scales(const PyGroups& groups, const Weight& w, int tile_rows) {
+    const auto& [data, group, type, minima, unit] = groups;
+    require(group > 0 && group % kGroupK == 0, "group: must be a multiple of 32");
+    require(type == "f32" || type == "f16" || type == "e8m0", "scales: must be f32, f16 or e8m0");
+    GroupScales s{data.data(), group,
+                  type == "f32"   ? ScaleType::kF32
+                  : type == "f16" ? ScaleType::kF16
+                                  : ScaleType::kE8M0,
+                  minima, unit};
+    require(static_cast<int64_t>(data.shape(0)) == w.tiles &&
+                static_cast<int64_t>(data.shape(1)) == s.tile_bytes(w.padded_k, tile_rows),
+            "scales: shape does not fit M, K and the group");
+    return s;
+}
+
 PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t, 2> codes,
-                     std::optional<In<float, 1>> scale, int z2) {
+                     std::optional<In<float, 1>> scale, int z2, std::optional<PyGroups> groups) {
     PyWeight w{{}, codes, scale};
     w.weight.format = layout_index(layout);
     const auto& f = all_tables().front()->formats[w.weight.format];
@@ -26,7 +45,13 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     require(static_cast<int64_t>(codes.shape(0)) == w.weight.tiles &&
                 static_cast<int64_t>(codes.shape(1)) == w.weight.tile_bytes,
             "codes: shape does not fit M, K and the layout");
-    require(f.integer == scale.has_value(), "scale: integer layouts have one, float layouts none");
+    require(f.integer == (scale.has_value() != groups.has_value()) &&
+                !(scale.has_value() && groups.has_value()),
+            "scale: integer layouts have one for each row or groups of them, float layouts none");
+    if (groups) {
+        w.weight.groups = group_scales(*groups, w.weight, f.tile_rows);
+        w.groups = std::get<0>(*groups);
+    }
     if (scale) {
         require(static_cast<int64_t>(scale->shape(0)) == w.weight.tiles * f.tile_rows,
                 "scale: needs one value per row of every tile");
@@ -119,6 +144,11 @@ bool codes_valid(const std::string& layout,
     return all;
 }
 
+// Activations in groups of k lie in plain rows.
+int x_block(const KernelTable& kernels, const Weight& weight, int n) {
+    return weight.groups.group ? 1 : kernels.x_block(n);
+}
+
 // One linear layer by itself on a pool: what Program does with its operation.
 class LinearRun {
   public:
@@ -126,7 +156,7 @@ class LinearRun {
               int n, const Activations& y)
         : format_(kernels.formats[weight.format]),
           pool_(pool),
-          args_(linear_args(weight, x, n, kernels.x_block(n), y)),
+          args_(linear_args(weight, x, n, x_block(kernels, weight, n), y)),
           stride_((format_.scratch_bytes(weight.padded_k, n) + 8191) / 4096 * 4096),
           scratch_(static_cast<size_t>(stride_ * pool.size())) {}
 
@@ -135,15 +165,23 @@ class LinearRun {
         pool_.run([&](int worker) { work(worker, counter); });
     }
     // One worker's share; `counter` hands out the tiles.
-    void work(int worker, ChunkCounter& counter, const uint8_t* codes = nullptr) const {
-        LinearArgs part = args_;
-        if (codes) part.codes = codes;
+    void work(int worker, ChunkCounter& counter) const { work(worker, counter, args_); }
+    // The same of another weight of the same shape.
+    void work(int worker, ChunkCounter& counter, const Weight& weight) const {
+        LinearArgs args = args_;
+        args.codes = weight.codes;
+        args.scale = weight.scale;
+        args.groups = weight.groups;
+        work(worker, counter, args);
+    }
+
+  private:
+    void work(int worker, ChunkCounter& counter, LinearArgs part) const {
         part.scratch = scratch_.data() + worker * stride_;
         const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size());
         while (counter.next(tiles, part.tile_begin, part.tile_end)) format_.linear(part);
     }
 
-  private:
     const FormatKernels& format_;
     Pool& pool_;
     LinearArgs args_;
@@ -167,7 +205,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
         Activations input(weight.K), output(weight.M);
         input.reserve(N);
         output.reserve(N);
-        const int n = static_cast<int>(N), block = kernels.x_block(n);
+        const int n = static_cast<int>(N), block = x_block(kernels, weight, n);
         std::atomic<bool> all_finite{true};
         parallel(p, N, 1, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
@@ -175,7 +213,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
                 r.x = x.data() + i * weight.K;
                 r.width = weight.K;
                 r.yf = input.row(i);
-                if (integer) input.quantize_into(r, i, block);
+                if (integer) input.quantize_into(r, i, block, weight.groups.group > 0);
                 if (!kernels.rowwise(r)) all_finite = false;
             }
         });
@@ -196,9 +234,10 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
             "time_linear: needs weights, n >= 1 and rounds >= 1");
     const auto& first = weights.front()->weight;
     for (const auto* w : weights)
-        require(
-            w->weight.M == first.M && w->weight.K == first.K && w->weight.format == first.format,
-            "weights: must have the same shape and layout");
+        require(w->weight.M == first.M && w->weight.K == first.K &&
+                    w->weight.format == first.format &&
+                    w->weight.groups.group == first.groups.group,
+                "weights: must have the same shape, layout and groups");
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
     nb::gil_scoped_release release;
@@ -213,7 +252,8 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         r.x = row.data();
         r.width = first.K;
         r.yf = x.row(i);
-        if (kernels.formats[first.format].integer) x.quantize_into(r, i, kernels.x_block(n));
+        if (kernels.formats[first.format].integer)
+            x.quantize_into(r, i, x_block(kernels, first, n), first.groups.group > 0);
         kernels.rowwise(r);
     }
     LinearRun layer(kernels, p, first, x, n, y);
@@ -225,7 +265,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         const auto begin = std::chrono::steady_clock::now();
         p.run([&](int worker) {
             for (size_t i = 0; i < weights.size(); ++i) {
-                layer.work(worker, counters[i], weights[i]->weight.codes);
+                layer.work(worker, counters[i], weights[i]->weight);
                 barrier.arrive_and_wait();
             }
         });
@@ -287,11 +327,13 @@ void bind_weights(nb::module_& m) {
         .def(
             "__init__",
             [](PyWeight* self, const std::string& layout, int64_t M, int64_t K,
-               In<uint8_t, 2> codes, std::optional<In<float, 1>> scale, int z2) {
-                new (self)
-                    PyWeight(make_weight(layout, M, K, std::move(codes), std::move(scale), z2));
+               In<uint8_t, 2> codes, std::optional<In<float, 1>> scale, int z2,
+               std::optional<PyGroups> groups) {
+                new (self) PyWeight(make_weight(layout, M, K, std::move(codes), std::move(scale),
+                                                z2, std::move(groups)));
             },
-            "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "z2"_a)
+            "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "z2"_a,
+            "groups"_a.none() = nb::none())
         .def_prop_ro("nbytes",
                      [](const PyWeight& w) { return w.weight.tiles * w.weight.tile_bytes; });
 }

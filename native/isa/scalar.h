@@ -100,6 +100,15 @@ inline VI b_lookup_mirrored(const int8_t* t, VI code) {
     for (auto& b : bytes) b = static_cast<uint8_t>(t[b & 31]);
     return i_load(bytes);
 }
+// Bytes t[i] of a table of 16, for bytes i below 16.
+inline VI b_lookup16(const uint8_t* t, VI index) {
+    uint8_t bytes[4 * kLanes];
+    i_store(bytes, index);
+    for (auto& b : bytes) b = t[b & 15];
+    return i_load(bytes);
+}
+// kLanes bytes, a lane each.
+inline VI i_load_u8(const uint8_t* p) { STERNA_LANES(VI, p[i]); }
 // Narrowed to int8; values lie in [-127, 127].
 inline void i_store_i8(int8_t* p, VI a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);

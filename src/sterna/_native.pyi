@@ -93,6 +93,7 @@ class Weight:
         codes: npt.NDArray[np.uint8],
         scale: npt.NDArray[np.float32] | None,
         z2: int,
+        groups: tuple[npt.NDArray[np.uint8], int, str, bool, float] | None = None,
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...
@@ -129,7 +130,7 @@ class Program:
         up_offset: int = 0,
         norm: npt.NDArray[np.float32] | None = None,
         eps: float = 0.0,
-        quantize: bool = False,
+        rounding: str = "",
         selected: bool = False,
         keep_float: bool = True,
     ) -> None: ...

@@ -56,7 +56,7 @@ class _Op:
     norm: F32 | None = None
     eps: float = 0.0
     glu: str = ""
-    quantize: bool = False
+    rounding: str = ""  # to int8, for integer layers: "token", or "group" of 32 values
     selected: bool = False
     layer: int = 0
 
@@ -96,11 +96,11 @@ class Graph:
         self, x: Value, weight: PackedWeight, name: str, residual: Value | None = None
     ) -> Value:
         """x W^T (+ residual); quantises x first if the weight's format is an integer one."""
-        if formats.get(weight.format).integer:
-            if x.op is None or x.op.kind != "rowwise":
+        if rounding := formats.get(weight.format).rounding:
+            if x.op is None or x.op.kind != "rowwise" or x.op.rounding not in ("", rounding):
                 x = self._add("rowwise", name, [x], x.width)
             assert x.op is not None
-            x.op.quantize = True
+            x.op.rounding = rounding
         inputs = [x] if residual is None else [x, residual]
         return self._add("linear", name, inputs, weight.M, weight=weight, residual=residual)
 
@@ -195,5 +195,5 @@ class Graph:
             width = op.output.width
             program.rowwise(
                 op.name, src, dst, width, op.glu, width if op.glu else 0, op.norm, op.eps,
-                op.quantize, op.selected, op.output.reads_float,
+                op.rounding, op.selected, op.output.reads_float,
             )  # fmt: skip

@@ -49,11 +49,14 @@ def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
     return a
 
 
-def _check_scale(scale: Any, M: int, format: str) -> F32:
+def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[Any]:
+    format = f.name
     try:
         s = np.asarray(_as_array(scale, "scale"), dtype=np.float32)
     except (TypeError, ValueError):
         raise RequestError(f"{format}: scale must be numeric, but got {scale!r}") from None
+    if f.group:
+        return f.packed_scale(s, M, K)
     if s.shape not in ((), (M,)):
         raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
     if not np.isfinite(s).all():
@@ -67,9 +70,11 @@ def _check_scale(scale: Any, M: int, format: str) -> F32:
 def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = None) -> PackedWeight:
     """Pack integer levels [M, K] (or float values, for f32, f16, bf16) into tiles.
 
-    scale: float, () or [M]; default 1. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times
-    scale / 4), -127..127 for i8. Raises RequestError for a level the format lacks, a wrong shape or
-    an unknown format, NonFiniteError for a scale or value that is not finite.
+    scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
+    minima [M, K / group, 2], a scale and a minimum each. Levels are -1..1 for i2, {-3, -1, 1, 3}
+    for i2p (times scale / 4), -127..127 for i8; docs/architecture.md lists the others. Raises
+    RequestError for a level the format lacks, a wrong shape or an unknown format, NonFiniteError
+    for a scale or value that is not finite.
     """
     f = formats.get(format)
     values = _matrix(codes, f"{format}: codes")
@@ -88,7 +93,7 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
             raise NonFiniteError(
                 f"{format}: weights must be finite, but element {at} is {values[at]}"
             )
-    s = _check_scale(1.0 if scale is None else scale, M, format)
+    s = _check_scale(1.0 if scale is None else scale, M, K, f)
     return PackedWeight(format, M, K, f.pack_codes(values, resolve_threads(threads)), s)
 
 
@@ -97,25 +102,28 @@ def quantize(
 ) -> PackedWeight:
     """Round real weights [M, K] to a format and pack them.
 
-    scale: "tensor" or "row"; default the format's own. Raises as `pack` does.
+    scale: "tensor" or "row"; default the format's own, which may be in groups. Raises as `pack`
+    does.
     """
     f = formats.get(format)
     if scale not in (None, "tensor", "row"):
         raise RequestError(f"scale: must be 'tensor' or 'row', but got {scale!r}")
+    if f.group and scale is not None:
+        raise RequestError(f"scale: {format} has one for each group, but got {scale!r}")
     values = np.asarray(_matrix(w, f"{format}: weights"), dtype=np.float32)
     if not np.isfinite(values).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise NonFiniteError(f"{format}: weights must be finite, but element {at} is {values[at]}")
     if not f.integer:
         return pack(values, format=format, threads=threads)
-    levels, s = f.quantize(values, scale)
+    levels, s = f.rounded(values, scale)
     return pack(levels, s, format=format, threads=threads)
 
 
 def unpack(packed: PackedWeight, *, threads: int | None = None) -> tuple[npt.NDArray[Any], F32]:
-    """Tiles -> (levels int8 [M, K] or float32 values, scale () or [M])."""
+    """Tiles -> (levels int8 [M, K] or float32 values, scale as `pack` takes it)."""
     f = formats.get(packed.format)
-    return f.unpack(packed, resolve_isa(), resolve_threads(threads)), packed.scale
+    return f.unpack(packed, resolve_isa(), resolve_threads(threads)), packed.scales
 
 
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
@@ -124,9 +132,15 @@ def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
     values, scale = unpack(packed, threads=threads)
     if not f.integer:
         return np.asarray(values, dtype=np.float32)
-    value = np.float32(f.unit) * np.float32(2 // f.step)
-    real: F32 = values.astype(np.float32) * np.asarray(scale * value).reshape(-1, 1)
-    return real
+    if not f.group:
+        row = np.asarray(scale * np.float32(f.value)).reshape(-1, 1)
+        return np.asarray(values.astype(np.float32) * row)
+    blocks = values.reshape(*scale.shape[:2], f.group).astype(np.float32)
+    pairs = scale.reshape(*scale.shape[:2], -1, 1)
+    real = blocks * (pairs[:, :, 0] * np.float32(f.value))
+    if f.minima:
+        real = real + pairs[:, :, 1]
+    return np.asarray(real, np.float32).reshape(packed.shape)
 
 
 def linear(
@@ -134,9 +148,10 @@ def linear(
 ) -> F32:
     """y [..., M] = x [..., K] W^T in float32.
 
-    Integer formats quantise each row of x to int8 (symmetric, half to even) and sum exactly; the
-    result has the same bits for every `isa`, thread count and N. Raises RequestError for a wrong
-    shape, NonFiniteError if x holds NaN or an infinity and the format is an integer one.
+    Integer formats quantise each row of x, or each 32 values of it where weights have scales in
+    groups, to int8 (symmetric, half to even) and sum exactly; the result has the same bits for
+    every `isa`, thread count and N. Raises RequestError for a wrong shape, NonFiniteError if x
+    holds NaN or an infinity and the format is an integer one.
     """
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":

@@ -22,11 +22,21 @@ from sterna.bench.machine import (
     require_bytes,
 )
 from sterna.errors import RequestError
-from sterna.formats import Format, PackedWeight
+from sterna.formats import GROUP_K, Format, PackedWeight
 
-__all__ = ["Arena", "arenas", "codes_bytes", "fill", "packed_bytes", "random_pool"]
+__all__ = [
+    "Arena",
+    "arenas",
+    "codes_bytes",
+    "constant_scales",
+    "fill",
+    "packed_bytes",
+    "random_pool",
+]
 
 Codes = npt.NDArray[np.uint8]
+F32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 BLOCK_K = 64  # integer layouts pad K to it, and it is a multiple of every layout's block
 MAX_COPIES = 4096  # of a small matrix: each is an object with scales of its own
@@ -40,21 +50,46 @@ def codes_bytes(f: Format, M: int, K: int) -> int:
 
 def packed_bytes(f: Format, M: int, K: int) -> int:
     """Bytes that one pass over a packed matrix reads: codes and scales."""
-    return codes_bytes(f, M, K) + (4 * f.n_tiles(M) * f.tile_rows if f.integer else 0)
+    return codes_bytes(f, M, K) + f.scale_bytes(M, K)
 
 
 @lru_cache(maxsize=16)
-def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, np.float32]:
+def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     """(codes of normally distributed weights, their scale), read-only; the same on every call.
 
-    deviation: the weights' standard deviation. It is the scale's alone in an integer format.
+    deviation: the weights' standard deviation. It is the scale's alone in an integer format. The
+    scale is one value, or with minima two, for all groups.
     """
     f = formats.get(format)
     values = np.random.default_rng(0).standard_normal((f.tile_rows, POOL_K), np.float32)
-    levels, scale = f.quantize(values if f.integer else values * np.float32(deviation), "tensor")
-    pool: Codes = f.pack_codes(levels).reshape(-1)
+    if f.group:
+        levels, scales = f.quantize_blocks(values.reshape(-1, GROUP_K))
+        levels = levels.reshape(values.shape)
+        scale = np.median(np.abs(scales) if not f.minima else scales, axis=0)
+    else:
+        levels, scale = f.quantize(
+            values if f.integer else values * np.float32(deviation), "tensor"
+        )
+    pool: Codes = f.codes_of(levels).reshape(-1)
     pool.flags.writeable = False
-    return pool, np.float32(scale * np.float32(deviation)) if f.integer else np.float32(1)
+    return pool, np.asarray(scale * deviation if f.integer else 1, np.float32)
+
+
+def constant_scales(f: Format, M: int, K: int, scale: F32, into: Codes | None = None) -> Array:
+    """`scale` for all rows and groups of a matrix, as its PackedWeight has it.
+
+    into: uint8 for a grouped format's lines, scale_bytes(M, K) of them; new memory by default.
+    """
+    if not f.group:
+        return np.array(scale)
+    if f.scale_type == "e8m0":
+        scale = np.exp2(np.rint(np.log2(scale))).astype(np.float32)
+    per_tile = np.broadcast_to(scale, (f.tile_rows, f.n_groups(K), *scale.shape))
+    tile = f.packed_scale(per_tile, f.tile_rows, K)
+    lines = _native.alloc(f.scale_bytes(M, K)) if into is None else into
+    lines = lines.reshape(f.n_tiles(M), -1)
+    lines[:] = tile
+    return lines
 
 
 def fill(codes: Codes, pool: Codes, start: int = 0) -> None:
@@ -101,13 +136,20 @@ class Arena:
                 f"{f.name}: working set must hold a matrix of {M}x{K}, {size / 1e6:.1f} MB, "
                 f"but has {self.nbytes / 1e6:.1f} MB"
             )
+        copies = min(room, MAX_COPIES, count or room)
+        per_copy = f.scale_bytes(M, K) if f.group else 0
+        scales = _native.alloc(max(1, copies * per_copy))
         return [
-            f.native(self._weight(self._codes[i * size : (i + 1) * size], M, K, tiles))
-            for i in range(min(room, MAX_COPIES, count or room))
-        ]
-
-    def _weight(self, codes: Any, M: int, K: int, tiles: int) -> PackedWeight:
-        return PackedWeight(self.format.name, M, K, codes.reshape(tiles, -1), np.array(self._scale))
+            f.native(
+                PackedWeight(
+                    f.name, M, K, self._codes[i * size : (i + 1) * size].reshape(tiles, -1),
+                    constant_scales(
+                        f, M, K, self._scale, scales[i * per_copy : (i + 1) * per_copy]
+                    ),
+                )
+            )
+            for i in range(copies)
+        ]  # fmt: skip
 
 
 def arenas(

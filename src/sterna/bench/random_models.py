@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.bench.machine import require_bytes
-from sterna.bench.random_codes import BLOCK_K, codes_bytes, fill, packed_bytes, random_pool
+from sterna.bench.random_codes import (
+    BLOCK_K,
+    codes_bytes,
+    constant_scales,
+    fill,
+    packed_bytes,
+    random_pool,
+)
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight, Shadow
@@ -149,8 +156,9 @@ class RandomWeights:
         fill(codes.reshape(-1), pool, self._start)
         if rows := M % f.tile_rows:  # rows beyond M are zeros, as in any packed weight
             values = self.rng.standard_normal((rows, K), np.float32) * np.float32(K**-0.5)
-            codes[-1] = f.pack_codes(f.quantize(values, "tensor")[0])[0]
-        return PackedWeight(f.name, M, K, codes, np.array(scale))
+            levels, _ = f.rounded(values, "tensor")
+            codes[-1] = f.pack_codes(levels)[0]
+        return PackedWeight(f.name, M, K, codes, constant_scales(f, M, K, scale))
 
 
 def _head_format(head: str) -> formats.Format:

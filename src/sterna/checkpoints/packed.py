@@ -1,10 +1,12 @@
 """The packed directory: a model in Sterna's tile layout, ready to run as it is read.
 
 A folder in the Hugging Face layout. Each linear layer is `<name>.codes` (uint8 [tiles, bytes]) and
-`<name>.scale` (f32, [] or [M]); every other tensor is f32. config.json says what they are:
+`<name>.scale` (f32, [] or [M]; for groups of k the kernels' lines, uint8 [tiles, bytes]); every
+other tensor is f32. config.json says what they are:
 
     "quantization_config": {"quant_method": "sterna", "layout_version": 1, "default_format": "i2",
-        "modules": {name: {"format": "i2", "M": 2560, "K": 2560, "scale": "tensor" | "row"}}}
+        "modules": {name: {"format": "i2", "M": 2560, "K": 2560,
+                           "scale": "tensor" | "row" | "group:32"}}}
 """
 
 from __future__ import annotations
@@ -86,7 +88,15 @@ class _Module:
         return layout.n_tiles(self.M), layout.tile_bytes(self.K)
 
     def scale_shape(self) -> tuple[int, ...]:
+        if self.grouped:
+            layout = formats.get(self.format)
+            tiles = layout.n_tiles(self.M)
+            return tiles, layout.scale_bytes(self.M, self.K) // tiles
         return (self.M,) if self.scale == "row" else ()
+
+    @property
+    def grouped(self) -> bool:
+        return self.scale.startswith("group:")
 
 
 def write_packed(
@@ -144,7 +154,7 @@ def read_packed(path: str | os.PathLike[str], threads: int | None = None) -> Pac
             M=spec.M,
             K=spec.K,
             codes=arrays.pop(name + CODES),
-            scale=_finite(file, name + SCALE, arrays.pop(name + SCALE)),
+            scale=_checked_scale(file, spec, name + SCALE, arrays.pop(name + SCALE)),
         )
         for name, spec in specs.items()
     }
@@ -174,9 +184,11 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None 
 
 
 def _spec_of(name: str, weight: PackedWeight) -> _Module:
-    scale = "tensor" if weight.scale.ndim == 0 else "row"
+    group = formats.get(weight.format).group
+    scale = f"group:{group}" if group else "tensor" if weight.scale.ndim == 0 else "row"
     spec = _Module(weight.format, int(weight.M), int(weight.K), scale)
-    expected = (np.dtype(np.uint8), spec.codes_shape(), np.dtype(np.float32), spec.scale_shape())
+    of_scale = np.dtype(np.uint8 if group else np.float32)
+    expected = (np.dtype(np.uint8), spec.codes_shape(), of_scale, spec.scale_shape())
     codes, scales = weight.codes, weight.scale
     got = (codes.dtype, codes.shape, scales.dtype, scales.shape)
     if got != expected:
@@ -263,11 +275,12 @@ def _read_spec(path: Path, name: str, entry: object) -> _Module:
                 remedy=_REMEDY,
             )
     scale = values.get("scale")
-    if scale not in ("tensor", "row"):
+    group = formats.get(format_name).group
+    if scale not in ((f"group:{group}",) if group else ("tensor", "row")):
         raise ModelFormatError(
             file=path,
             field=f"{where}.scale",
-            expected="'tensor' or 'row'",
+            expected=f"'group:{group}'" if group else "'tensor' or 'row'",
             got=repr(scale) if isinstance(scale, str) else json_kind(scale),
             remedy=_REMEDY,
         )
@@ -282,11 +295,11 @@ def _read_spec(path: Path, name: str, entry: object) -> _Module:
             got=f"{M}x{K}",
             remedy=str(error),
         ) from None
-    return _Module(format_name, M, K, scale)
+    return _Module(format_name, M, K, str(scale))
 
 
 def _check_format(path: Path, field: str, name: object) -> str:
-    if not isinstance(name, str) or name not in formats.names():
+    if not isinstance(name, str) or not formats.known(name):
         raise ModelFormatError(
             file=path,
             field=field,
@@ -301,7 +314,7 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, _Module]) -> None:
     expected: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, spec in specs.items():
         expected[name + CODES] = ("U8", spec.codes_shape())
-        expected[name + SCALE] = ("F32", spec.scale_shape())
+        expected[name + SCALE] = ("U8" if spec.grouped else "F32", spec.scale_shape())
     for name, (dtype, shape) in expected.items():
         info = file.info(name)
         if (info.dtype, info.shape) != (dtype, shape):
@@ -365,6 +378,17 @@ def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
         starts[info.name] = start
         end = start + info.nbytes
     return spans, starts, end
+
+
+def _checked_scale(file: SafetensorsFile, spec: _Module, name: str, array: Array) -> Array:
+    if not spec.grouped:
+        return _finite(file, name, array)
+    if not formats.get(spec.format).scales_valid(array):
+        raise NonFiniteError(
+            f"{file.path}: {name}: must be finite, but a group's scale is not; "
+            "the file is damaged: convert the model again"
+        )
+    return array
 
 
 def _finite(file: SafetensorsFile, name: str, array: Array) -> Array:

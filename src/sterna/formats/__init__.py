@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
+from functools import lru_cache
 
 from sterna.errors import RequestError
-from sterna.formats.base import Format, PackedWeight, fma_f32, quantize_activations
+from sterna.formats.base import GROUP_K, Format, PackedWeight, fma_f32, quantize_activations
 from sterna.formats.shadow import Shadow
 
-__all__ = ["Format", "PackedWeight", "Shadow", "fma_f32", "get", "names", "quantize_activations"]
+__all__ = [
+    "GROUP_K",
+    "Format",
+    "PackedWeight",
+    "Shadow",
+    "fma_f32",
+    "get",
+    "names",
+    "quantize_activations",
+]
 
 _FORMATS: dict[str, Format] = {}
 for _info in pkgutil.iter_modules(__path__):
@@ -24,10 +35,41 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Format:
-    """The format of a name; RequestError lists the names where there is none."""
+    """The format of a name; RequestError lists the names where there is none.
+
+    A suffix changes where an integer format has its scales: `i2:tensor`, `i2:row`, or `i2:g64`, an
+    f16 for every 64 k of a row (a multiple of 32).
+    """
+    if isinstance(name, str):
+        base, colon, scale = name.partition(":")
+        if base in _FORMATS:
+            return _with_scale(_FORMATS[base], scale) if colon else _FORMATS[base]
+    raise RequestError(f"format: must be one of {', '.join(names())}, but got {name!r}")
+
+
+def known(name: str) -> bool:
+    """Whether a format has this name."""
     try:
-        return _FORMATS[name]
-    except (KeyError, TypeError):
+        get(name)
+    except RequestError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _with_scale(format: Format, scale: str) -> Format:
+    name = f"{format.name}:{scale}"
+    if not format.integer or format.group:
+        raise RequestError(f"format: {format.name} has its scales fixed, but got {name!r}")
+    if scale in ("tensor", "row"):
+        return replace(format, name=name, default_scale=scale)
+    digits = scale[1:]
+    if scale[:1] != "g" or not (digits.isascii() and digits.isdigit() and len(digits) < 6):
         raise RequestError(
-            f"format: must be one of {', '.join(names())}, but got {name!r}"
-        ) from None
+            f"format: a scale must be tensor, row or g with a number, such as {format.name}:g64, "
+            f"but got {name!r}"
+        )
+    group = int(digits)
+    if group == 0 or group % GROUP_K:
+        raise RequestError(f"format: a group must be a multiple of {GROUP_K}, but got {name!r}")
+    return replace(format, name=name, default_scale="group", group=group, scale_type="f16")

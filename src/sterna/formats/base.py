@@ -16,11 +16,22 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 
-__all__ = ["Format", "PackedWeight", "fma_f32", "mean_abs", "quantize_activations"]
+__all__ = [
+    "GROUP_K",
+    "Format",
+    "PackedWeight",
+    "fma_f32",
+    "inverse_or_zero",
+    "mean_abs",
+    "quantize_activations",
+    "round_half_away",
+]
 
 F32 = npt.NDArray[np.float32]
 
 MAX_INTEGER_K: int = _native.max_integer_k
+GROUP_K = 32  # activations that share a scale, where weights have scales in groups
+PAD_K = 64  # integer layouts pad K to it
 #: All exponent bits of a float layout: an infinity or NaN has them set.
 EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
 
@@ -30,15 +41,16 @@ class PackedWeight:
     """A matrix W [M, K] in a format's tiles.
 
     codes: uint8 [ceil(M / tile_rows), tile_bytes]; scale: float32, shape () (one for all) or (M,)
-    (one a row). A weight is level * scale for i1, i2, t5 and i8, level / 4 * scale for i2p. Float
-    formats have the scale 1.
+    (one a row), or for groups of k the kernels' lines of them, uint8 [tiles, bytes] (`scales` has
+    their values). A weight is level * scale, for i2p level / 4 * scale, plus a minimum where the
+    format has one. Float formats have the scale 1.
     """
 
     format: str
     M: int
     K: int
     codes: npt.NDArray[np.uint8] = field(repr=False)
-    scale: F32 = field(repr=False)
+    scale: npt.NDArray[Any] = field(repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -52,11 +64,20 @@ class PackedWeight:
 
     @property
     def _scale_bytes(self) -> int:
-        """Bytes of the float32 scales, one for each row of every tile; float formats have none."""
+        """Bytes of the scales that the kernels read: groups', or float32 for rows of all tiles."""
+        from sterna.formats import get
+
+        return get(self.format).scale_bytes(self.M, self.K)
+
+    @property
+    def scales(self) -> F32:
+        """The scales' values: float32 (), (M,), [M, groups] or, with minima, [M, groups, 2]."""
         from sterna.formats import get
 
         format = get(self.format)
-        return 4 * self.codes.shape[0] * format.tile_rows if format.integer else 0
+        if not format.group:
+            return np.asarray(self.scale, np.float32)
+        return format.unpack_scales(self.scale, self.M, self.K)
 
 
 @dataclass(frozen=True)
@@ -74,12 +95,46 @@ class Format:
     summary: str
     integer: bool = True
     levels: tuple[int, int] | None = None  # lowest and highest
+    codebook: tuple[int, ...] = ()  # the levels, where they are not evenly spaced
     offset: int = 0
     step: int = 1
     z2: int = 0
     unit: float = 1.0
     default_scale: str = "tensor"
+    group: int = 0  # k of a scale, a multiple of 32; 0: a scale for each row or for all
+    scale_type: str = "f32"  # of groups: "f32", "f16" or "e8m0", a power of two in a byte
+    minima: bool = False  # whether a group's weights are level * scale + minimum
     step_k: int = 1  # k of one step of a float layout: K is padded to it with zeros
+
+    @property
+    def rounding(self) -> str:
+        """How activations are rounded to int8: "token", "group" (of 32 values), or "" (floats)."""
+        return "" if not self.integer else "group" if self.group else "token"
+
+    @property
+    def value(self) -> float:
+        """What a level of 1 stands for, times the scale."""
+        return self.unit * (2 // self.step)
+
+    def n_groups(self, K: int) -> int:
+        """Scales of a row of K columns."""
+        return K // self.group
+
+    def scale_bytes(self, M: int, K: int) -> int:
+        """Bytes of scales that one pass over a packed matrix reads."""
+        if not self.integer:
+            return 0
+        if not self.group:
+            return 4 * self.n_tiles(M) * self.tile_rows
+        return self.n_tiles(M) * self._scale_lines(K) * self.tile_rows * self._scale_dtype.itemsize
+
+    @property
+    def _scale_dtype(self) -> np.dtype[Any]:
+        return np.dtype({"f32": np.float32, "f16": np.float16, "e8m0": np.uint8}[self.scale_type])
+
+    def _scale_lines(self, K: int) -> int:
+        """Lines of a tile's scales; K is padded like the codes'."""
+        return -(-(-(-K // PAD_K) * PAD_K) // self.group) * (2 if self.minima else 1)
 
     @property
     def tile_rows(self) -> int:
@@ -101,6 +156,11 @@ class Format:
                 f"{self.name}: K must be at most {MAX_INTEGER_K} for exact int32 sums, "
                 f"but {name} has K={K}; use a float format"
             )
+        if self.group and K % self.group:
+            raise RequestError(
+                f"{self.name}: K must be a multiple of {self.group}, but {name} has K={K}; "
+                "choose a format with a scale for each row, such as i8"
+            )
         if not (0 <= M < 2**31 and 0 <= K < 2**31):
             raise RequestError(f"{self.name}: M and K must lie below 2^31, but {name} is {M}x{K}")
 
@@ -119,18 +179,24 @@ class Format:
         wrong = (levels < low) | (levels > high)
         if self.step > 1:
             wrong |= (levels.astype(np.int64) - low) % self.step != 0
+        if self.codebook:
+            wrong |= ~np.isin(levels, self.codebook)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            all_ = ", ".join(map(str, self.codebook or (low, low + self.step, "…", high)))
             raise RequestError(
-                f"{self.name}: levels must lie in {{{low}, {low + self.step}, …, {high}}}, "
-                f"but element {at} is {levels[at]}"
+                f"{self.name}: levels must lie in {{{all_}}}, but element {at} is {levels[at]}"
             )
         return np.ascontiguousarray(levels, dtype=np.int8)
 
     def pack_codes(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
         """Levels int8 [M, K] (or float values, for a float format) -> tiles."""
+        self.check_shape(*values.shape)
+        return self.codes_of(values, threads)
+
+    def codes_of(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
+        """The same for any K: groups may be cut."""
         M, K = values.shape
-        self.check_shape(M, K)
         if self.integer:
             source, data = "levels", values
         else:
@@ -165,9 +231,99 @@ class Format:
         """Round real weights [M, K] -> (levels, scale). Float formats return the weights."""
         return np.asarray(w, dtype=np.float32), np.float32(1.0)
 
+    def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
+        """Round groups [B, group] -> (levels [B, group], scales [B] or, with minima, [B, 2]).
+
+        A format with groups of its own has its own rule; else a group is rounded like a row.
+        """
+        return self.quantize(blocks, "row")
+
+    def quantize_groups(self, w: F32) -> tuple[npt.NDArray[Any], F32]:
+        """Round real weights [M, K] -> (levels, scales [M, groups] or, with minima, [.., 2])."""
+        M, K = w.shape
+        self.check_shape(M, K)
+        levels, scales = self.quantize_blocks(w.reshape(-1, self.group))
+        return levels.reshape(M, K), scales.reshape(M, self.n_groups(K), *scales.shape[1:])
+
+    def rounded(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
+        """Round real weights [M, K] -> (levels, scale), in the format's groups if it has any."""
+        return self.quantize_groups(w) if self.group else self.quantize(w, scale)
+
+    def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
+        """What a PackedWeight [M, K] holds for a scale; raises as `check_scales` does."""
+        if self.group:
+            return self.pack_scales(self.check_scales(scale, M, K), M, K)
+        return np.asarray(scale, np.float32)
+
+    def scales_valid(self, lines: npt.NDArray[np.uint8]) -> bool:
+        """Whether all scales of groups, from an untrusted file, are finite."""
+        if self.scale_type == "e8m0":
+            return not (lines == 255).any()
+        return bool(np.isfinite(lines.view(self._scale_dtype)).all())
+
+    def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
+        """Scales of groups as float32 of the values that `scale_type` holds.
+
+        RequestError for a wrong shape or a value that it does not hold, NonFiniteError.
+        """
+        shape = (M, self.n_groups(K), 2) if self.minima else (M, self.n_groups(K))
+        s = np.asarray(scales, np.float32)
+        if s.shape not in ((), shape):
+            raise RequestError(
+                f"{self.name}: scale must have shape () or {shape}, but got {s.shape}"
+            )
+        s = np.broadcast_to(s, shape)
+        if self.scale_type == "e8m0":
+            mantissa, _ = np.frexp(s)
+            fits = (mantissa == 0.5) & (s >= np.float32(2.0**-127))
+        else:
+            with np.errstate(over="ignore"):
+                s = s.astype(self._scale_dtype).astype(np.float32)
+            fits = np.isfinite(s)
+        if not fits.all():
+            at = tuple(int(i) for i in np.argwhere(~fits)[0])
+            got = np.broadcast_to(np.asarray(scales, np.float32), shape)[at]
+            if not np.isfinite(got):
+                raise NonFiniteError(f"{self.name}: scale must be finite, but {at} is {got}")
+            rule = "2^-127 to 2^127" if self.scale_type == "e8m0" else "at most 65504, as an f16"
+            raise RequestError(f"{self.name}: scale must be {rule}, but {at} is {got}")
+        return s
+
+    def pack_scales(self, scales: F32, M: int, K: int) -> npt.NDArray[np.uint8]:
+        """What `check_scales` returned -> the kernels' lines of scales, uint8 [tiles, bytes]."""
+        if self.scale_type == "e8m0":
+            typed = (np.frexp(scales)[1] + 126).astype(np.uint8)  # 0.5 * 2^e is 2^(e - 1)
+        else:
+            typed = scales.astype(self._scale_dtype)
+        per_group = 2 if self.minima else 1
+        tiles, groups = self.n_tiles(M), self.n_groups(K)
+        lines = np.zeros((tiles, self.tile_rows, self._scale_lines(K)), typed.dtype)
+        rows = lines.reshape(tiles * self.tile_rows, self._scale_lines(K))
+        rows[:M, : groups * per_group] = typed.reshape(M, groups * per_group)
+        packed = np.ascontiguousarray(lines.transpose(0, 2, 1))
+        return packed.reshape(tiles, self._scale_lines(K) * self.tile_rows).view(np.uint8)
+
+    def unpack_scales(self, lines: npt.NDArray[np.uint8], M: int, K: int) -> F32:
+        """The kernels' lines -> float32 [M, groups] or, with minima, [M, groups, 2]."""
+        tiles, count = lines.shape[0], self._scale_lines(K)
+        typed = lines.view(self._scale_dtype).reshape(tiles, count, self.tile_rows)
+        rows = typed.transpose(0, 2, 1).reshape(tiles * self.tile_rows, count)
+        rows = rows[:M, : self.n_groups(K) * (2 if self.minima else 1)]
+        if self.scale_type == "e8m0":
+            values = np.ldexp(np.float32(1), rows.astype(np.int32) - 127)
+        else:
+            values = rows.astype(np.float32)
+        shape = (M, self.n_groups(K), 2) if self.minima else (M, self.n_groups(K))
+        return np.ascontiguousarray(values, np.float32).reshape(shape)
+
     def native(self, packed: PackedWeight) -> _native.Weight:
         """The kernels' view of a packed weight; it keeps the arrays alive."""
         scale = None
+        if self.group:
+            groups = (packed.scale, self.group, self.scale_type, self.minima, self.unit)
+            return _native.Weight(
+                self.layout, packed.M, packed.K, packed.codes, None, self.z2, groups
+            )
         if self.integer:
             scale = np.zeros(packed.codes.shape[0] * self.tile_rows, np.float32)
             scale[: packed.M] = packed.scale * np.float32(self.unit)
@@ -201,6 +357,8 @@ class Format:
             for k in range(values.shape[1]):
                 acc = fma_f32(values[None, :, k], x[:, None, k], acc)
             return acc
+        if self.group:
+            return self._reference_groups(x, packed, values)
         q, s_x = quantize_activations(x)
         per_level = 2 // self.step  # t counts half steps of the codebook
         t = per_level * (q.astype(np.int64) @ values.T.astype(np.int64))
@@ -208,10 +366,31 @@ class Format:
         y: F32 = t.astype(np.float32) * (s_w[None, :] * s_x[:, None])
         return y
 
+    def _reference_groups(self, x: F32, packed: PackedWeight, levels: npt.NDArray[Any]) -> F32:
+        """The same where weights and activations have scales in groups (native/grouped.h)."""
+        N, blocks = x.shape[0], packed.K // GROUP_K
+        q, s_x = quantize_activations(x.reshape(-1, GROUP_K), 1e-30)
+        q, s_x = q.reshape(N, blocks, GROUP_K).astype(np.int64), s_x.reshape(N, blocks)
+        levels = levels.reshape(packed.M, blocks, GROUP_K).astype(np.int64)
+        scales = packed.scales.reshape(packed.M, self.n_groups(packed.K), -1)
+        per_level = 2 // self.step  # t counts half steps of the codebook
+        y = np.zeros((N, packed.M), np.float32)
+        for b in range(blocks):
+            s_w = scales[:, b * GROUP_K // self.group]
+            t = (per_level * (q[:, b] @ levels[:, b].T)).astype(np.float32)
+            y = fma_f32(t, s_w[None, :, 0] * np.float32(self.unit) * s_x[:, b, None], y)
+            if self.minima:
+                sums = q[:, b].sum(axis=1).astype(np.float32) * s_x[:, b]
+                y = fma_f32(s_w[None, :, 1], sums[:, None], y)
+        return y
 
-def quantize_activations(x: F32) -> tuple[npt.NDArray[np.int8], F32]:
-    """x [N, K] -> (int8 [N, K] in [-127, 127], scale [N]): symmetric, per token, half to even."""
-    absmax = np.maximum(np.abs(x).max(axis=1, initial=0.0), np.float32(1e-5))
+
+def quantize_activations(x: F32, smallest: float = 1e-5) -> tuple[npt.NDArray[np.int8], F32]:
+    """x [N, K] -> (int8 [N, K] in [-127, 127], scale [N]): symmetric, per row, half to even.
+
+    A row's largest |x| counts as `smallest` at least.
+    """
+    absmax = np.maximum(np.abs(x).max(axis=1, initial=0.0), np.float32(smallest))
     inverse = np.float32(127) / absmax
     q = np.rint(x * inverse[:, None]).astype(np.int8)
     return q, (absmax / np.float32(127)).astype(np.float32)
@@ -223,6 +402,19 @@ def mean_abs(w: F32, axis: int | None) -> F32:
         return np.full(w.shape[:1] if axis else (), 1e-5, np.float32)
     mean = np.abs(w).mean(axis=axis, dtype=np.float64)
     return np.asarray(np.maximum(mean, 1e-5), np.float32)
+
+
+def inverse_or_zero(d: F32) -> F32:
+    """1 / d in float32, and 0 for 0."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(np.where(d == 0, np.float32(0), np.float32(1) / d), np.float32)
+
+
+def round_half_away(x: F32) -> F32:
+    """x to whole numbers, halves away from zero as C's roundf."""
+    # Adding 0.5 could round 0.49999997 up; floor(2 |x|) tells halves apart exactly.
+    twice = np.floor(np.abs(x) * np.float32(2))
+    return np.asarray(np.sign(x) * np.floor((twice + 1) / 2), np.float32)
 
 
 def fma_f32(a: F32, b: F32, c: F32) -> F32:

@@ -241,9 +241,9 @@ class CheckpointWeights:
 
     def _ternary(self, parts: list[tuple[str, npt.NDArray[Any], np.float32]]) -> PackedWeight:
         format = formats.get(self.format or "i2")
-        if format.levels is None or format.step != 1:
+        if format.levels is None or format.step != 1 or format.group:
             raise RequestError(
-                f"format: a ternary checkpoint runs as i2 or i8, but got {self.format!r}"
+                f"format: a ternary checkpoint runs as t5, i2 or i8, but got {self.format!r}"
             )
         rows = [c.shape[0] * (4 if s == "bitnet" else 1) for s, c, _ in parts]
         M, K = sum(rows), parts[0][1].shape[1]
@@ -292,10 +292,9 @@ class CheckpointWeights:
             self._check_finite(name, raw, dtype)
             bits = raw if dtype != "F16" else raw.view(np.uint16)
             return PackedWeight(format, M, K, f.pack_codes(bits, self.threads), np.float32(1))
-        values = self._floats(name, dtype)
-        levels, scale = f.quantize(values)
+        levels, scale = f.rounded(self._floats(name, dtype))
         return PackedWeight(
-            format, M, K, f.pack_codes(levels, self.threads), np.asarray(scale, np.float32)
+            format, M, K, f.pack_codes(levels, self.threads), f.packed_scale(scale, M, K)
         )
 
     def _float_matrix(self, parts: list[Linear]) -> PackedWeight:
@@ -305,9 +304,9 @@ class CheckpointWeights:
         K = parts[0].K
         f.check_shape(sum(p.M for p in parts), K, parts[0].name)
         if f.integer:
-            pairs = [f.quantize(self._floats(i.name, i.dtype), "row") for i in infos]
+            pairs = [f.rounded(self._floats(i.name, i.dtype), "row") for i in infos]
             levels = np.concatenate([levels for levels, _ in pairs])
-            scale = np.concatenate([s for _, s in pairs])
+            scale = f.packed_scale(np.concatenate([s for _, s in pairs]), *levels.shape)
         elif f.name == own:
             raws = [self.checkpoint.read(i.name) for i in infos]
             for i, raw in zip(infos, raws, strict=True):

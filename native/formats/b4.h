@@ -1,0 +1,21 @@
+// b4: four-bit codes 0..15, in the lines of nibbles.h.
+#pragma once
+#include "nibbles.h"
+
+namespace {
+
+struct FourBits {
+    static VI decode(VI nibbles) { return nibbles; }
+    static uint32_t encode(uint32_t code) { return code & 15; }
+    static uint8_t value(int nibble) { return static_cast<uint8_t>(nibble); }
+};
+
+struct b4 : Nibbles<FourBits> {
+    static constexpr const char* kName = "b4";
+    static constexpr int kMaxPairSum = 15 * 127 * 2;
+    static void linear(const sterna::LinearArgs& a) { linear_layer<b4>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_nibbles<b4>(a); }
+    static void row(const sterna::RowArgs& a) { row_of_nibbles<b4>(a); }
+};
+
+}  // namespace

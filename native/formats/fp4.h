@@ -1,0 +1,34 @@
+// fp4: E2M1 floats of the OCP Microscaling formats (MXFP4), in the lines of nibbles.h: sign, two bits of
+// exponent, one of mantissa. Twice their values are the integers 0, 1, 2, 3, 4, 6, 8, 12 and the
+// same below zero; what is decoded is that plus 12.
+#pragma once
+#include "nibbles.h"
+
+namespace {
+
+constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+struct Fp4Codes {
+    static VI decode(VI nibbles) { return b_lookup16(kFp4Values, nibbles); }
+    // The first nibble of a value: +0 rather than -0.
+    static uint32_t encode(uint32_t value) {
+        uint32_t nibble = 0;
+        while (nibble < 15 && kFp4Values[nibble] != value) ++nibble;
+        return nibble;
+    }
+    static uint8_t value(int nibble) { return kFp4Values[nibble]; }
+};
+
+struct fp4 : Nibbles<Fp4Codes> {
+    static constexpr const char* kName = "fp4";
+    // A run of eight would reach 8 * 24 * 127 * 2 = 48,768 in int16: each product is summed in int32.
+    static constexpr int kMaxPairSum = 0;
+    static VI dot_on(VI run, VI w, VI x) { return ::dot(run, w, x); }
+    static VI end(VI sum, VI run) { return i_add(sum, run); }
+
+    static void linear(const sterna::LinearArgs& a) { linear_layer<fp4>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_nibbles<fp4>(a); }
+    static void row(const sterna::RowArgs& a) { row_of_nibbles<fp4>(a); }
+};
+
+}  // namespace

@@ -1,0 +1,163 @@
+// Linear layers of integer formats whose weights and activations have a scale for each group of k.
+//
+// Activations have one for every 32 k, weights for a multiple of that. So every 32 k the exact sum
+// of a group becomes a float and is added to the output, in ascending order:
+//
+//   t = 2 * sum(code * x) - z2 * sum(x)   exact
+//   y = fma(float(t), (s_w unit) s_x, y)
+//   y = fma(m_w, float(sum(x)) s_x, y)    where groups have minima: weight = s_w level + m_w
+#pragma once
+#include "panel.h"
+
+namespace {
+
+using sterna::kGroupK;
+using sterna::ScaleType;
+
+// One tile's scales and minima, as its groups of k pass by.
+template <class F>
+struct TileScales {
+    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    const sterna::GroupScales& s;
+    const uint8_t* tile;
+
+    TileScales(const sterna::LinearArgs& a, int64_t index)
+        : s(a.groups), tile(s.data + index * s.tile_bytes(a.K, kRows)) {}
+
+    const uint8_t* at(int64_t k) const { return tile + k / s.group * s.line_bytes(kRows); }
+    // Of rows [row, row + kLanes) of the tile; `line` is at(k), or kRows values further the minima.
+    VF load(const uint8_t* line, int row) const {
+        switch (s.type) {
+            case ScaleType::kF16:
+                return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
+            case ScaleType::kE8M0:  // 2^(e - 127); 2^-127 is a denormal
+                return f_bits(i_max(i_shl<23>(i_load_u8(line + row)), i_set1(1 << 22)));
+            default:
+                return f_load(reinterpret_cast<const float*>(line) + row);
+        }
+    }
+    VF scale(const uint8_t* line, int row) const { return f_mul(load(line, row), f_set1(s.unit)); }
+    VF minimum(const uint8_t* line, int row) const {
+        return load(line + kRows * s.value_bytes(), row);
+    }
+};
+
+// y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs stay in
+// memory: in registers they would drive the accumulators of the dot products out.
+template <class F, int G0, int GN, int N>
+[[gnu::always_inline]] inline void add_group(const sterna::LinearArgs& a,
+                                             const TileScales<F>& scales, int64_t k, int n0,
+                                             int part, const VI (&sums)[N][GN], float* y) {
+    const uint8_t* line = scales.at(k);
+    const int64_t per_row = a.ldx / kGroupK, x0 = n0 * per_row + k / kGroupK;
+    const int row0 = G0 * sterna::kGroupRows + kLanes * part;
+    VF s[GN];
+#pragma GCC unroll 8
+    for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+        const VF s_x = f_set1(a.x_scale[x0 + n * per_row]);
+        const VI z_sum = i_set1(a.z2 * a.x_sum[x0 + n * per_row]);
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) {
+            const VI sum = F::settle(sums[n][g], G0 + g);
+            const VI t = i_sub(i_add(sum, sum), z_sum);
+            float* to = y + (n * GN + g) * kLanes;
+            f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
+        }
+    }
+    if (!a.groups.minima) return;
+#pragma GCC unroll 8
+    for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
+    for (int n = 0; n < N; ++n) {
+        const int64_t at = x0 + n * per_row;
+        const VF x = f_set1(static_cast<float>(a.x_sum[at]) * a.x_scale[at]);
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) {
+            float* to = y + (n * GN + g) * kLanes;
+            f_store(to, f_fma(s[g], x, f_load(to)));
+        }
+    }
+}
+
+template <class F, int G0, int GN, int N>
+inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int part,
+                          const float* y) {
+    for (int n = 0; n < N; ++n)
+        for (int g = 0; g < GN; ++g)
+            finish_output(a, f_load(y + (n * GN + g) * kLanes), n0 + n,
+                          (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+}
+
+// Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart, straight from the decoder.
+template <class F, int N>
+inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+                          int n0) {
+    constexpr int G = F::kGroups, C = N == 1 && G <= 4 ? 2 : 1;
+    static_assert(kGroupK % F::kStepK == 0 && kGroupK / F::kDotK * F::kMaxPairSum <= 32767);
+    float y[kStreams][kParts][N * G * kLanes] = {};
+    for (int64_t k = 0; k < a.K; k += kGroupK) {
+        for (int s = 0; s < count; ++s) {
+            const int64_t at = tile + s * apart;
+            const TileScales<F> scales(a, at);
+            const uint8_t* codes = a.codes + at * a.tile_bytes + k / F::kStepK * F::kStepBytes;
+            prefetch(scales.at(k) + kPrefetchBytes / 2);
+            prefetch(scales.at(k) + kPrefetchBytes / 2 + kLine);
+            for (int part = 0; part < kParts; ++part) {
+                Sums<F, N, 1> sums;
+                for (auto& token : sums)
+                    for (auto& acc : token[0]) acc = F::zero();
+                tile_turn<F, N, 1, C>(a, codes, k, k + kGroupK, n0, part, sums);
+                VI flat[N][G];
+                for (int n = 0; n < N; ++n)
+                    for (int g = 0; g < G; ++g) flat[n][g] = sums[n][0][g];
+                add_group<F, 0, G, N>(a, scales, k, n0, part, flat, y[s][part]);
+            }
+        }
+    }
+    for (int s = 0; s < count; ++s)
+        for (int part = 0; part < kParts; ++part)
+            store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
+}
+
+constexpr int64_t kGroupedScratch =
+    kAccumulators * kLanes * int64_t{sizeof(float)};  // beside a panel
+
+// What linear.h and panel.h need of a kind of blocks.
+template <class F>
+struct GroupedBlocks {
+    template <int GN>
+    static constexpr int kPanelTokens = kAccumulators / GN;
+    // A function of its own: what follows would take registers from its accumulators.
+    template <int G0, int GN, int N>
+    [[gnu::noinline]] static void group_sums(const sterna::LinearArgs& a, const uint8_t* panel,
+                                             int64_t k, int64_t end, int n0, int part,
+                                             VI (&sums)[N][GN]) {
+        VI acc[N][GN];
+        panel_sums<F, G0, GN, N>(a, panel, k, end, n0, part, acc);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
+    }
+    template <int N>
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+                       int n0) {
+        grouped_block<F, N>(a, tile, apart, count, n0);
+    }
+    template <int G0, int GN, int N>
+    static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
+                      int part) {
+        const TileScales<F> scales(a, tile);
+        auto* y = reinterpret_cast<float*>(a.scratch + panel_scratch<F>(a.K));
+        for (int i = 0; i < N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
+        for (int64_t k = 0; k < a.K; k += kGroupK) {
+            VI acc[N][GN];
+            group_sums<G0, GN, N>(a, panel, k, k + kGroupK, n0, part, acc);
+            add_group<F, G0, GN, N>(a, scales, k, n0, part, acc, y);
+        }
+        store_outputs<F, G0, GN, N>(a, tile, n0, part, y);
+    }
+};
+
+}  // namespace

@@ -1,0 +1,59 @@
+// Four-bit codes, two row groups in every byte: what the layouts of four bits share.
+//
+// A step is 4 consecutive k of 64 rows, two 64-byte lines. Byte 4*r + j of line i, r = 0..15, j = 0..3:
+//   bits 7..4          bits 3..0
+//   row 32*i + 16 + r  row 32*i + r      at k + j
+#pragma once
+#include "layers.h"
+
+namespace {
+
+// `Codes` says what a nibble stands for: decode(low nibbles of all bytes) and encode(source code).
+template <class Codes>
+struct Nibbles : IntegerDot {
+    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
+
+    static void decode(const uint8_t* step, int part, int, VI* w) {
+        const VI mask = i_set1(0x0F0F0F0F);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            const VI v = i_load(step + 64 * i + 4 * kLanes * part);
+            w[2 * i] = Codes::decode(i_and(v, mask));
+            w[2 * i + 1] = Codes::decode(i_and(i_shr<4>(v), mask));
+        }
+    }
+    static VI settle(VI acc, int) { return acc; }
+
+    template <class F>
+    static void pack_nibbles(const sterna::PackArgs& a) {
+        pack_steps<F>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+            for (int i = 0; i < 2; ++i)
+                for (int r = 0; r < 16; ++r) {
+                    const int64_t at = row + 32 * i + r;
+                    const uint32_t low = encode(codes_at(a, at, k));
+                    const uint32_t high = encode(codes_at(a, at + 16, k));
+                    const uint32_t line = low | high << 4;
+                    __builtin_memcpy(out + 64 * i + 4 * r, &line, 4);
+                }
+        });
+    }
+    template <class F>
+    static void row_of_nibbles(const sterna::RowArgs& a) {
+        const int in_tile = static_cast<int>(a.row % kTileRows<F>);
+        for (int64_t k = 0; k < a.K; ++k) {
+            const uint8_t byte = step_of<F>(a, k)[in_tile / 32 * 64 + 4 * (in_tile % 16) + k % 4];
+            a.out[k] = static_cast<float>(Codes::value(byte >> in_tile % 32 / 16 * 4 & 15));
+        }
+    }
+
+  private:
+    // Four source codes, a byte each.
+    static uint32_t encode(uint32_t codes) {
+        uint32_t out = 0;
+        for (int shift = 0; shift < 32; shift += 8)
+            out |= Codes::encode(codes >> shift & 255) << shift;
+        return out;
+    }
+};
+
+}  // namespace

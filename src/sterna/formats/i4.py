@@ -1,0 +1,30 @@
+"""i4: symmetric four-bit levels in [-8, 7], stored as level + 8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.base import F32, Format
+
+
+@dataclass(frozen=True)
+class Int4(Format):
+    """A scale is max |w| / 7 (ParetoQ's 4-bit start)."""
+
+    def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
+        """Round w [M, K] to round(w / s), half to even, s = max |w| / 7."""
+        axis = 1 if (scale or self.default_scale) == "row" else None
+        s = np.asarray(np.abs(w).max(axis=axis, initial=0.0) / np.float32(7), np.float32)
+        s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
+        levels = np.clip(np.rint(w / (s[:, None] if axis else s)), -8, 7)
+        return levels.astype(np.int8), s
+
+
+FORMAT = Int4(
+    name="i4", layout="b4", bits=4.0, summary="symmetric four bits",
+    levels=(-8, 7), offset=8, step=1, z2=16, unit=0.5, default_scale="row",
+)  # fmt: skip

@@ -1,0 +1,30 @@
+"""q4_1: GGUF's four-bit blocks with minima: levels 0..15, two f16 for every 32 k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.base import F32, Format, inverse_or_zero
+
+
+@dataclass(frozen=True)
+class Q41(Format):
+    """A weight is level * scale + minimum; the scale is the block's range over 15."""
+
+    def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
+        """Blocks [B, 32] -> min(floor((w - m) / d + 0.5), 15), m = min w, d = (max w - m) / 15."""
+        m, most = blocks.min(axis=1, initial=np.inf), blocks.max(axis=1, initial=-np.inf)
+        d = ((most - m) / np.float32(15)).astype(np.float32)
+        levels = np.floor((blocks - m[:, None]) * inverse_or_zero(d)[:, None] + np.float32(0.5))
+        return np.clip(levels, 0, 15).astype(np.int8), np.stack([d, m.astype(np.float32)], axis=1)
+
+
+FORMAT = Q41(
+    name="q4_1", layout="b4", bits=5.0, summary="four-bit blocks with a minimum (GGUF Q4_1)",
+    levels=(0, 15), offset=0, step=1, z2=0, unit=0.5, default_scale="group",
+    group=32, scale_type="f16", minima=True,
+)  # fmt: skip

@@ -1,0 +1,29 @@
+"""q8_0: GGUF's eight-bit blocks, levels -128..127 with an f16 scale for every 32 k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.base import F32, Format, inverse_or_zero, round_half_away
+
+
+@dataclass(frozen=True)
+class Q80(Format):
+    """A scale is max |w| / 127 of its block, rounded to f16 after the levels are found."""
+
+    def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
+        """Blocks [B, 32] -> round(w / d), half away from zero, d = max |w| / 127 (ggml's Q8_0)."""
+        d = np.abs(blocks).max(axis=1, initial=0.0) / np.float32(127)
+        levels = round_half_away(blocks * inverse_or_zero(d)[:, None])
+        return np.clip(levels, -127, 127).astype(np.int8), d
+
+
+FORMAT = Q80(
+    name="q8_0", layout="b8", bits=8.5, summary="eight-bit blocks (GGUF Q8_0)",
+    levels=(-128, 127), offset=128, step=1, z2=256, unit=0.5, default_scale="group",
+    group=32, scale_type="f16",
+)  # fmt: skip

@@ -1,0 +1,195 @@
+"""Formats with scales in groups of k: exact on every unit, GGUF's blocks, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import GROUPED, assert_same_bits, failure
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sterna.ops as ops
+from sterna import _native, formats
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.base import round_half_away
+
+# Suffixes over every code layout, one group longer than the activations' and one no power of two.
+NAMES = [*GROUPED, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
+
+
+def levels_of(f: formats.Format) -> np.ndarray:
+    assert f.levels is not None
+    return np.array(f.codebook or range(f.levels[0], f.levels[1] + 1, f.step), np.int8)
+
+
+def random_weight(name: str, M: int, K: int, seed: int) -> ops.PackedWeight:
+    """Any levels and any scales that the format holds, from tiny to large."""
+    f, rng = formats.get(name), np.random.default_rng(seed)
+    shape = (M, f.n_groups(K), 2) if f.minima else (M, f.n_groups(K))
+    if f.scale_type == "e8m0":
+        scales = np.exp2(rng.integers(-127, 100, shape)).astype(np.float32)
+    else:
+        scales = (rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 4, shape)).astype(
+            np.float32
+        )
+    return ops.pack(rng.choice(levels_of(f), (M, K)), scales, format=name)
+
+
+def shape_for(name: str, groups: int) -> int:
+    return groups * formats.get(name).group
+
+
+@pytest.mark.parametrize("isa", _native.isas())
+@pytest.mark.parametrize("name", NAMES)
+def test_linear_equals_the_reference(name: str, isa: str) -> None:
+    """The same bits as numpy's on every unit, for few tokens and for many, and every pool."""
+    for M, groups, n in ((1, 1, 1), (70, 3, 2), (130, 2, 7), (65, 5, 40)):
+        K = shape_for(name, groups)
+        packed = random_weight(name, M, K, seed=n)
+        x = np.random.default_rng(n).standard_normal((n, K)).astype(np.float32) * 3
+        x[:, :7] *= 100  # outliers of one group
+        expected = formats.get(name).reference_linear(x, packed)
+        for threads in (1, 3):
+            assert_same_bits(ops.linear(x, packed, isa=isa, threads=threads), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extreme_levels_and_activations(name: str) -> None:
+    """The largest sums of a group, all of one sign: nothing saturates on any unit."""
+    f = formats.get(name)
+    K = shape_for(name, 4)
+    for end in (0, -1):
+        packed = ops.pack(np.full((70, K), levels_of(f)[end]), 1.0, format=name)
+        for sign in (1, -1):
+            x = np.full((20, K), sign * 127.0, np.float32)
+            expected = f.reference_linear(x, packed)
+            for isa in _native.isas():
+                assert_same_bits(ops.linear(x, packed, isa=isa), expected)
+                assert_same_bits(ops.linear(x[:1], packed, isa=isa), expected[:1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25, deadline=None)
+@given(M=st.integers(0, 130), groups=st.integers(0, 5), seed=st.integers(0, 2**32 - 1))
+def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
+    """unpack gives levels and scales back, and a scale's line is what docs/architecture.md says."""
+    f, K = formats.get(name), shape_for(name, groups)
+    packed = random_weight(name, M, K, seed)
+    levels, scales = ops.unpack(packed)
+    again = ops.pack(levels, scales, format=name)
+    np.testing.assert_array_equal(again.codes, packed.codes)
+    np.testing.assert_array_equal(again.scale, packed.scale)
+    assert packed.nbytes == packed.codes.nbytes + packed.scale.nbytes
+    if M and groups:  # [tile][group][scale, minimum][row of the tile]
+        m, g = M - 1, groups - 1
+        dtype = {"f16": np.float16, "e8m0": np.uint8}[f.scale_type]
+        lines = packed.scale[m // f.tile_rows].view(dtype).reshape(-1, f.tile_rows)
+        got = lines[g * (2 if f.minima else 1), m % f.tile_rows]
+        value = np.ldexp(1.0, int(got) - 127) if f.scale_type == "e8m0" else got
+        assert value == scales.reshape(M, groups, -1)[m, g, 0]
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "mxfp4"])
+def test_blocks_are_those_of_gguf(name: str) -> None:
+    """Rounding gives the gguf package's blocks, and they stand for the weights that it says."""
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    kind = gguf.GGMLQuantizationType[name.upper()]
+    rng = np.random.default_rng(3)
+    w = (rng.standard_normal((40, 256)) * 10.0 ** rng.integers(-4, 3, (40, 1))).astype(np.float32)
+    w[3] = 0
+    w[4, :32] = np.linspace(-1, 1, 32)  # ties
+    blocks = gguf.quants.quantize(w, kind)
+    expected = gguf.quants.dequantize(blocks, kind)
+    got = ops.dequantize(ops.quantize(w, name))
+    differ = got != expected
+    assert differ.mean() <= (0.002 if name == "mxfp4" else 0)  # the package breaks ties upwards
+    np.testing.assert_allclose(got[differ] - w[differ], w[differ] - expected[differ], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quantised_weights_are_near(name: str) -> None:
+    """Rounding again changes nothing, and the error is what so many bits allow."""
+    K = shape_for(name, 3)
+    w = np.random.default_rng(9).standard_normal((50, K)).astype(np.float32)
+    packed = ops.quantize(w, name)
+    real = ops.dequantize(packed)
+    error = np.sqrt(np.mean((real - w) ** 2))
+    f = formats.get(name)
+    most = {"i1": 0.62, "i2": 0.53, "t5": 0.53, "i2p": 0.45, "mxfp4": 0.13}.get(name.split(":")[0])
+    assert error < (most or 2 / len(levels_of(f)))
+    x = np.random.default_rng(8).standard_normal((3, K)).astype(np.float32)
+    y = ops.linear(x, packed)
+    np.testing.assert_allclose(y, x @ real.T, atol=0.02 * np.abs(x @ real.T).max())
+
+
+def test_zero_weights_and_zero_activations() -> None:
+    """A block of zeros has a scale of 0 (or the smallest power of two) and gives exact zeros."""
+    for name in NAMES:
+        K = shape_for(name, 2)
+        packed = ops.quantize(np.zeros((5, K), np.float32), name)
+        if "i1" not in name and "i2p" not in name:  # no zero among their levels
+            np.testing.assert_array_equal(ops.dequantize(packed), 0)
+        np.testing.assert_array_equal(ops.linear(np.zeros((2, K), np.float32), packed), 0)
+
+
+def test_tiny_activations_keep_their_scale() -> None:
+    """A group of values far below 1e-5 is not rounded to zero, as a token's would be."""
+    packed = ops.quantize(np.eye(32, dtype=np.float32), "q8_0")
+    x = np.linspace(1e-12, 2e-12, 32, dtype=np.float32)[None]
+    np.testing.assert_allclose(ops.linear(x, packed), x, rtol=0.01)
+
+
+def test_halves_round_away_from_zero() -> None:
+    """0.49999997 is below a half, though adding 0.5 to it gives 1."""
+    x = np.array([0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, -0.49999997, 3.0], np.float32)
+    np.testing.assert_array_equal(round_half_away(x), [1, -1, 2, 3, -3, 0, -0.0, 3])
+
+
+@pytest.mark.parametrize(
+    ("name", "levels", "scale", "error", "words"),
+    [
+        ("q4_0", np.zeros((2, 40), np.int8), 1.0, RequestError, "multiple of 32"),
+        ("i2:g64", np.zeros((2, 96), np.int8), 1.0, RequestError, "multiple of 64"),
+        ("q8_0", np.zeros((2, 32), np.int8), np.ones((2, 2)), RequestError, "shape () or (2, 1)"),
+        ("q4_1", np.zeros((2, 32), np.int8), np.ones((2, 1)), RequestError, "(2, 1, 2)"),
+        ("q4_0", np.zeros((1, 32), np.int8), [[np.nan]], NonFiniteError, "must be finite"),
+        ("q4_0", np.zeros((1, 32), np.int8), [[np.inf]], NonFiniteError, "must be finite"),
+        ("q4_0", np.zeros((1, 32), np.int8), [[1e6]], RequestError, "65504"),
+        ("mxfp4", np.zeros((1, 32), np.int8), [[3.0]], RequestError, "2^-127"),
+        ("mxfp4", np.zeros((1, 32), np.int8), [[0.0]], RequestError, "2^-127"),
+        ("mxfp4", np.zeros((1, 32), np.int8), [[-1.0]], RequestError, "2^-127"),
+        ("mxfp4", np.full((1, 32), 5, np.int8), 1.0, RequestError, "element (0, 0) is 5"),
+        ("q4_0", np.full((1, 32), 8, np.int8), 1.0, RequestError, "element (0, 0) is 8"),
+    ],
+)  # fmt: skip
+def test_bad_input(name: str, levels: np.ndarray, scale: object, error: type, words: str) -> None:
+    """Each is named: the format, the rule, the value."""
+    failure(lambda: ops.pack(levels, scale, format=name), error, name, words)
+
+
+@pytest.mark.parametrize(
+    "name", ["i2:", "i2:g", "i2:g0", "i2:g33", "i2:32", "i2:g-32", "bf16:g32", "q4_0:row", "i3:g32"]
+)
+def test_bad_suffix(name: str) -> None:
+    """A suffix that says nothing, or on a format whose scales are fixed, is refused."""
+    failure(lambda: formats.get(name), RequestError, name.split(":")[0])
+
+
+@pytest.mark.parametrize("scale", ["tensor", "row"])
+def test_scale_suffix(scale: str) -> None:
+    """i2:row and i2:tensor say where quantize finds its scale."""
+    w = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    got = ops.quantize(w, f"i2:{scale}")
+    expected = ops.quantize(w, "i2", scale)
+    np.testing.assert_array_equal(got.codes, expected.codes)
+    np.testing.assert_array_equal(got.scale, expected.scale)
+
+
+def test_non_finite_activations() -> None:
+    """NaN and infinity are found, wherever in a row they are."""
+    packed = ops.quantize(np.ones((3, 64), np.float32), "q4_0")
+    for at in (0, 63):
+        for bad in (np.nan, np.inf, -np.inf):
+            x = np.zeros((2, 64), np.float32)
+            x[1, at] = bad
+            failure(lambda x=x: ops.linear(x, packed), NonFiniteError, f"(1, {at})")
