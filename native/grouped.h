@@ -3,7 +3,7 @@
 // Activations have one for every 32 k, weights for a multiple of that. So every 32 k the exact sum
 // of a group becomes a float and is added to the output, in ascending order:
 //
-//   t = 2 * sum(code * x) - z2 * sum(x)   exact
+//   t = sum(level * x)                    exact; twice it where levels are halves (odd z2)
 //   y = fma(float(t), (s_w unit) s_x, y)
 //   y = fma(m_w, float(sum(x)) s_x, y)    where groups have minima: weight = s_w level + m_w
 #pragma once
@@ -42,6 +42,23 @@ struct TileScales {
     }
 };
 
+// The sum of level * x, or twice it where levels are halves: z2 is odd there.
+template <class F>
+struct GroupOffset {
+    VI odd;
+    int z;
+    explicit GroupOffset(int z2) : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? z2 : z2 / 2) {}
+    VI level_sum(VI code_sum, int32_t x_sum) const {
+        if constexpr (!F::kEvenOffset) code_sum = i_add(code_sum, i_and(code_sum, odd));
+        return i_sub(code_sum, i_set1(z * x_sum));
+    }
+};
+
+// What a group's minimum is multiplied with.
+inline float group_sum(const sterna::LinearArgs& a, int64_t at) {
+    return static_cast<float>(a.x_sum[at]) * a.x_scale[at];
+}
+
 // y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs stay in
 // memory: in registers they would drive the accumulators of the dot products out.
 template <class F, int G0, int GN, int N>
@@ -51,17 +68,17 @@ template <class F, int G0, int GN, int N>
     const uint8_t* line = scales.at(k);
     const int64_t per_row = a.ldx / kGroupK, x0 = n0 * per_row + k / kGroupK;
     const int row0 = G0 * sterna::kGroupRows + kLanes * part;
+    const GroupOffset<F> offset(a.z2);
     VF s[GN];
 #pragma GCC unroll 8
     for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
         const VF s_x = f_set1(a.x_scale[x0 + n * per_row]);
-        const VI z_sum = i_set1(a.z2 * a.x_sum[x0 + n * per_row]);
+        const int32_t x_sum = a.x_sum[x0 + n * per_row];
 #pragma GCC unroll 8
         for (int g = 0; g < GN; ++g) {
-            const VI sum = F::settle(sums[n][g], G0 + g);
-            const VI t = i_sub(i_add(sum, sum), z_sum);
+            const VI t = offset.level_sum(F::settle(sums[n][g], G0 + g), x_sum);
             float* to = y + (n * GN + g) * kLanes;
             f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
         }
@@ -70,8 +87,7 @@ template <class F, int G0, int GN, int N>
 #pragma GCC unroll 8
     for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
     for (int n = 0; n < N; ++n) {
-        const int64_t at = x0 + n * per_row;
-        const VF x = f_set1(static_cast<float>(a.x_sum[at]) * a.x_scale[at]);
+        const VF x = f_set1(group_sum(a, x0 + n * per_row));
 #pragma GCC unroll 8
         for (int g = 0; g < GN; ++g) {
             float* to = y + (n * GN + g) * kLanes;

@@ -1,6 +1,7 @@
 // How a linear layer runs: straight from the decoder for a few tokens, from a decoded panel for many.
 #pragma once
 #include "grouped.h"
+#include "grouped_tiles.h"
 #include "linear.h"
 #include "packing.h"
 #include "panel.h"
@@ -19,7 +20,12 @@ void linear_vectors(const sterna::LinearArgs& a) {
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kInteger) {
-        if (a.groups.group) return linear_vectors<F, GroupedBlocks<F>>(a);
+        if (a.groups.group) {
+            if constexpr (kMatrixUnit) {
+                if (a.x_block > 1) return grouped_tiles<F>(a);
+            }
+            return linear_vectors<F, GroupedBlocks<F>>(a);
+        }
         if constexpr (kMatrixUnit) {
             if (a.n >= kFewestTileTokens) return linear_tiles<F>(a);
         }
@@ -35,6 +41,8 @@ int64_t scratch_bytes(int64_t K, int n) {
         if constexpr (kMatrixUnit) {
             const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
             if (tiles > bytes) bytes = tiles;
+            const int64_t groups = n > sterna::kFewTokens ? grouped_tiles_scratch<F>(K) : 0;
+            if (groups > bytes) bytes = groups;
         }
     }
     return bytes;

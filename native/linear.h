@@ -182,6 +182,8 @@ void linear_direct(const sterna::LinearArgs& a) {
 struct IntegerDot {
     static constexpr bool kInteger = true;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
+    // Whether z2 is even, so that levels are whole numbers, and no field stays in place.
+    static constexpr bool kEvenOffset = false;
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }

@@ -12,6 +12,7 @@ namespace {
 template <class Codes>
 struct Nibbles : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
+    static constexpr bool kEvenOffset = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI mask = i_set1(0x0F0F0F0F);

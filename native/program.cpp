@@ -91,9 +91,7 @@ struct Program::Run {
         return op.selected ? selected : tokens;
     }
     // How the operation's rows are laid out as int8.
-    int x_block(const Op& op, bool grouped) const {
-        return grouped ? 1 : kernels.x_block(static_cast<int>(rows(op)));
-    }
+    int x_block(const Op& op) const { return kernels.x_block(static_cast<int>(rows(op))); }
 };
 
 void Program::reserve(int64_t tokens) {
@@ -316,7 +314,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     // A row that nobody reads as floats stays in the worker's cache.
     a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
     const bool grouped = op.rounding == Rounding::kGroup;
-    if (op.rounding != Rounding::kNone) dst.quantize_into(a, n, run.x_block(op, grouped), grouped);
+    if (op.rounding != Rounding::kNone) dst.quantize_into(a, n, run.x_block(op), grouped);
     if (!run.kernels.rowwise(a)) run.report(index);
 }
 
@@ -324,7 +322,7 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     LinearArgs a =
         linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
-                    run.x_block(op, w.groups.group > 0), buffers_[static_cast<size_t>(op.dst)]);
+                    run.x_block(op), buffers_[static_cast<size_t>(op.dst)]);
     a.residual = op.residual < 0 ? nullptr : buffers_[static_cast<size_t>(op.residual)].row(0);
     a.scratch = scratch(worker);
     a.tile_begin = begin;

@@ -29,8 +29,8 @@ struct Activations {
     void reserve(int64_t tokens) {
         f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
         q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
-        scale = HugeBuffer(static_cast<size_t>(tokens * groups() * 4));
-        sum = HugeBuffer(static_cast<size_t>(tokens * groups() * 4));
+        scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups() * 4));
+        sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups() * 4));
     }
     float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
     int8_t* codes(int64_t n, int x_block) const {

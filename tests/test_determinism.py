@@ -25,8 +25,8 @@ INTEGER = [
     ("bitnet-untied", None, "int8", "f32"),
     ("falcon-e", None, "int8", "f16"),
     ("llama3-rope", "i8", "int8", "i16"),
-    ("llama3-rope", "q4_1", "int8", "i16"),
-    ("llama-bf16", "mxfp4", "int8", "i16"),
+    ("llama-96", "q4_1", "int8", "i16"),
+    ("llama-96", "mxfp4", "int8", "i16"),
 ]
 FLOAT = [("llama-bf16", None, None, "f16"), ("llama-f32", None, None, "f32")]
 

@@ -144,11 +144,6 @@ bool codes_valid(const std::string& layout,
     return all;
 }
 
-// Activations in groups of k lie in plain rows.
-int x_block(const KernelTable& kernels, const Weight& weight, int n) {
-    return weight.groups.group ? 1 : kernels.x_block(n);
-}
-
 // One linear layer by itself on a pool: what Program does with its operation.
 class LinearRun {
   public:
@@ -156,7 +151,7 @@ class LinearRun {
               int n, const Activations& y)
         : format_(kernels.formats[weight.format]),
           pool_(pool),
-          args_(linear_args(weight, x, n, x_block(kernels, weight, n), y)),
+          args_(linear_args(weight, x, n, kernels.x_block(n), y)),
           stride_((format_.scratch_bytes(weight.padded_k, n) + 8191) / 4096 * 4096),
           scratch_(static_cast<size_t>(stride_ * pool.size())) {}
 
@@ -205,7 +200,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
         Activations input(weight.K), output(weight.M);
         input.reserve(N);
         output.reserve(N);
-        const int n = static_cast<int>(N), block = x_block(kernels, weight, n);
+        const int n = static_cast<int>(N), block = kernels.x_block(n);
         std::atomic<bool> all_finite{true};
         parallel(p, N, 1, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
@@ -253,7 +248,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         r.width = first.K;
         r.yf = x.row(i);
         if (kernels.formats[first.format].integer)
-            x.quantize_into(r, i, x_block(kernels, first, n), first.groups.group > 0);
+            x.quantize_into(r, i, kernels.x_block(n), first.groups.group > 0);
         kernels.rowwise(r);
     }
     LinearRun layer(kernels, p, first, x, n, y);

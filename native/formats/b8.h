@@ -10,6 +10,7 @@ namespace {
 struct b8 : IntegerDot {
     static constexpr const char* kName = "b8";
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 256;
+    static constexpr bool kEvenOffset = true;
 
     static constexpr int kMaxPairSum = 0;
     // 255 * 127 * 2 saturates int16 pair sums, so units without VNNI widen.

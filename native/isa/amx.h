@@ -15,12 +15,13 @@ struct alignas(64) TileConfig {  // Intel SDM vol. 1, table 18-1
     uint8_t rows[16] = {};
 };
 
-// All tiles get 64-byte rows; accumulators (0..3) and x (4, 5) get `x_rows` of them, weights (6, 7) 16.
-inline void tile_begin(int x_rows) {
+// Accumulators (0..3) have `x_rows` rows of 64 bytes, x (4, 5) as many of k bytes, weights (6, 7) k / 4
+// of 64.
+inline void tile_begin(int x_rows, int k = 64) {
     TileConfig c;
     for (int i = 0; i < 8; ++i) {
-        c.row_bytes[i] = 64;
-        c.rows[i] = static_cast<uint8_t>(i < 6 ? x_rows : 16);
+        c.row_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? k : 64);
+        c.rows[i] = static_cast<uint8_t>(i < 6 ? x_rows : k / 4);
     }
     asm volatile("ldtilecfg %0" ::"m"(c));
 }
@@ -43,6 +44,7 @@ inline void tile_end() { asm volatile("tilerelease"); }
 #define tile_dot_us(acc, x, w) asm volatile("tdpbusd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 #define tile_dot_ss(acc, x, w) asm volatile("tdpbssd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
+inline VI b_sub(VI a, VI b) { return _mm512_sub_epi8(a, b); }
 // Byte i of the result is byte index[i] of the 128 of a and b.
 inline VI b_gather(VI a, VI b, const uint8_t* index) {
     return _mm512_permutex2var_epi8(a, i_load(index), b);

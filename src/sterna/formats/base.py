@@ -320,7 +320,7 @@ class Format:
         """The kernels' view of a packed weight; it keeps the arrays alive."""
         scale = None
         if self.group:
-            groups = (packed.scale, self.group, self.scale_type, self.minima, self.unit)
+            groups = (packed.scale, self.group, self.scale_type, self.minima, self.value)
             return _native.Weight(
                 self.layout, packed.M, packed.K, packed.codes, None, self.z2, groups
             )
@@ -373,12 +373,11 @@ class Format:
         q, s_x = q.reshape(N, blocks, GROUP_K).astype(np.int64), s_x.reshape(N, blocks)
         levels = levels.reshape(packed.M, blocks, GROUP_K).astype(np.int64)
         scales = packed.scales.reshape(packed.M, self.n_groups(packed.K), -1)
-        per_level = 2 // self.step  # t counts half steps of the codebook
         y = np.zeros((N, packed.M), np.float32)
         for b in range(blocks):
             s_w = scales[:, b * GROUP_K // self.group]
-            t = (per_level * (q[:, b] @ levels[:, b].T)).astype(np.float32)
-            y = fma_f32(t, s_w[None, :, 0] * np.float32(self.unit) * s_x[:, b, None], y)
+            t = (q[:, b] @ levels[:, b].T).astype(np.float32)
+            y = fma_f32(t, s_w[None, :, 0] * np.float32(self.value) * s_x[:, b, None], y)
             if self.minima:
                 sums = q[:, b].sum(axis=1).astype(np.float32) * s_x[:, b]
                 y = fma_f32(s_w[None, :, 1], sums[:, None], y)
