@@ -73,6 +73,8 @@ struct LinearArgs {
     const float* residual;  // [n][ldy] or null; may be y itself
     uint8_t* scratch;  // FormatKernels::scratch_bytes(K, n) bytes, aligned to 64; one thread's own
     int64_t tile_begin, tile_end;
+    // The scratch still holds what this thread's last call for the same x left there.
+    bool again;
 };
 
 // Where 64 consecutive k of a token start: blocks of x_block tokens by 64 k, so that a block of 16 is
@@ -221,8 +223,9 @@ struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
     bool integer;
     int tile_rows;
+    bool groups;  // whether weights may have scales in groups of k
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
-    int step_bytes;  // of tile_rows x step_k
+    int64_t (*tile_bytes)(int64_t K);  // of tile_rows x K, which is padded
     void (*linear)(const LinearArgs&);
     int64_t (*scratch_bytes)(int64_t K, int n);
     void (*pack)(const PackArgs&);

@@ -17,9 +17,18 @@ namespace {
 
 template <class F>
 constexpr sterna::FormatKernels format_kernels() {
-    sterna::FormatKernels k = {F::kName,      F::kInteger, kTileRows<F>,     F::kStepK,
-                               F::kStepBytes, F::linear,   scratch_bytes<F>, F::pack,
-                               F::row,        F::valid,    nullptr,          nullptr};
+    sterna::FormatKernels k = {};
+    k.name = F::kName;
+    k.integer = F::kInteger;
+    k.tile_rows = kTileRows<F>;
+    k.groups = F::kGroupScales;
+    k.step_k = F::kStepK;
+    k.tile_bytes = tile_bytes<F>;
+    k.linear = F::linear;
+    k.scratch_bytes = scratch_bytes<F>;
+    k.pack = F::pack;
+    k.row = F::row;
+    k.valid = F::valid;
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;
         k.coarse = coarse<F>;

@@ -33,19 +33,33 @@ void linear_layer(const sterna::LinearArgs& a) {
     linear_vectors<F, RowBlocks<F>>(a);
 }
 
+// A format that does not read its codes step by step says itself what it takes.
+template <class F>
+int64_t tile_bytes(int64_t K) {
+    if constexpr (requires { F::tile_bytes(K); }) {
+        return F::tile_bytes(K);
+    } else {
+        return K / F::kStepK * F::kStepBytes;
+    }
+}
+
 template <class F>
 int64_t scratch_bytes(int64_t K, int n) {
-    int64_t bytes = 0;
-    if constexpr (F::kInteger) {
-        if (n > kTokens<F>) bytes = panel_scratch<F>(K) + kGroupedScratch;
-        if constexpr (kMatrixUnit) {
-            const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
-            if (tiles > bytes) bytes = tiles;
-            const int64_t groups = n > sterna::kFewTokens ? grouped_tiles_scratch<F>(K) : 0;
-            if (groups > bytes) bytes = groups;
+    if constexpr (requires { F::scratch_bytes(K, n); }) {
+        return F::scratch_bytes(K, n);
+    } else {
+        int64_t bytes = 0;
+        if constexpr (F::kInteger) {
+            if (n > kTokens<F>) bytes = panel_scratch<F>(K) + kGroupedScratch;
+            if constexpr (kMatrixUnit) {
+                const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
+                if (tiles > bytes) bytes = tiles;
+                const int64_t groups = n > sterna::kFewTokens ? grouped_tiles_scratch<F>(K) : 0;
+                if (groups > bytes) bytes = groups;
+            }
         }
+        return bytes;
     }
-    return bytes;
 }
 
 int x_block([[maybe_unused]] int n) {

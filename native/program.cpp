@@ -241,9 +241,10 @@ Division Program::units(const Op& op, const Run& run) const {
 
 void Program::step(const Op& op, size_t index, Run& run, int worker) {
     const Division all = units(op, run);
-    for (int64_t begin, end; counters_[index].next(all, begin, end);) {
+    bool again = false;
+    for (int64_t begin, end; counters_[index].next(all, begin, end); again = true) {
         if (op.kind == OpKind::kLinear) {
-            linear(op, run, begin, end, worker);
+            linear(op, run, begin, end, worker, again);
             continue;
         }
         if (op.kind == OpKind::kScreen) {
@@ -318,7 +319,8 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     if (!run.kernels.rowwise(a)) run.report(index);
 }
 
-void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker) const {
+void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
+                     bool again) const {
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     LinearArgs a =
         linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
@@ -327,6 +329,7 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     a.scratch = scratch(worker);
     a.tile_begin = begin;
     a.tile_end = end;
+    a.again = again;
     run.kernels.formats[w.format].linear(a);
 }
 

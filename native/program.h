@@ -117,7 +117,8 @@ class Program {
 
     void embed(const Op& op, const Run& run, int64_t n) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
-    void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker) const;
+    void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
+                bool again) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker);
     void angles(int64_t n);

@@ -20,6 +20,7 @@ LEVELS = {
     if f.levels is not None
 }
 INTEGER = [name for name in FORMATS if name in LEVELS]
+LOSSY = [name for name in INTEGER if not formats.get(name).lossless]
 FLOAT = [name for name in FORMATS if name not in LEVELS]
 
 

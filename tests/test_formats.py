@@ -11,6 +11,31 @@ from hypothesis import strategies as st
 
 import sterna.ops as ops
 
+# (base C, digits g, mirrored, bit planes) of the blocks of most of K, and of the rest.
+LOOKUPS = {
+    **dict.fromkeys(("tl1_0", "tl1_1"), ((3, 2, False, 1), None)),
+    **dict.fromkeys(("tl2_0", "tl2_1"), ((3, 3, True, 1), (3, 2, False, 1))),
+    **dict.fromkeys(("tmac2_0", "tmac2_1"), ((2, 4, False, 2), None)),
+    "elut4": ((4, 2, False, 1), None),
+    "elut5": ((5, 2, True, 1), None),
+}
+
+
+def lookup_blocks(codes: np.ndarray, base: int, g: int, mirrored: bool, planes: int) -> np.ndarray:
+    """Codes [tiles, 64, K] as blocks of eight numbers of g digits: native/lookup_codes.h's map."""
+    n, _, K = codes.shape
+    digits = [codes >> p & 1 for p in range(planes)] if planes == 2 else [codes]
+    powers = base ** np.arange(g)[::-1]
+    numbers = [d.reshape(n, 64, K // g, g).astype(int) @ powers for d in digits]
+    order = np.stack(numbers, axis=3).reshape(n, 64, -1, 8)  # [row][block][code]
+    value = order - base**g // 2 if mirrored else order
+    index = np.abs(value).transpose(0, 2, 3, 1)  # [tile][block][code][row]
+    lines = [index[:, :, 2 * i] | index[:, :, 2 * i + 1] << 4 for i in range(4)]
+    if mirrored:
+        lines.append(sum((value < 0).transpose(0, 2, 3, 1)[:, :, i] << i for i in range(8)))
+    rows = np.stack(lines, axis=2).reshape(n, -1, len(lines), 4, 16)  # byte 4r + j is row 16j + r
+    return rows.swapaxes(3, 4).astype(np.uint8).reshape(n, -1)
+
 
 def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
     """The tile layout of docs/architecture.md, written out with plain indexing.
@@ -34,6 +59,13 @@ def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
     quads = tiles.reshape(n, rows // 16, 16, padded // 4, 4)  # [field][r][k / 4][k % 4]
     if name == "i8":  # line f of a step, byte 4r + j: row 16f + r at k + j
         return quads.transpose(0, 3, 1, 2, 4).reshape(n, -1)
+    if name in LOOKUPS:
+        main, rest = LOOKUPS[name]
+        fit = padded // 48 * 48 if rest else padded
+        parts = [lookup_blocks(tiles[:, :, :fit], *main)]
+        if rest and fit < padded:
+            parts.append(lookup_blocks(tiles[:, :, fit:], *rest))
+        return np.concatenate(parts, axis=1)
     if name == "t5":
         v = quads[:, 0].astype(int) + 3 * quads[:, 1] + 9 * quads[:, 2] - 13
         q = np.where(v < 0, 16 - v, v).transpose(0, 2, 1, 3)  # [k / 4][r][k % 4]
@@ -58,16 +90,15 @@ def test_layout(name: str, shape: tuple[int, int]) -> None:
     """Packed bytes are those of the definition, apart from the padding."""
     rng = np.random.default_rng(8)
     if name in LEVELS:
-        n_codes = {"i1": 2, "i2": 3, "t5": 3, "i2p": 4, "i4": 16, "i8": 256}[name]
+        n_codes = {"i1": 2, "i2p": 4, "i4": 16, "i8": 256, "elut4": 4, "elut5": 5}.get(name, 3)
         codes = rng.integers(0 if name != "i8" else 1, n_codes, shape)
-        levels = {
-            "i1": 2 * codes - 1, "i2p": 2 * codes - 3, "i4": codes - 8, "i8": codes - 128
-        }.get(name, codes - 1)  # fmt: skip
+        offset = {"i2p": 3, "i4": 8, "i8": 128, "elut4": 3, "elut5": 2}.get(name, 1)
+        levels = (2 if name in ("i1", "i2p", "elut4") else 1) * codes - offset
         packed = ops.pack(levels.astype(np.int8), 1.0, format=name)
         expected = tiles_by_definition(name, codes.astype(np.uint8))
         most = {"i8": 255, "i4": 15, "i1": 1, "t5": 0}.get(name, 3)
         inside = tiles_by_definition(name, np.full(shape, most, np.uint8))
-        if name == "t5":  # a byte holds rows of three groups: padding is the code 0 as well
+        if name == "t5" or name in LOOKUPS:  # a byte's padding is of the code 0 as well
             inside[:] = 255
     else:
         values = torch.from_numpy(rng.standard_normal(shape, np.float32))

@@ -64,7 +64,7 @@ inline int64_t padded_k(const FormatKernels& f, int64_t K) {
 }
 
 inline int64_t tile_bytes(const FormatKernels& f, int64_t K) {
-    return padded_k(f, K) / f.step_k * f.step_bytes;
+    return f.tile_bytes(padded_k(f, K));
 }
 
 inline int64_t tile_count(const FormatKernels& f, int64_t M) {

@@ -48,6 +48,7 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     require(f.integer == (scale.has_value() != groups.has_value()) &&
                 !(scale.has_value() && groups.has_value()),
             "scale: integer layouts have one for each row or groups of them, float layouts none");
+    require(!groups || f.groups, "groups: this layout has one scale for each row");
     if (groups) {
         w.weight.groups = group_scales(*groups, w.weight, f.tile_rows);
         w.groups = std::get<0>(*groups);
@@ -174,7 +175,8 @@ class LinearRun {
     void work(int worker, ChunkCounter& counter, LinearArgs part) const {
         part.scratch = scratch_.data() + worker * stride_;
         const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size());
-        while (counter.next(tiles, part.tile_begin, part.tile_end)) format_.linear(part);
+        for (; counter.next(tiles, part.tile_begin, part.tile_end); part.again = true)
+            format_.linear(part);
     }
 
     const FormatKernels& format_;

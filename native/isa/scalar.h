@@ -109,6 +109,64 @@ inline VI b_lookup16(const uint8_t* t, VI index) {
 }
 // kLanes bytes, a lane each.
 inline VI i_load_u8(const uint8_t* p) { STERNA_LANES(VI, p[i]); }
+// Bytes t[c % 16] of a table of 16 bytes.
+inline VI b_lookup(const uint8_t* t, VI code) {
+    uint8_t bytes[4 * kLanes];
+    i_store(bytes, code);
+    for (auto& b : bytes) b = t[b & 15];
+    return i_load(bytes);
+}
+// Bytes, modulo 256; and those whose flag's bit n is set, negated.
+inline VI b_add(VI a, VI b) {
+    uint8_t x[4 * kLanes], y[4 * kLanes];
+    i_store(x, a);
+    i_store(y, b);
+    for (int i = 0; i < 4 * kLanes; ++i) x[i] = static_cast<uint8_t>(x[i] + y[i]);
+    return i_load(x);
+}
+template <int n>
+inline VI b_negate(VI a, VI flags) {
+    uint8_t x[4 * kLanes], f[4 * kLanes];
+    i_store(x, a);
+    i_store(f, flags);
+    for (int i = 0; i < 4 * kLanes; ++i) x[i] = static_cast<uint8_t>(f[i] >> n & 1 ? -x[i] : x[i]);
+    return i_load(x);
+}
+// 16 int32 in [0, 255], kLanes at a time, as bytes.
+inline void b_store(uint8_t* p, const VI* v) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(v[i / kLanes].v[i % kLanes]);
+}
+// 16 int16, as int32, kLanes at a time, cut into two digits each: v = radix * high + low, high rounded
+// to nearest by a 15-bit reciprocal. 16 bytes of low, 16 of high, which have to fit int8.
+template <int radix>
+inline void b_store_digits(uint8_t* p, const VI* v) {
+    for (int i = 0; i < 16; ++i) {
+        const int32_t w = v[i / kLanes].v[i % kLanes];
+        const int32_t high = (w * ((32768 + radix / 2) / radix) + 16384) >> 15;
+        p[i] = static_cast<uint8_t>(w - radix * high);
+        p[16 + i] = static_cast<uint8_t>(high);
+    }
+}
+// int16, modulo 2^16.
+inline VI w_add(VI a, VI b) {
+    STERNA_LANES(VI,
+                 static_cast<int32_t>(
+                     ((static_cast<uint32_t>(a.v[i]) & 0xFFFF0000u) +
+                      (static_cast<uint32_t>(b.v[i]) & 0xFFFF0000u)) |
+                     ((static_cast<uint32_t>(a.v[i]) + static_cast<uint32_t>(b.v[i])) & 0xFFFFu)));
+}
+inline VI w_sub(VI a, VI b) {
+    STERNA_LANES(VI,
+                 static_cast<int32_t>(
+                     ((static_cast<uint32_t>(a.v[i]) & 0xFFFF0000u) -
+                      (static_cast<uint32_t>(b.v[i]) & 0xFFFF0000u)) |
+                     ((static_cast<uint32_t>(a.v[i]) - static_cast<uint32_t>(b.v[i])) & 0xFFFFu)));
+}
+template <int n>
+inline VI w_shr(VI a) {  // logical
+    STERNA_LANES(VI, static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) >> n &
+                                          (0xFFFFu >> n) * 0x00010001u));
+}
 // Narrowed to int8; values lie in [-127, 127].
 inline void i_store_i8(int8_t* p, VI a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);

@@ -63,6 +63,11 @@ def _with_scale(format: Format, scale: str) -> Format:
         raise RequestError(f"format: {format.name} has its scales fixed, but got {name!r}")
     if scale in ("tensor", "row"):
         return replace(format, name=name, default_scale=scale)
+    if not format.group_scales:
+        raise RequestError(
+            f"format: {format.name} has a scale for all weights or for each row, but got {name!r}; "
+            "use i2, i2p or i8 for groups"
+        )
     digits = scale[1:]
     if scale[:1] != "g" or not (digits.isascii() and digits.isdigit() and len(digits) < 6):
         raise RequestError(

@@ -103,8 +103,10 @@ class Format:
     default_scale: str = "tensor"
     group: int = 0  # k of a scale, a multiple of 32; 0: a scale for each row or for all
     scale_type: str = "f32"  # of groups: "f32", "f16" or "e8m0", a power of two in a byte
+    group_scales: bool = True  # integer: whether a suffix :gN may give it scales in groups
     minima: bool = False  # whether a group's weights are level * scale + minimum
     step_k: int = 1  # k of one step of a float layout: K is padded to it with zeros
+    lossless: bool = True  # integer: sums are exact; False: as reference_linear rounds them
 
     @property
     def rounding(self) -> str:

@@ -1,0 +1,23 @@
+// elut4: two weights of four levels in four bits, looked up in exact tables.
+//
+// Index 4 * c0 + c1 of codes 0..3, levels 2 * c - 3. native/lookup_codes.h draws the block: 16 k of 64
+// rows in four lines.
+#pragma once
+#include "lookup.h"
+
+namespace {
+
+struct elut4 : LookupFormat {
+    static constexpr const char* kName = "elut4";
+    using Main = Lookup<LookupBlock<LookupCode<4, 2, false>>, true>;
+    using Rest = Main;
+    static constexpr int kFit = 64;
+
+    static int64_t tile_bytes(int64_t K) { return Split<elut4>(K).tile_bytes(); }
+    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<elut4>(K, n); }
+    static void linear(const sterna::LinearArgs& a) { linear_lookup<elut4>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_lookup<elut4>(a); }
+    static void row(const sterna::RowArgs& a) { row_lookup<elut4>(a); }
+};
+
+}  // namespace

@@ -1,0 +1,23 @@
+// tl1_0: two ternary weights in four bits, looked up in tables of bytes: sums are rounded.
+//
+// Index 3 * (t0 + 1) + (t1 + 1), 0..8, of weights t in {-1, 0, 1} (bitnet.cpp, table 5); 9..15 mean
+// zeros. native/lookup_codes.h draws the block: 16 k of 64 rows in four lines.
+#pragma once
+#include "lookup.h"
+
+namespace {
+
+struct tl1_0 : LookupFormat {
+    static constexpr const char* kName = "tl1_0";
+    using Main = Lookup<LookupBlock<LookupCode<3, 2, false>>, false>;
+    using Rest = Main;
+    static constexpr int kFit = 64;
+
+    static int64_t tile_bytes(int64_t K) { return Split<tl1_0>(K).tile_bytes(); }
+    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tl1_0>(K, n); }
+    static void linear(const sterna::LinearArgs& a) { linear_lookup<tl1_0>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_lookup<tl1_0>(a); }
+    static void row(const sterna::RowArgs& a) { row_lookup<tl1_0>(a); }
+};
+
+}  // namespace

@@ -1,0 +1,20 @@
+// tl1_1: the codes of tl1_0, looked up in tables of two bytes an entry: sums are exact.
+#pragma once
+#include "lookup.h"
+
+namespace {
+
+struct tl1_1 : LookupFormat {
+    static constexpr const char* kName = "tl1_1";
+    using Main = Lookup<LookupBlock<LookupCode<3, 2, false>>, true>;
+    using Rest = Main;
+    static constexpr int kFit = 64;
+
+    static int64_t tile_bytes(int64_t K) { return Split<tl1_1>(K).tile_bytes(); }
+    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tl1_1>(K, n); }
+    static void linear(const sterna::LinearArgs& a) { linear_lookup<tl1_1>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_lookup<tl1_1>(a); }
+    static void row(const sterna::RowArgs& a) { row_lookup<tl1_1>(a); }
+};
+
+}  // namespace

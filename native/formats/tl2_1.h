@@ -1,0 +1,20 @@
+// tl2_1: the codes of tl2_0, looked up in tables of two bytes an entry: sums are exact.
+#pragma once
+#include "lookup.h"
+
+namespace {
+
+struct tl2_1 : LookupFormat {
+    static constexpr const char* kName = "tl2_1";
+    using Main = Lookup<LookupBlock<LookupCode<3, 3, true>>, true>;
+    using Rest = Lookup<LookupBlock<LookupCode<3, 2, false>>, true>;
+    static constexpr int kFit = 48;
+
+    static int64_t tile_bytes(int64_t K) { return Split<tl2_1>(K).tile_bytes(); }
+    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tl2_1>(K, n); }
+    static void linear(const sterna::LinearArgs& a) { linear_lookup<tl2_1>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_lookup<tl2_1>(a); }
+    static void row(const sterna::RowArgs& a) { row_lookup<tl2_1>(a); }
+};
+
+}  // namespace

@@ -1,0 +1,26 @@
+// tmac2_1: the codes of tmac2_0, looked up in tables of two bytes an entry: sums are exact.
+#pragma once
+#include "lookup.h"
+
+namespace {
+
+struct tmac2_1 : LookupFormat {
+    static constexpr const char* kName = "tmac2_1";
+    using Main = Lookup<LookupBlock<LookupCode<2, 4, false>, 2>, true>;
+    using Rest = Main;
+    static constexpr int kFit = 64;
+
+    static int64_t tile_bytes(int64_t K) { return Split<tmac2_1>(K).tile_bytes(); }
+    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tmac2_1>(K, n); }
+    // A ternary matrix has no code 3, both bits set.
+    static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
+        uint32_t threes = 0;
+        for (int64_t i = 0; z2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
+        return (threes & 15) == 0;
+    }
+    static void linear(const sterna::LinearArgs& a) { linear_lookup<tmac2_1>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_lookup<tmac2_1>(a); }
+    static void row(const sterna::RowArgs& a) { row_lookup<tmac2_1>(a); }
+};
+
+}  // namespace

@@ -1,0 +1,31 @@
+"""elut5: five levels by element-wise lookup, two weights in five bits (bitnet.cpp, table 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.base import F32, Format
+
+
+@dataclass(frozen=True)
+class FiveLevel(Format):
+    """Levels -2..2; a scale is max |w| / 2, as in symmetric integer quantisation."""
+
+    def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
+        """Round w [M, K] to round(w / s), half to even, s = max |w| / 2, at least 1e-5."""
+        axis = 1 if (scale or self.default_scale) == "row" else None
+        s = np.maximum(np.abs(w).max(axis=axis, initial=0.0) / np.float32(2), 1e-5)
+        s = np.asarray(s, np.float32)
+        levels = np.clip(np.rint(w / (s[:, None] if axis else s)), -2, 2)
+        return levels.astype(np.int8), s
+
+
+FORMAT = FiveLevel(
+    name="elut5", layout="elut5", bits=2.5, summary="five levels, lookup by two, exact tables",
+    levels=(-2, 2), offset=2, step=1, z2=4, unit=0.5, default_scale="row",
+    group_scales=False,
+)  # fmt: skip
