@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import LOSSY, assert_same_bits
+from helpers import LOSSY, assert_same_bits, failure
 
 import sterna.ops as ops
 from sterna import _native, formats
+from sterna.errors import RequestError
 from sterna.formats import PackedWeight, quantize_activations
 
 ISAS = _native.isas()
@@ -129,3 +130,14 @@ def test_the_fourth_code_is_not_ternary(name: str) -> None:
     assert f.codes_valid(packed.codes, 1)
     packed.codes[0, 77] |= 0x11
     assert not f.codes_valid(packed.codes, 1)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *LOSSY, "elut5"])
+def test_no_scales_in_groups(name: str) -> None:
+    """Tables are sums over all of a row's k, so groups are refused, here and at the border."""
+    failure(lambda: formats.get(f"{name}:g32"), RequestError, name, "each row")
+    f = formats.get(name)
+    codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
+    lines = np.zeros((1, 2 * 64 * 2), np.uint8)
+    with pytest.raises(ValueError, match="groups"):
+        _native.Weight(f.layout, 64, 64, codes, None, f.z2, (lines, 32, "f16", False, 1.0))
