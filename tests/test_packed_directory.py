@@ -31,6 +31,8 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
     if layout.z2 == 2:
         codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
+        if name.startswith("tmac2"):
+            codes &= ~(codes >> 4)  # nor is it where its bits are in two planes
     if not layout.integer:
         codes &= 0xBF  # clears an exponent bit of every float: none is infinite or NaN
     if layout.group:
