@@ -65,6 +65,7 @@ struct LinearArgs {
     const float* x_scale;  // [n]
     const int32_t* x_sum;  // [n] sum of xq
     const float* xf;  // float formats: [n][ldx]
+    const uint16_t* xh;  // FastKernels: x as SplitArgs lays it out, n rounded up to 16 rows
     int64_t ldx;  // in elements
     int x_block;  // 1, or the kernel table's x_block(n); then xq holds n rounded up to 32 rows
     int n;
@@ -219,6 +220,26 @@ constexpr int64_t attention_partial(int64_t rows, int64_t head_dim) {
     return rows * (head_dim + 2);
 }
 
+constexpr int kMaxPlanes = 3;
+
+// One row of activations as the sum of `planes` bf16 numbers each, the largest first, in tiles of 16
+// rows x 32 k: [16 rows][32 k][plane] tiles of [row][k].
+struct SplitArgs {
+    const float* x;  // [width], padded with zeros
+    int64_t width;  // a multiple of 64
+    int planes;
+    uint16_t* out;  // row n: at 16 * width * planes * (n / 16) + 32 * (n % 16)
+};
+
+// Float formats on a unit that multiplies bf16 (float_tiles.h): another arithmetic than `linear`, so a
+// model uses it for every number of tokens or for none.
+struct FastKernels {
+    void (*linear)(const LinearArgs&) = nullptr;  // null: the unit has none
+    int64_t (*scratch_bytes)(int64_t K, int n) = nullptr;
+    int x_planes = 0;  // of SplitArgs
+    int products = 0;  // of bf16 numbers, for one of a weight and an activation
+};
+
 struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
     bool integer;
@@ -235,6 +256,7 @@ struct FormatKernels {
     // Float formats only, else null.
     void (*rescore)(const RescoreArgs&);
     void (*coarse)(const CoarseArgs&);
+    FastKernels fast;
 };
 
 struct KernelTable {
@@ -256,6 +278,8 @@ struct KernelTable {
     // instruction or f32 fused multiply-add; return how many it really did.
     int64_t (*peak_int8)(int64_t ops);
     int64_t (*peak_f32)(int64_t ops);
+    int64_t (*peak_bf16)(int64_t ops);  // null, as split, where no format is fast
+    void (*split)(const SplitArgs&);
 };
 
 }  // namespace sterna

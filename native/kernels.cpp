@@ -32,6 +32,7 @@ constexpr sterna::FormatKernels format_kernels() {
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;
         k.coarse = coarse<F>;
+        k.fast = fast_kernels<F>();
     }
     return k;
 }
@@ -58,6 +59,8 @@ constexpr sterna::KernelTable kTable = {
     x_block,
     peak_int8,
     peak_f32,
+    peak_bf16,
+    split,
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 // How a linear layer runs: straight from the decoder for a few tokens, from a decoded panel for many.
 #pragma once
+#include "float_panel.h"
+#include "float_tiles.h"
 #include "grouped.h"
 #include "grouped_tiles.h"
 #include "linear.h"
@@ -9,10 +11,16 @@
 
 namespace {
 
+// Twice through the decoder costs less than a panel that so few tokens use.
+template <class F>
+constexpr int kFewFloatTokens = 2 * kTokens<F>;
+
 template <class F, class Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
     if constexpr (F::kInteger) {
         if (a.n > kTokens<F>) return linear_panel<F, Blocks>(a);
+    } else {
+        if (a.n > kFewFloatTokens<F> && a.K > 0) return linear_float_panel<F>(a);
     }
     linear_direct<F, Blocks>(a);
 }
@@ -57,6 +65,8 @@ int64_t scratch_bytes(int64_t K, int n) {
                 const int64_t groups = n > sterna::kFewTokens ? grouped_tiles_scratch<F>(K) : 0;
                 if (groups > bytes) bytes = groups;
             }
+        } else {
+            if (n > kFewFloatTokens<F>) bytes = FloatPanel<F>::bytes();
         }
         return bytes;
     }

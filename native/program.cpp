@@ -90,13 +90,21 @@ struct Program::Run {
         if (op.kind == OpKind::kScreen ? !screened : op.full && screened) return 0;
         return op.selected ? selected : tokens;
     }
+    static bool fast(const Op& op, const FormatKernels& format) {
+        return op.fast && format.fast.linear;
+    }
     // How the operation's rows are laid out as int8.
     int x_block(const Op& op) const { return kernels.x_block(static_cast<int>(rows(op))); }
 };
 
 void Program::reserve(int64_t tokens) {
     if (tokens <= capacity_) return;
-    for (auto& b : buffers_) b.reserve(tokens);
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+        const auto splits = [&](const Op& op) {
+            return op.split >= 0 && static_cast<size_t>(op.dst) == i;
+        };
+        buffers_[i].reserve(tokens, std::ranges::any_of(ops_, splits) ? kMaxPlanes : 0);
+    }
     const size_t angles = static_cast<size_t>(tokens * rope_.head_dim / 2);
     cos_.resize(angles);
     sin_.resize(angles);
@@ -115,7 +123,9 @@ void Program::reserve_scratch(const Run& run, int workers) {
         if (op.kind != OpKind::kLinear) continue;
         const auto& w = weights_[static_cast<size_t>(op.weight)];
         const auto& format = run.kernels.formats[w.format];
-        bytes = std::max(bytes, format.scratch_bytes(w.padded_k, static_cast<int>(run.rows(op))));
+        const auto scratch =
+            run.fast(op, format) ? format.fast.scratch_bytes : format.scratch_bytes;
+        bytes = std::max(bytes, scratch(w.padded_k, static_cast<int>(run.rows(op))));
     }
     if (screened_) bytes = std::max(bytes, screen_->scratch_bytes());
     // A page apart, so that two workers' ends and starts share no line.
@@ -265,6 +275,10 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                 case OpKind::kRowwise:
                     rowwise(op, index, run, i, worker);
                     break;
+                case OpKind::kSplit:
+                    if (const int n = planes(op, run))
+                        run.kernels.split(buffers_[static_cast<size_t>(op.dst)].split_args(i, n));
+                    break;
                 case OpKind::kRope:
                     rope_and_store(op, index, run, i);
                     break;
@@ -317,6 +331,13 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     const bool grouped = op.rounding == Rounding::kGroup;
     if (op.rounding != Rounding::kNone) dst.quantize_into(a, n, run.x_block(op), grouped);
     if (!run.kernels.rowwise(a)) run.report(index);
+    if (const int count = planes(op, run)) run.kernels.split(dst.split_args(n, count));
+}
+
+// How many planes of bf16 the operation makes of its result; 0: none.
+int Program::planes(const Op& op, const Run& run) const {
+    if (op.split < 0) return 0;
+    return run.kernels.formats[weights_[static_cast<size_t>(op.split)].format].fast.x_planes;
 }
 
 void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
@@ -330,7 +351,8 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     a.tile_begin = begin;
     a.tile_end = end;
     a.again = again;
-    run.kernels.formats[w.format].linear(a);
+    const auto& format = run.kernels.formats[w.format];
+    (run.fast(op, format) ? format.fast.linear : format.linear)(a);
 }
 
 void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker) {

@@ -41,8 +41,8 @@ class KvCache {
 // How a row is rounded to int8: with one scale, or one for every kGroupK values.
 enum class Rounding { kNone, kToken, kGroup };
 
-enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen };
-constexpr int kOpKinds = 7;
+enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kSplit };
+constexpr int kOpKinds = 8;
 
 struct Op {
     OpKind kind;
@@ -50,6 +50,9 @@ struct Op {
     int src = -1, dst = -1;  // buffers
     int residual = -1;  // kLinear: buffer added to the result
     int weight = -1;  // kEmbed, kLinear
+    int split =
+        -1;  // kRowwise, kSplit: the weight whose fast kernel reads the result as bf16 planes
+    bool fast = false;  // kLinear: reads them, where the unit has such a kernel
     bool full = false;  // kLinear: a float head, run where the step is not screened
     ScreenStage stage{};  // kScreen
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
@@ -116,6 +119,7 @@ class Program {
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
     void embed(const Op& op, const Run& run, int64_t n) const;
+    int planes(const Op& op, const Run& run) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
                 bool again) const;

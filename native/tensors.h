@@ -25,8 +25,10 @@ struct Activations {
     int64_t ld;  // width, padded to kPad
 
     explicit Activations(int64_t width) : ld(padded_width(width)) {}
-    // Room for `tokens` rows, zeroed. The codes get whole tiles of a matrix unit.
-    void reserve(int64_t tokens) {
+    // Room for `tokens` rows, zeroed. The codes get whole tiles of a matrix unit, as do `planes` of bf16
+    // numbers for a value (SplitArgs).
+    void reserve(int64_t tokens, int planes = 0) {
+        halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));
         f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
         q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
         scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups() * 4));
@@ -40,6 +42,13 @@ struct Activations {
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
 
+    const uint16_t* split() const { return reinterpret_cast<const uint16_t*>(halves.data()); }
+    // What splits row n into planes; all rows of a step have as many.
+    SplitArgs split_args(int64_t n, int planes) const {
+        auto* out = reinterpret_cast<uint16_t*>(halves.data());
+        return {row(n), ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
+    }
+
     // Where row n's int8 codes go.
     void quantize_into(RowwiseArgs& a, int64_t n, int x_block, bool grouped) const {
         a.yq = codes(n, x_block);
@@ -50,7 +59,7 @@ struct Activations {
     }
 
   private:
-    HugeBuffer f, q, scale, sum;
+    HugeBuffer f, q, scale, sum, halves;
 };
 
 // y = x W^T for the first n rows; the caller adds residual, scratch and the tiles it wants.
@@ -68,6 +77,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.x_scale = x.scales();
     a.x_sum = x.sums();
     a.xf = x.row(0);
+    a.xh = x.split();
     a.ldx = x.ld;
     a.x_block = x_block;
     a.n = n;

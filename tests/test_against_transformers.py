@@ -72,8 +72,9 @@ def pair(checkpoint: Callable[[str], Path]) -> Callable[[str], Pair]:
     @lru_cache
     def get(name: str) -> Pair:
         folder = checkpoint(name)
-        # An f32 KV cache and the head as stored (the default): the reference rounds neither.
-        engine = Engine(models.load(folder), threads=2, kv_dtype="f32")
+        # An f32 KV cache, the head as stored (the default) and float activations as they are: the
+        # reference rounds none of them.
+        engine = Engine(models.load(folder), threads=2, kv_dtype="f32", deterministic=True)
         return Pair(RECIPES[name], load_reference(folder), engine)
 
     return get

@@ -41,21 +41,22 @@ class FakeMachine:
         self.seconds = list(seconds)
         self.calls: list[Any] = []
 
-    def time_linear(self, weights: list[Any], n: int, isa: str, threads: int, rounds: int) -> Any:
+    def time_linear(
+        self, weights: list[Any], n: int, isa: str, threads: int, rounds: int, exact: bool = True
+    ) -> Any:
         self.calls.append((len(weights), n, isa, threads, rounds))
         return [self.seconds[len(self.calls) % len(self.seconds)]] * rounds
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    """10 GB/s, 1000 GOPS of int8 and 250 of f32, 2 GHz; every call of a layer takes 1 ms."""
+    """10 GB/s, 1000 GOPS of int8, 600 of bf16, 250 of f32, 2 GHz; a call of a layer takes 1 ms."""
     made = FakeMachine([1e-3])
     monkeypatch.setattr(_native, "time_linear", made.time_linear)
     monkeypatch.setattr(_native, "bandwidth_gb_s", lambda threads, nbytes: 10.0 * threads)
     monkeypatch.setattr(_native, "cycles_per_second", lambda threads: 2e9)
-    monkeypatch.setattr(
-        _native, "peak_gops", lambda isa, threads, kind: 1000.0 if kind == "int8" else 250.0
-    )
+    peaks = {"int8": 1000.0, "bf16": 600.0, "f32": 250.0}
+    monkeypatch.setattr(_native, "peak_gops", lambda isa, threads, kind: peaks[kind])
     return made
 
 
@@ -227,12 +228,26 @@ def test_rounds_are_interleaved(fake: FakeMachine) -> None:
 
 
 def test_floats_are_held_against_their_own_peak(fake: FakeMachine) -> None:
-    rows = linear.run(["64x64"], format_names=["all"], n=(16,), **SMALL)
+    rows = linear.run(["64x64"], format_names=["all"], n=(16,), deterministic=True, **SMALL)
     assert [row["format"] for row in rows] == linear.formats_named(["all"])
     assert {row["format"] for row in rows} == {*FORMATS, *GROUPED}
     assert {row["peak_gops"] for row in rows if row["format"] not in FLOAT} == {1000.0}
     assert {row["peak_gops"] for row in rows if row["format"] in FLOAT} == {250.0}
     assert {row["test"] for row in rows} == {"gemm"}
+    assert {row["kind"] for row in rows if row["format"] not in INTEGER} == {"f32"}
+
+
+def test_fast_floats_are_held_against_bf16(fake: FakeMachine) -> None:
+    """A product of f32 is six of bf16 there, one of f16 five; other units multiply f32."""
+    for isa in _native.isas():
+        rows = linear.run(
+            ["64x64"], format_names=["f32", "f16", "bf16"], isas=[isa], deterministic=False, **SMALL
+        )
+        fast = bool(_native.fast_layouts(isa))
+        assert [row["kind"] for row in rows] == ["bf16" if fast else "f32"] * 3
+        assert [row["peak_gops"] for row in rows] == ([100, 120, 600] if fast else [250] * 3)
+        rows = linear.run(["64x64"], format_names=["f32", "f16", "bf16"], isas=[isa], **SMALL)
+        assert [row["kind"] for row in rows] == ["f32", "f32", "bf16" if fast else "f32"]
 
 
 def test_threads_run_where_they_are_asked_to(fake: FakeMachine) -> None:

@@ -41,8 +41,11 @@ namespace {
 
 double peak_gops(const std::string& isa, const nb::int_& threads, const std::string& kind) {
     const auto& kernels = table(isa);
-    require(kind == "int8" || kind == "f32", "kind: must be int8 or f32");
-    const auto peak = kind == "f32" ? kernels.peak_f32 : kernels.peak_int8;
+    require(kind == "int8" || kind == "f32" || kind == "bf16", "kind: must be int8, f32 or bf16");
+    const auto peak = kind == "f32"    ? kernels.peak_f32
+                      : kind == "bf16" ? kernels.peak_bf16
+                                       : kernels.peak_int8;
+    if (!peak) return 0;
     Pool& p = pool(threads);
     nb::gil_scoped_release release;
     double best = 0;
@@ -150,6 +153,18 @@ void bind_machine(nb::module_& m) {
         for (const auto* t : all_tables()) names.emplace_back(t->isa, t->needs);
         return names;
     });
+    m.def(
+        "fast_layouts",
+        [](const std::string& isa) {
+            const auto* t = find_table(isa);
+            require(t, "isa: must be the name of a runnable unit");
+            nb::dict products;
+            for (int i = 0; i < t->n_formats; ++i)
+                if (t->formats[i].fast.linear)
+                    products[t->formats[i].name] = t->formats[i].fast.products;
+            return products;
+        },
+        "isa"_a);
     m.def("layouts", [] {
         std::vector<std::string> names;
         const auto* t = all_tables().front();

@@ -20,6 +20,7 @@ struct PyProgram {
     std::vector<nb::object> keep;  // the arrays behind the weights
     std::vector<Weight> weights;
     std::vector<int64_t> widths;  // of the buffers, padded
+    std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
     int layers = 0;               // that the operations name
     int64_t vocab = 0;
     int64_t allocations = 0;  // of the last run, by whatever ran at the time
@@ -58,7 +59,8 @@ void use_layer(PyProgram& p, int layer) {
 
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
-                 float eps, const std::string& rounding, bool selected, bool keep_float) {
+                 float eps, const std::string& rounding, bool selected, bool keep_float,
+                 int split) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -81,6 +83,10 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                                         : Rounding::kGroup;
     op.keep_float = keep_float || rounding.empty();
     op.selected = selected;
+    require(split == -1 || (weight_of(p, split).padded_k <= width_of(p, dst) && op.keep_float),
+            "rowwise: does not fit the weight that reads it in planes");
+    op.split = split;
+    if (split >= 0) p.splits[static_cast<size_t>(dst)] = weight_of(p, split).format;
     p.program.add_op(std::move(op));
 }
 
@@ -221,6 +227,7 @@ void bind_program(nb::module_& m) {
             [](PyProgram& p, int64_t width) {
                 require(width >= 1, "width: must be at least 1");
                 p.widths.push_back((width + kPad - 1) / kPad * kPad);
+                p.splits.push_back(-1);
                 return p.program.add_buffer(width);
             },
             "width"_a)
@@ -258,15 +265,17 @@ void bind_program(nb::module_& m) {
             "src"_a, "dst"_a)
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "rounding"_a = "",
-             "selected"_a = false, "keep_float"_a = true)
+             "selected"_a = false, "keep_float"_a = true, "split"_a = -1)
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
-               bool selected) {
+               bool selected, bool fast) {
                 Op op{OpKind::kLinear, name};
                 const auto& w = weight_of(p, weight);
                 require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst),
                         "linear: the buffers are too narrow");
+                require(!fast || p.splits[static_cast<size_t>(src)] == w.format,
+                        "linear: the fast arithmetic reads planes that nothing has made");
                 require(residual == -1 || width_of(p, residual) == width_of(p, dst),
                         "linear: the residual's width differs");
                 op.weight = weight;
@@ -274,9 +283,24 @@ void bind_program(nb::module_& m) {
                 op.dst = dst;
                 op.residual = residual;
                 op.selected = selected;
+                op.fast = fast;
                 p.program.add_op(std::move(op));
             },
-            "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false)
+            "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false,
+            "fast"_a = false)
+        .def(
+            "split",
+            [](PyProgram& p, int weight, int src, bool selected) {
+                Op op{OpKind::kSplit, "split"};
+                require(weight_of(p, weight).padded_k <= width_of(p, src),
+                        "split: the buffer is too narrow");
+                op.src = op.dst = src;
+                op.split = weight;
+                p.splits[static_cast<size_t>(src)] = weight_of(p, weight).format;
+                op.selected = selected;
+                p.program.add_op(std::move(op));
+            },
+            "weight"_a, "src"_a, "selected"_a = false)
         .def(
             "rope",
             [](PyProgram& p, int qkv, int layer) {
@@ -308,7 +332,7 @@ void bind_program(nb::module_& m) {
         .def_prop_ro("seconds",
                      [](const PyProgram& p) {
                          const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",
-                                                        "rope",  "attention", "screen"};
+                                                        "rope",  "attention", "screen",  "split"};
                          nb::dict seconds;
                          for (int i = 0; i < kOpKinds; ++i)
                              seconds[kinds[i]] = p.program.seconds()[static_cast<size_t>(i)];

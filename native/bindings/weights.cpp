@@ -149,12 +149,14 @@ bool codes_valid(const std::string& layout,
 class LinearRun {
   public:
     LinearRun(const KernelTable& kernels, Pool& pool, const Weight& weight, const Activations& x,
-              int n, const Activations& y)
-        : format_(kernels.formats[weight.format]),
-          pool_(pool),
-          args_(linear_args(weight, x, n, kernels.x_block(n), y)),
-          stride_((format_.scratch_bytes(weight.padded_k, n) + 8191) / 4096 * 4096),
-          scratch_(static_cast<size_t>(stride_ * pool.size())) {}
+              int n, const Activations& y, bool fast)
+        : pool_(pool), args_(linear_args(weight, x, n, kernels.x_block(n), y)) {
+        const auto& format = kernels.formats[weight.format];
+        linear_ = fast ? format.fast.linear : format.linear;
+        const auto bytes = fast ? format.fast.scratch_bytes : format.scratch_bytes;
+        stride_ = (bytes(weight.padded_k, n) + 8191) / 4096 * 4096;
+        scratch_ = HugeBuffer(static_cast<size_t>(stride_ * pool.size()));
+    }
 
     void run() {
         ChunkCounter counter;
@@ -176,21 +178,28 @@ class LinearRun {
         part.scratch = scratch_.data() + worker * stride_;
         const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size());
         for (; counter.next(tiles, part.tile_begin, part.tile_end); part.again = true)
-            format_.linear(part);
+            linear_(part);
     }
 
-    const FormatKernels& format_;
+    void (*linear_)(const LinearArgs&);
     Pool& pool_;
     LinearArgs args_;
     int64_t stride_;
     HugeBuffer scratch_;
 };
 
+// Whether the unit's fast arithmetic is asked for and there for this format.
+bool use_fast(const KernelTable& kernels, const Weight& weight, bool deterministic) {
+    return !deterministic && kernels.formats[weight.format].fast.linear;
+}
+
 // y [N, M] = x [N, K] W^T, activations quantised per row for integer layouts.
 Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
-                     const nb::int_& threads) {
+                     const nb::int_& threads, bool deterministic) {
     const auto& weight = w.weight;
     const auto& kernels = table(isa);
+    const bool fast = use_fast(kernels, weight, deterministic);
+    const int planes = fast ? kernels.formats[weight.format].fast.x_planes : 0;
     Pool& p = pool(threads);
     require(static_cast<int64_t>(x.shape(1)) == weight.K, "x: last dimension must be K");
     const auto N = static_cast<int64_t>(x.shape(0));
@@ -200,7 +209,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
     {
         nb::gil_scoped_release release;
         Activations input(weight.K), output(weight.M);
-        input.reserve(N);
+        input.reserve(N, planes);
         output.reserve(N);
         const int n = static_cast<int>(N), block = kernels.x_block(n);
         std::atomic<bool> all_finite{true};
@@ -212,10 +221,11 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
                 r.yf = input.row(i);
                 if (integer) input.quantize_into(r, i, block, weight.groups.group > 0);
                 if (!kernels.rowwise(r)) all_finite = false;
+                if (fast) kernels.split(input.split_args(i, planes));
             }
         });
         finite = all_finite;
-        if (finite && N > 0) LinearRun(kernels, p, weight, input, n, output).run();
+        if (finite && N > 0) LinearRun(kernels, p, weight, input, n, output, fast).run();
         for (int64_t i = 0; i < N; ++i)
             std::copy_n(output.row(i), weight.M, out.data() + i * weight.M);
     }
@@ -226,7 +236,8 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
 // Seconds of one layer on average, for each of `rounds` passes over all weights, as a model runs
 // them: activations quantised before, dynamic chunks, a barrier between two layers.
 std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int n,
-                                const std::string& isa, const nb::int_& threads, int rounds) {
+                                const std::string& isa, const nb::int_& threads, int rounds,
+                                bool deterministic) {
     require(!weights.empty() && n >= 1 && rounds >= 1,
             "time_linear: needs weights, n >= 1 and rounds >= 1");
     const auto& first = weights.front()->weight;
@@ -239,7 +250,9 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
     Pool& p = pool(threads);
     nb::gil_scoped_release release;
     Activations x(first.K), y(first.M);
-    x.reserve(n);
+    const bool fast = use_fast(kernels, first, deterministic);
+    const int planes = fast ? kernels.formats[first.format].fast.x_planes : 0;
+    x.reserve(n, planes);
     y.reserve(n);
     std::vector<float> row(static_cast<size_t>(first.K));
     for (int i = 0; i < n; ++i) {
@@ -252,8 +265,9 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         if (kernels.formats[first.format].integer)
             x.quantize_into(r, i, kernels.x_block(n), first.groups.group > 0);
         kernels.rowwise(r);
+        if (fast) kernels.split(x.split_args(i, planes));
     }
-    LinearRun layer(kernels, p, first, x, n, y);
+    LinearRun layer(kernels, p, first, x, n, y, fast);
     std::vector<ChunkCounter> counters(weights.size());
     std::vector<double> seconds;
     Barrier& barrier = p.barrier();
@@ -317,8 +331,9 @@ void bind_weights(nb::module_& m) {
           "level_step"_a, "threads"_a);
     m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "z2"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
-    m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a);
-    m.def("time_linear", &time_linear, "weights"_a, "n"_a, "isa"_a, "threads"_a, "rounds"_a);
+    m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a, "deterministic"_a = true);
+    m.def("time_linear", &time_linear, "weights"_a, "n"_a, "isa"_a, "threads"_a, "rounds"_a,
+          "deterministic"_a = true);
     m.def("has_non_finite", &has_non_finite, "a"_a, "exponent"_a, "threads"_a);
     nb::class_<PyWeight>(m, "Weight")
         .def(

@@ -7,6 +7,7 @@ namespace {
 
 struct bf16 : FloatDot {
     static constexpr const char* kName = "bf16";
+    static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 2, kStepBytes = 256;
 
     static void decode(const uint8_t* step, int part, int j, VF* w) {

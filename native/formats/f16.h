@@ -6,6 +6,7 @@ namespace {
 
 struct f16 : FloatDot {
     static constexpr const char* kName = "f16";
+    static constexpr int kPlanes = 2;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 128;
 
     static void decode(const uint8_t* step, int part, int, VF* w) {

@@ -6,6 +6,7 @@ namespace {
 
 struct f32 : FloatDot {
     static constexpr const char* kName = "f32";
+    static constexpr int kPlanes = 3;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 256;
 
     static void decode(const uint8_t* step, int part, int, VF* w) {

@@ -1,4 +1,4 @@
-// requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx_tile,amx_int8 | rank: 5 | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8 -mprefer-vector-width=512
+// requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx_tile,amx_int8,amx_bf16,avx512bf16 | rank: 5 | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mprefer-vector-width=512
 // avx512 with the matrix unit of Sapphire Rapids and later: eight tiles of 16 rows of 64 bytes.
 #pragma once
 #include "isa/x86_vnni512.inc"
@@ -45,6 +45,16 @@ inline void tile_end() { asm volatile("tilerelease"); }
 #define tile_dot_ss(acc, x, w) asm volatile("tdpbssd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
 inline VI b_sub(VI a, VI b) { return _mm512_sub_epi8(a, b); }
+// acc (f32) += x (bf16) * w (bf16), two products a lane; denormals count as 0.
+#define tile_dot_bf16(acc, x, w) asm volatile("tdpbf16ps %tmm" #w ", %tmm" #x ", %tmm" #acc)
+
+// 32 floats rounded to bf16, half to even; denormals become 0.
+inline VI round_bf16(VF low, VF high) { return (VI)_mm512_cvtne2ps_pbh(high, low); }
+inline VF widened_bf16(const uint16_t* p) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
 // Byte i of the result is byte index[i] of the 128 of a and b.
 inline VI b_gather(VI a, VI b, const uint8_t* index) {
     return _mm512_permutex2var_epi8(a, i_load(index), b);

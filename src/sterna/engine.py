@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
+from sterna.ops import is_fast
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling import Top
 
@@ -52,7 +53,8 @@ class Sequence:
 class Engine:
     """A model with a KV cache and a place to run.
 
-    threads, cores, isa: as in `LLM`; kv_dtype: one of KV_DTYPES; context: positions of a sequence,
+    threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES;
+    context: positions of a sequence,
     at most (and by default) the model's. Raises RequestError for values out of range.
     """
 
@@ -65,6 +67,7 @@ class Engine:
         isa: str | None = None,
         kv_dtype: str = KV_DTYPES[0],
         context: int | None = None,
+        deterministic: bool | None = None,
     ) -> None:
         self.model = model
         self.threads = resolve_threads(threads, cores)
@@ -93,7 +96,11 @@ class Engine:
             ) from None
         self._lock = threading.Lock()  # of the free pages
         self._free = list(range(pages - 1, -1, -1))
-        self._program = model.graph.compile()
+        #: Whether the layers, all of floats, use the unit's bf16 products.
+        self.fast = model.graph.can_be_fast and is_fast(
+            formats.get(model.format), self.isa, deterministic
+        )
+        self._program = model.graph.compile(self.fast)
 
     @property
     def kv_bytes_per_position(self) -> int:

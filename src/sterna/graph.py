@@ -127,8 +127,24 @@ class Graph:
         seen = {id(op.weight): op.weight for op in self.ops if op.weight is not None}
         return list(seen.values())
 
-    def compile(self) -> _native.Program:
-        """The native program; the last value written is the logits."""
+    @property
+    def can_be_fast(self) -> bool:
+        """Whether all layers hold floats of one format, so that bf16 products may sum them."""
+        found = {weight.format for _, weight in self._layers()}
+        return len(found) == 1 and not formats.get(*found).integer
+
+    def _layers(self) -> list[tuple[Value, PackedWeight]]:
+        """What the linear layers read, and their weights; the head, which comes last, left out."""
+        linears = [op for op in self.ops[:-1] if op.kind == "linear"]
+        return [(op.inputs[0], op.weight) for op in linears if op.weight is not None]
+
+    def compile(self, fast: bool = False) -> _native.Program:
+        """The native program; the last value written is the logits.
+
+        fast: the layers of a model that `can_be_fast` use the unit's bf16 products where it has
+        them, for every number of tokens. The head keeps the ascending sums of `ops.linear`: an
+        exact head is proven for those, and equals a float head.
+        """
         r = self.rope
         program = _native.Program(
             r.n_heads, r.n_kv_heads, r.head_dim, r.interleaved, list(r.inverse_frequencies)
@@ -136,8 +152,10 @@ class Graph:
         self._place(program)
         self._mark_floats()
         ids = {id(w): program.weight(formats.get(w.format).native(w)) for w in self.weights()}
+        # Values that layers read as planes of bf16, and a weight that does.
+        split = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
         for op in self.ops:
-            self._emit(program, op, ids)
+            self._emit(program, op, ids, split)
         return program
 
     def _mark_floats(self) -> None:
@@ -172,10 +190,13 @@ class Graph:
                     free.setdefault(-(-x.width // PAD) * PAD, []).append(x.buffer)
 
     @staticmethod
-    def _emit(program: _native.Program, op: _Op, ids: dict[int, int]) -> None:
+    def _emit(
+        program: _native.Program, op: _Op, ids: dict[int, int], split: dict[int, PackedWeight]
+    ) -> None:
         src = op.inputs[0].buffer if op.inputs else -1
         dst = op.output.buffer
         weight = ids[id(op.weight)] if op.weight is not None else -1
+        reader = ids[id(split[id(op.output)])] if id(op.output) in split else -1
         if op.kind == "embed":
             program.embed(weight, dst)
         elif op.kind == "select":
@@ -190,10 +211,13 @@ class Graph:
                 rows = program.weight(formats.get(op.shadow.rows.format).native(op.shadow.rows))
                 program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
                 return
-            program.linear(op.name, weight, src, dst, residual, op.selected)
+            fast = bool(op.inputs) and id(op.inputs[0]) in split
+            program.linear(op.name, weight, src, dst, residual, op.selected, fast)
         else:
             width = op.output.width
             program.rowwise(
                 op.name, src, dst, width, op.glu, width if op.glu else 0, op.norm, op.eps,
-                op.rounding, op.selected, op.output.reads_float,
+                op.rounding, op.selected, op.output.reads_float, reader,
             )  # fmt: skip
+        if reader >= 0 and op.kind != "rowwise":
+            program.split(reader, dst, op.selected)

@@ -100,7 +100,10 @@ class LLM:
     the head (bf16, f16, f32, int8, or exact: the checkpoint's own, screened), default the
     checkpoint's own and exact where that is float. context: positions, default the model's.
     kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest), f16
-    or f32.
+    or f32. deterministic: True, float layers add in ascending order on every unit; False,
+    where all are floats of one format, by the bf16 products of a matrix unit (`amx`), which are
+    faster for prompts; default: those for bf16 layers alone, where they are never slower. Integer
+    formats have the same bits anyway.
     cache: keep a packed copy for the next start.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, NonFiniteError or
@@ -118,6 +121,7 @@ class LLM:
         head: str | None = None,
         context: int | None = None,
         kv_dtype: str = KV_DTYPES[0],
+        deterministic: bool | None = None,
         cache: bool = True,
     ) -> None:
         if not isinstance(model, (str, Path)) or not str(model):
@@ -126,7 +130,10 @@ class LLM:
         path = BUILT_IN.get(self.name, Path(model))
         team = resolve_threads(threads, cores)
         loaded = models.load(path, format=format, head=head, cached=cache, threads=team)
-        self.engine = Engine(loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context)
+        self.engine = Engine(
+            loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
+            deterministic=deterministic,
+        )  # fmt: skip
         assert loaded.path is not None
         self.tokenizer = Tokenizer(loaded.path)
         self.tokenizer.check(loaded.config.vocab_size)

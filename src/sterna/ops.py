@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats import PackedWeight
+from sterna.formats import Format, PackedWeight
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["PackedWeight", "dequantize", "linear", "pack", "quantize", "unpack"]
+__all__ = ["PackedWeight", "dequantize", "is_fast", "linear", "pack", "quantize", "unpack"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -144,14 +144,25 @@ def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
 
 
 def linear(
-    x: Any, packed: PackedWeight, *, isa: str | None = None, threads: int | None = None
+    x: Any,
+    packed: PackedWeight,
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+    deterministic: bool = True,
 ) -> F32:
     """y [..., M] = x [..., K] W^T in float32.
 
     Integer formats quantise each row of x, or each 32 values of it where weights have scales in
-    groups, to int8 (symmetric, half to even) and sum exactly; the result has the same bits for
-    every `isa`, thread count and N. Raises RequestError for a wrong shape, NonFiniteError if x
-    holds NaN or an infinity and the format is an integer one.
+    groups, to int8 (symmetric, half to even) and sum exactly; float formats add over K in ascending
+    order, one fused multiply-add each. The result has the same bits for every `isa`, thread count
+    and N. deterministic=False lets float formats use a unit's bf16 products where it has them
+    (`amx`): the same bits for every thread count and N, but not for every unit. x is then rounded
+    to bf16 for bf16 weights, values from about 3.39e38 up to infinity; f16 and f32 weights keep
+    about the error of a sum in float32. Values and products below 2^-126 count as 0 there.
+
+    Raises RequestError for a wrong shape, NonFiniteError if x holds NaN or an infinity and the
+    format is an integer one.
     """
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":
@@ -163,9 +174,23 @@ def linear(
     weight = formats.get(packed.format).native(packed)
     try:
         y = _native.linear(
-            weight, rows.reshape(n, packed.K), resolve_isa(isa), resolve_threads(threads)
+            weight,
+            rows.reshape(n, packed.K),
+            resolve_isa(isa),
+            resolve_threads(threads),
+            bool(deterministic),
         )
     except FloatingPointError:
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])
         raise NonFiniteError(f"x: must be finite, but element {at} is {rows[at]}") from None
     return y.reshape(*a.shape[:-1], packed.M)
+
+
+def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
+    """Whether a unit sums a float format by bf16 products.
+
+    deterministic: True, never; False, wherever it can; None, where it can and is never slower,
+    which is bf16: planes of f16 and f32 weights make prompts faster and single tokens slower.
+    """
+    products = _native.fast_layouts(isa).get(format.layout, 0)
+    return products == 1 if deterministic is None else bool(products) and not deterministic

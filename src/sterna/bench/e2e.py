@@ -73,6 +73,7 @@ def run(
     cores: str | None = None,
     isa: str | None = None,
     kv_dtype: str = KV_DTYPES[0],
+    deterministic: bool | None = None,
     repeat: int = 3,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
@@ -89,9 +90,9 @@ def run(
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
     opened = _open(model, format, head, pages * PAGE, kv_dtype)
-    engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype)
+    engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype, deterministic=deterministic)
     _check_room(engine, tests)
-    kind = peak_kind(formats.get(engine.model.format).integer)
+    kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)
     yardsticks = Yardsticks()
     _prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
@@ -102,7 +103,7 @@ def run(
             progress(f"{test.name}, batch {test.batch}, run {i + 1} of {repeat}")
             test.run(engine)
     bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
-    peak = yardsticks.peak_gops(engine.isa, engine.threads, kind)
+    peak = yardsticks.peak_gops(engine.isa, engine.threads, kind) / products
     head_work = head_per_token(engine)
     return [{"model": model, **_row(engine, test, bandwidth, peak), **head_work} for test in tests]
 

@@ -16,6 +16,7 @@ from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
 from sterna.errors import RequestError
+from sterna.ops import is_fast
 
 __all__ = [
     "DEFAULT_MODELS",
@@ -54,10 +55,21 @@ class _Case:
     n: int
     threads: int
     isa: str
+    deterministic: bool | None
+
+    @property
+    def peak(self) -> tuple[str, int]:
+        """What it is held against, as `peak_kind` says."""
+        return peak_kind(formats.get(self.format), self.isa, self.fast)
+
+    @property
+    def fast(self) -> bool:
+        """Whether the kernel is that of bf16 products."""
+        return is_fast(formats.get(self.format), self.isa, self.deterministic)
 
     @property
     def kind(self) -> str:
-        return peak_kind(formats.get(self.format).integer)
+        return self.peak[0]
 
     @property
     def operations(self) -> int:
@@ -112,13 +124,14 @@ def run(
     isas: Sequence[str] | None = None,
     repeat: int = 5,
     working_set_mb: int | None = None,
+    deterministic: bool | None = None,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Rows, one per shape, format, n, thread count and unit, as docs/benchmarks.md defines them.
 
     Medians of `repeat` rounds; a round measures the machine and then every case once, so that drift
     meets all alike. working_set_mb: 10^6 bytes of copies per format; None is as many as it takes to
-    be out of cache, if memory suffices. Raises RequestError.
+    be out of cache, if memory suffices. deterministic: as in `LLM`. Raises RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
@@ -126,7 +139,7 @@ def run(
         raise RequestError(f"n: must be token counts in 1..65536, but got {list(n)}")
     names = formats_named(format_names, integer=True)
     cases = [
-        _Case(matrix, name, count, team, unit)
+        _Case(matrix, name, count, team, unit, deterministic)
         for matrix in matrices(shapes)
         for name in names
         for count in dict.fromkeys(n)
@@ -167,9 +180,12 @@ class _Run:
             self.yardsticks.measure_peak(isa, threads, kind)
 
     def _weights(self, case: _Case) -> list[_native.Weight]:
-        peak = self.yardsticks.peak_gops(case.isa, case.threads, case.kind)
-        copies = copies_of_a_round(peak, case.operations)
+        copies = copies_of_a_round(self._peak(case), case.operations)
         return self.arenas[case.format].weights(case.matrix.M, case.matrix.K, copies)
+
+    def _peak(self, case: _Case) -> float:
+        kind, products = case.peak
+        return self.yardsticks.peak_gops(case.isa, case.threads, kind) / products
 
     def _row(self, case: _Case, copies: int, seconds: list[float]) -> dict[str, Any]:
         f, matrix = formats.get(case.format), case.matrix
@@ -180,7 +196,7 @@ class _Run:
             nbytes / median / 1e9,
             case.operations / median / 1e9,
             self.yardsticks.bandwidth_gb_s(case.threads),
-            self.yardsticks.peak_gops(case.isa, case.threads, case.kind),
+            self._peak(case),
         )
         return {
             "test": "gemv" if case.n == 1 else "gemm",
@@ -191,6 +207,7 @@ class _Run:
             "n": case.n,
             "threads": int(case.threads),
             "isa": case.isa,
+            "kind": case.kind,
             **reached,
             **times,
             "working_set_mb": round(copies * nbytes / 1e6, 1),
@@ -201,5 +218,7 @@ def _time(case: _Case, weights: list[_native.Weight]) -> float:
     """Seconds of one call, from a round over the copies."""
     # The first call also touches fresh memory for its outputs: with few copies it would tell.
     rounds = 1 if len(weights) >= MANY_COPIES else 2
-    seconds = _native.time_linear(weights, case.n, case.isa, case.threads, rounds)[-1]
+    seconds = _native.time_linear(weights, case.n, case.isa, case.threads, rounds, not case.fast)[
+        -1
+    ]
     return max(seconds, 1e-9)

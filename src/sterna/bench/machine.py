@@ -13,6 +13,7 @@ import psutil
 
 from sterna import _native
 from sterna.errors import RequestError
+from sterna.formats import Format
 from sterna.runtime import resolve_isa, resolve_threads
 
 __all__ = [
@@ -98,9 +99,13 @@ def out_of_cache_bytes() -> int:
     return max(1 << 30, 4 * sizes[max(sizes)])
 
 
-def peak_kind(integer: bool) -> str:
-    """The kind of `_native.peak_gops` that a format's kernels are held against."""
-    return "int8" if integer else "f32"
+def peak_kind(format: Format, isa: str, fast: bool = False) -> tuple[str, int]:
+    """The kind of `_native.peak_gops` that a format's kernels are held against, and how many of its
+    multiplications each of theirs takes: fast float layers multiply planes of bf16.
+    """
+    if format.integer:
+        return "int8", 1
+    return ("bf16", _native.fast_layouts(isa)[format.layout]) if fast else ("f32", 1)
 
 
 class Yardsticks:
@@ -121,7 +126,7 @@ class Yardsticks:
         self._bandwidth[threads].append(_native.bandwidth_gb_s(threads, n))
 
     def measure_peak(self, isa: str, threads: int, kind: str) -> None:
-        """The unit's best instruction of a kind ("int8", "f32"), operands in registers."""
+        """The unit's best instruction of a kind ("int8", "f32", "bf16"), operands in registers."""
         self._peak[isa, threads, kind].append(_native.peak_gops(isa, threads, kind))
 
     def measure_clock(self, threads: int) -> None:

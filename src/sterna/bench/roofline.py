@@ -30,7 +30,7 @@ __all__ = ["FIELDS", "SHAPE", "VECTOR_WEIGHTS", "run"]
 
 VECTOR_WEIGHTS = 32  # of an output vector: 8 outputs x 4 k
 SHAPE = "13824x2560"  # gate and up of the 2B BitNet: what is attained is measured on it
-KINDS = ("int8", "f32")
+KINDS = ("int8", "f32", "bf16")
 CACHED_ROUNDS = 100  # of about 20 us; the fastest counts, as whatever interferes only adds
 
 #: Every row has them all; docs/benchmarks.md defines them.
@@ -126,6 +126,11 @@ def _peak_units(names: Sequence[str]) -> list[str]:
     return [isa for isa in _native.isas() if isa != "scalar" or isa in names]
 
 
+def _kinds(isa: str) -> list[str]:
+    """The kinds of products that a unit has: bf16 where a float format uses it."""
+    return [kind for kind in KINDS if kind != "bf16" or _native.fast_layouts(isa)]
+
+
 def _measure_machine(
     yardsticks: Yardsticks, counts: Sequence[int], names: Sequence[str], progress: Progress
 ) -> None:
@@ -134,7 +139,7 @@ def _measure_machine(
         yardsticks.measure_clock(threads)
         yardsticks.measure_bandwidth(threads)
         for isa in _peak_units(names):
-            for kind in KINDS:
+            for kind in _kinds(isa):
                 yardsticks.measure_peak(isa, threads, kind)
 
 
@@ -158,7 +163,7 @@ def _measure_cycles(kernel: _Kernel, one: int) -> None:
 def _attained(
     kernel: _Kernel, threads: int, arena: Arena, matrix: Matrix, yardsticks: Yardsticks
 ) -> _Attained:
-    peak = yardsticks.peak_gops(kernel.isa, threads, peak_kind(kernel.format.integer))
+    peak = yardsticks.peak_gops(kernel.isa, threads, peak_kind(kernel.format, kernel.isa)[0])
     copies = copies_of_a_round(peak, 2 * matrix.M * matrix.K)
     weights = arena.weights(matrix.M, matrix.K, copies)
     _native.time_linear(weights[:1], 1, kernel.isa, threads, 1)  # the pool starts
@@ -191,14 +196,14 @@ def _peak_rows(
             "peak_gops": round(yardsticks.peak_gops(isa, threads, kind), 1),
         }
         for isa in _peak_units(names)
-        for kind in KINDS
+        for kind in _kinds(isa)
         for threads in counts
     ]
 
 
 def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict[str, Any]:
     kernel, threads = case.kernel, case.threads
-    kind = peak_kind(kernel.format.integer)
+    kind, _ = peak_kind(kernel.format, kernel.isa)
     clock = yardsticks.clock_hz(threads)
     bandwidth = yardsticks.bandwidth_gb_s(threads)
     beta = bandwidth * 1e9 / threads / clock

@@ -12,6 +12,7 @@ from sterna.cli.bench_peers import peers
 from sterna.cli.options import (
     console,
     cores_option,
+    deterministic_option,
     head_option,
     kv_dtype_option,
     status,
@@ -81,6 +82,7 @@ def command() -> None:
     help="Sequences that decode together; tok/s counts them all.",
 )
 @kv_dtype_option
+@deterministic_option
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @threads_options
 @click.option("--isa", help="Kernel unit; default: the best that runs here.")
@@ -129,6 +131,7 @@ def _linear_options(function: Any) -> Any:
             "--repeat", type=int, default=5, show_default=True, help="Runs; medians count."
         ),
         working_set_option,
+        deterministic_option,
         plot_option,
         output_options,
     )
@@ -180,7 +183,11 @@ def _run_linear(plot: Path | None, **options: Any) -> list[dict[str, Any]]:
 def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
     memory = {row["threads"]: row["bandwidth_gb_s"] for row in rows}
     for threads, speed in memory.items():
-        peaks = {(row["isa"], row["peak_gops"]): None for row in rows if row["threads"] == threads}
+        peaks = {
+            (f"{row['isa']}, {row['kind']}", row["peak_gops"]): None
+            for row in rows
+            if row["threads"] == threads
+        }
         console().print(
             f"{count(threads, 'thread')}; measured: {speed:.1f} GB/s of memory, peaks of "
             + ", ".join(f"{peak:,.0f} GOPS ({isa})" for isa, peak in peaks),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "console",
     "cores_option",
+    "deterministic_option",
     "head_option",
     "json_option",
     "kv_dtype_option",
@@ -31,7 +32,7 @@ __all__ = [
     "threads_options",
 ]
 
-MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype")
+MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype", "deterministic")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
 head_option = click.option(
@@ -46,6 +47,14 @@ kv_dtype_option = click.option(
     default="i16",
     show_default=True,
     help="Type of the key-value cache: 13-bit integers scaled by vector (fastest), or floats.",
+)
+
+
+deterministic_option = click.option(
+    "--deterministic/--fast",
+    default=None,
+    help="Float layers: sums in ascending order on any unit, or by a matrix unit's bf16 products "
+    "(amx); default: those for bf16, where they are never slower.",
 )
 
 
@@ -78,6 +87,7 @@ model_options = _all(
     head_option,
     click.option("--context", type=int, help="Tokens of context; default: the model's."),
     kv_dtype_option,
+    deterministic_option,
     threads_options,
 )
 
