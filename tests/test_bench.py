@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from helpers import FLOAT, FORMATS, GROUPED, INTEGER, failure
 
 from sterna import _native, formats
-from sterna.bench import e2e, linear, machine, report, roofline
+from sterna.bench import e2e, format_table, linear, machine, report, roofline
 from sterna.bench.random_codes import Arena, codes_bytes, fill, packed_bytes, random_pool
 from sterna.bench.random_models import SHAPES, RandomWeights, random_model
 from sterna.cli import main
@@ -491,3 +491,31 @@ def test_no_matplotlib_is_said_before_measuring(
 def test_a_picture_has_a_place(tmp_path: Path) -> None:
     failed(run(*arguments("gemv", "--plot", str(tmp_path / "a.pdf"))), ".png")
     failed(run(*arguments("gemv", "--plot", str(tmp_path / "none" / "a.png"))), "folder")
+
+
+# ------------------------------------------------------------------------------- the formats
+
+
+def test_formats_without_measuring() -> None:
+    """Every format has a row, from the fewest bits up; bits count the scales."""
+    rows = format_table.run(shape="128x256", measure=False)
+    assert {row["format"] for row in rows} == {*FORMATS, *GROUPED}
+    by_name = {row["format"]: row for row in rows}
+    assert by_name["q4_0"]["bits_per_weight"] == 4.5
+    assert by_name["mxfp4"]["bits_per_weight"] == 4.25
+    assert by_name["mxfp4"]["levels"] == 15
+    assert by_name["q4_1"]["scales"] == "f16 and minimum per 32"
+    assert by_name["i2"]["bits_per_weight"] == round(2 + 32 / 256, 2)
+    assert not by_name["tl1_0"]["exact"]
+    assert by_name["tl1_1"]["exact"]
+    assert by_name["bf16"]["scales"] is None
+    assert {row["gb_s"] for row in rows} == {None}
+    json.dumps(rows, allow_nan=False)
+
+
+def test_formats_measured(fake: FakeMachine) -> None:
+    rows = format_table.run(["q8_0", "i2:g64"], shape="128x256", n=16, threads=1)
+    assert [row["format"] for row in rows] == ["q8_0", "i2:g64"]
+    assert all(row["gb_s"] > 0 and row["gops"] > 0 for row in rows)
+    assert {row["threads"] for row in rows} == {1}
+    failure(lambda: format_table.run(["q8_0"], shape="64x40"), RequestError, "multiple of 32")

@@ -72,7 +72,7 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
 
     scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
     minima [M, K / group, 2], a scale and a minimum each. Levels are -1..1 for i2, {-3, -1, 1, 3}
-    for i2p (times scale / 4), -127..127 for i8; docs/architecture.md lists the others. Raises
+    for i2p (times scale / 4), -127..127 for i8; `sterna formats` lists the others. Raises
     RequestError for a level the format lacks, a wrong shape or an unknown format, NonFiniteError
     for a scale or value that is not finite.
     """

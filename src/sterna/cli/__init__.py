@@ -1,4 +1,4 @@
-"""The command line: `sterna generate | perplexity | bench | roofline | info | models`.
+"""The command line: `sterna generate | perplexity | bench | roofline | formats | models | info`.
 
 Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C. A command is a
 module of this package, imported when it is asked for.
@@ -17,7 +17,7 @@ from sterna.errors import SternaError
 
 __all__ = ["main"]
 
-COMMANDS = ("generate", "perplexity", "bench", "roofline", "models", "info")
+COMMANDS = ("generate", "perplexity", "bench", "roofline", "formats", "models", "info")
 
 
 class _Cli(click.Group):

@@ -1,0 +1,103 @@
+"""The weight formats side by side: what they hold, what they cost, and how fast they run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sterna import formats
+from sterna.bench import linear
+from sterna.bench.machine import Progress
+from sterna.bench.random_codes import packed_bytes
+from sterna.formats import Format
+
+__all__ = ["run"]
+
+
+def run(
+    names: Sequence[str] | None = None,
+    *,
+    shape: str = "4096x4096",
+    n: int = 512,
+    threads: int | None = None,
+    cores: str | None = None,
+    isa: str | None = None,
+    repeat: int = 3,
+    measure: bool = True,
+    progress: Progress = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Rows, one per format; names: None for all, from the fewest bits up.
+
+    bits_per_weight counts codes and scales of a matrix of `shape` ("MxK"). gb_s is that of one
+    token, gops of n, both with their fractions of what the machine allows; None with
+    measure=False. exact: whether sums are those of the integers; None for floats. Raises
+    RequestError.
+    """
+    (matrix,) = linear.matrices([shape])[:1]
+    rows = []
+    for name in linear.formats_named(names or ["all"]):
+        f = formats.get(name)
+        f.check_shape(matrix.M, matrix.K, shape)
+        row: dict[str, Any] = {
+            "format": name,
+            "summary": f.summary,
+            "layout": f.layout,
+            "bits_per_weight": round(
+                8 * packed_bytes(f, matrix.M, matrix.K) / matrix.M / matrix.K, 2
+            ),
+            "levels": _n_levels(f),
+            "scales": _scales(f),
+            "exact": f.lossless if f.integer else None,
+            **dict.fromkeys(
+                ("threads", "isa", "gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
+            ),
+            "shape": str(matrix),
+            "n": n,
+        }
+        if measure:
+            row |= _measured(name, str(matrix), n, threads, cores, isa, repeat, progress)
+        rows.append(row)
+    return rows
+
+
+def _n_levels(f: Format) -> int | None:
+    if f.codebook:
+        return len(f.codebook)
+    return (f.levels[1] - f.levels[0]) // f.step + 1 if f.levels else None
+
+
+def _scales(f: Format) -> str | None:
+    if not f.integer:
+        return None
+    if not f.group:
+        return f.default_scale
+    return f"{f.scale_type}{' and minimum' if f.minima else ''} per {f.group}"
+
+
+def _measured(
+    name: str,
+    shape: str,
+    n: int,
+    threads: int | None,
+    cores: str | None,
+    isa: str | None,
+    repeat: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """One format at a time: the weights of all together would not fit into memory."""
+    one, many = linear.run(
+        [shape],
+        format_names=[name],
+        n=(1, n),
+        threads=None if threads is None else [threads],
+        cores=cores,
+        isas=None if isa is None else [isa],
+        repeat=repeat,
+        progress=lambda what: progress(f"{name}: {what}"),
+    )
+    return {
+        "threads": one["threads"],
+        "isa": one["isa"],
+        **{key: one[key] for key in ("gb_s", "fraction_of_bandwidth")},
+        **{key: many[key] for key in ("gops", "fraction_of_peak")},
+    }

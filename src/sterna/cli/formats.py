@@ -1,0 +1,60 @@
+"""`sterna formats`: the weight formats, and how fast they run on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, status, threads_options
+from sterna.cli.report import NAMES, count, output_options, table, write
+
+COLUMNS = {
+    "format": "format",
+    "bits_per_weight": "bits",
+    "levels": "levels",
+    "scales": "scales",
+    "exact": "exact",
+    "gb_s": "GB/s",
+    "fraction_of_bandwidth": "of memory",
+    "gops": "GOPS",
+    "fraction_of_peak": "of peak",
+    "summary": "what it is",
+}
+MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
+
+
+@click.command(short_help="Weight formats: bits, scales, and speed on this machine.")
+@click.option("--formats", "names", type=NAMES, help="Weight formats; default: all.")
+@click.option("--shape", default="4096x4096", show_default=True, help="The matrix, MxK.")
+@click.option("--n", default=512, show_default=True, type=click.IntRange(2), help="Tokens of GOPS.")
+@click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
+@click.option("--measure/--no-measure", default=True, help="Whether to time them: a minute or two.")
+@click.option("--isa", help="Kernel unit; default: the best.")
+@threads_options
+@output_options
+def command(output: str, **options: Any) -> None:
+    """The weight formats: bits per weight with scales, levels, exactness, and speed here.
+
+    GB/s is that of one token, weights coming from memory, GOPS that of many. An integer format is
+    exact if it sums its integers without rounding; those that are not round their lookup tables.
+    """
+    from sterna.bench import format_table
+
+    with status("measuring") as progress:
+        rows = format_table.run(options.pop("names"), progress=progress, **options)
+    write(rows, output, COLUMNS, _draw)
+
+
+def _draw(rows: list[dict[str, Any]]) -> None:
+    columns = dict(COLUMNS)
+    if rows[0]["isa"] is None:
+        for name in MEASURED:
+            columns.pop(name)
+    shown = [{**row, "exact": {True: "yes", False: "no"}.get(row["exact"])} for row in rows]
+    if rows[0]["isa"] is not None:
+        console().print(
+            f"{rows[0]['shape']} on {count(rows[0]['threads'], 'thread')} with {rows[0]['isa']}; "
+            f"GB/s of one token, GOPS of {rows[0]['n']}"
+        )
+    table(shown, columns)
