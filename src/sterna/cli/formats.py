@@ -29,7 +29,9 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 @click.option("--shape", default="4096x4096", show_default=True, help="The matrix, MxK.")
 @click.option("--n", default=512, show_default=True, type=click.IntRange(2), help="Tokens of GOPS.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
-@click.option("--measure/--no-measure", default=True, help="Whether to time them: a minute or two.")
+@click.option(
+    "--measure/--no-measure", default=True, help="Whether to time them: some five seconds a format."
+)
 @click.option("--isa", help="Kernel unit; default: the best.")
 @threads_options
 @output_options
