@@ -33,6 +33,10 @@ inline void tile_end() { asm volatile("tilerelease"); }
 #define tile_load(t, p, stride)                                                              \
     asm volatile("tileloadd (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
                  "m"(*reinterpret_cast<const char (*)[]>(p)))
+// The same, of lines that need not stay in L1.
+#define tile_load_once(t, p, stride)                                                           \
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
+                 "m"(*reinterpret_cast<const char (*)[]>(p)))
 #define tile_store(t, p)                                      \
     asm volatile("tilestored %%tmm" #t ", (%1,%2,1)"          \
                  : "=m"(*reinterpret_cast<char (*)[1024]>(p)) \
