@@ -108,6 +108,14 @@ class Engine:
         c = self.model.config
         return _native.kv_bytes(c.n_layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds that all steps so far spent in each kind of operation, barriers included.
+
+        "linear" holds the layers and a head that is not exact; an exact head is "screen".
+        """
+        return self._program.seconds
+
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""
         with self._lock:

@@ -24,7 +24,14 @@ from sterna.llm import BUILT_IN
 from sterna.runtime import resolve_threads
 from sterna.sampling import Top
 
-__all__ = ["bytes_per_step", "operations_per_token", "run"]
+__all__ = [
+    "PROMPT_OF_TG",
+    "bytes_per_step",
+    "generate",
+    "operations_per_token",
+    "prompt",
+    "run",
+]
 
 PROMPT_OF_TG = 32  # tokens in the cache of each sequence before generation is timed
 
@@ -55,7 +62,7 @@ class _Test:
 
     def run(self, engine: Engine) -> None:
         took, first = (
-            _prompt(engine, self.n) if self.prompt else _generate(engine, self.n, self.batch)
+            prompt(engine, self.n) if self.prompt else generate(engine, self.n, self.batch)
         )
         self.seconds.append(took)
         self.first.append(first)
@@ -94,7 +101,7 @@ def run(
     _check_room(engine, tests)
     kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)
     yardsticks = Yardsticks()
-    _prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
+    prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
         progress("measuring memory bandwidth and peak")
         yardsticks.measure_bandwidth(engine.threads)
@@ -137,7 +144,7 @@ def _open(
     return models.load(BUILT_IN.get(model, model), format=format, head=head, cached=False)
 
 
-def _prompt(engine: Engine, n: int) -> tuple[float, float]:
+def prompt(engine: Engine, n: int) -> tuple[float, float]:
     """(seconds, seconds to the first token) of a prompt of n tokens."""
     vocab = engine.model.config.vocab_size
     sequence = EngineSequence()
@@ -148,7 +155,7 @@ def _prompt(engine: Engine, n: int) -> tuple[float, float]:
     return took, took
 
 
-def _generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
+def generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
     """(seconds for n steps, seconds to a first token) after prompts of PROMPT_OF_TG tokens."""
     vocab = engine.model.config.vocab_size
     sequences = [EngineSequence() for _ in range(batch)]
@@ -156,8 +163,8 @@ def _generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
         start = time.perf_counter()
         logits = []
         for j, sequence in enumerate(sequences):
-            prompt = [((i + j) * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)]
-            logits.append(engine.prefill(sequence, prompt, Top(1)))
+            tokens = [((i + j) * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)]
+            logits.append(engine.prefill(sequence, tokens, Top(1)))
         begin = time.perf_counter()
         for _ in range(n):
             step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]

@@ -14,7 +14,7 @@ import psutil
 from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats import Format
-from sterna.runtime import resolve_isa, resolve_threads
+from sterna.runtime import Threads, resolve_isa, resolve_threads
 
 __all__ = [
     "Progress",
@@ -64,7 +64,7 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
         return available
 
 
-def teams(threads: Sequence[int] | None, cores: str | None = None) -> list[int]:
+def teams(threads: Sequence[int] | None, cores: str | None = None) -> list[Threads]:
     """Thread counts, none twice, and where they run (`resolve_threads`); None is one count, all the
     cores of the set. RequestError for a count out of range or cores that cannot be had.
     """

@@ -13,7 +13,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["linear", "require", "roofline", "save"]
+__all__ = [
+    "COLOURS",
+    "FAINT",
+    "INK",
+    "MEMORY",
+    "colours_of",
+    "linear",
+    "new_figure",
+    "require",
+    "roofline",
+    "save",
+    "styled",
+    "threads_text",
+]
 
 Row = Mapping[str, Any]
 
@@ -58,18 +71,21 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, facecolor="white")
 
 
-def _styled(draw: Callable[[Sequence[Row]], Figure]) -> Callable[[Sequence[Row]], Figure]:
+def styled(draw: Callable[[Sequence[Row]], Figure]) -> Callable[[Sequence[Row]], Figure]:
+    """A drawing function in the style of all pictures."""
+
     @functools.wraps(draw)
-    def styled(rows: Sequence[Row]) -> Figure:
+    def drawn(rows: Sequence[Row]) -> Figure:
         import matplotlib
 
         with matplotlib.rc_context(STYLE):
             return draw(rows)
 
-    return styled
+    return drawn
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of so many inches, and its axes from left to right."""
     # Not pyplot: it keeps every figure alive and chooses a backend from the environment.
     from matplotlib.figure import Figure
 
@@ -77,19 +93,21 @@ def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
-def _colours(rows: Sequence[Row]) -> dict[str, str]:
+def colours_of(rows: Sequence[Row]) -> dict[str, str]:
+    """A colour for each format of the rows, in the order of their first mention."""
     names = dict.fromkeys(str(row["format"]) for row in rows)
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
-def _threads(row: Row) -> str:
+def threads_text(row: Row) -> str:
+    """ "1 thread", "2 threads"."""
     return f"{row['threads']} thread{'' if row['threads'] == 1 else 's'}"
 
 
 # ------------------------------------------------------------------------------------- roofline
 
 
-@_styled
+@styled
 def roofline(rows: Sequence[Row]) -> Figure:
     """Figure 4 of arXiv 2508.06753 for this machine, and beside it what each format reached.
 
@@ -98,7 +116,7 @@ def roofline(rows: Sequence[Row]) -> Figure:
     decode = [row for row in rows if row["row"] == "decode"]
     decode = [row for row in decode if row["isa"] == decode[0]["isa"]]
     memory = [row for row in rows if row["row"] == "memory"]
-    figure, (left, right) = _figure(12, 5.2, 2)
+    figure, (left, right) = new_figure(12, 5.2, 2)
     _draw_roofs(left, decode, memory)
     _draw_reached(right, decode, memory)
     return figure
@@ -108,7 +126,7 @@ def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
     """e_bw against beta: the diagonal is memory's, a flat roof is a core's, B / gamma."""
     import matplotlib.ticker as ticker
 
-    colours = _colours(decode)
+    colours = colours_of(decode)
     roofs = {row["format"]: row for row in decode}
     heights = [row["core_bytes_per_cycle"] for row in roofs.values()]
     betas = [row["beta_bytes_per_cycle"] for row in memory]
@@ -126,7 +144,7 @@ def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
         ax.plot([beta], [roof], "o", color="white", markeredgecolor=MEMORY, markersize=6, zorder=5)
         # All to the right of the last line: the lines themselves are often close together.
         ax.annotate(
-            f"β = {beta:.2f}, {_threads(row)}", (max(betas), 0.97),
+            f"β = {beta:.2f}, {threads_text(row)}", (max(betas), 0.97),
             xycoords=("data", "axes fraction"), xytext=(6, -14 * i), textcoords="offset points",
             va="top", fontsize=9, color=MEMORY,
         )  # fmt: skip
@@ -159,7 +177,7 @@ def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> Non
     """GB/s from memory with most threads: what was reached, under the roof."""
     most = max(row["threads"] for row in decode)
     shown = [row for row in decode if row["threads"] == most]
-    colours = _colours(decode)
+    colours = colours_of(decode)
     speed = next(row["bandwidth_gb_s"] for row in memory if row["threads"] == most)
     for i, row in enumerate(shown):
         ax.bar(i, row["gb_s"], 0.62, color=colours[row["format"]], zorder=2)
@@ -181,13 +199,13 @@ def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> Non
     ax.legend(loc="upper left", fontsize=8.5)
     ax.grid(axis="y", color=FAINT, linewidth=0.5)
     ax.set_ylabel("weights read (GB/s)")
-    ax.set_title(f"Reached from memory, {shown[0]['shape']}, {_threads(shown[0])}")
+    ax.set_title(f"Reached from memory, {shown[0]['shape']}, {threads_text(shown[0])}")
 
 
 # ------------------------------------------------------------------------- GEMV and GEMM
 
 
-@_styled
+@styled
 def linear(rows: Sequence[Row]) -> Figure:
     """Grouped bars: a group per shape, a bar per format, and what the machine allows.
 
@@ -203,8 +221,8 @@ def linear(rows: Sequence[Row]) -> Figure:
     vector = n == 1
     field, ceiling = ("gb_s", "bandwidth_gb_s") if vector else ("gops", "peak_gops")
     shapes = list(dict.fromkeys((row["model"], row["shape"]) for row in rows))
-    colours = _colours(rows)
-    figure, (ax,) = _figure(min(14.0, max(6.0, 1.5 + 0.7 * len(shapes) + 0.06 * len(rows))), 4.8)
+    colours = colours_of(rows)
+    figure, (ax,) = new_figure(min(14.0, max(6.0, 1.5 + 0.7 * len(shapes) + 0.06 * len(rows))), 4.8)
     width = 0.84 / len(colours)
     for i, (name, colour) in enumerate(colours.items()):
         found = {(row["model"], row["shape"]): row for row in rows if row["format"] == name}
@@ -232,7 +250,7 @@ def linear(rows: Sequence[Row]) -> Figure:
     ax.set_xlabel("weights, M x K")
     ax.set_ylabel("weights read (GB/s)" if vector else "operations (GOPS)")
     ax.grid(axis="y", color=FAINT, linewidth=0.5)
-    where = f"{_threads(rows[0])}, {rows[0]['isa']}"
+    where = f"{threads_text(rows[0])}, {rows[0]['isa']}"
     ax.set_title(f"GEMV, {where}" if vector else f"GEMM of {n} tokens, {where}", pad=28)
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(colours), fontsize=9)
     return figure

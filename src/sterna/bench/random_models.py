@@ -26,7 +26,7 @@ from sterna.models import Model, from_weights
 from sterna.models.weights import HEADS, Linear
 from sterna.runtime import resolve_threads
 
-__all__ = ["SHAPES", "Shape", "random_model", "shape_named"]
+__all__ = ["HEADROOM_BYTES", "SHAPES", "Shape", "model_bytes", "random_model", "shape_named"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -63,14 +63,18 @@ class Shape:
         head_dim = self.head_dim or self.hidden // self.heads
         return _native.kv_bytes(self.layers, self.kv_heads, head_dim, dtype)
 
+    def layer_bytes(self, format: str) -> int:
+        """Bytes of weights and scales of all layers in a format, without embedding and head."""
+        f = formats.get(format)
+        return self.layers * sum(packed_bytes(f, M, K) for M, K in self.matrices().values())
+
     def nbytes(self, format: str, head: str) -> int:
         """Bytes of all weights and scales in a format; `head` as in `random_model`."""
-        layers, table = formats.get(format), _head_format(head)
-        one_layer = sum(packed_bytes(layers, M, K) for M, K in self.matrices().values())
+        table = _head_format(head)
         tables = (1 if self.tied else 2) * packed_bytes(table, self.vocab, self.hidden)
         if head == "exact":  # the shadow, and three bounds of a row
             tables += packed_bytes(formats.get("i8"), self.vocab, self.hidden) + 12 * self.vocab
-        return self.layers * one_layer + tables
+        return self.layer_bytes(format) + tables
 
     def config(self) -> dict[str, Any]:
         """As a config.json."""
@@ -97,7 +101,7 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     )
 
 
-#: The first six from the models' own config.json files. Those named by a size alone are the models
+#: Those with a name from the models' own config.json files. Those named by a size alone are models
 #: of Bitnet.cpp (arXiv 2502.11880), Table 7. The paper does not print their sizes: 700m is that of
 #: bitnet_b1_58-large, the others those of the paper's code (utils/generate-dummy-bitnet-model.py in
 #: microsoft/BitNet), but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, for
@@ -107,6 +111,7 @@ SHAPES = {
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
     "falcon3-1b": Shape("LlamaForCausalLM", 2048, 8192, 18, 8, 4, 131072, False, head_dim=256),
     "mobilellm-1.5b": Shape("LlamaForCausalLM", 1600, 4352, 54, 25, 5, 32000, True),
+    "mistral-7b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 32000, False),
     "tinyllama-1.1b": Shape("LlamaForCausalLM", 2048, 5632, 22, 32, 4, 32000, False, context=2048),
     "700m": _ternary(1536, 4096, 24, 16),
     "1.5b": _ternary(1536, 9216, 28, 32),
@@ -174,6 +179,14 @@ def shape_named(name: str) -> Shape:
     return SHAPES[name]
 
 
+def model_bytes(
+    shape: str, format: str, head: str, kv_positions: int = 0, kv_dtype: str = KV_DTYPES[0]
+) -> int:
+    """Bytes that a `random_model` takes: weights, scales and so many positions of KV cache."""
+    sizes = shape_named(shape)
+    return sizes.nbytes(format, head) + sizes.kv_bytes(kv_dtype) * kv_positions
+
+
 def random_model(
     shape: str,
     *,
@@ -189,7 +202,7 @@ def random_model(
     """
     sizes = shape_named(shape)
     require_bytes(
-        sizes.nbytes(format, head) + sizes.kv_bytes(kv_dtype) * kv_positions + HEADROOM_BYTES,
+        model_bytes(shape, format, head, kv_positions, kv_dtype) + HEADROOM_BYTES,
         f"random:{shape} as {format}, head {head}",
         "choose a smaller shape or a --format of fewer bits",
     )

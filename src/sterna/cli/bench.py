@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sterna.cli.bench_barrier import barrier
+from sterna.cli.bench_figure import figure
 from sterna.cli.bench_peers import peers
 from sterna.cli.options import (
     console,
@@ -198,4 +199,5 @@ def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
 
 
 command.add_command(barrier)
+command.add_command(figure)
 command.add_command(peers)

@@ -54,6 +54,8 @@ class _Result:
     process: Process
     case: Case
     seconds: list[float] = field(default_factory=list)
+    joules: list[float] = field(default_factory=list)
+    rss_bytes: int | None = None
     checked: bool = False
     how: str = ""
     weight_bytes: float | None = None
@@ -135,12 +137,14 @@ def _measure(
             progress(f"{name}, run {i + 1} of {repeat}: {r.entry.peer} {r.entry.variant}")
             time.sleep(SETTLE_S)
             try:
-                seconds, ok = r.process.time(case)
+                timing = r.process.time(case)
             except Lost as e:
                 r.skipped = str(e)
                 continue
-            r.seconds.append(seconds)
-            if not ok and r.checked:
+            r.seconds.append(timing.seconds)
+            r.joules += [] if timing.joules is None else [timing.joules]
+            r.rss_bytes = r.process.rss_bytes()
+            if not timing.ok and r.checked:
                 r.checked, r.how = False, f"run {i + 1} gave another output than the check"
     return results
 
@@ -160,8 +164,8 @@ def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | No
     """One row; figures of an unchecked run are there, but it says that they do not count."""
     row: Row = dict.fromkeys(
         ("peer", "version", "what", "format", "head", "shape", "n", "threads", "tok_s", "gops",
-         "gb_s", "ratio_to_sterna", "time_us", "time_us_min", "time_us_max", "repeat", "checked",
-         "check", "skipped")
+         "gb_s", "ratio_to_sterna", "time_us", "time_us_min", "time_us_max", "repeat", "rss_mb",
+         "joules", "checked", "check", "skipped")
     )  # fmt: skip
     row |= {"peer": entry.peer, "format": entry.variant, "threads": threads, "checked": False}
     row["skipped"] = skipped
@@ -177,6 +181,8 @@ def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | No
     times = {"time_us": seconds, "time_us_min": least, "time_us_max": most}
     row |= {name: round(value * 1e6, 3) for name, value in times.items()}
     row |= {"repeat": len(r.seconds), "checked": r.checked}
+    row["rss_mb"] = None if r.rss_bytes is None else round(r.rss_bytes / 1e6, 1)
+    row["joules"] = round(statistics.median(r.joules), 4) if r.joules else None
     passes = case.n if case.what.startswith("tg") else 1  # over the weights
     if case.M and case.K:
         row["gops"] = round(2e-9 * case.M * case.K * case.n / seconds, 2)

@@ -1,4 +1,5 @@
-"""Ternary weights in the blocks of ggml's types, from their published layouts.
+"""Weights in the blocks of ggml's types: ternary ones from their published layouts, others through
+the gguf package.
 
 TQ2_0   256 levels, 66 bytes: qs[64], f16 d. Element 128h + 32l + m: bits 2l of qs[32h + m].
 TQ1_0   256 levels, 54 bytes: qs[48], qh[4], f16 d. Element 32n + m: digit n of qs[m];
@@ -15,23 +16,41 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from sterna.bench.peers.case import require
 from sterna.errors import RequestError
 
-__all__ = ["TYPES", "encode", "random_head", "random_matrix"]
+__all__ = ["TERNARY", "TYPES", "encode", "random_head", "random_matrix", "row_bytes"]
 
 U8 = npt.NDArray[np.uint8]
 
 #: ggml's type ids; 135 is ik_llama.cpp's.
-TYPES = {"TQ1_0": 34, "TQ2_0": 35, "IQ2_BN": 135, "Q6_K": 14}
+TYPES = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q6_K": 14, "BF16": 30,
+    "TQ1_0": 34, "TQ2_0": 35, "IQ2_BN": 135,
+}  # fmt: skip
 BLOCK = {"TQ1_0": 256, "TQ2_0": 256, "IQ2_BN": 64}
+TERNARY = tuple(BLOCK)
+#: (values of a block, its bytes); IQ2_BN has a float for each row besides.
+SIZES = {
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34), "Q4_0": (32, 18),
+    "Q4_1": (32, 20), "Q6_K": (256, 210), "TQ1_0": (256, 54), "TQ2_0": (256, 66),
+    "IQ2_BN": (64, 16),
+}  # fmt: skip
 TILE = 64  # rows made up at a time
+
+
+def row_bytes(type: str, K: int) -> int:
+    """Bytes of a row of K values. RequestError unless K is a multiple of the type's block."""
+    values, size = SIZES[type]
+    if K % values:
+        raise RequestError(f"{type}: K must be a multiple of {values}, but got {K}")
+    return K // values * size + (4 if type == "IQ2_BN" else 0)
 
 
 def encode(type: str, levels: npt.NDArray[np.int8], scale: float) -> U8:
     """Levels -1..1, int8 [M, K], times one scale -> uint8 [M, bytes of a row]."""
     M, K = levels.shape
-    if K % BLOCK[type]:
-        raise RequestError(f"{type}: K must be a multiple of {BLOCK[type]}, but got {K}")
+    row_bytes(type, K)
     codes = (levels + 1).astype(np.uint8).reshape(M, K // BLOCK[type], BLOCK[type])
     if type == "IQ2_BN":
         row = np.full((M, 1), scale, "<f4").view(np.uint8)
@@ -61,15 +80,21 @@ def _digits(codes: U8, m: int) -> U8:
 
 
 def random_matrix(type: str, M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
-    """Rows of random ternary weights [M, K] of variance 1/K, some at a time.
+    """Rows of random weights [M, K] of variance 1/K, some at a time: ternary or normal ones.
 
-    One tile of random levels, rolled along both sides: no two of the next lcm(64, K / block) tiles
+    One tile of random values, rolled along both sides: no two of the next lcm(64, K / block) tiles
     are alike, and a matrix takes no longer than its writing.
     """
-    levels = rng.integers(-1, 2, (TILE, K), np.int8)
-    tile = encode(type, levels, (K * 2 / 3) ** -0.5)
+    row_bytes(type, K)
+    if type in TERNARY:
+        levels = rng.integers(-1, 2, (TILE, K), np.int8)
+        tile = encode(type, levels, (K * 2 / 3) ** -0.5)
+    else:
+        values = rng.standard_normal((TILE, K), np.float32) * np.float32(K**-0.5)
+        quants = require("gguf.quants", "gguf")
+        tile = quants.quantize(values, quants.GGMLQuantizationType(TYPES[type])).view(np.uint8)
     meta = 4 if type == "IQ2_BN" else 0
-    blocks = tile[:, meta:].reshape(TILE, K // BLOCK[type], -1)
+    blocks = tile[:, meta:].reshape(TILE, K // SIZES[type][0], -1)
     for i in range(-(-M // TILE)):
         rolled = np.roll(blocks, (i, i), axis=(0, 1)).reshape(TILE, -1)
         yield np.concatenate([tile[:, :meta], rolled], axis=1)[: M - i * TILE]
@@ -80,8 +105,7 @@ def random_head(M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
 
     A block is 256 values: ql[128], qh[64], int8 scales[16], f16 d; any bits are valid.
     """
-    if K % 256:
-        raise RequestError(f"Q6_K: K must be a multiple of 256, but got {K}")
+    row_bytes("Q6_K", K)
     shape = (TILE, K // 256)
     blocks = np.empty((*shape, 210), np.uint8)
     blocks[..., :192] = rng.integers(0, 256, (*shape, 192), np.uint8)

@@ -59,6 +59,7 @@ class Options:
     scratch: str  # a folder for dummy files
     head: str = "int8"  # sterna's own
     isa: str | None = None  # sterna's own
+    deterministic: bool | None = None  # sterna's own
     llama_bench: str | None = None  # ik_llama.cpp's binary
 
     @property

@@ -9,58 +9,89 @@ from typing import Any
 
 import numpy as np
 
-from sterna.bench.peers.blocks import TYPES, encode, random_head, random_matrix
+from sterna.bench.peers.blocks import TERNARY, TYPES, random_head, random_matrix, row_bytes
 from sterna.bench.peers.case import require
 from sterna.bench.random_models import Shape
 from sterna.errors import RequestError
 
-__all__ = ["write"]
+__all__ = ["bytes_per_token", "file_bytes", "head_type", "write"]
 
 #: (tensor, rows, columns, ggml type); norms have one row.
 Plan = list[tuple[str, int, int, str]]
 
 
-def plan(s: Shape, type: str) -> Plan:
-    """Tensors of the architecture `bitnet`: sub-norms, and a head tied to the embedding.
+def head_type(type: str) -> str:
+    """Of the output matrix: Q6_K, as llama.cpp's quantiser chooses below 8 bits, else the layers'.
 
-    The head is Q6_K, as llama.cpp's quantiser chooses for a ternary model with a tied embedding.
+    An embedding tied to it has this type too.
     """
+    return type if type in ("F32", "F16", "BF16", "Q8_0") else "Q6_K"
+
+
+def architecture(s: Shape, type: str) -> str:
+    """`bitnet`, with sub-norms and a tied embedding, for ternary weights and BitNet, or `llama`."""
+    return "bitnet" if type in TERNARY or s.architecture.startswith("BitNet") else "llama"
+
+
+def plan(s: Shape, type: str) -> Plan:
+    """Tensors of a model whose layers have this type."""
     kv = s.kv_heads * (s.hidden // s.heads)
-    tensors: Plan = [("token_embd", s.vocab, s.hidden, "Q6_K"), ("output_norm", 1, s.hidden, "F32")]
+    bitnet, head = architecture(s, type) == "bitnet", head_type(type)
+    tied = bitnet or s.tied
+    tensors: Plan = [("token_embd", s.vocab, s.hidden, head if tied else type)]
+    tensors.append(("output_norm", 1, s.hidden, "F32"))
+    if not tied:
+        tensors.append(("output", s.vocab, s.hidden, head))
     for i in range(s.layers):
         rows = {"attn_q": s.hidden, "attn_k": kv, "attn_v": kv, "attn_output": s.hidden}
         rows |= {"ffn_gate": s.intermediate, "ffn_up": s.intermediate}
         tensors += [(f"blk.{i}.{name}", M, s.hidden, type) for name, M in rows.items()]
         tensors.append((f"blk.{i}.ffn_down", s.hidden, s.intermediate, type))
         for name in ("attn_norm", "attn_sub_norm", "ffn_norm"):
-            tensors.append((f"blk.{i}.{name}", 1, s.hidden, "F32"))
-        tensors.append((f"blk.{i}.ffn_sub_norm", 1, s.intermediate, "F32"))
+            if bitnet or name != "attn_sub_norm":
+                tensors.append((f"blk.{i}.{name}", 1, s.hidden, "F32"))
+        if bitnet:
+            tensors.append((f"blk.{i}.ffn_sub_norm", 1, s.intermediate, "F32"))
     return tensors
 
 
+def file_bytes(s: Shape, type: str) -> int:
+    """Bytes of all tensors. RequestError where the type cannot hold the shape."""
+    return sum(M * row_bytes(t, K) for _, M, K, t in plan(s, type))
+
+
+def bytes_per_token(s: Shape, type: str) -> int:
+    """Bytes of the tensors that a token reads whole: an embedding beside the head is not."""
+    tensors = plan(s, type)
+    apart = any(name == "output" for name, *_ in tensors)
+    return sum(
+        M * row_bytes(t, K) for name, M, K, t in tensors if not (apart and name == "token_embd")
+    )
+
+
 def write(path: Path, s: Shape, type: str) -> int:
-    """Write the file unless it is there; returns the bytes of its tensors (a token reads all).
+    """Write the file unless it is there; returns the bytes of its tensors that a token reads.
 
     Raises RequestError where the type cannot hold the shape or the disk cannot hold the file, and
     Missing without the gguf package.
     """
     gguf = require("gguf", "gguf")
     if s.head_dim and s.head_dim * s.heads != s.hidden:
-        raise RequestError("shape: heads * head_dim must be the hidden size for `bitnet` in ggml")
+        raise RequestError("shape: heads * head_dim must be the hidden size for ggml")
     tensors = plan(s, type)
-    sizes = [M * _row_bytes(t, K) for _, M, K, t in tensors]
+    sizes = [M * row_bytes(t, K) for _, M, K, t in tensors]
     if path.exists():  # another variant of the same peer wrote it
-        return sum(sizes)
+        return bytes_per_token(s, type)
     free = shutil.disk_usage(path.parent).free
     if free < 1.1 * sum(sizes):
         raise RequestError(
             f"{path.parent}: a dummy file needs {sum(sizes) / 1e9:.1f} GB, but {free / 1e9:.1f} GB "
             "are free; set TMPDIR to another folder"
         )
-    writer = gguf.GGUFWriter(path, "bitnet")
+    writer = gguf.GGUFWriter(path, architecture(s, type))
     _describe(writer, s)
     for (name, M, K, t), size in zip(tensors, sizes, strict=True):
-        shape, id = ([K], 0) if t == "F32" else ([M, K], TYPES[t])
+        shape, id = [K] if M == 1 else [M, K], TYPES[t]
         # int8 says that `shape` counts values; the writer would divide a uint8 shape by block sizes
         # that it does not know for ik_llama.cpp's types.
         writer.add_tensor_info(f"{name}.weight", shape, np.dtype(np.int8), size, id)
@@ -75,7 +106,7 @@ def write(path: Path, s: Shape, type: str) -> int:
             file.write(rows.tobytes())
     writer.write_padding(file, file.tell())
     writer.close()
-    return sum(sizes)
+    return bytes_per_token(s, type)
 
 
 def _describe(writer: Any, s: Shape) -> None:
@@ -93,16 +124,8 @@ def _describe(writer: Any, s: Shape) -> None:
     writer.add_tokenizer_model("no_vocab")
 
 
-def _row_bytes(type: str, K: int) -> int:
-    if type == "F32":
-        return 4 * K
-    if type == "Q6_K":
-        return K // 256 * 210
-    return int(encode(type, np.zeros((1, K), np.int8), 1.0).shape[1])
-
-
 def _data(type: str, M: int, K: int, rng: np.random.Generator) -> Iterator[np.ndarray[Any, Any]]:
-    if type == "F32":
+    if M == 1:
         yield np.ones(K, "<f4")
     elif type == "Q6_K":
         yield from random_head(M, K, rng)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sterna.bench.energy import Rapl
 from sterna.bench.peers.case import F32, Case, Options, distance, end_to_end
 
 __all__ = ["LIMIT", "EndToEnd"]
@@ -35,6 +36,9 @@ class EndToEnd(ABC):
         self.vocab = options.model.vocab
         self.cases = end_to_end(options)
         self._expected: dict[int, F32] = {}
+        self._rapl = Rapl()
+        #: Of the machine during the last timed run; None where it does not tell.
+        self.joules: float | None = None
 
     @abstractmethod
     def reset(self) -> None:
@@ -78,6 +82,7 @@ class EndToEnd(ABC):
         expected, tokens = self._stepwise(case.n), self._prompt(case.n)
         self._whole(self._prompt(4, 104729))
         self.reset()
+        spent = self._rapl.sample()
         begin = time.perf_counter()
         if case.what.startswith("pp"):
             self.feed(tokens)
@@ -85,6 +90,7 @@ class EndToEnd(ABC):
             for token in tokens:
                 self.feed([token])
         took = time.perf_counter() - begin
+        self.joules = self._rapl.joules(spent, self._rapl.sample())
         return took, distance(self.logits(), expected) <= LIMIT
 
     def _prompt(self, n: int, stride: int = 7919) -> list[int]:

@@ -17,21 +17,26 @@ from sterna.bench.peers.case import F32, Case, Options, Part, require
 from sterna.bench.peers.end_to_end import EndToEnd
 from sterna.bench.peers.products import Products
 
-__all__ = ["create"]
+__all__ = ["PLAIN", "create"]
+
+#: After a type: its blocks as they are in the file, not laid out anew for AMX or wide vectors. Some
+#: compilers make code of ggml's AMX kernels that ends with an illegal instruction.
+PLAIN = " as stored"
 
 
 class LlamaModel(EndToEnd):
-    """llama_decode on a dummy GGUF file of the architecture `bitnet`."""
+    """llama_decode on a dummy GGUF file."""
 
     def __init__(self, options: Options, lib: Any) -> None:
         super().__init__(options)
         self.lib = lib
-        path = Path(options.scratch) / f"{options.variant}.gguf"
-        self.bytes = dummy_gguf.write(path, options.model, options.variant)
+        type = options.variant.removesuffix(PLAIN)
+        path = Path(options.scratch) / f"{type}.gguf"
+        self.bytes = dummy_gguf.write(path, options.model, type)
         lib.llama_backend_init()
-        self.model = lib.llama_model_load_from_file(
-            str(path).encode(), lib.llama_model_default_params()
-        )
+        how = lib.llama_model_default_params()
+        how.use_extra_bufts = type == options.variant
+        self.model = lib.llama_model_load_from_file(str(path).encode(), how)
         if not self.model:
             raise RuntimeError("llama.cpp did not load the dummy model")
         with contextlib.suppress(OSError):  # mapped from here on; Windows keeps it until the end
@@ -62,7 +67,7 @@ class LlamaModel(EndToEnd):
         return values
 
     def weight_bytes(self, case: Case) -> float | None:
-        """All tensors: the embedding is the head."""
+        """All tensors but an embedding that is not the head."""
         return self.bytes
 
 
@@ -166,10 +171,12 @@ def _library(folder: Path, name: str) -> Path:
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: TQ1_0 or TQ2_0."""
+    """variant: one of ggml's types, for a model PLAIN or not; products are of ternary ones only."""
     lib = require("llama_cpp.llama_cpp", "llama-cpp-python")
-    folder = Path(lib.__file__).parent / "lib"
-    parts: list[Part] = [GgmlProducts(options, folder)]
+    parts: list[Part] = []
     if options.pp or options.tg:
-        parts.insert(0, LlamaModel(options, lib))
-    return version("llama-cpp-python"), options.variant, "Q6_K", parts
+        parts.append(LlamaModel(options, lib))
+    if options.n:
+        parts.append(GgmlProducts(options, Path(lib.__file__).parent / "lib"))
+    head = dummy_gguf.head_type(options.variant.removesuffix(PLAIN))
+    return version("llama-cpp-python"), options.variant, head, parts

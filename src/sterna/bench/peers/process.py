@@ -12,11 +12,21 @@ import sys
 import tempfile
 import threading
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from sterna.bench.peers.case import Case, Options, last_words
 
-__all__ = ["Lost", "Process"]
+__all__ = ["Lost", "Process", "Timing"]
+
+
+class Timing(NamedTuple):
+    """A timed run: seconds, whether its output was right, the machine's energy where it tells."""
+
+    seconds: float
+    ok: bool
+    joules: float | None
 
 
 class Lost(Exception):
@@ -58,10 +68,19 @@ class Process:
         answer = self._ask({"do": "check", "case": self.cases.index(case)})
         return answer["ok"], answer["how"], answer["bytes"]
 
-    def time(self, case: Case) -> tuple[float, bool]:
-        """(seconds, whether this run's output was right)."""
+    def time(self, case: Case) -> Timing:
+        """One run."""
         answer = self._ask({"do": "time", "case": self.cases.index(case)})
-        return answer["seconds"], answer["ok"]
+        return Timing(answer["seconds"], answer["ok"], answer.get("joules"))
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory of the process and of those it started; None if it is gone."""
+        try:
+            process = psutil.Process(self._child.pid)
+            family = [process, *process.children(recursive=True)]
+            return sum(int(p.memory_info().rss) for p in family)
+        except psutil.Error:
+            return None
 
     def close(self) -> None:
         """End the process and whatever it has in memory."""

@@ -28,7 +28,9 @@ class SternaModel(EndToEnd):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         model = random_model(options.shape, format=options.variant, head=options.head)
-        self.engine = Engine(model, threads=options.threads, isa=options.isa)
+        self.engine = Engine(
+            model, threads=options.threads, isa=options.isa, deterministic=options.deterministic
+        )
         self.sequence = EngineSequence()
         self.last = np.zeros(0, np.float32)
 

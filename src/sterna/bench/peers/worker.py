@@ -25,7 +25,7 @@ def _answer(request: dict[str, Any], cases: list[tuple[Case, Part]]) -> dict[str
         ok, how = part.check(case)
         return {"ok": bool(ok), "how": how, "bytes": part.weight_bytes(case)}
     seconds, ok = part.time(case)
-    return {"ok": bool(ok), "seconds": seconds}
+    return {"ok": bool(ok), "seconds": seconds, "joules": getattr(part, "joules", None)}
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
