@@ -223,8 +223,9 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
             barrier.arrive_and_wait();
             if (worker != 0) continue;
             const auto now = Clock::now();
-            seconds_[static_cast<size_t>(ops_[i].kind)] +=
-                std::chrono::duration<double>(now - last).count();
+            const double took = std::chrono::duration<double>(now - last).count();
+            seconds_[static_cast<size_t>(ops_[i].kind)] += took;
+            if (i + 1 == ops_.size() && ops_[i].kind == OpKind::kLinear) head_seconds_ += took;
             last = now;
         }
     });

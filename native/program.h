@@ -100,6 +100,8 @@ class Program {
                      Pool& pool);
     // Seconds that runs have spent in each kind of operation, barriers included, by OpKind.
     const std::array<double, kOpKinds>& seconds() const { return seconds_; }
+    // Of those of kLinear, what was spent in the last operation: in a head without a screen.
+    double head_seconds() const { return head_seconds_; }
     // Of the last run: rows of the float head computed for the n-th row of logits, and the bytes
     // read of the head. Zero and zero without an exact head.
     int64_t rescored(int64_t n) const;
@@ -146,6 +148,7 @@ class Program {
     std::unique_ptr<ChunkCounter[]> counters_;  // next unit of every op
     size_t n_counters_ = 0;
     std::array<double, kOpKinds> seconds_{};
+    double head_seconds_ = 0;
     int64_t capacity_ = 0;  // tokens that the buffers hold
     std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
     std::vector<int32_t> sequence_of_, position_of_, selected_;

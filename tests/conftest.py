@@ -20,6 +20,8 @@ import torch
 from checkpoint_factory import RECIPES, write
 from sysfs_tree import Tree
 
+from sterna.bench import machine
+
 torch.set_num_threads(1)  # the models are tiny: a second thread would only wait for the first
 
 
@@ -45,3 +47,9 @@ def folder(tmp_path: Path) -> Path:
 def tree(tmp_path: Path) -> Tree:
     """An empty file tree in the place of /."""
     return Tree(tmp_path)
+
+
+@pytest.fixture
+def little_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte in place of the gigabyte that bandwidth is measured on."""
+    monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from sterna import formats
+from sterna.cli import main
 from sterna.errors import SternaError
 
 # Formats whose weights have one scale, or one a row, or none; and those with scales in groups.
@@ -45,3 +47,16 @@ def failure(call: Callable[[], object], kind: type[SternaError], *words: str) ->
     for word in words:
         assert word in message, message
     return message
+
+
+def command(*args: str) -> Result:
+    """The command line's answer."""
+    return CliRunner().invoke(main, args, catch_exceptions=False)
+
+
+def failed(result: Result, *words: str) -> None:
+    """Exit code 2 and one line that has the words."""
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    for word in words:
+        assert word in line, line

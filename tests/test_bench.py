@@ -5,33 +5,24 @@ What is fast is no test's business; what the numbers are made of is.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from helpers import FLOAT, FORMATS, GROUPED, INTEGER, failure
 
 from sterna import _native, formats
 from sterna.bench import e2e, format_table, linear, machine, report, roofline
 from sterna.bench.random_codes import Arena, codes_bytes, fill, packed_bytes, random_pool
 from sterna.bench.random_models import SHAPES, RandomWeights, random_model
-from sterna.cli import main
 from sterna.errors import RequestError
 from sterna.models.weights import HEADS, Linear
 
+pytestmark = pytest.mark.usefixtures("little_bandwidth")
 SMALL = {"threads": [1], "repeat": 2, "working_set_mb": 1}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte in place of the gigabyte that bandwidth is measured on."""
-    monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)
 
 
 class FakeMachine:
@@ -58,19 +49,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     peaks = {"int8": 1000.0, "bf16": 600.0, "f32": 250.0}
     monkeypatch.setattr(_native, "peak_gops", lambda isa, threads, kind: peaks[kind])
     return made
-
-
-def run(*args: str) -> Result:
-    """The command line's answer."""
-    return CliRunner().invoke(main, args, catch_exceptions=False)
-
-
-def failed(result: Result, *words: str) -> None:
-    """Exit code 2 and one line that has the words."""
-    assert result.exit_code == 2, result.output
-    (line,) = result.stderr.splitlines()
-    for word in words:
-        assert word in line, line
 
 
 # ------------------------------------------------------------------------------- random weights
@@ -385,112 +363,6 @@ def test_e2e_bad_requests() -> None:
     failure(lambda: e2e.run("random:tiny", pp=(5000,)), RequestError, "5000", "context")
     failure(lambda: e2e.run("random:huge"), RequestError, "huge", "100b")
     failure(lambda: e2e.run("random:tiny", isa="abacus"), RequestError, "abacus")
-
-
-# ------------------------------------------------------------------------------- what is written
-
-
-def test_cells_are_short() -> None:
-    values = [None, float("nan"), 0.0, 0.1234, 12.34, 123.4, 12345.6, 1234567, "a", 3]
-    expected = ["", "", "0", "0.12", "12.3", "123", "12,346", "1,234,567", "a", "3"]
-    assert [report.cell(value) for value in values] == expected
-
-
-def test_markdown() -> None:
-    rows = [report.with_range({"a": "x|y", "t": 1.5, "t_min": 1.25, "t_max": None}, "t")]
-    rows.append(report.with_range({"a": None, "t": 2.0, "t_min": 1.0, "t_max": 3.0}, "t"))
-    assert report.to_markdown(rows, {"a": "A", "t": "T", "t_range": "range"}) == (
-        "| A | T | range |\n| --- | --: | --- |\n"
-        "| x\\|y | 1.50 | 1.25 to  |\n|  | 2.00 | 1.00 to 3.00 |\n"
-    )
-
-
-def test_no_rows() -> None:
-    assert report.to_csv([]) == ""
-    assert report.to_markdown([], {"a": "A"}) == "| A |\n| --- |\n"
-
-
-COMMANDS = {
-    "gemv": "bench gemv --shapes 64x64,tiny --formats i2,f32 --threads 1 --repeat 1",
-    "gemm": "bench gemm --shapes 64x64,tiny --formats i2,f32 --n 2,4 --threads 1 --repeat 1",
-    "roofline": "roofline --shape 64x64 --formats i2,f32 --threads 1 --repeat 1",
-    "e2e": "bench e2e --model random:tiny --pp 8 --tg 2 --batch 1,2 --threads 1 --repeat 1",
-}
-
-
-def arguments(name: str, *more: str) -> Iterator[str]:
-    yield from COMMANDS[name].split()
-    if name != "e2e":
-        yield from ("--working-set", "1")
-    yield from more
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_outputs(name: str) -> None:
-    """One array of rows; the same rows as CSV; tables with their headings."""
-    rows = json.loads(run(*arguments(name, "--json")).stdout)
-    assert rows
-    assert len({tuple(row) for row in rows}) == 1
-    assert json.loads(run(*arguments(name, "--output", "json")).stdout)
-    lines = list(csv.DictReader(io.StringIO(run(*arguments(name, "--csv")).stdout)))
-    assert [list(line) for line in lines] == [list(row) for row in rows]
-    assert lines[0]["threads"] == "1"
-    text = run(*arguments(name, "--markdown")).stdout.splitlines()
-    assert len(text) == len(rows) + 2
-    assert len({line.replace("\\|", "").count("|") for line in text}) == 1
-    table = run(*arguments(name)).stdout
-    assert "GB/s" in table
-    assert "of " in table
-    assert "…" not in table  # nothing is cut
-
-
-def test_one_output_at_a_time() -> None:
-    failed(run(*arguments("gemv", "--json", "--csv")), "output", "several")
-    failed(run(*arguments("gemv", "--json", "--output", "csv")), "output")
-    assert run(*arguments("gemv", "--json", "--output", "json")).exit_code == 0
-
-
-def test_errors_are_one_line() -> None:
-    failed(run("bench", "gemv", "--threads", "0"), "threads", "1..1024")
-    failed(run("bench", "gemv", "--threads", ","), "--threads", "got none")
-    failed(run("bench", "gemv", "--formats", ","), "--formats", "got none")
-    failed(run("bench", "gemm", "--n", "a"), "--n", "whole numbers")
-    failed(run("bench", "gemv", "--shapes", "huge"), "huge", "bitnet-2b")
-    failed(run("bench", "e2e", "--model", "random:tiny", "--batch", "0"), "at least 1")
-    failed(run("roofline", "--isa", "abacus"), "abacus")
-
-
-# ------------------------------------------------------------------------------- pictures
-
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.mark.parametrize("name", ["gemv", "gemm", "roofline"])
-def test_pictures(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "picture.png"
-    result = run(*arguments(name, "--plot", str(file)))
-    assert result.exit_code == 0, result.output
-    data = file.read_bytes()
-    assert data.startswith(PNG)
-    width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
-    assert width >= 800
-    assert height >= 600
-    assert len(data) > 10_000  # not empty paper
-
-
-def test_no_matplotlib_is_said_before_measuring(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    monkeypatch.setattr(_native, "bandwidth_gb_s", lambda *_: pytest.fail("measures"))
-    for name in ("gemv", "roofline"):
-        result = run(*arguments(name, "--plot", str(tmp_path / "a.png")))
-        failed(result, "matplotlib", "pip install 'sterna[bench]'")
-
-
-def test_a_picture_has_a_place(tmp_path: Path) -> None:
-    failed(run(*arguments("gemv", "--plot", str(tmp_path / "a.pdf"))), ".png")
-    failed(run(*arguments("gemv", "--plot", str(tmp_path / "none" / "a.png"))), "folder")
 
 
 # ------------------------------------------------------------------------------- the formats

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-from helpers import failure
+from click.testing import Result
+from helpers import command, failed, failure
 from sysfs_tree import Tree
 
 from sterna import formats
 from sterna.bench import machine
-from sterna.bench.e2e import PROMPT_OF_TG
+from sterna.bench.e2e import PROMPT_OF_TG, generate
 from sterna.bench.energy import NOT_AVAILABLE, Rapl
 from sterna.bench.figures import decoding, e2e, litespark, prompt, ternary
 from sterna.bench.figures.decoding import Plan, plans, together
@@ -27,17 +27,12 @@ from sterna.bench.peers import Entry, blocks, dummy_gguf
 from sterna.bench.peers.case import Case, Options
 from sterna.bench.peers.torch_model import TorchModel, model_bytes
 from sterna.bench.random_models import SHAPES, random_model
-from sterna.cli import main
+from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 
+pytestmark = pytest.mark.usefixtures("little_bandwidth")
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL: dict[str, Any] = {"tokens": 4, "threads": 1, "repeat": 2}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte in place of the gigabyte that bandwidth is measured on."""
-    monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)
 
 
 @pytest.fixture
@@ -52,8 +47,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def run(*args: str) -> Result:
-    """The command line's answer."""
-    return CliRunner().invoke(main, ["bench", "figure", *args], catch_exceptions=False)
+    """What `sterna bench figure` answers."""
+    return command("bench", "figure", *args)
 
 
 # ------------------------------------------------------------------------------------- memory
@@ -133,30 +128,23 @@ def test_e2e_has_its_baseline_always() -> None:
     assert [(row["format"], row["head"]) for row in rows] == [("bf16", "int8"), ("i2", "int8")]
 
 
-def test_layers_are_timed_without_the_head() -> None:
-    """Steps that want no logits spend nothing in the head."""
-    seen: list[dict[str, float]] = []
-
-    class Engine:
-        def __init__(self) -> None:
-            self.seconds = {"linear": 0.0}
-
-        def prefill(self, *_: Any) -> None:
-            self.seconds["linear"] += 100.0
-
-        def step(self, batch: list[Any]) -> None:
-            ((_, tokens, wanted),) = batch
-            assert (len(tokens), wanted) == (1, 0)
-            self.seconds["linear"] += 0.5
-            seen.append(dict(self.seconds))
-
-        def release(self, _: Any) -> None:
-            pass
-
-    live = decoding._Live(Plan("tiny", "i2", "bf16", 32), None, Engine())  # type: ignore[arg-type]
-    live.time_layers()
-    assert live.layers == [0.5]
-    assert len(seen) == 4
+@pytest.mark.parametrize("head", ["bf16", "int8", "exact"])
+def test_layers_are_timed_without_the_head(head: str) -> None:
+    """The kinds of operations add up, the head's is its own, and decoding reports the layers'."""
+    engine = Engine(random_model("tiny", head=head), threads=1)
+    assert set(engine.seconds) == {
+        "embed", "select", "rowwise", "linear", "rope", "attention", "split", "head",
+    }  # fmt: skip
+    assert engine.seconds["head"] == 0
+    made = generate(engine, 4, 1)
+    after = engine.seconds
+    assert all(seconds >= 0 for seconds in after.values())
+    assert after["head"] > 0
+    assert 0 < made.layers_s < after["linear"]  # the prompt's are not among them
+    assert made.layers_s < made.seconds
+    sequence = Sequence()
+    engine.step([(sequence, [1, 2], 0)])
+    assert engine.seconds["linear"] > after["linear"]
 
 
 def test_what_does_not_fit_is_said(memory: Callable[[float], None]) -> None:
@@ -392,65 +380,6 @@ def test_litespark_rows(fake: Callable[..., tuple[Entry, ...]], tree: Tree) -> N
     failure(lambda: litespark.run("huge"), RequestError, "huge")
 
 
-# ------------------------------------------------------------------------------------- energy
-
-CAP = "sys/class/powercap"
-
-
-def zone(tree: Tree, name: str, kind: str, energy: object, limit: object = 1000) -> None:
-    """A zone of powercap with a counter of microjoules."""
-    for file, value in (("name", kind), ("energy_uj", energy), ("max_energy_range_uj", limit)):
-        tree.write(f"{CAP}/{name}/{file}", f"{value}\n")
-
-
-def test_energy_of_packages_and_memory(tree: Tree) -> None:
-    """Two sockets and their memory; cores, the board and the second way to a package are not
-    counted again.
-    """
-    zone(tree, "intel-rapl:0", "package-0", 100)
-    zone(tree, "intel-rapl:0:0", "core", 1)
-    zone(tree, "intel-rapl:0:1", "dram", 50)
-    zone(tree, "intel-rapl:1", "package-1", 200)
-    zone(tree, "intel-rapl:2", "psys", 7)
-    zone(tree, "intel-rapl-mmio:0", "package-0", 100)
-    rapl = Rapl(tree.root / CAP)
-    assert rapl.available
-    assert rapl.status == "RAPL: package-0, dram-0, package-1"
-    begin = rapl.sample()
-    assert begin == (100, 50, 200)
-    zone(tree, "intel-rapl:0", "package-0", 400)
-    zone(tree, "intel-rapl:0:1", "dram", 60)
-    zone(tree, "intel-rapl:1", "package-1", 150)  # back to 0 at 1000 in between
-    assert rapl.joules(begin, rapl.sample()) == pytest.approx((300 + 10 + 950) * 1e-6)
-    (tree.root / CAP / "intel-rapl:1" / "energy_uj").unlink()
-    assert rapl.sample() == ()
-    assert rapl.joules(begin, rapl.sample()) is None
-
-
-def test_no_energy(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing there, damaged, no package, or not to be read by this user."""
-    assert Rapl(tree.root / "none").status == NOT_AVAILABLE
-    assert not Rapl(tree.root / "none").available
-    assert Rapl(tree.root / "none").sample() == ()
-    zone(tree, "intel-rapl:0", "package-0", "lots")
-    zone(tree, "intel-rapl:1:0", "dram", 5)
-    assert Rapl(tree.root / CAP).status == NOT_AVAILABLE
-    zone(tree, "intel-rapl:0", "package-0", 5, "far")
-    assert not Rapl(tree.root / CAP).available
-    zone(tree, "intel-rapl:0", "package-0", 5)
-    read = Path.read_text
-
-    def refuse(path: Path, *args: Any, **more: Any) -> str:
-        if path.name == "energy_uj":
-            raise PermissionError(13, "Permission denied", str(path))
-        return read(path, *args, **more)
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    rapl = Rapl(tree.root / CAP)
-    assert not rapl.available
-    assert "may not be read; run as root" in rapl.status
-
-
 # ---------------------------------------------------------------------------------- the command
 
 COMMANDS = {
@@ -507,8 +436,4 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         (["litespark", "--model", "tiny", "--peers", "nobody"], ("nobody", "torch")),
         (["e2e", "--plot", str(tmp_path / "a.pdf")], (".png",)),
     ):
-        result = run(*arguments)
-        assert result.exit_code == 2, result.output
-        (line,) = result.stderr.splitlines()
-        for word in words:
-            assert word in line, line
+        failed(run(*arguments), *words)

@@ -112,9 +112,12 @@ class Engine:
     def seconds(self) -> dict[str, float]:
         """Seconds that all steps so far spent in each kind of operation, barriers included.
 
-        "linear" holds the layers and a head that is not exact; an exact head is "screen".
+        "linear" is that of the layers; "head" that of the head, screened or whole.
         """
-        return self._program.seconds
+        found, whole = dict(self._program.seconds), self._program.head_seconds
+        found["head"] = found.pop("screen") + whole
+        found["linear"] -= whole
+        return found
 
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""

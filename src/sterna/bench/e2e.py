@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -26,6 +26,7 @@ from sterna.sampling import Top
 
 __all__ = [
     "PROMPT_OF_TG",
+    "Generated",
     "bytes_per_step",
     "generate",
     "operations_per_token",
@@ -62,7 +63,7 @@ class _Test:
 
     def run(self, engine: Engine) -> None:
         took, first = (
-            prompt(engine, self.n) if self.prompt else generate(engine, self.n, self.batch)
+            prompt(engine, self.n) if self.prompt else generate(engine, self.n, self.batch)[:2]
         )
         self.seconds.append(took)
         self.first.append(first)
@@ -155,8 +156,16 @@ def prompt(engine: Engine, n: int) -> tuple[float, float]:
     return took, took
 
 
-def generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
-    """(seconds for n steps, seconds to a first token) after prompts of PROMPT_OF_TG tokens."""
+class Generated(NamedTuple):
+    """Seconds of n steps, to a first token, and of the steps in linear layers but the head."""
+
+    seconds: float
+    first_s: float
+    layers_s: float
+
+
+def generate(engine: Engine, n: int, batch: int) -> Generated:
+    """n steps of `batch` sequences, after prompts of PROMPT_OF_TG tokens."""
     vocab = engine.model.config.vocab_size
     sequences = [EngineSequence() for _ in range(batch)]
     try:
@@ -165,11 +174,13 @@ def generate(engine: Engine, n: int, batch: int) -> tuple[float, float]:
         for j, sequence in enumerate(sequences):
             tokens = [((i + j) * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)]
             logits.append(engine.prefill(sequence, tokens, Top(1)))
+        layers = engine.seconds["linear"]
         begin = time.perf_counter()
         for _ in range(n):
             step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]
             logits = [rows[0] for rows in engine.step(step, [Top(1)] * batch)]
-        return time.perf_counter() - begin, (begin - start) / batch
+        took = time.perf_counter() - begin
+        return Generated(took, (begin - start) / batch, engine.seconds["linear"] - layers)
     finally:
         for sequence in sequences:
             engine.release(sequence)

@@ -19,11 +19,9 @@ from sterna.bench.linear import formats_named
 from sterna.bench.machine import Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model, shape_named
 from sterna.engine import PAGE, Engine
-from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.models import Model
 from sterna.runtime import Threads
-from sterna.sampling import Top
 
 __all__ = ["FIELDS", "Measured", "Plan", "decode", "plans", "skipped_row", "together"]
 
@@ -157,17 +155,9 @@ class _Live:
 
     def time_tokens(self) -> None:
         time.sleep(SETTLE_S)  # another pool's threads have stopped spinning
-        self.seconds.append(generate(self.engine, self.plan.n, 1)[0])
-
-    def time_layers(self) -> None:
-        """Steps that want no logits run no head: what they spend in "linear" is the layers'."""
-        sequence, steps = EngineSequence(), max(1, min(16, self.plan.n // 8))
-        self.engine.prefill(sequence, [1] * PROMPT_OF_TG, Top(1))
-        before = self.engine.seconds["linear"]
-        for _ in range(steps):
-            self.engine.step([(sequence, [1], 0)])
-        self.layers.append((self.engine.seconds["linear"] - before) / steps)
-        self.engine.release(sequence)
+        took, _, layers = generate(self.engine, self.plan.n, 1)
+        self.seconds.append(took)
+        self.layers.append(layers / self.plan.n)
 
     def time_kernels(self) -> None:
         """The layers' matrices alone, those of one shape after those of another."""
@@ -222,12 +212,12 @@ def decode(
     isa: str,
     *,
     repeat: int,
-    layers: bool,
+    kernels: bool,
     progress: Progress,
 ) -> Iterator[Measured | tuple[Plan, str]]:
     """What was measured of each plan, on each of the `teams` of its shape; or why it was not.
 
-    layers: time layers and kernels too. In each round of a group the machine is measured, and then
+    kernels: time the layers alone too. In each round of a group the machine is measured, and then
     every model once. Raises RequestError for a repeat below 1.
     """
     if repeat < 1:
@@ -238,7 +228,7 @@ def decode(
         needed = asked[i].nbytes / 1e9
         yield asked[i], f"needs {needed:.1f} GB of memory, but {room / 1e9:.1f} GB may be taken"
     for group in groups:
-        yield from _group([asked[i] for i in group], teams, isa, repeat, layers, progress)
+        yield from _group([asked[i] for i in group], teams, isa, repeat, kernels, progress)
         gc.collect()  # a graph's operations and values know each other
 
 
@@ -247,7 +237,7 @@ def _group(
     teams: dict[str, list[Threads]],
     isa: str,
     repeat: int,
-    layers: bool,
+    kernels: bool,
     progress: Progress,
 ) -> Iterator[Measured | tuple[Plan, str]]:
     live: list[_Live] = []
@@ -272,7 +262,6 @@ def _group(
             where = f"{case.plan.shape} {case.plan.format}, threads {int(case.engine.threads)}"
             progress(f"round {i + 1} of {repeat}: {where}")
             case.time_tokens()
-            if layers:
-                case.time_layers()
+            if kernels:
                 case.time_kernels()
     yield from [case.result(yardsticks.bandwidth_gb_s(case.engine.threads)) for case in live]

@@ -64,7 +64,7 @@ def run(
         why: dict[Plan, str] = {}
         of_model = [plan for plan in asked if plan.shape == model]
         for got in decode(
-            of_model, {model: [team]}, unit, repeat=repeat, layers=True, progress=progress
+            of_model, {model: [team]}, unit, repeat=repeat, kernels=True, progress=progress
         ):
             if isinstance(got, Measured):
                 found[got.plan] = got

@@ -66,7 +66,7 @@ def run(
     for model in every:
         of_model = [plan for plan in asked if plan.shape == model]
         on: dict[str, list[Threads]] = {model: counts if model in scaling else [most]}
-        for got in decode(of_model, on, unit, repeat=repeat, layers=False, progress=progress):
+        for got in decode(of_model, on, unit, repeat=repeat, kernels=False, progress=progress):
             if isinstance(got, Measured):
                 rows.append(got.row())
             else:

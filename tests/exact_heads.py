@@ -1,0 +1,42 @@
+"""What the tests of the exact head share: packing a head, screening it, ranking its logits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sterna import _native, formats, ops
+from sterna.formats import PackedWeight, Shadow
+from sterna.sampling import Top
+
+F32 = np.float32
+ISAS = _native.isas()
+
+
+def pack(w: np.ndarray, format: str = "bf16") -> PackedWeight:
+    return ops.pack(np.asarray(w, F32), format=format, threads=1)
+
+
+def screened(
+    head: PackedWeight,
+    x: np.ndarray,
+    top: list[int] | list[Top],
+    isa: str = ISAS[-1],
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
+    """(logits, low, high, candidates) of rows x, of which the `top` largest matter."""
+    shadow = Shadow.of(head, threads)
+    tops = [t if isinstance(t, Top) else Top(t) for t in top]
+    return _native.screened(
+        formats.get(head.format).native(head),
+        formats.get("i8").native(shadow.rows),
+        shadow.bounds,
+        np.ascontiguousarray(x, F32),
+        [(t.count, t.gap, t.penalty, t.history) for t in tops],
+        isa,
+        threads,
+    )
+
+
+def ranked(logits: np.ndarray) -> np.ndarray:
+    """Ids as the sampler ranks them: largest first, the lowest id among equals."""
+    return np.lexsort((np.arange(len(logits)), -logits))
