@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +278,9 @@ def test_a_missing_peer_leaves_sternas_figures(fake: Callable[..., tuple[Entry, 
 
 
 def test_prompt_memory(
-    fake: Callable[..., tuple[Entry, ...]], memory: Callable[[float], None]
+    fake: Callable[..., tuple[Entry, ...]],
+    memory: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """29 GB of f32 are refused by name; a model that fits alone runs alone."""
     memory(20)
@@ -289,6 +292,11 @@ def test_prompt_memory(
     (row,) = prompt.run(["tiny"], format_names=["q4_0"], table=table, **PROMPT)
     assert row["prompt_tok_s"] > 0
     assert "both need" in row["peer_skipped"]
+    odd = replace(SHAPES["tiny"], hidden=192)
+    monkeypatch.setitem(SHAPES, "odd", odd)
+    memory(16)
+    (row,) = prompt.run(["odd"], format_names=["q4_0"], table=table, **PROMPT)
+    assert "Q6_K: K must be a multiple of 256" in row["peer_skipped"]
     failure(lambda: prompt.run(["tiny"], pp=5000), RequestError, "4096")
     failure(lambda: prompt.run(["tiny"], tg=0), RequestError, "at least 1")
 
@@ -425,6 +433,12 @@ def test_skips_are_printed(memory: Callable[[float], None], tmp_path: Path) -> N
         assert "skipped: tiny" in result.stdout
         assert picture.read_bytes().startswith(PNG)
         assert "skipped: tiny" in run(*COMMANDS[name].split(), "--markdown").stdout
+
+
+def test_no_scaling() -> None:
+    arguments = COMMANDS["ternary"].replace("--scaling tiny", "--scaling none").split()
+    rows = json.loads(run(*arguments, "--json").stdout)
+    assert [(row["format"], row["threads"]) for row in rows] == [("i2", 2), ("t5", 2)]
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

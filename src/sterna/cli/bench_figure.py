@@ -169,7 +169,7 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
 )  # fmt: skip
 @click.option(
     "--scaling", type=NAMES, default="3.8b,700m", show_default=True,
-    help="Shapes that run on each number of threads.",
+    help="Shapes that run on each number of threads, or none.",
 )  # fmt: skip
 @click.option(
     "--formats", "format_names", type=NAMES,
@@ -191,6 +191,8 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import plots
     from sterna.bench.figures import ternary as source
 
+    if options["scaling"] == ("none",):
+        options["scaling"] = ()
     rows = _run(source.run, plot, plots.ternary, **options)
     _write(rows, output, _ternary_sections)
 

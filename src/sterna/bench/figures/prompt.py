@@ -107,7 +107,7 @@ def _measured(
     progress: Progress,
 ) -> dict[str, Any]:
     """One model in one format, and its peer's."""
-    s, name = options.model, options.variant
+    name = options.variant
     positions = max(*options.pp, *options.tg)
     own = model_bytes(options.shape, name, options.head, positions) + HEADROOM_BYTES
     free = available_bytes() * 9 // 10
@@ -119,9 +119,12 @@ def _measured(
             "peer_skipped": "nothing to stand beside" if entries else None,
         }
     if entries and name in TYPES:
-        both = own + dummy_gguf.file_bytes(s, TYPES[name]) + HEADROOM_BYTES
-        if both > free:
+        try:
+            both = own + dummy_gguf.file_bytes(options.model, TYPES[name]) + HEADROOM_BYTES
             why = f"both need {both / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
+        except RequestError as e:  # ggml's blocks do not divide the shape
+            both, why = free + 1, str(e)
+        if both > free:
             row["peer_skipped"], entries = why, ()
     for entry in entries or (None,):
         measured = peers.run(
