@@ -8,19 +8,19 @@
 
 namespace {
 
-// `Codes` says what a nibble stands for: decode(low nibbles of all bytes) and encode(source code).
+// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and
+// encode(source code).
 template <class Codes>
 struct Nibbles : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
     static constexpr bool kEvenOffset = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
-        const VI mask = i_set1(0x0F0F0F0F);
 #pragma GCC unroll 2
         for (int i = 0; i < 2; ++i) {
             const VI v = i_load(step + 64 * i + 4 * kLanes * part);
-            w[2 * i] = Codes::decode(i_and(v, mask));
-            w[2 * i + 1] = Codes::decode(i_and(i_shr<4>(v), mask));
+            w[2 * i] = Codes::decode(v);
+            w[2 * i + 1] = Codes::decode(i_shr<4>(v));
         }
     }
     static VI settle(VI acc, int) { return acc; }

@@ -9,7 +9,7 @@ namespace {
 constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 struct Fp4Codes {
-    static VI decode(VI nibbles) { return b_lookup16(kFp4Values, nibbles); }
+    static VI decode(VI low) { return b_lookup(kFp4Values, low); }
     // The first nibble of a value: +0 rather than -0.
     static uint32_t encode(uint32_t value) {
         uint32_t nibble = 0;

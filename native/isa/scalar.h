@@ -101,13 +101,6 @@ inline VI b_lookup_mirrored(const int8_t* t, VI code) {
     for (auto& b : bytes) b = static_cast<uint8_t>(t[b & 31]);
     return i_load(bytes);
 }
-// Bytes t[i] of a table of 16, for bytes i below 16.
-inline VI b_lookup16(const uint8_t* t, VI index) {
-    uint8_t bytes[4 * kLanes];
-    i_store(bytes, index);
-    for (auto& b : bytes) b = t[b & 15];
-    return i_load(bytes);
-}
 // kLanes bytes, a lane each.
 inline VI i_load_u8(const uint8_t* p) { STERNA_LANES(VI, p[i]); }
 // Bytes t[c % 16] of a table of 16 bytes.
