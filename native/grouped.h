@@ -1,7 +1,7 @@
 // Linear layers of integer formats whose weights and activations have a scale for each group of k.
 //
-// Activations have one for every 32 k, weights for a multiple of that. So every 32 k the exact sum
-// of a group becomes a float and is added to the output, in ascending order:
+// Activations have one for every 32 k, or 256, weights for a multiple of that. So every 32 (256) k the
+// exact sum of a group becomes a float and is added to the output, in ascending order:
 //
 //   t = sum(level * x)                    exact; twice it where levels are halves (odd z2)
 //   y = fma(float(t), (s_w unit) s_x, y)
@@ -66,7 +66,7 @@ template <class F, int G0, int GN, int N>
                                              const TileScales<F>& scales, int64_t k, int n0,
                                              int part, const VI (&sums)[N][GN], float* y) {
     const uint8_t* line = scales.at(k);
-    const int64_t per_row = a.ldx / kGroupK, x0 = n0 * per_row + k / kGroupK;
+    const int64_t per_row = a.ldx / a.groups.x_group, x0 = n0 * per_row + k / a.groups.x_group;
     const int row0 = G0 * sterna::kGroupRows + kLanes * part;
     const GroupOffset<F> offset(a.z2);
     VF s[GN];
@@ -136,6 +136,36 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
             store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
 }
 
+// The same where groups are long: tiles take turns within one.
+template <class F, int N>
+inline void long_grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+                               int n0) {
+    constexpr int G = F::kGroups;
+    static_assert(sterna::kLongGroupK % kTurnK<F> == 0);
+    float y[kStreams][kParts][N * G * kLanes] = {};
+    StreamSums<F, N> sums;
+    for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
+        for (int s = 0; s < count; ++s) {
+            const TileScales<F> scales(a, tile + s * apart);
+            for (int line = 0; line < TileScales<F>::kRows * 2; line += kLine)
+                prefetch(scales.at(k) + line);
+        }
+        sums.run(a, tile, apart, count, n0, k, k + sterna::kLongGroupK);
+        for (int s = 0; s < count; ++s) {
+            const TileScales<F> scales(a, tile + s * apart);
+            for (int part = 0; part < kParts; ++part) {
+                VI flat[N][G];
+                for (int n = 0; n < N; ++n)
+                    for (int g = 0; g < G; ++g) flat[n][g] = sums.at(s, part, n, g);
+                add_group<F, 0, G, N>(a, scales, k, n0, part, flat, y[s][part]);
+            }
+        }
+    }
+    for (int s = 0; s < count; ++s)
+        for (int part = 0; part < kParts; ++part)
+            store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
+}
+
 constexpr int64_t kGroupedScratch =
     kAccumulators * kLanes * int64_t{sizeof(float)};  // beside a panel
 
@@ -159,7 +189,8 @@ struct GroupedBlocks {
     template <int N>
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                        int n0) {
-        grouped_block<F, N>(a, tile, apart, count, n0);
+        if (a.groups.x_group == kGroupK) return grouped_block<F, N>(a, tile, apart, count, n0);
+        long_grouped_block<F, N>(a, tile, apart, count, n0);
     }
     template <int G0, int GN, int N>
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
@@ -167,9 +198,10 @@ struct GroupedBlocks {
         const TileScales<F> scales(a, tile);
         auto* y = reinterpret_cast<float*>(a.scratch + panel_scratch<F>(a.K));
         for (int i = 0; i < N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
-        for (int64_t k = 0; k < a.K; k += kGroupK) {
+        const int64_t group = a.groups.x_group;
+        for (int64_t k = 0; k < a.K; k += group) {
             VI acc[N][GN];
-            group_sums<G0, GN, N>(a, panel, k, k + kGroupK, n0, part, acc);
+            group_sums<G0, GN, N>(a, panel, k, k + group, n0, part, acc);
             add_group<F, G0, GN, N>(a, scales, k, n0, part, acc, y);
         }
         store_outputs<F, G0, GN, N>(a, tile, n0, part, y);

@@ -171,7 +171,7 @@ bool Screen::split(int64_t row, const float* x) {
         a.x = plane == 0 ? x : rest;
         a.width = K;
         a.yf = planes_.row(n + plane);
-        planes_.quantize_into(a, n + plane, block, false);
+        planes_.quantize_into(a, n + plane, block, 0);
         if (!kernels_->rowwise(a)) return false;
         for (int64_t k = 0; k < K; k += kPad)
             std::memcpy(codes + plane * planes_.ld + k, a.yq + k / kPad * a.yq_stride, kPad);

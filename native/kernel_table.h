@@ -26,7 +26,8 @@ static_assert(2 * 127 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 constexpr int kPagePositions = 64;    // positions of one KV page
 constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
 
-constexpr int kGroupK = 32;  // k of one scale of activations, where weights have scales in groups
+// k of one scale of activations, where weights have scales in groups: a short one, or GGUF's blocks.
+constexpr int kGroupK = 32, kLongGroupK = 256;
 
 enum class ScaleType : int { kF32, kF16, kE8M0 };
 
@@ -34,7 +35,8 @@ enum class ScaleType : int { kF32, kF16, kE8M0 };
 // after each such line a line of them.
 struct GroupScales {
     const uint8_t* data = nullptr;
-    int64_t group = 0;  // k, a multiple of kGroupK; 0: a weight has one scale for each row
+    int64_t group = 0;  // k, a multiple of x_group; 0: a weight has one scale for each row
+    int64_t x_group = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
     ScaleType type = ScaleType::kF32;
     bool minima = false;
     float unit = 1.0f;  // of a code
@@ -55,7 +57,7 @@ struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
         scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for floats, groups
-    GroupScales groups;  // in place of `scale`; x_scale and x_sum are [n][ldx / kGroupK] then
+    GroupScales groups;  // in place of `scale`; x_scale and x_sum are [n][ldx / x_group] then
     int64_t tile_bytes;
     int64_t M;  // rows; outputs are written in whole groups of 16, so ldy covers M rounded up
     int64_t K;  // padded to the format's step
@@ -152,7 +154,7 @@ struct RowwiseArgs {
     float* yf;  // [width] result, always written
     int8_t* yq;  // [padded width] or null
     int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block
-    bool grouped;  // yq has a scale for every kGroupK values
+    int64_t group;  // values of yq that share a scale; 0: all
     float* x_scale;  // with yq: one value each, or one for each group
     int32_t* x_sum;
 };

@@ -30,7 +30,9 @@ void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kInteger) {
         if (a.groups.group) {
             if constexpr (kMatrixUnit) {
-                if (a.x_block > 1) return grouped_tiles<F>(a);
+                if (a.x_block > 1)
+                    return a.groups.x_group == kGroupK ? grouped_tiles<F>(a)
+                                                       : many_tokens<F, AddedGroups<F>>(a);
             }
             return linear_vectors<F, GroupedBlocks<F>>(a);
         }

@@ -119,37 +119,54 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                 for (int g = 0; g < G; ++g) sums[n][p][g] = F::end(sums[n][p][g], run[c][n][p][g]);
 }
 
+// Tokens of tiles side by side: their sums over a stretch of k, the tiles taking turns.
+template <class F, int N>
+struct StreamSums {
+    static constexpr int G = F::kGroups;
+    // One token: all parts of a line together where their accumulators fit.
+    static constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
+    static constexpr int C = N == 1 && F::kInteger && P * G <= 4 ? 2 : 1;
+    Sums<F, N, P> sums[kStreams][kParts / P];
+
+    // Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart, over k in [k0, k1).
+    [[gnu::always_inline]] void run(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
+                                    int count, int n0, int64_t k0, int64_t k1) {
+        for (auto& tile_sums : sums)
+            for (auto& part : tile_sums)
+                for (auto& token : part)
+                    for (auto& vectors : token)
+                        for (auto& acc : vectors) acc = F::zero();
+        const uint8_t* codes = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
+        for (int64_t k = k0; k < k1;
+             k += kTurnK<F>, codes += kTurnK<F> / F::kStepK * F::kStepBytes) {
+            const int64_t end = k + kTurnK<F> < k1 ? k + kTurnK<F> : k1;
+            for (int s = 0; s < count; ++s)
+                for (int part = 0; part < kParts; part += P)
+                    tile_turn<F, N, P, C>(a, codes + s * apart * a.tile_bytes, k, end, n0, part,
+                                          sums[s][part / P]);
+        }
+    }
+    typename F::Acc at(int s, int part, int n, int g) const {
+        return sums[s][part / P][n][part % P][g];
+    }
+};
+
 // Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart.
 template <class F, int N>
 inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                        int n0) {
     constexpr int G = F::kGroups;
-    // One token: all parts of a line together where their accumulators fit.
-    constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
-    constexpr int C = N == 1 && F::kInteger && P * G <= 4 ? 2 : 1;
     if constexpr (F::kInteger) {  // wanted at the end, from memory
         for (int i = 0; i < count * G; ++i)
             prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kGroupRows);
     }
-    Sums<F, N, P> sums[kStreams][kParts / P];
-    for (auto& tile_sums : sums)
-        for (auto& part : tile_sums)
-            for (auto& token : part)
-                for (auto& vectors : token)
-                    for (auto& acc : vectors) acc = F::zero();
-    const uint8_t* codes = a.codes + tile * a.tile_bytes;
-    for (int64_t k = 0; k < a.K; k += kTurnK<F>, codes += kTurnK<F> / F::kStepK * F::kStepBytes) {
-        const int64_t end = k + kTurnK<F> < a.K ? k + kTurnK<F> : a.K;
-        for (int s = 0; s < count; ++s)
-            for (int part = 0; part < kParts; part += P)
-                tile_turn<F, N, P, C>(a, codes + s * apart * a.tile_bytes, k, end, n0, part,
-                                      sums[s][part / P]);
-    }
+    StreamSums<F, N> sums;
+    sums.run(a, tile, apart, count, n0, 0, a.K);
     for (int s = 0; s < count; ++s)
         for (int part = 0; part < kParts; ++part)
             for (int n = 0; n < N; ++n)
                 for (int g = 0; g < G; ++g)
-                    finish<F>(a, sums[s][part / P][n][part % P][g], n0 + n, g,
+                    finish<F>(a, sums.at(s, part, n, g), n0 + n, g,
                               ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
 }
 
@@ -184,6 +201,7 @@ struct IntegerDot {
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // Whether z2 is even, so that levels are whole numbers, and no field stays in place.
     static constexpr bool kEvenOffset = false;
+    static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }

@@ -37,6 +37,25 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     }
 }
 
+// Where k starts in a tile, and [k0, k0 + kc) of it decoded; a layout not read step by step has its own.
+template <class F>
+inline int64_t bytes_before([[maybe_unused]] int64_t K, int64_t k) {
+    if constexpr (requires { F::bytes_before(K, k); }) {
+        return F::bytes_before(K, k);
+    } else {
+        return k / F::kStepK * F::kStepBytes;
+    }
+}
+template <class F, int G0, int GN, bool kPrefetch = false>
+inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
+    if constexpr (requires { F::decode_tile(tile, K, k0, kc, out); }) {
+        static_assert(G0 == 0 && GN == F::kGroups);
+        F::decode_tile(tile, K, k0, kc, out);
+    } else {
+        decode_panel<F, G0, GN, kPrefetch>(tile + bytes_before<F>(K, k0), kc, out);
+    }
+}
+
 // Sums of tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile over k in [k0, k1). Always inlined: a call
 // would pass the accumulators in memory.
 template <class F, int G0, int GN, int N>
@@ -109,7 +128,7 @@ inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64
 template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
-        decode_panel<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, a.scratch);
+        decode_tile<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, 0, a.K, a.scratch);
         sweep_panel<F, Blocks>(a, a.scratch, tile);
     }
 }

@@ -329,8 +329,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.eps = op.eps;
     // A row that nobody reads as floats stays in the worker's cache.
     a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
-    const bool grouped = op.rounding == Rounding::kGroup;
-    if (op.rounding != Rounding::kNone) dst.quantize_into(a, n, run.x_block(op), grouped);
+    if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);
     if (!run.kernels.rowwise(a)) run.report(index);
     if (const int count = planes(op, run)) run.kernels.split(dst.split_args(n, count));
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,6 @@ class KvCache {
     HugeBuffer base_;
 };
 
-// How a row is rounded to int8: with one scale, or one for every kGroupK values.
-enum class Rounding { kNone, kToken, kGroup };
-
 enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kSplit };
 constexpr int kOpKinds = 8;
 
@@ -61,7 +59,8 @@ struct Op {
     int64_t width = 0, up_offset = 0;
     std::vector<float> norm{};
     float eps = 0;
-    Rounding rounding = Rounding::kNone;  // kRowwise
+    // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
+    std::optional<int64_t> rounding{};
     bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
 };
 

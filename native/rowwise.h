@@ -68,22 +68,21 @@ inline void quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, f
     *scale = absmax / 127.0f;
 }
 
-// Symmetric int8 per token, or per group of kGroupK values; `bits` is max |y| of all of them.
+// Symmetric int8 per token, or per group of values; `bits` is max |y| of all of them.
 inline void quantize(const sterna::RowwiseArgs& a, int32_t bits) {
     const int64_t padded = (a.width + sterna::kPad - 1) / sterna::kPad * sterna::kPad;
     float absmax;
-    if (!a.grouped) {
+    if (!a.group) {
         __builtin_memcpy(&absmax, &bits, 4);
         return quantize(a, 0, padded, absmax > 1e-5f ? absmax : 1e-5f, a.x_scale, a.x_sum);
     }
-    for (int64_t i = 0; i < padded; i += sterna::kGroupK) {
-        const int64_t rest = a.width - i;
-        bits =
-            rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < sterna::kGroupK ? rest : sterna::kGroupK);
+    for (int64_t i = 0; i < padded; i += a.group) {
+        const int64_t rest = a.width - i, end = padded - i < a.group ? padded : i + a.group;
+        bits = rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < a.group ? rest : a.group);
         __builtin_memcpy(&absmax, &bits, 4);
         // 1e-30: 127 over it is finite, and a 127th of it no denormal
-        quantize(a, i, i + sterna::kGroupK, absmax > 1e-30f ? absmax : 1e-30f,
-                 a.x_scale + i / sterna::kGroupK, a.x_sum + i / sterna::kGroupK);
+        quantize(a, i, end, absmax > 1e-30f ? absmax : 1e-30f, a.x_scale + i / a.group,
+                 a.x_sum + i / a.group);
     }
 }
 

@@ -15,12 +15,15 @@ struct Weight {
     const uint8_t* codes = nullptr;
     const float* scale = nullptr;  // [tiles * tile_rows], or null for float formats and groups
     GroupScales groups;
+
+    // How its activations are rounded: RowwiseArgs::group.
+    int64_t x_group() const { return groups.group ? groups.x_group : 0; }
 };
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-// Rows of floats, and for integer layers int8 codes with a scale and a sum per row, or per kGroupK
-// values of it.
+// Rows of floats, and for integer layers int8 codes with a scale and a sum per row, or per group of
+// its values.
 struct Activations {
     int64_t ld;  // width, padded to kPad
 
@@ -31,14 +34,15 @@ struct Activations {
         halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));
         f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
         q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
-        scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups() * 4));
-        sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups() * 4));
+        scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kGroupK) * 4));
+        sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kGroupK) * 4));
     }
     float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
     int8_t* codes(int64_t n, int x_block) const {
         return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
     }
-    int64_t groups() const { return ld > 0 ? ld / kGroupK : 1; }
+    // Scales of a row: one for each `group` values, or for all if that is 0.
+    int64_t groups(int64_t group) const { return group > 0 && ld > 0 ? ld / group : 1; }
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
 
@@ -49,13 +53,13 @@ struct Activations {
         return {row(n), ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
     }
 
-    // Where row n's int8 codes go.
-    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, bool grouped) const {
+    // Where row n's int8 codes go; `group` as in RowwiseArgs.
+    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, int64_t group) const {
         a.yq = codes(n, x_block);
         a.yq_stride = int64_t{64} * x_block;
-        a.grouped = grouped;
-        a.x_scale = scales() + n * (grouped ? groups() : 1);
-        a.x_sum = sums() + n * (grouped ? groups() : 1);
+        a.group = group;
+        a.x_scale = scales() + n * groups(group);
+        a.x_sum = sums() + n * groups(group);
     }
 
   private:

@@ -1,12 +1,19 @@
 // Many tokens on a matrix unit (AMX): x tiles of 16 tokens x 64 k, weight tiles of 64 k x 16 rows in
 // the very lines that a panel is made of, accumulators of 16 tokens x 16 rows.
 #pragma once
+#include "grouped.h"
 #include "panel.h"
 
 namespace {
 
 template <class F>
 void linear_tiles(const sterna::LinearArgs& a);
+template <class F, class Added>
+void many_tokens(const sterna::LinearArgs& a);
+template <class F>
+struct AddedRows;
+template <class F>
+struct AddedGroups;
 template <class F>
 int64_t tiles_scratch(int64_t K, int n);
 
@@ -27,18 +34,84 @@ constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
 
+// Blocks of k are of about one length, and start where a layout can be decoded from.
+template <class F>
 constexpr int64_t block_k(int64_t K) {
-    const int64_t blocks = (K + kBlockK - 1) / kBlockK;
-    return blocks ? (K / 64 + blocks - 1) / blocks * 64 : 64;
+    constexpr int64_t kUnit = F::kBlockUnit;
+    static_assert(kBlockK % kUnit == 0 && kUnit % 64 == 0);
+    const int64_t blocks = (K + kBlockK - 1) / kBlockK, units = (K + kUnit - 1) / kUnit;
+    return blocks ? (units + blocks - 1) / blocks * kUnit : kUnit;
 }
 
-// A finished block of 16 tokens x up to 64 rows x a block of k. It is added to the sums of earlier
-// blocks of k, or turned into outputs, a few tokens at a time while the unit does the next block.
+inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_t row) {
+    const int64_t at = token * a.ldy + row;
+    if (a.residual) {
+        f_store(a.y + at, f_add(f_load(a.residual + at), y));
+    } else {
+        f_stream(a.y + at, y);  // read only after the whole layer: leave the caches to weights
+    }
+}
+
+// How a block's sums join those of earlier blocks of k. A row has one scale: as integers.
 template <class F>
+struct AddedRows {
+    using Kept = int32_t;
+    static int64_t step(const sterna::LinearArgs& a) { return block_k<F>(a.K); }
+    AddedRows(const sterna::LinearArgs&, int64_t, int64_t, int) {}
+
+    void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
+             int group, int, int64_t row) const {
+        if (!first) sum = i_add(sum, i_load(kept));
+        if (!last) {
+            i_store(kept, sum);
+        } else if (row < a.M) {
+            tile_output(a, scaled<F>(a, sum, token, group, row), token, row);
+        }
+    }
+};
+
+// Long groups: a block of k is one, and becomes a float.
+template <class F>
+struct AddedGroups {
+    using Kept = float;
+    static int64_t step(const sterna::LinearArgs& a) { return a.groups.x_group; }
+
+    GroupOffset<F> offset;
+    VF scale[kBlockGroups], minimum[kBlockGroups];
+    int64_t per_row, at;
+    // Of groups of rows [g0, g0 + kBlockGroups) of a tile, at k.
+    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
+        : offset(a.z2), per_row(a.ldx / a.groups.x_group), at(k / a.groups.x_group) {
+        const TileScales<F> scales(a, tile);
+        for (int g = 0; g < kBlockGroups && g0 + g < F::kGroups; ++g) {
+            const int row = (g0 + g) * sterna::kGroupRows;
+            scale[g] = scales.scale(scales.at(k), row);
+            if (a.groups.minima) minimum[g] = scales.minimum(scales.at(k), row);
+        }
+    }
+    void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
+             int group, int g, int64_t row) const {
+        const int64_t x = token * per_row + at;
+        const VI t = offset.level_sum(F::settle(sum, group), a.x_sum[x]);
+        VF y = first ? f_set1(0.0f) : f_load(kept);
+        y = f_fma(f_from_i(t), f_mul(scale[g], f_set1(a.x_scale[x])), y);
+        if (a.groups.minima) y = f_fma(minimum[g], f_set1(group_sum(a, x)), y);
+        if (!last) {
+            f_store(kept, y);
+        } else if (row < a.M) {
+            tile_output(a, y, token, row);
+        }
+    }
+};
+
+// A finished block of 16 tokens x up to 64 rows x a block of k. It is `Added` to the sums of earlier
+// blocks of k, or turned into outputs, a few tokens at a time while the unit does the next block.
+template <class F, class Added>
 struct Pending {
     const sterna::LinearArgs& a;
     const int32_t* block;  // [group][16 tokens][16 rows]
-    int32_t* sums = nullptr;  // of earlier blocks of k: [token][group][16]
+    Added added;
+    typename Added::Kept* sums = nullptr;  // of earlier blocks of k: [token][group][16]
     int64_t n = 0, row = 0;
     int group = 0, next = 0, tokens = 0;
     bool first = true, last = true;  // of the blocks of k
@@ -48,25 +121,9 @@ struct Pending {
         const int end = next + count < tokens ? next + count : tokens;
         for (; next < end; ++next) {
 #pragma GCC unroll 4
-            for (int g = 0; g < G; ++g) {
-                int32_t* kept = sums + 16 * (next * G + g);
-                VI sum = i_load(block + 256 * g + 16 * next);
-                if (!first) sum = i_add(sum, i_load(kept));
-                if (!last) {
-                    i_store(kept, sum);
-                } else if (row + 16 * g < a.M) {
-                    output(sum, n + next, g);
-                }
-            }
-        }
-    }
-    void output(VI sum, int64_t token, int g) {
-        const VF y = scaled<F>(a, sum, token, group + g, row + 16 * g);
-        const int64_t at = token * a.ldy + row + 16 * g;
-        if (a.residual) {
-            f_store(a.y + at, f_add(f_load(a.residual + at), y));
-        } else {
-            f_stream(a.y + at, y);  // read only after the whole layer: leave the caches to weights
+            for (int g = 0; g < G; ++g)
+                added.add(a, i_load(block + 256 * g + 16 * next), sums + 16 * (next * G + g), first,
+                          last, n + next, group + g, g, row + 16 * g);
         }
     }
 };
@@ -140,9 +197,9 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
 }
 
 // acc[g] = one tile of tokens times weight tiles g of a panel, over one block of k.
-template <class F, int G>
+template <int G, class Pending>
 inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int32_t* block,
-                         Pending<F>& pending, Ahead& ahead, int64_t lines_ahead) {
+                         Pending& pending, Ahead& ahead, int64_t lines_ahead) {
     const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
     const int64_t stride = kc * 16;
     tile_load_once(4, x, 64);
@@ -162,8 +219,8 @@ inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int3
 }
 
 // Stores the accumulators that tile_block_k has left, and finishes them.
-template <class F, int G>
-inline void drain(int32_t* block, Pending<F>& pending) {
+template <int G, class Pending>
+inline void drain(int32_t* block, Pending& pending) {
     tile_store(0, block);
     tile_store(1, block + 256);
     tile_store(2, block + 512);
@@ -189,21 +246,24 @@ struct TileScratch {
 };
 
 // Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
-template <class F, int G0, int G>
+template <class F, class Added, int G0, int G>
 inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
                      int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
-    const int64_t bytes = kc / F::kStepK * F::kStepBytes, steps = (n1 - n0 + 15) / 16 * (kc / 64);
+    const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
+    const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
     const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
-    Pending<F> pending{a, s.block};
+    Pending<F, Added> pending{a, s.block, Added(a, first, k0, G0)};
     for (int64_t tile = first; tile < last; ++tile) {
-        const uint8_t* codes = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
-        const uint8_t* next = codes + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
+        const uint8_t* codes = a.codes + tile * a.tile_bytes;
+        const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
         Ahead ahead{next, next + bytes};
-        decode_panel<F, G0, G>(codes, kc, s.panel);
-        int32_t* sums = s.sums + (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
+        decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
+        auto* sums = reinterpret_cast<typename Added::Kept*>(s.sums) +
+                     (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
-            tile_block_k<F, G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, s.block,
-                               pending, ahead, lines_ahead);
+            tile_block_k<G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, s.block,
+                            pending, ahead, lines_ahead);
+            if (n == n0) pending.added = Added(a, tile, k0, G0);  // the tile before has passed
             pending.sums = sums;
             pending.n = n;
             pending.row = (tile * F::kGroups + G0) * sterna::kGroupRows;
@@ -214,27 +274,31 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
             pending.last = k0 + kc >= a.K;
         }
     }
-    drain<F, G>(s.block, pending);  // before the next block of k reads the sums
+    drain<G>(s.block, pending);  // before the next block of k reads the sums
     if constexpr (G0 + G < F::kGroups) {
         constexpr int rest = F::kGroups - G0 - G;
-        groups_k < F, G0 + G,
+        groups_k < F, Added, G0 + G,
             rest<kBlockGroups ? rest : kBlockGroups>(a, first, last, k0, kc, n0, n1, s);
     }
 }
 
-template <class F>
+// More than kFewTokens tokens.
+template <class F, class Added>
 void many_tokens(const sterna::LinearArgs& a) {
+    tile_begin(16);
     constexpr int G = F::kGroups < kBlockGroups ? F::kGroups : kBlockGroups;
     const TileScratch<F> s(a.scratch);
-    const int64_t step = block_k(a.K);
+    const int64_t step = Added::step(a);
     for (int64_t first = a.tile_begin; first < a.tile_end; first += kChunkTiles) {
         const int64_t last = first + kChunkTiles < a.tile_end ? first + kChunkTiles : a.tile_end;
         for (int64_t n0 = 0; n0 < a.n; n0 += kBlockTokens) {
             const int64_t n1 = n0 + kBlockTokens < a.n ? n0 + kBlockTokens : a.n;
             for (int64_t k0 = 0; k0 < a.K; k0 += step)
-                groups_k<F, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step, n0, n1, s);
+                groups_k<F, Added, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step, n0,
+                                         n1, s);
         }
     }
+    tile_end();
 }
 
 // Few tokens, so that their sums stay in the unit over all of K: decode 64 k, multiply, go on.
@@ -280,12 +344,9 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
 
 template <class F>
 void linear_tiles(const sterna::LinearArgs& a) {
-    tile_begin(a.x_block == 1 ? a.n : 16);
-    if (a.x_block == 1) {
-        for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) few_tokens<F>(a, tile);
-    } else {
-        many_tokens<F>(a);
-    }
+    if (a.x_block > 1) return many_tokens<F, AddedRows<F>>(a);
+    tile_begin(a.n);
+    for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) few_tokens<F>(a, tile);
     tile_end();
 }
 

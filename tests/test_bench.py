@@ -206,7 +206,7 @@ def test_rounds_are_interleaved(fake: FakeMachine) -> None:
 
 
 def test_floats_are_held_against_their_own_peak(fake: FakeMachine) -> None:
-    rows = linear.run(["64x64"], format_names=["all"], n=(16,), deterministic=True, **SMALL)
+    rows = linear.run(["64x256"], format_names=["all"], n=(16,), deterministic=True, **SMALL)
     assert [row["format"] for row in rows] == linear.formats_named(["all"])
     assert {row["format"] for row in rows} == {*FORMATS, *GROUPED}
     assert {row["peak_gops"] for row in rows if row["format"] not in FLOAT} == {1000.0}
@@ -233,12 +233,12 @@ def test_threads_run_where_they_are_asked_to(fake: FakeMachine) -> None:
     cpu = _native.topology()["cpus"][0]
     for run_on in (linear.run, roofline.run):
         fake.calls.clear()
-        shapes = ["64x64"] if run_on is linear.run else ["i2"]
+        shapes = ["64x256"] if run_on is linear.run else ["i2"]
         run_on(shapes, threads=[1], cores=str(cpu), repeat=1, working_set_mb=1)
         assert fake.calls
         assert all(threads.cpus == (cpu,) for *_, threads, _ in fake.calls)
     failure(
-        lambda: linear.run(["64x64"], threads=[2], cores=str(cpu)), RequestError, "threads", "cores"
+        lambda: linear.run(["64x256"], threads=[2], cores=str(cpu)), RequestError, "threads", "cores"
     )
 
 
@@ -267,7 +267,7 @@ def test_every_unit_and_format_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> 
     """The real thing, tiny: all that is there, whatever it is called."""
     monkeypatch.setattr(_native, "peak_gops", lambda *_: 1.0)  # the scalar unit's takes seconds
     rows = linear.run(
-        ["100x224"], format_names=["all"], n=(1, 3), threads=[1, 2], isas=["all"], repeat=1,
+        ["100x256"], format_names=["all"], n=(1, 3), threads=[1, 2], isas=["all"], repeat=1,
         working_set_mb=0,
     )  # fmt: skip
     assert len(rows) == len(FORMATS + GROUPED) * 2 * 2 * len(_native.isas())
@@ -277,7 +277,7 @@ def test_every_unit_and_format_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bad_requests() -> None:
     def of(**options: Any) -> Any:
-        return lambda: linear.run(options.pop("shapes", ["64x64"]), **{**SMALL, **options})
+        return lambda: linear.run(options.pop("shapes", ["64x256"]), **{**SMALL, **options})
 
     for shape in ("big", "0x4", "4x0", "4x", "x", "4x4x4", "-1x4", "99999999x4", "٣x٣"):
         failure(of(shapes=[shape]), RequestError, "shapes", shape)
@@ -328,7 +328,7 @@ def test_roofline_binds_at_memory(fake: FakeMachine) -> None:
 
 def test_roofline_of_everything() -> None:
     """Every format, for real, and the peaks of every unit with vectors."""
-    rows = roofline.run(threads=[1], shape="64x64", repeat=1, working_set_mb=1)
+    rows = roofline.run(threads=[1], shape="64x256", repeat=1, working_set_mb=1)
     decode = [row for row in rows if row["row"] == "decode"]
     assert {row["format"] for row in decode} == {*FORMATS, *GROUPED}
     assert all(row["gamma_cycles"] > 0 for row in decode)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
+from sterna.formats import tq1_0, tq2_0
 from sterna.formats.base import round_half_away
 
 # Suffixes over every code layout, one group longer than the activations' and one no power of two.
@@ -89,7 +90,7 @@ def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
         assert value == scales.reshape(M, groups, -1)[m, g, 0]
 
 
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "mxfp4"])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "mxfp4", "tq1_0", "tq2_0"])
 def test_blocks_are_those_of_gguf(name: str) -> None:
     """Rounding gives the gguf package's blocks, and they stand for the weights that it says."""
     gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
@@ -106,6 +107,40 @@ def test_blocks_are_those_of_gguf(name: str) -> None:
     np.testing.assert_allclose(got[differ] - w[differ], w[differ] - expected[differ], rtol=1e-5)
 
 
+def raw_blocks(name: str, rng: np.random.Generator, M: int, n: int) -> np.ndarray:
+    """Rows of n random blocks with finite scales, uint8 [M, bytes]; no two-bit code is 3."""
+    nbytes = {"tq1_0": tq1_0, "tq2_0": tq2_0}[name].BLOCK_BYTES
+    blocks = rng.integers(0, 256, (M, n, nbytes), np.uint8)
+    if name == "tq2_0":
+        codes = rng.integers(0, 3, (4, M, n, nbytes), np.uint8)
+        blocks = codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
+    scales = (rng.standard_normal((M, n)) * 10.0 ** rng.integers(-6, 4, (M, n))).astype("<f2")
+    blocks[:, :, -2:] = scales[:, :, None].view(np.uint8)
+    return blocks.reshape(M, -1)
+
+
+@pytest.mark.parametrize("name", ["tq1_0", "tq2_0"])
+def test_raw_blocks_of_ggml(name: str) -> None:
+    """Any bytes of a file stand for the weights that the gguf package says."""
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    module = {"tq1_0": tq1_0, "tq2_0": tq2_0}[name]
+    blocks = raw_blocks(name, np.random.default_rng(5), 70, 3)
+    levels, scales = module.from_ggml(blocks)
+    got = ops.dequantize(ops.pack(levels, scales, format=name))
+    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name.upper()])
+    np.testing.assert_array_equal(got, expected)
+    wrong = (blocks[:, 1:], blocks[0], blocks.astype(np.int8))
+    for bad in wrong:
+        failure(lambda bad=bad: module.from_ggml(bad), RequestError, name, "uint8 [M, ")
+
+
+def test_a_code_that_is_not_ternary() -> None:
+    """ggml's two-bit code 3 is refused, and named."""
+    blocks = raw_blocks("tq2_0", np.random.default_rng(6), 2, 1)
+    blocks[1, 33] |= 3 << 4
+    failure(lambda: tq2_0.from_ggml(blocks), RequestError, "tq2_0", "(1, 193) is 3")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_quantised_weights_are_near(name: str) -> None:
     """Rounding again changes nothing, and the error is what so many bits allow."""
@@ -115,7 +150,9 @@ def test_quantised_weights_are_near(name: str) -> None:
     real = ops.dequantize(packed)
     error = np.sqrt(np.mean((real - w) ** 2))
     f = formats.get(name)
-    most = {"i1": 0.62, "i2": 0.53, "t5": 0.53, "i2p": 0.45, "mxfp4": 0.13}.get(name.split(":")[0])
+    most = {
+        "i1": 0.62, "i2": 0.53, "t5": 0.53, "i2p": 0.45, "mxfp4": 0.13, "tq1_0": 0.9, "tq2_0": 0.9
+    }.get(name.split(":")[0])  # fmt: skip
     assert error < (most or 2 / len(levels_of(f)))
     x = np.random.default_rng(8).standard_normal((3, K)).astype(np.float32)
     y = ops.linear(x, packed)
@@ -150,6 +187,7 @@ def test_halves_round_away_from_zero() -> None:
     [
         ("q4_0", np.zeros((2, 40), np.int8), 1.0, RequestError, "multiple of 32"),
         ("i2:g64", np.zeros((2, 96), np.int8), 1.0, RequestError, "multiple of 64"),
+        ("tq1_0", np.zeros((2, 128), np.int8), 1.0, RequestError, "multiple of 256"),
         ("q8_0", np.zeros((2, 32), np.int8), np.ones((2, 2)), RequestError, "shape () or (2, 1)"),
         ("q4_1", np.zeros((2, 32), np.int8), np.ones((2, 1)), RequestError, "(2, 1, 2)"),
         ("q4_0", np.zeros((1, 32), np.int8), [[np.nan]], NonFiniteError, "must be finite"),

@@ -59,7 +59,7 @@ void use_layer(PyProgram& p, int layer) {
 
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
-                 float eps, const std::string& rounding, bool selected, bool keep_float,
+                 float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
                  int split) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
@@ -76,12 +76,10 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
         op.norm.assign(norm->data(), norm->data() + norm->shape(0));
     }
     op.eps = eps;
-    require(rounding.empty() || rounding == "token" || rounding == "group",
-            "rounding: must be token, group or empty");
-    op.rounding = rounding.empty()      ? Rounding::kNone
-                  : rounding == "token" ? Rounding::kToken
-                                        : Rounding::kGroup;
-    op.keep_float = keep_float || rounding.empty();
+    require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
+            "rounding: must be 0, 32, 256 or None");
+    op.rounding = rounding;
+    op.keep_float = keep_float || !rounding;
     op.selected = selected;
     require(split == -1 || (weight_of(p, split).padded_k <= width_of(p, dst) && op.keep_float),
             "rowwise: does not fit the weight that reads it in planes");
@@ -264,8 +262,9 @@ void bind_program(nb::module_& m) {
             },
             "src"_a, "dst"_a)
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
-             "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f, "rounding"_a = "",
-             "selected"_a = false, "keep_float"_a = true, "split"_a = -1)
+             "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
+             "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
+             "split"_a = -1)
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,

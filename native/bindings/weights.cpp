@@ -7,19 +7,24 @@ namespace sterna::border {
 
 namespace {
 
-// (scales uint8 [tiles][bytes], k of a group, "f32" | "f16" | "e8m0", whether there are minima, unit)
-using PyGroups = std::tuple<In<uint8_t, 2>, int64_t, std::string, bool, float>;
+// (scales uint8 [tiles][bytes], k of a group, k of a group of activations, "f32" | "f16" | "e8m0",
+// whether there are minima, unit)
+using PyGroups = std::tuple<In<uint8_t, 2>, int64_t, int64_t, std::string, bool, float>;
 
 // Scales in groups, checked to fit the weight.
 GroupScales group_scales(const PyGroups& groups, const Weight& w, int tile_rows) {
-    const auto& [data, group, type, minima, unit] = groups;
-    require(group > 0 && group % kGroupK == 0, "group: must be a multiple of 32");
+    const auto& [data, group, x_group, type, minima, unit] = groups;
+    require(x_group == kGroupK || x_group == kLongGroupK, "x_group: must be 32 or 256");
+    require(group > 0 && group % x_group == 0 && w.padded_k % x_group == 0,
+            "group: must be a multiple of 32, and of the activations' groups");
     require(type == "f32" || type == "f16" || type == "e8m0", "scales: must be f32, f16 or e8m0");
-    GroupScales s{data.data(), group,
-                  type == "f32"   ? ScaleType::kF32
-                  : type == "f16" ? ScaleType::kF16
-                                  : ScaleType::kE8M0,
-                  minima, unit};
+    GroupScales s{
+        data.data(),
+        group,
+        x_group,
+        type == "f32" ? ScaleType::kF32 : type == "f16" ? ScaleType::kF16 : ScaleType::kE8M0,
+        minima,
+        unit};
     require(static_cast<int64_t>(data.shape(0)) == w.tiles &&
                 static_cast<int64_t>(data.shape(1)) == s.tile_bytes(w.padded_k, tile_rows),
             "scales: shape does not fit M, K and the group");
@@ -219,7 +224,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
                 r.x = x.data() + i * weight.K;
                 r.width = weight.K;
                 r.yf = input.row(i);
-                if (integer) input.quantize_into(r, i, block, weight.groups.group > 0);
+                if (integer) input.quantize_into(r, i, block, weight.x_group());
                 if (!kernels.rowwise(r)) all_finite = false;
                 if (fast) kernels.split(input.split_args(i, planes));
             }
@@ -244,7 +249,8 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
     for (const auto* w : weights)
         require(w->weight.M == first.M && w->weight.K == first.K &&
                     w->weight.format == first.format &&
-                    w->weight.groups.group == first.groups.group,
+                    w->weight.groups.group == first.groups.group &&
+                    w->weight.x_group() == first.x_group(),
                 "weights: must have the same shape, layout and groups");
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
@@ -263,7 +269,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         r.width = first.K;
         r.yf = x.row(i);
         if (kernels.formats[first.format].integer)
-            x.quantize_into(r, i, kernels.x_block(n), first.groups.group > 0);
+            x.quantize_into(r, i, kernels.x_block(n), first.x_group());
         kernels.rowwise(r);
         if (fast) kernels.split(x.split_args(i, planes));
     }

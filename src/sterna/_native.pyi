@@ -103,7 +103,7 @@ class Weight:
         codes: npt.NDArray[np.uint8],
         scale: npt.NDArray[np.float32] | None,
         z2: int,
-        groups: tuple[npt.NDArray[np.uint8], int, str, bool, float] | None = None,
+        groups: tuple[npt.NDArray[np.uint8], int, int, str, bool, float] | None = None,
     ) -> None: ...
     @property
     def nbytes(self) -> int: ...
@@ -140,7 +140,7 @@ class Program:
         up_offset: int = 0,
         norm: npt.NDArray[np.float32] | None = None,
         eps: float = 0.0,
-        rounding: str = "",
+        rounding: int | None = None,
         selected: bool = False,
         keep_float: bool = True,
         split: int = -1,

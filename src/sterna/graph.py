@@ -56,7 +56,7 @@ class _Op:
     norm: F32 | None = None
     eps: float = 0.0
     glu: str = ""
-    rounding: str = ""  # to int8, for integer layers: "token", or "group" of 32 values
+    rounding: int | None = None  # to int8, for integer layers: Format.rounding
     selected: bool = False
     layer: int = 0
 
@@ -96,8 +96,9 @@ class Graph:
         self, x: Value, weight: PackedWeight, name: str, residual: Value | None = None
     ) -> Value:
         """x W^T (+ residual); quantises x first if the weight's format is an integer one."""
-        if rounding := formats.get(weight.format).rounding:
-            if x.op is None or x.op.kind != "rowwise" or x.op.rounding not in ("", rounding):
+        rounding = formats.get(weight.format).rounding
+        if rounding is not None:
+            if x.op is None or x.op.kind != "rowwise" or x.op.rounding not in (None, rounding):
                 x = self._add("rowwise", name, [x], x.width)
             assert x.op is not None
             x.op.rounding = rounding

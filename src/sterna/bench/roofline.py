@@ -146,7 +146,7 @@ def _measure_machine(
 def _kernel(name: str, isa: str) -> _Kernel:
     f = formats.get(name)
     half = cache_bytes().get(2, 1 << 20) // 2
-    for K in (2560, 1024, 512, 256, 64):  # long rows, but four tiles at least
+    for K in (2560, 1024, 512, 256):  # long rows, but four tiles at least
         if (tiles := half // f.tile_bytes(K)) >= 4:
             break
     cached = Matrix(max(1, tiles) * f.tile_rows, K)

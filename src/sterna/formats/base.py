@@ -102,6 +102,7 @@ class Format:
     unit: float = 1.0
     default_scale: str = "tensor"
     group: int = 0  # k of a scale, a multiple of 32; 0: a scale for each row or for all
+    x_group: int = GROUP_K  # k of a scale of activations where weights have groups: 32 or 256
     scale_type: str = "f32"  # of groups: "f32", "f16" or "e8m0", a power of two in a byte
     group_scales: bool = True  # integer: whether a suffix :gN may give it scales in groups
     minima: bool = False  # whether a group's weights are level * scale + minimum
@@ -109,9 +110,11 @@ class Format:
     lossless: bool = True  # integer: sums are exact; False: as reference_linear rounds them
 
     @property
-    def rounding(self) -> str:
-        """How activations are rounded to int8: "token", "group" (of 32 values), or "" (floats)."""
-        return "" if not self.integer else "group" if self.group else "token"
+    def rounding(self) -> int | None:
+        """Activations sharing a scale in int8: 32, 256, 0 (all of a token); None: not rounded."""
+        if not self.integer:
+            return None
+        return self.x_group if self.group else 0
 
     @property
     def value(self) -> float:
@@ -322,7 +325,9 @@ class Format:
         """The kernels' view of a packed weight; it keeps the arrays alive."""
         scale = None
         if self.group:
-            groups = (packed.scale, self.group, self.scale_type, self.minima, self.value)
+            groups = (
+                packed.scale, self.group, self.x_group, self.scale_type, self.minima, self.value,
+            )  # fmt: skip
             return _native.Weight(
                 self.layout, packed.M, packed.K, packed.codes, None, self.z2, groups
             )
@@ -370,14 +375,15 @@ class Format:
 
     def _reference_groups(self, x: F32, packed: PackedWeight, levels: npt.NDArray[Any]) -> F32:
         """The same where weights and activations have scales in groups (native/grouped.h)."""
-        N, blocks = x.shape[0], packed.K // GROUP_K
-        q, s_x = quantize_activations(x.reshape(-1, GROUP_K), 1e-30)
-        q, s_x = q.reshape(N, blocks, GROUP_K).astype(np.int64), s_x.reshape(N, blocks)
-        levels = levels.reshape(packed.M, blocks, GROUP_K).astype(np.int64)
+        size = self.x_group
+        N, blocks = x.shape[0], packed.K // size
+        q, s_x = quantize_activations(x.reshape(-1, size), 1e-30)
+        q, s_x = q.reshape(N, blocks, size).astype(np.int64), s_x.reshape(N, blocks)
+        levels = levels.reshape(packed.M, blocks, size).astype(np.int64)
         scales = packed.scales.reshape(packed.M, self.n_groups(packed.K), -1)
         y = np.zeros((N, packed.M), np.float32)
         for b in range(blocks):
-            s_w = scales[:, b * GROUP_K // self.group]
+            s_w = scales[:, b * size // self.group]
             t = (q[:, b] @ levels[:, b].T).astype(np.float32)
             y = fma_f32(t, s_w[None, :, 0] * np.float32(self.value) * s_x[:, b, None], y)
             if self.minima:
