@@ -5,8 +5,8 @@
 // A byte of a line is a row, so one lookup serves as many rows as a vector has bytes. Sums are
 // exact integers: bytes for a run of lookups, then int16, then int32.
 #pragma once
-#include "linear.h"
-#include "lookup_codes.h"
+#include "layers.h"
+#include "lookup_panel.h"
 
 namespace {
 
@@ -197,10 +197,10 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
 
 // A lookup format F: K splits into blocks of F::Main and, where these do not fit, of F::Rest (the
 // paper's block fitting: ThreeK and TwoK).
-struct LookupFormat {
-    static constexpr bool kInteger = true, kGroupScales = false;
-    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
+struct LookupFormat : IntegerDot {
+    static constexpr bool kGroupScales = false;
     static constexpr int kGroups = 4, kStepK = 64;
+    static VI settle(VI acc, int) { return acc; }  // of a panel of codes
 };
 
 template <class F>
@@ -215,18 +215,38 @@ struct Split {
     static_assert(F::kFit % Main::kK == 0 && 64 % Rest::kK == 0 && F::kFit % Rest::kK == 0);
     static_assert(Main::kExact == Rest::kExact && Main::kTop == Rest::kTop);
 
+    int64_t main_k() const { return main * Main::kK; }
+    // Where k, the first of a block, starts in a tile.
+    int64_t bytes_before(int64_t k) const {
+        const int64_t beyond = k - main_k();
+        return beyond < 0 ? k / Main::kK * Main::kBytes
+                          : main * Main::kBytes + beyond / Rest::kK * Rest::kBytes;
+    }
     int64_t tile_bytes() const { return main * Main::kBytes + rest * Rest::kBytes; }
     int64_t table_bytes() const { return main * Main::kTableBytes + rest * Rest::kTableBytes; }
 };
 
 constexpr int kTableTokens = 8;  // whose tables are kept at a time
 
+// Exact tables are given up where a panel, from which products give the same sums, serves so many.
+constexpr int kFewestProductTokens = 5;
+template <class F>
+constexpr bool takes_products(int n) {
+    return F::Main::kExact && n >= kFewestProductTokens;
+}
+
 // Scratch: a row of x, then for each token its unit in a line and its tables.
 constexpr int64_t lookup_row_bytes(int64_t K) { return (K + 127) / 64 * 64; }
 template <class F>
 int64_t lookup_scratch(int64_t K, int n) {
     const int64_t tokens = n < kTableTokens ? n : kTableTokens;
-    return lookup_row_bytes(K) + tokens * (64 + Split<F>(K).table_bytes());
+    const int64_t tables = lookup_row_bytes(K) + tokens * (64 + Split<F>(K).table_bytes());
+    if (!takes_products<F>(n)) return tables;
+    const int64_t panel = panel_scratch<F>(K);
+    if constexpr (kMatrixUnit) {
+        if (const int64_t tiles = tiles_scratch<F>(K, n); tiles > panel) return tiles;
+    }
+    return panel;
 }
 template <class F>
 inline Tables tables_of(const sterna::LinearArgs& a, int n) {
@@ -306,6 +326,14 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apar
 
 template <class F>
 void linear_lookup(const sterna::LinearArgs& a) {
+    if constexpr (F::Main::kExact) {  // the same sums
+        if (takes_products<F>(a.n)) {
+            if constexpr (kMatrixUnit) {
+                if (a.x_block > 1) return many_tokens<F, AddedRows<F>>(a);
+            }
+            return linear_panel<F, RowBlocks<F>>(a);
+        }
+    }
     for (int n0 = 0; n0 < a.n; n0 += kTableTokens) {
         const int n1 = n0 + kTableTokens < a.n ? n0 + kTableTokens : a.n;
         if (!a.again || a.n > kTableTokens)
@@ -319,6 +347,17 @@ void linear_lookup(const sterna::LinearArgs& a) {
             for (int n = n0; n < n1; ++n)
                 lookup_tiles<F>(a, rest, 1, static_cast<int>(a.tile_end - rest), n);
     }
+}
+
+// What panel.h's decode_tile is for the layouts that are read step by step.
+template <class F>
+inline void decode_lookup(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
+    const Split<F> split(K);
+    const int64_t end = k0 + kc, middle = split.main_k() < end ? split.main_k() : end;
+    const int64_t rest = k0 > middle ? k0 : middle;
+    decode_blocks<typename F::Main>(tile + split.bytes_before(k0), k0, middle, kc * 16, out);
+    decode_blocks<typename F::Rest>(tile + split.bytes_before(rest), rest, end, kc * 16,
+                                    out + (rest - k0) * 16);
 }
 
 template <class F>

@@ -50,6 +50,19 @@ struct LookupCode {
         return e;
     }
     static constexpr Entries kTable = make_entries();
+
+    // The digit of weight j of every index; mirrored, its level for a positive sign, modulo 256.
+    struct Digits {
+        uint8_t of[kWeights][16];
+    };
+    static constexpr Digits make_digits() {
+        Digits d{};
+        for (int j = 0; j < kWeights; ++j)
+            for (int i = 0; i < 16; ++i)
+                d.of[j][i] = static_cast<uint8_t>(digit(i, 0, j) - (kMirrored ? kLevels / 2 : 0));
+        return d;
+    }
+    static constexpr Digits kDigits = make_digits();
 };
 
 // A block is eight codes of each of 64 rows: four lines of nibbles and, mirrored, a line of signs.

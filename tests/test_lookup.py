@@ -14,10 +14,12 @@ from sterna.formats import PackedWeight, quantize_activations
 ISAS = _native.isas()
 # Format -> the format of the same levels whose sums are products.
 EXACT = {"tl1_1": "i2", "tl2_1": "i2", "tmac2_1": "i2", "elut4": "i2p"}
-# K: no multiple of 2, 3 or 6 among them; remainders 0, 16 and 32 of 48 once padded to 64; more
-# blocks than fit an int16 sum.
+# K: hardly a multiple of 2, 3 or 6 among them; remainders 0, 16 and 32 of 48 once padded to 64;
+# more blocks than fit an int16 sum.
 SHAPES = [(1, 1, 1), (64, 64, 1), (65, 127, 3), (300, 191, 8), (130, 193, 9), (70, 1601, 17),
-          (66, 6913, 2), (64, 24577, 1)]  # fmt: skip
+          (66, 6913, 2), (64, 24577, 1),
+          # Few tokens by tables, more by products, blocks of k of 192 and a rest of them.
+          (65, 190, 4), (130, 640, 5), (129, 704, 40), (70, 832, 530)]  # fmt: skip
 
 
 def adversarial(N: int, K: int) -> np.ndarray:
@@ -116,10 +118,11 @@ def test_any_bytes_are_codes(name: str) -> None:
     levels, _ = ops.unpack(packed)
     low, high = f.levels or (0, 0)
     assert low <= levels.min() <= levels.max() <= high
-    x = rng.standard_normal((3, 130), np.float32)
     again = ops.pack(levels, 0.5, format=name)
-    for isa in ISAS:
-        assert_same_bits(ops.linear(x, packed, isa=isa), ops.linear(x, again, isa="scalar"))
+    for n in (3, 6, 20):
+        x = rng.standard_normal((n, 130), np.float32)
+        for isa in ISAS:
+            assert_same_bits(ops.linear(x, packed, isa=isa), ops.linear(x, again, isa="scalar"))
 
 
 @pytest.mark.parametrize("name", ["tmac2_0", "tmac2_1"])
@@ -140,4 +143,4 @@ def test_no_scales_in_groups(name: str) -> None:
     codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
     lines = np.zeros((1, 2 * 64 * 2), np.uint8)
     with pytest.raises(ValueError, match="groups"):
-        _native.Weight(f.layout, 64, 64, codes, None, f.z2, (lines, 32, "f16", False, 1.0))
+        _native.Weight(f.layout, 64, 64, codes, None, f.z2, (lines, 32, 32, "f16", False, 1.0))

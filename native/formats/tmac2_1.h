@@ -18,6 +18,10 @@ struct tmac2_1 : LookupFormat {
         for (int64_t i = 0; z2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
         return (threes & 15) == 0;
     }
+    static int64_t bytes_before(int64_t K, int64_t k) { return Split<tmac2_1>(K).bytes_before(k); }
+    static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
+        decode_lookup<tmac2_1>(tile, K, k0, kc, out);
+    }
     static void linear(const sterna::LinearArgs& a) { linear_lookup<tmac2_1>(a); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tmac2_1>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tmac2_1>(a); }
