@@ -21,8 +21,9 @@ struct TileScales {
     const sterna::GroupScales& s;
     const uint8_t* tile;
 
-    TileScales(const sterna::LinearArgs& a, int64_t index)
-        : s(a.groups), tile(s.data + index * s.tile_bytes(a.K, kRows)) {}
+    TileScales(const sterna::GroupScales& scales, int64_t K, int64_t index)
+        : s(scales), tile(s.data + index * s.tile_bytes(K, kRows)) {}
+    TileScales(const sterna::LinearArgs& a, int64_t index) : TileScales(a.groups, a.K, index) {}
 
     const uint8_t* at(int64_t k) const { return tile + k / s.group * s.line_bytes(kRows); }
     // Of rows [row, row + kLanes) of the tile; `line` is at(k), or kRows values further the minima.
@@ -53,6 +54,25 @@ struct GroupOffset {
         return i_sub(code_sum, i_set1(z * x_sum));
     }
 };
+
+// A row's weights: level * scale, plus a minimum, each rounded.
+template <class F>
+void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
+    F::row(a);
+    const int in_tile = static_cast<int>(a.row % TileScales<F>::kRows), lane = in_tile % kLanes;
+    const TileScales<F> scales(s, (a.K + 63) / 64 * 64, a.row / TileScales<F>::kRows);
+    float scale[kLanes], minimum[kLanes] = {};
+    for (int64_t k = 0; k < a.K; ++k) {
+        if (k % s.group == 0) {
+            const uint8_t* line = scales.at(k);
+            f_store(scale, scales.scale(line, in_tile - lane));
+            if (s.minima) f_store(minimum, scales.minimum(line, in_tile - lane));
+        }
+        const float twice = 2 * a.out[k] - static_cast<float>(z2);  // the level, where z2 is odd
+        const float value = (z2 % 2 ? twice : twice / 2) * scale[lane];
+        a.out[k] = s.minima ? value + minimum[lane] : value;
+    }
+}
 
 // What a group's minimum is multiplied with.
 inline float group_sum(const sterna::LinearArgs& a, int64_t at) {

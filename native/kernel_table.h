@@ -106,7 +106,7 @@ struct PackArgs {
     int64_t tile_begin, tile_end;
 };
 
-// out[k] = raw code or float value of W[row][k].
+// out[k] = raw code or float value of W[row][k]; the weight itself from FormatKernels::values.
 struct RowArgs {
     const uint8_t* codes;
     int64_t tile_bytes;
@@ -253,6 +253,7 @@ struct FormatKernels {
     int64_t (*scratch_bytes)(int64_t K, int n);
     void (*pack)(const PackArgs&);
     void (*row)(const RowArgs&);
+    void (*values)(const RowArgs&, const GroupScales&, int z2);  // null without scales in groups
     // Whether every byte holds codes of the codebook z2; null: all bytes do.
     bool (*valid)(const uint8_t* codes, int64_t bytes, int z2);
     // Float formats only, else null.

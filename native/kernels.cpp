@@ -28,6 +28,7 @@ constexpr sterna::FormatKernels format_kernels() {
     k.scratch_bytes = scratch_bytes<F>;
     k.pack = F::pack;
     k.row = F::row;
+    if constexpr (F::kGroupScales) k.values = group_values<F>;
     k.valid = F::valid;
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;

@@ -311,7 +311,9 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
     float* x = buffers_[static_cast<size_t>(op.dst)].row(n);
     const int64_t row = run.batch.tokens[static_cast<size_t>(n)];
     const auto& format = run.kernels.formats[w.format];
-    format.row({w.codes, w.tile_bytes, row, w.K, x});
+    const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
+    if (w.groups.group) return format.values(args, w.groups, w.z2);
+    format.row(args);
     if (format.integer)  // 2 * code - z2 is exact; one rounding
         for (int64_t k = 0; k < w.K; ++k)
             x[k] = (2 * x[k] - static_cast<float>(w.z2)) * w.scale[row];

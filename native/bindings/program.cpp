@@ -243,7 +243,6 @@ void bind_program(nb::module_& m) {
             [](PyProgram& p, int weight, int dst) {
                 Op op{OpKind::kEmbed, "embed_tokens"};
                 require(weight_of(p, weight).K <= width_of(p, dst), "embed: dst is too narrow");
-                require(!weight_of(p, weight).groups.group, "embed: a table has no groups");
                 op.weight = weight;
                 op.dst = dst;
                 p.vocab = weight_of(p, weight).M;

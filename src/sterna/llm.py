@@ -97,9 +97,9 @@ class LLM:
     threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
     STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
-    the head (bf16, f16, f32, int8, or exact: the checkpoint's own, screened), default the
-    checkpoint's own and exact where that is float. context: positions, default the model's.
-    kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest), f16
+    the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
+    default the checkpoint's own and exact where that is float. context: positions, default the
+    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest), f16
     or f32. deterministic: True, float layers add in ascending order on every unit; False,
     where all are floats of one format, by the bf16 products of a matrix unit (`amx`), which are
     faster for prompts; default: those for bf16 layers alone, where they are never slower. Integer

@@ -23,7 +23,7 @@ from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight, Shadow
 from sterna.models import Model, from_weights
-from sterna.models.weights import HEADS, Linear
+from sterna.models.weights import Linear, head_format
 from sterna.runtime import resolve_threads
 
 __all__ = ["HEADROOM_BYTES", "SHAPES", "Shape", "model_bytes", "random_model", "shape_named"]
@@ -167,9 +167,7 @@ class RandomWeights:
 
 
 def _head_format(head: str) -> formats.Format:
-    if head not in HEADS:
-        raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {head!r}")
-    return formats.get(HEADS[head] or "bf16")
+    return formats.get(head_format(head, "bf16"))
 
 
 def shape_named(name: str) -> Shape:

@@ -37,8 +37,9 @@ MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype", "determini
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
 head_option = click.option(
     "--head",
-    help="Output head: bf16, f16, f32 or int8; exact: the checkpoint's own rows, read through an "
-    "int8 screen, with equal results; default: exact, or int8 where the model is packed so.",
+    help="Output head: bf16, f16, f32, int8 or another weight format such as q8_0; exact: the "
+    "checkpoint's own rows, read through an int8 screen, with equal results; default: exact, or as "
+    "the model is packed.",
 )
 
 kv_dtype_option = click.option(

@@ -23,7 +23,8 @@ __all__ = ["CheckpointWeights", "Linear", "PackedWeights", "WeightSource", "defa
 
 F32 = npt.NDArray[np.float32]
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-#: What a head's rows are stored as; an exact head's as they are in the checkpoint.
+#: What a head's rows are stored as; an exact head's as they are in the checkpoint. The name of a
+#: weight format, such as q8_0, is a head as well.
 HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8", "exact": None}
 #: The head of a model whose rows are floats, where none is asked for: "exact", or None for the rows
 #: alone. The logits that decide are the same; "exact" reads fewer bytes and takes more memory.
@@ -34,7 +35,19 @@ def default_head(stored: str) -> str:
     """The head of a model stored in this format ("bf16", "i8" …) where none is asked for."""
     if stored == "i8":
         return "int8"
-    return DEFAULT_FLOAT_HEAD or stored
+    return stored if formats.get(stored).integer else DEFAULT_FLOAT_HEAD or stored
+
+
+def head_format(head: str, own: str) -> str:
+    """The format of a head's rows, `own` being the checkpoint's; RequestError for another name."""
+    if head in HEADS:
+        return HEADS[head] or own
+    if not formats.known(head):
+        raise RequestError(
+            f"head: must be one of {', '.join(HEADS)} or a weight format such as q8_0, "
+            f"but got {head!r}"
+        )
+    return head
 
 
 def _shadow(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
@@ -117,8 +130,8 @@ class CheckpointWeights:
     """Weights of a checkpoint in a published layout, packed as they are asked for.
 
     format: of the linear layers, None for the checkpoint's own (ternary -> i2, floats as they
-    are); head: bf16, f16, f32 or int8 for the embedding and the head, exact for their own with a
-    shadow, None for the default.
+    are); head: bf16, f16, f32, int8 or another format for the embedding and the head, exact for
+    their own with a shadow, None for the default.
     `modules` and `tensors` collect what was made, for the packed directory.
     """
 
@@ -142,11 +155,9 @@ class CheckpointWeights:
         if tensor not in self.checkpoint.tensors and f"model.{tensor}" in self.checkpoint.tensors:
             tensor = f"model.{tensor}"  # some ternary checkpoints nest lm_head
         info = self.checkpoint.require(tensor, (M, K), FLOATS)
-        if self.head is not None and self.head not in HEADS:
-            raise RequestError(f"head: must be one of {', '.join(HEADS)}, but got {self.head!r}")
         own = FLOATS[info.dtype]
-        stored = HEADS[self.head] if self.head is not None else None
-        self.modules[name] = self._pack_float(tensor, info.dtype, stored or own)
+        stored = own if self.head is None else head_format(self.head, own)
+        self.modules[name] = self._pack_float(tensor, info.dtype, stored)
         return self.modules[name]
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
