@@ -74,47 +74,78 @@ void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2
     }
 }
 
-// What a group's minimum is multiplied with.
-inline float group_sum(const sterna::LinearArgs& a, int64_t at) {
-    return static_cast<float>(a.x_sum[at]) * a.x_scale[at];
+// The sum of x over kSpan k from k on.
+template <int kSpan>
+inline int32_t span_sum(const sterna::LinearArgs& a, int64_t n, int64_t k) {
+    const int32_t* sums = a.x_sum + n * (a.ldx / sterna::kSumK) + k / sterna::kSumK;
+    int32_t total = sums[0];
+    for (int i = 1; i < kSpan / sterna::kSumK; ++i) total += sums[i];
+    return total;
 }
 
-// y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs stay in
-// memory: in registers they would drive the accumulators of the dot products out.
-template <class F, int G0, int GN, int N>
-[[gnu::always_inline]] inline void add_group(const sterna::LinearArgs& a,
-                                             const TileScales<F>& scales, int64_t k, int n0,
-                                             int part, const VI (&sums)[N][GN], float* y) {
-    const uint8_t* line = scales.at(k);
-    const int64_t per_row = a.ldx / a.groups.x_group, x0 = n0 * per_row + k / a.groups.x_group;
-    const int row0 = G0 * sterna::kGroupRows + kLanes * part;
-    const GroupOffset<F> offset(a.z2);
-    VF s[GN];
-#pragma GCC unroll 8
-    for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) {
-        const VF s_x = f_set1(a.x_scale[x0 + n * per_row]);
-        const int32_t x_sum = a.x_sum[x0 + n * per_row];
-#pragma GCC unroll 8
-        for (int g = 0; g < GN; ++g) {
-            const VI t = offset.level_sum(F::settle(sums[n][g], G0 + g), x_sum);
-            float* to = y + (n * GN + g) * kLanes;
-            f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
-        }
-    }
-    if (!a.groups.minima) return;
-#pragma GCC unroll 8
-    for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
-    for (int n = 0; n < N; ++n) {
-        const VF x = f_set1(group_sum(a, x0 + n * per_row));
-#pragma GCC unroll 8
-        for (int g = 0; g < GN; ++g) {
-            float* to = y + (n * GN + g) * kLanes;
-            f_store(to, f_fma(s[g], x, f_load(to)));
-        }
-    }
+// Of a group of kX activations.
+template <int kX = kGroupK>
+inline float group_scale(const sterna::LinearArgs& a, int64_t n, int64_t k) {
+    return a.x_scale[n * (a.ldx / kX) + k / kX];
 }
+
+// What a group's minimum is multiplied with.
+template <int kSpan, int kX = kGroupK>
+inline float span_factor(const sterna::LinearArgs& a, int64_t n, int64_t k) {
+    return static_cast<float>(span_sum<kSpan>(a, n, k)) * group_scale<kX>(a, n, k);
+}
+
+// What becomes of a group's sums where each group has a scale of its own: superblocks.h has the other way.
+template <class F, int kGroup>
+struct PlainGroups {
+    static constexpr int kX = kGroup;  // k of a scale of activations
+    static constexpr int kSpans = 1;  // groups, whose sums `add` takes
+    static constexpr int kFloats = 1;  // vectors that it keeps for each of outputs
+    const sterna::LinearArgs& a;
+    TileScales<F> scales;
+
+    PlainGroups(const sterna::LinearArgs& args, int64_t tile) : a(args), scales(args, tile) {}
+
+    void ask_ahead(int64_t k) const {
+        prefetch(scales.at(k) + kPrefetchBytes / 2);
+        prefetch(scales.at(k) + kPrefetchBytes / 2 + kLine);
+    }
+
+    // y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs
+    // stay in memory: in registers they would drive the accumulators of the dot products out.
+    template <int G0, int GN, int N>
+    [[gnu::always_inline]] void add(int64_t k, int n0, int part, const VI (&sums)[1][N][GN],
+                                    float* y) const {
+        const uint8_t* line = scales.at(k);
+        const int row0 = G0 * sterna::kGroupRows + kLanes * part;
+        const GroupOffset<F> offset(a.z2);
+        VF s[GN];
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            const VF s_x = f_set1(group_scale<kX>(a, n0 + n, k));
+            const int32_t x_sum = span_sum<kX>(a, n0 + n, k);
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) {
+                const VI t = offset.level_sum(F::settle(sums[0][n][g], G0 + g), x_sum);
+                float* to = y + (n * GN + g) * kLanes;
+                f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
+            }
+        }
+        if (!a.groups.minima) return;
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
+        for (int n = 0; n < N; ++n) {
+            const VF x = f_set1(span_factor<kX, kX>(a, n0 + n, k));
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) {
+                float* to = y + (n * GN + g) * kLanes;
+                f_store(to, f_fma(s[g], x, f_load(to)));
+            }
+        }
+    }
+};
 
 template <class F, int G0, int GN, int N>
 inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int part,
@@ -126,28 +157,33 @@ inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int
 }
 
 // Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart, straight from the decoder.
-template <class F, int N>
+template <class F, class Groups, int N>
 inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                           int n0) {
-    constexpr int G = F::kGroups, C = N == 1 && G <= 4 ? 2 : 1;
-    static_assert(kGroupK % F::kStepK == 0 && kGroupK / F::kDotK * F::kMaxPairSum <= 32767);
-    float y[kStreams][kParts][N * G * kLanes] = {};
+    constexpr int G = F::kGroups, kSpan = kGroupK / Groups::kSpans;
+    constexpr int C = N == 1 && G <= 4 && Groups::kSpans == 1 ? 2 : 1;  // the next span hides them
+    static_assert(kSpan % F::kStepK == 0 && kSpan / F::kDotK * F::kMaxPairSum <= 32767);
+    float y[kStreams][kParts][Groups::kFloats * N * G * kLanes] = {};
     for (int64_t k = 0; k < a.K; k += kGroupK) {
         for (int s = 0; s < count; ++s) {
             const int64_t at = tile + s * apart;
-            const TileScales<F> scales(a, at);
-            const uint8_t* codes = a.codes + at * a.tile_bytes + k / F::kStepK * F::kStepBytes;
-            prefetch(scales.at(k) + kPrefetchBytes / 2);
-            prefetch(scales.at(k) + kPrefetchBytes / 2 + kLine);
+            const Groups groups(a, at);
+            const uint8_t* codes = a.codes + at * a.tile_bytes;
+            groups.ask_ahead(k);
             for (int part = 0; part < kParts; ++part) {
-                Sums<F, N, 1> sums;
-                for (auto& token : sums)
-                    for (auto& acc : token[0]) acc = F::zero();
-                tile_turn<F, N, 1, C>(a, codes, k, k + kGroupK, n0, part, sums);
-                VI flat[N][G];
-                for (int n = 0; n < N; ++n)
-                    for (int g = 0; g < G; ++g) flat[n][g] = sums[n][0][g];
-                add_group<F, 0, G, N>(a, scales, k, n0, part, flat, y[s][part]);
+                VI flat[Groups::kSpans][N][G];
+#pragma GCC unroll 2
+                for (int i = 0; i < Groups::kSpans; ++i) {
+                    const int64_t from = k + i * kSpan;
+                    Sums<F, N, 1> sums;
+                    for (auto& token : sums)
+                        for (auto& acc : token[0]) acc = F::zero();
+                    tile_turn<F, N, 1, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
+                                          from + kSpan, n0, part, sums);
+                    for (int n = 0; n < N; ++n)
+                        for (int g = 0; g < G; ++g) flat[i][n][g] = sums[n][0][g];
+                }
+                groups.template add<0, G, N>(k, n0, part, flat, y[s][part]);
             }
         }
     }
@@ -157,7 +193,7 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
 }
 
 // The same where groups are long: tiles take turns within one.
-template <class F, int N>
+template <class F, class Groups, int N>
 inline void long_grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                                int n0) {
     constexpr int G = F::kGroups;
@@ -172,12 +208,12 @@ inline void long_grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_
         }
         sums.run(a, tile, apart, count, n0, k, k + sterna::kLongGroupK);
         for (int s = 0; s < count; ++s) {
-            const TileScales<F> scales(a, tile + s * apart);
+            const Groups groups(a, tile + s * apart);
             for (int part = 0; part < kParts; ++part) {
-                VI flat[N][G];
+                VI flat[1][N][G];
                 for (int n = 0; n < N; ++n)
-                    for (int g = 0; g < G; ++g) flat[n][g] = sums.at(s, part, n, g);
-                add_group<F, 0, G, N>(a, scales, k, n0, part, flat, y[s][part]);
+                    for (int g = 0; g < G; ++g) flat[0][n][g] = sums.at(s, part, n, g);
+                groups.template add<0, G, N>(k, n0, part, flat, y[s][part]);
             }
         }
     }
@@ -186,12 +222,14 @@ inline void long_grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_
             store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
 }
 
+constexpr int kMostFloats = 2;
 constexpr int64_t kGroupedScratch =
-    kAccumulators * kLanes * int64_t{sizeof(float)};  // beside a panel
+    kMostFloats * kAccumulators * kLanes * int64_t{sizeof(float)};  // beside a panel
 
 // What linear.h and panel.h need of a kind of blocks.
-template <class F>
+template <class F, class Groups>
 struct GroupedBlocks {
+    static_assert(Groups::kFloats <= kMostFloats);
     template <int GN>
     static constexpr int kPanelTokens = kAccumulators / GN;
     // A function of its own: what follows would take registers from its accumulators.
@@ -206,23 +244,30 @@ struct GroupedBlocks {
 #pragma GCC unroll 8
             for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
     }
+    static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
     template <int N>
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                        int n0) {
-        if (a.groups.x_group == kGroupK) return grouped_block<F, N>(a, tile, apart, count, n0);
-        long_grouped_block<F, N>(a, tile, apart, count, n0);
+        if constexpr (Groups::kX == kGroupK) {
+            grouped_block<F, Groups, N>(a, tile, apart, count, n0);
+        } else {
+            long_grouped_block<F, Groups, N>(a, tile, apart, count, n0);
+        }
     }
     template <int G0, int GN, int N>
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
                       int part) {
-        const TileScales<F> scales(a, tile);
+        const Groups groups(a, tile);
         auto* y = reinterpret_cast<float*>(a.scratch + panel_scratch<F>(a.K));
-        for (int i = 0; i < N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
-        const int64_t group = a.groups.x_group;
-        for (int64_t k = 0; k < a.K; k += group) {
-            VI acc[N][GN];
-            group_sums<G0, GN, N>(a, panel, k, k + group, n0, part, acc);
-            add_group<F, G0, GN, N>(a, scales, k, n0, part, acc, y);
+        for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
+        constexpr int kSpan = Groups::kX / Groups::kSpans;
+        for (int64_t k = 0; k < a.K; k += Groups::kX) {
+            VI acc[Groups::kSpans][N][GN];
+#pragma GCC unroll 2
+            for (int i = 0; i < Groups::kSpans; ++i)
+                group_sums<G0, GN, N>(a, panel, k + i * kSpan, k + (i + 1) * kSpan, n0, part,
+                                      acc[i]);
+            groups.template add<G0, GN, N>(k, n0, part, acc, y);
         }
         store_outputs<F, G0, GN, N>(a, tile, n0, part, y);
     }

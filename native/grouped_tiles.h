@@ -9,8 +9,10 @@
 namespace {
 
 template <class F>
+struct PlainTile;
+template <class Tile>
 void grouped_tiles(const sterna::LinearArgs& a);
-template <class F>
+template <class Tile>
 constexpr int64_t grouped_tiles_scratch(int64_t K);
 
 #ifdef tile_dot
@@ -24,42 +26,40 @@ struct TokenGroups {
     float scale[16];
     int32_t sum[16];
     float minimum[16];  // the factor of a minimum
+
+    void gather(const sterna::LinearArgs& a, int64_t n, int64_t k) {
+        for (int i = 0; i < 16; ++i) {
+            scale[i] = group_scale(a, n + i, k);
+            sum[i] = span_sum<kGroupK>(a, n + i, k);
+            minimum[i] = span_factor<kGroupK>(a, n + i, k);
+        }
+    }
 };
 
-template <class F>
+template <class F, class Tokens>
 struct GroupedScratch {
     static constexpr int64_t kPanelBytes = F::kGroups * kGroupedBlockK * 16;
     uint8_t* panel;  // [group][k / 4][16 rows][4]
     int32_t* sums;  // [4][16 tokens][16 rows]
     float* y;  // [token / 16][group][16 tokens][16 rows]
-    TokenGroups* x;  // [token / 16][k / 32]
+    Tokens* x;  // [token / 16][k / 32]
     explicit GroupedScratch(uint8_t* p)
         : panel(p),
           sums(reinterpret_cast<int32_t*>(p + kPanelBytes)),
           y(reinterpret_cast<float*>(sums + 1024)),
-          x(reinterpret_cast<TokenGroups*>(y + kGroupedBlockTokens * F::kGroups * 16)) {}
+          x(reinterpret_cast<Tokens*>(y + kGroupedBlockTokens * F::kGroups * 16)) {}
     static constexpr int64_t bytes(int64_t K) {
         return kPanelBytes + 4096 + int64_t{kGroupedBlockTokens} * F::kGroups * 16 * 4 +
-               kGroupedBlockTokens / 16 * (K / kGroupK) * int64_t{sizeof(TokenGroups)};
+               kGroupedBlockTokens / 16 * (K / kGroupK) * int64_t{sizeof(Tokens)};
     }
 };
 
-template <class F>
-constexpr int64_t grouped_tiles_scratch(int64_t K) {
-    return GroupedScratch<F>::bytes(K);
-}
+template <class Tile>
+using ScratchOf = GroupedScratch<typename Tile::Format, typename Tile::Tokens>;
 
-// Tokens [n0, n1), the blocks of 16 one after the other.
-inline void gather_groups(const sterna::LinearArgs& a, int64_t n0, int64_t n1, TokenGroups* out) {
-    const int64_t per_row = a.ldx / kGroupK;
-    for (int64_t n = n0; n < n1; n += 16)
-        for (int64_t k = 0; k < a.K / kGroupK; ++k, ++out)
-            for (int i = 0; i < 16; ++i) {
-                const int64_t at = (n + i) * per_row + k;
-                out->scale[i] = a.x_scale[at];
-                out->sum[i] = a.x_sum[at];
-                out->minimum[i] = group_sum(a, at);
-            }
+template <class Tile>
+constexpr int64_t grouped_tiles_scratch(int64_t K) {
+    return ScratchOf<Tile>::bytes(K);
 }
 
 // Codes of a panel as levels: z2 / 2 less.
@@ -79,15 +79,9 @@ inline void to_levels(uint8_t* panel, int64_t bytes, int z2) {
         tile_dot(acc, x_tile, w_tile);      \
     }
 
-// 16 tokens x 16 rows over the groups of one block of k.
+// Accumulator I = the product of a tile of tokens and one of weights: one group's sums.
 template <class F>
-struct GroupedTile {
-    const sterna::LinearArgs& a;
-    const TileScales<F>& scales;
-    const TokenGroups* tokens;  // [k / 32]
-    int group;  // of rows
-
-    // Accumulator I = the product of a tile of tokens and one of weights: one group's sums.
+struct GroupProducts {
     template <int I>
     static void product(const int8_t* x, const uint8_t* w) {
         if constexpr (I == 0) {
@@ -100,6 +94,34 @@ struct GroupedTile {
             STERNA_PRODUCT(3, 5, 7);
         }
     }
+    template <int I>
+    static void store(int32_t* sums) {
+        if constexpr (I == 0) tile_store(0, sums);
+        if constexpr (I == 1) tile_store(1, sums);
+        if constexpr (I == 2) tile_store(2, sums);
+        if constexpr (I == 3) tile_store(3, sums);
+    }
+};
+
+// 16 tokens x 16 rows over the groups of one block of k.
+template <class F>
+struct PlainTile : GroupProducts<F> {
+    using Format = F;
+    using Tokens = TokenGroups;
+    using Scales = TileScales<F>;
+    static constexpr int kSpan = kGroupK;
+    const sterna::LinearArgs& a;
+    const Scales& scales;
+    const Tokens* tokens;  // [k / 32]
+    int group;  // of rows
+
+    // A panel just decoded.
+    static void prepare(const sterna::LinearArgs& a, const Scales&, int64_t, int64_t kc,
+                        uint8_t* panel) {
+        if constexpr (F::kEvenOffset) to_levels(panel, F::kGroups * kc * 16, a.z2);
+    }
+    PlainTile(const sterna::LinearArgs& args, const Scales& s, const Tokens* x, int g)
+        : a(args), scales(s), tokens(x), group(g) {}
 
     [[gnu::always_inline]] void add(const int32_t* sums, int64_t k, VF (&y)[16]) const {
         const uint8_t* line = scales.at(k);
@@ -121,21 +143,13 @@ struct GroupedTile {
         }
     }
 
-    template <int I>
-    static void store(int32_t* sums) {
-        if constexpr (I == 0) tile_store(0, sums);
-        if constexpr (I == 1) tile_store(1, sums);
-        if constexpr (I == 2) tile_store(2, sums);
-        if constexpr (I == 3) tile_store(3, sums);
-    }
-
     // The group at k is in accumulator I. The unit is two groups ahead, as a product takes its time, and the
     // vectors are one behind, as a tile just stored is slow to read.
     template <int I>
     [[gnu::always_inline]] void step(const int8_t* x, const uint8_t* w, int64_t k, bool ahead,
                                      bool behind, int32_t* sums, VF (&y)[16]) const {
-        if (ahead) product<(I + 2) % 4>(x, w);
-        store<I>(sums + 256 * I);
+        if (ahead) PlainTile::template product<(I + 2) % 4>(x, w);
+        PlainTile::template store<I>(sums + 256 * I);
         if (behind) add(sums + 256 * ((I + 3) % 4), k - kGroupK, y);
     }
 
@@ -147,8 +161,8 @@ struct GroupedTile {
         VF y[16];
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n) y[n] = k0 ? f_load(out + 16 * n) : f_set1(0.0f);
-        product<0>(x, w);
-        product<1>(x + kGroupK, w + kW / 2);
+        PlainTile::template product<0>(x, w);
+        PlainTile::template product<1>(x + kGroupK, w + kW / 2);
         for (int64_t k = k0; k < k1; k += 128) {
             const bool more = k + 64 < k1, most = k + 128 < k1;
             step<0>(x += kX, w += kW, k, more, k > k0, sums, y);
@@ -164,20 +178,21 @@ struct GroupedTile {
 };
 
 // Tokens [n0, n1) x one tile of weights.
-template <class F>
+template <class Tile>
 inline void grouped_tile(const sterna::LinearArgs& a, int64_t tile, int64_t n0, int64_t n1,
-                         const GroupedScratch<F>& s) {
-    const TileScales<F> scales(a, tile);
+                         const ScratchOf<Tile>& s) {
+    using F = typename Tile::Format;
+    const typename Tile::Scales scales(a, tile);
     for (int64_t k0 = 0; k0 < a.K; k0 += kGroupedBlockK) {
         const int64_t kc = a.K - k0 < kGroupedBlockK ? a.K - k0 : kGroupedBlockK;
         const uint8_t* codes = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
         decode_panel<F, 0, F::kGroups, true>(codes, kc, s.panel);
-        if constexpr (F::kEvenOffset) to_levels(s.panel, F::kGroups * kc * 16, a.z2);
+        Tile::prepare(a, scales, k0, kc, s.panel);
         float* y = s.y;
-        const TokenGroups* x = s.x;
+        const auto* x = s.x;
         for (int64_t n = n0; n < n1; n += 16, x += a.K / kGroupK)
             for (int g = 0; g < F::kGroups; ++g, y += 256) {
-                const GroupedTile<F> block{a, scales, x, g};
+                const Tile block(a, scales, x, g);
                 block.run(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel + g * kc * 16, k0,
                           k0 + kc, s.sums, y);
             }
@@ -190,15 +205,17 @@ inline void grouped_tile(const sterna::LinearArgs& a, int64_t tile, int64_t n0, 
                               (tile * F::kGroups + g) * sterna::kGroupRows);
 }
 
-template <class F>
+template <class Tile>
 void grouped_tiles(const sterna::LinearArgs& a) {
-    const GroupedScratch<F> s(a.scratch);
-    tile_begin(16, kGroupK);
+    const ScratchOf<Tile> s(a.scratch);
+    tile_begin(16, Tile::kSpan);
     for (int64_t n0 = 0; n0 < a.n; n0 += kGroupedBlockTokens) {
         const int64_t n1 = a.n - n0 < kGroupedBlockTokens ? a.n : n0 + kGroupedBlockTokens;
-        gather_groups(a, n0, n1, s.x);
+        auto* x = s.x;
+        for (int64_t n = n0; n < n1; n += 16)
+            for (int64_t k = 0; k < a.K; k += kGroupK) (x++)->gather(a, n, k);
         for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile)
-            grouped_tile<F>(a, tile, n0, n1, s);
+            grouped_tile<Tile>(a, tile, n0, n1, s);
     }
     tile_end();
 }

@@ -28,27 +28,42 @@ constexpr int kChunkPositions = 256;  // attention is summed over absolute chunk
 
 // k of one scale of activations, where weights have scales in groups: a short one, or GGUF's blocks.
 constexpr int kGroupK = 32, kLongGroupK = 256;
+constexpr int kSumK = 16;  // and of one sum of them, so that weights may have groups of as few
+constexpr int kSuperK = 256;  // k of a super-block
 
-enum class ScaleType : int { kF32, kF16, kE8M0 };
+// The last two are whole numbers, of which a super-block has one for each group, times its f16: a
+// signed byte, or the low nibble of a byte whose high one is the minimum.
+enum class ScaleType : int { kF32, kF16, kE8M0, kSuper8, kSuper4 };
 
 // Scales of a weight for groups of k: [tile][K / group][tile_rows], and where there are minima,
-// after each such line a line of them.
+// after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16, where
+// there are minima a line of f16 for them, and then such lines of whole numbers.
 struct GroupScales {
     const uint8_t* data = nullptr;
-    int64_t group = 0;  // k, a multiple of x_group; 0: a weight has one scale for each row
+    // k: a multiple of x_group, of super-blocks 16 or 32; 0: a weight has one scale for each row
+    int64_t group = 0;
     int64_t x_group = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
     ScaleType type = ScaleType::kF32;
     bool minima = false;
     float unit = 1.0f;  // of a code
 
+    constexpr bool super() const { return type >= ScaleType::kSuper8; }
     constexpr int value_bytes() const {
         return type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
     }
     constexpr int64_t line_bytes(int tile_rows) const {
-        return int64_t{tile_rows} * value_bytes() * (minima ? 2 : 1);
+        return int64_t{tile_rows} * value_bytes() * (minima && type != ScaleType::kSuper4 ? 2 : 1);
+    }
+    // Of super-blocks: the lines of f16 before those of the groups.
+    constexpr int64_t head_bytes(int tile_rows) const {
+        return int64_t{tile_rows} * 2 * (minima ? 2 : 1);
+    }
+    constexpr int64_t super_bytes(int tile_rows) const {
+        return head_bytes(tile_rows) + kSuperK / group * line_bytes(tile_rows);
     }
     constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
-        return (K + group - 1) / group * line_bytes(tile_rows);
+        return super() ? K / kSuperK * super_bytes(tile_rows)
+                       : (K + group - 1) / group * line_bytes(tile_rows);
     }
 };
 
@@ -57,7 +72,8 @@ struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
         scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for floats, groups
-    GroupScales groups;  // in place of `scale`; x_scale and x_sum are [n][ldx / x_group] then
+    // In place of `scale`; x_scale is [n][ldx / x_group] then, and x_sum [n][ldx / kSumK].
+    GroupScales groups;
     int64_t tile_bytes;
     int64_t M;  // rows; outputs are written in whole groups of 16, so ldy covers M rounded up
     int64_t K;  // padded to the format's step
@@ -156,7 +172,7 @@ struct RowwiseArgs {
     int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block
     int64_t group;  // values of yq that share a scale; 0: all
     float* x_scale;  // with yq: one value each, or one for each group
-    int32_t* x_sum;
+    int32_t* x_sum;  // with yq: one value, or one for every kSumK
 };
 
 struct RopeArgs {
@@ -246,7 +262,10 @@ struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
     bool integer;
     int tile_rows;
-    bool groups;  // whether weights may have scales in groups of k
+    bool rows;  // whether weights may have a scale for each row, and in groups of k
+    bool groups;
+    int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
+    int super_offset;  // and the code of level 0 there
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
     int64_t (*tile_bytes)(int64_t K);  // of tile_rows x K, which is padded
     void (*linear)(const LinearArgs&);

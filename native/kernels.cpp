@@ -21,14 +21,17 @@ constexpr sterna::FormatKernels format_kernels() {
     k.name = F::kName;
     k.integer = F::kInteger;
     k.tile_rows = kTileRows<F>;
+    k.rows = F::kRowScales;
     k.groups = F::kGroupScales;
+    k.super_group = F::kSuperGroup;
+    if constexpr (F::kSuperGroup != 0) k.super_offset = F::kSuperOffset;
     k.step_k = F::kStepK;
     k.tile_bytes = tile_bytes<F>;
     k.linear = F::linear;
     k.scratch_bytes = scratch_bytes<F>;
     k.pack = F::pack;
     k.row = F::row;
-    if constexpr (F::kGroupScales) k.values = group_values<F>;
+    if constexpr (F::kGroupScales || F::kSuperGroup != 0) k.values = weight_values<F>;
     k.valid = F::valid;
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;

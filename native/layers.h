@@ -7,6 +7,8 @@
 #include "linear.h"
 #include "packing.h"
 #include "panel.h"
+#include "superblock_tiles.h"
+#include "superblocks.h"
 #include "tiles.h"
 
 namespace {
@@ -26,21 +28,47 @@ void linear_vectors(const sterna::LinearArgs& a) {
 }
 
 template <class F>
+void linear_superblocks(const sterna::LinearArgs& a) {
+    if constexpr (kMatrixUnit) {
+        if (a.x_block > 1) return grouped_tiles<SuperTile<F>>(a);
+    }
+    if constexpr (kScaled<F>) {
+        linear_vectors<F, ScaledBlocks<F>>(a);
+    } else {
+        linear_vectors<F, GroupedBlocks<F, SuperGroups<F>>>(a);
+    }
+}
+
+template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kInteger) {
+        if constexpr (F::kSuperGroup != 0) {
+            if (a.groups.super()) return linear_superblocks<F>(a);
+        }
         if (a.groups.group) {
             if constexpr (kMatrixUnit) {
                 if (a.x_block > 1)
-                    return a.groups.x_group == kGroupK ? grouped_tiles<F>(a)
+                    return a.groups.x_group == kGroupK ? grouped_tiles<PlainTile<F>>(a)
                                                        : many_tokens<F, AddedGroups<F>>(a);
             }
-            return linear_vectors<F, GroupedBlocks<F>>(a);
+            if (a.groups.x_group != kGroupK)
+                return linear_vectors<F, GroupedBlocks<F, PlainGroups<F, sterna::kLongGroupK>>>(a);
+            return linear_vectors<F, GroupedBlocks<F, PlainGroups<F, kGroupK>>>(a);
         }
         if constexpr (kMatrixUnit) {
             if (a.n >= kFewestTileTokens) return linear_tiles<F>(a);
         }
     }
     linear_vectors<F, RowBlocks<F>>(a);
+}
+
+// A row of real weights where scales are in groups.
+template <class F>
+void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
+    if constexpr (F::kSuperGroup != 0) {
+        if (s.super()) return super_values<F>(a, s);
+    }
+    if constexpr (F::kGroupScales) group_values<F>(a, s, z2);
 }
 
 // A format that does not read its codes step by step says itself what it takes.
@@ -64,8 +92,14 @@ int64_t scratch_bytes(int64_t K, int n) {
             if constexpr (kMatrixUnit) {
                 const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
                 if (tiles > bytes) bytes = tiles;
-                const int64_t groups = n > sterna::kFewTokens ? grouped_tiles_scratch<F>(K) : 0;
-                if (groups > bytes) bytes = groups;
+                if (n > sterna::kFewTokens) {
+                    const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K);
+                    if (groups > bytes) bytes = groups;
+                    if constexpr (F::kSuperGroup != 0) {
+                        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K);
+                        if (blocks > bytes) bytes = blocks;
+                    }
+                }
             }
         } else {
             if (n > kFewFloatTokens<F>) bytes = FloatPanel<F>::bytes();

@@ -197,7 +197,8 @@ void linear_direct(const sterna::LinearArgs& a) {
 // What formats share of an integer dot product. A run of them ends with its turn; where pair sums are
 // int16 it has to fit there: a format says in kMaxPairSum how much one product adds (0: runs are int32).
 struct IntegerDot {
-    static constexpr bool kInteger = true, kGroupScales = true;
+    static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true;
+    static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // Whether z2 is even, so that levels are whole numbers, and no field stays in place.
     static constexpr bool kEvenOffset = false;
@@ -213,7 +214,8 @@ struct IntegerDot {
 
 // What formats share of a float product; a run goes on with the sum.
 struct FloatDot {
-    static constexpr bool kInteger = false, kGroupScales = false;
+    static constexpr bool kInteger = false, kRowScales = false, kGroupScales = false;
+    static constexpr int kSuperGroup = 0;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1, kMaxPairSum = 0;
     static constexpr int kGroups = 4;

@@ -86,6 +86,8 @@ template <class F>
 struct RowBlocks {
     template <int GN>
     static constexpr int kPanelTokens = kAccumulators / GN;
+    // A panel just decoded.
+    static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
     template <int N>
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                        int n0) {
@@ -129,6 +131,7 @@ template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
         decode_tile<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, 0, a.K, a.scratch);
+        Blocks::prepare(a, tile, a.scratch);
         sweep_panel<F, Blocks>(a, a.scratch, tile);
     }
 }

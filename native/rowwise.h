@@ -45,11 +45,8 @@ inline int32_t normalise(const sterna::RowwiseArgs& a, const float* x, float inv
     return most.bits();
 }
 
-// Values [begin, end) of the row, to int8: q = round(y * (127 / max|y|)), half to even; *scale becomes
-// max|y| / 127, *q_sum the sum of q.
-inline void quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, float absmax,
-                     float* scale, int32_t* q_sum) {
-    const VF inverse = f_set1(127.0f / absmax);
+// Values [begin, end) of the row, to int8: q = round(y * inverse), half to even; returns the sum of q.
+inline int32_t quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, VF inverse) {
     VI sum = i_set1(0);
     int32_t lanes[kLanes], total = 0;
     float tail[kLanes] = {};
@@ -57,15 +54,14 @@ inline void quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, f
         const bool whole = i + kLanes <= a.width;
         if (!whole)
             for (int64_t j = 0; j < kLanes; ++j) tail[j] = i + j < a.width ? a.yf[i + j] : 0.0f;
-        // |y| * (127 / absmax) may round to a little over 127, never to 127.5: no clamp is needed.
+        // |y| * (127 / max|y|) may round to a little over 127, never to 127.5: no clamp is needed.
         const VI q = i_round(f_mul(f_load(whole ? a.yf + i : tail), inverse));
         sum = i_add(sum, q);
         i_store_i8(a.yq + i / 64 * a.yq_stride + i % 64, q);
     }
     i_store(lanes, sum);
     for (int j = 0; j < kLanes; ++j) total += lanes[j];
-    *q_sum = total;
-    *scale = absmax / 127.0f;
+    return total;
 }
 
 // Symmetric int8 per token, or per group of values; `bits` is max |y| of all of them.
@@ -74,15 +70,20 @@ inline void quantize(const sterna::RowwiseArgs& a, int32_t bits) {
     float absmax;
     if (!a.group) {
         __builtin_memcpy(&absmax, &bits, 4);
-        return quantize(a, 0, padded, absmax > 1e-5f ? absmax : 1e-5f, a.x_scale, a.x_sum);
+        absmax = absmax > 1e-5f ? absmax : 1e-5f;
+        *a.x_sum = quantize(a, 0, padded, f_set1(127.0f / absmax));
+        *a.x_scale = absmax / 127.0f;
+        return;
     }
     for (int64_t i = 0; i < padded; i += a.group) {
         const int64_t rest = a.width - i, end = padded - i < a.group ? padded : i + a.group;
         bits = rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < a.group ? rest : a.group);
         __builtin_memcpy(&absmax, &bits, 4);
         // 1e-30: 127 over it is finite, and a 127th of it no denormal
-        quantize(a, i, end, absmax > 1e-30f ? absmax : 1e-30f, a.x_scale + i / a.group,
-                 a.x_sum + i / a.group);
+        absmax = absmax > 1e-30f ? absmax : 1e-30f;
+        for (int64_t k = i; k < end; k += sterna::kSumK)
+            a.x_sum[k / sterna::kSumK] = quantize(a, k, k + sterna::kSumK, f_set1(127.0f / absmax));
+        a.x_scale[i / a.group] = absmax / 127.0f;
     }
 }
 

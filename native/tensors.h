@@ -22,8 +22,8 @@ struct Weight {
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-// Rows of floats, and for integer layers int8 codes with a scale and a sum per row, or per group of
-// its values.
+// Rows of floats, and for integer layers int8 codes with a scale and a sum per row; or a scale per group of
+// its values and a sum per kSumK.
 struct Activations {
     int64_t ld;  // width, padded to kPad
 
@@ -35,13 +35,13 @@ struct Activations {
         f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
         q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
         scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kGroupK) * 4));
-        sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kGroupK) * 4));
+        sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kSumK) * 4));
     }
     float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
     int8_t* codes(int64_t n, int x_block) const {
         return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
     }
-    // Scales of a row: one for each `group` values, or for all if that is 0.
+    // How many groups of so many values a row has; one if that is 0.
     int64_t groups(int64_t group) const { return group > 0 && ld > 0 ? ld / group : 1; }
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
@@ -59,7 +59,7 @@ struct Activations {
         a.yq_stride = int64_t{64} * x_block;
         a.group = group;
         a.x_scale = scales() + n * groups(group);
-        a.x_sum = sums() + n * groups(group);
+        a.x_sum = sums() + n * groups(group ? kSumK : 0);
     }
 
   private:

@@ -74,14 +74,14 @@ struct AddedRows {
 template <class F>
 struct AddedGroups {
     using Kept = float;
-    static int64_t step(const sterna::LinearArgs& a) { return a.groups.x_group; }
+    static constexpr int kX = sterna::kLongGroupK;
+    static int64_t step(const sterna::LinearArgs&) { return kX; }
 
     GroupOffset<F> offset;
     VF scale[kBlockGroups], minimum[kBlockGroups];
-    int64_t per_row, at;
+    int64_t k;
     // Of groups of rows [g0, g0 + kBlockGroups) of a tile, at k.
-    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
-        : offset(a.z2), per_row(a.ldx / a.groups.x_group), at(k / a.groups.x_group) {
+    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0) : offset(a.z2), k(k) {
         const TileScales<F> scales(a, tile);
         for (int g = 0; g < kBlockGroups && g0 + g < F::kGroups; ++g) {
             const int row = (g0 + g) * sterna::kGroupRows;
@@ -91,11 +91,10 @@ struct AddedGroups {
     }
     void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
              int group, int g, int64_t row) const {
-        const int64_t x = token * per_row + at;
-        const VI t = offset.level_sum(F::settle(sum, group), a.x_sum[x]);
+        const VI t = offset.level_sum(F::settle(sum, group), span_sum<kX>(a, token, k));
         VF y = first ? f_set1(0.0f) : f_load(kept);
-        y = f_fma(f_from_i(t), f_mul(scale[g], f_set1(a.x_scale[x])), y);
-        if (a.groups.minima) y = f_fma(minimum[g], f_set1(group_sum(a, x)), y);
+        y = f_fma(f_from_i(t), f_mul(scale[g], f_set1(group_scale<kX>(a, token, k))), y);
+        if (a.groups.minima) y = f_fma(minimum[g], f_set1(span_factor<kX, kX>(a, token, k)), y);
         if (!last) {
             f_store(kept, y);
         } else if (row < a.M) {

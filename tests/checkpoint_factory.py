@@ -91,6 +91,7 @@ RECIPES: dict[str, Recipe] = {
     "llama-large-eps": replace(LLAMA, config={"rms_norm_eps": 0.01}, seed=11),
     "llama3-rope": replace(LLAMA, rope_scaling=LLAMA3_ROPE, rope_theta=500000.0, seed=7),
     "llama-96": replace(LLAMA, hidden=96, intermediate=160, heads=6, kv_heads=2, seed=14),
+    "llama-256": replace(LLAMA, hidden=256, intermediate=512, heads=4, kv_heads=2, seed=15),
     "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
     "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
     "falcon3-untied": replace(FALCON, kv_heads=5, seed=13),

@@ -27,6 +27,8 @@ INTEGER = [
     ("llama3-rope", "i8", "int8", "i16"),
     ("llama-96", "q4_1", "int8", "i16"),
     ("llama-96", "mxfp4", "int8", "i16"),
+    ("llama-256", "q4_k", "int8", "i16"),
+    ("llama-256", "q6_k", "int8", "i16"),
     ("falcon-e", "tl2_0", "int8", "i16"),
     ("bitnet-untied", "tmac2_1", "int8", "i16"),
 ]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sterna.ops as ops
+from sterna import formats
 
 # (base C, digits g, mirrored, bit planes) of the blocks of most of K, and of the rest.
 LOOKUPS = {
@@ -82,6 +83,29 @@ def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
     quads = quads.reshape(n, lines, rows // 16 // lines, 16, padded // 4, 4)
     fields = sum(quads[:, :, f] << (width * f) for f in range(quads.shape[2]))
     return fields.transpose(0, 3, 1, 2, 4).astype(np.uint8).reshape(n, -1)
+
+
+def plane_codes(name: str) -> tuple[int, int]:
+    """(low bits, high bits) of a code of three, five or six."""
+    return {"q3_k": (2, 1), "q5_k": (4, 1), "q6_k": (4, 2)}[name]
+
+
+@pytest.mark.parametrize("name", ["q3_k", "q5_k", "q6_k"])
+def test_layout_of_planes(name: str) -> None:
+    """b3, b5 and b6: lines of low bits and a plane of high ones, byte by byte as planes.h says."""
+    (low, high), M, K = plane_codes(name), 70, 256
+    codes = np.random.default_rng(5).integers(0, 1 << (low + high), (M, K))
+    packed = ops.pack(codes - formats.get(name).offset, 1.0, format=name)
+    step_k, lines = 8 // high, low // 2
+    plane = step_k // 4 * lines * 64
+    expected = np.zeros((2, K // step_k, plane + 64), np.uint8)
+    for (m, k), code in np.ndenumerate(codes):
+        step = expected[m // 64, k // step_k]
+        f, q, byte = m % 64 // 16, k % step_k // 4, 4 * (m % 16) + k % 4
+        line, bit = (f // 2, 4 * (f % 2)) if low == 4 else (0, 2 * f)
+        step[64 * (q * lines + line) + byte] |= (code & (1 << low) - 1) << bit
+        step[plane + byte] |= code >> low << (4 * q + f if high == 1 else 2 * f)
+    np.testing.assert_array_equal(packed.codes, expected.reshape(2, -1))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (129, 63)], ids=str)

@@ -12,10 +12,12 @@ import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import tq1_0, tq2_0
-from sterna.formats.base import round_half_away
+from sterna.formats.base import quantize_activations, round_half_away
+from sterna.formats.kquants import KQuant
 
 # Suffixes over every code layout, one group longer than the activations' and one no power of two.
 NAMES = [*GROUPED, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
+SUPER = [name for name in GROUPED if isinstance(formats.get(name), KQuant)]
 
 
 def levels_of(f: formats.Format) -> np.ndarray:
@@ -26,8 +28,10 @@ def levels_of(f: formats.Format) -> np.ndarray:
 def random_weight(name: str, M: int, K: int, seed: int) -> ops.PackedWeight:
     """Any levels and any scales that the format holds, from tiny to large."""
     f, rng = formats.get(name), np.random.default_rng(seed)
-    shape = (M, f.n_groups(K), 2) if f.minima else (M, f.n_groups(K))
-    if f.scale_type == "e8m0":
+    shape = f.scale_shape(M, K)
+    if isinstance(f, KQuant):
+        scales = super_scales(f, shape, rng)
+    elif f.scale_type == "e8m0":
         scales = np.exp2(rng.integers(-127, 100, shape)).astype(np.float32)
     else:
         scales = (rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 4, shape)).astype(
@@ -36,8 +40,20 @@ def random_weight(name: str, M: int, K: int, seed: int) -> ops.PackedWeight:
     return ops.pack(rng.choice(levels_of(f), (M, K)), scales, format=name)
 
 
+def super_scales(f: KQuant, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Floats of super-blocks from tiny to large, of both signs, and any whole numbers."""
+    scales = np.zeros(shape, np.float32)
+    floats = rng.standard_normal(shape[:-1]) * 10.0 ** rng.integers(-6, 4, shape[:-1])
+    scales[..., 0] = floats.astype(np.float16)
+    ranges = (f.scale_range, f.minimum_range)[: 2 if f.minima else 1]
+    for part, (low, high) in enumerate(ranges):
+        to = scales[..., part, 1:] if f.minima else scales[..., 1:]
+        to[:] = rng.integers(low, high + 1, to.shape)
+    return scales
+
+
 def shape_for(name: str, groups: int) -> int:
-    return groups * formats.get(name).group
+    return groups * formats.get(name).block
 
 
 @pytest.mark.parametrize("isa", _native.isas())
@@ -59,8 +75,13 @@ def test_extreme_levels_and_activations(name: str) -> None:
     """The largest sums of a group, all of one sign: nothing saturates on any unit."""
     f = formats.get(name)
     K = shape_for(name, 4)
+    scale = np.ones(f.scale_shape(70, K), np.float32)
+    if isinstance(f, KQuant):  # the largest total of 32 k, which has to be exact as a float
+        scale[..., 1:] = f.scale_range[0] or f.scale_range[1]
+        if f.minima:
+            scale[..., 1, 1:] = f.minimum_range[1]
     for end in (0, -1):
-        packed = ops.pack(np.full((70, K), levels_of(f)[end]), 1.0, format=name)
+        packed = ops.pack(np.full((70, K), levels_of(f)[end]), scale, format=name)
         for sign in (1, -1):
             x = np.full((20, K), sign * 127.0, np.float32)
             expected = f.reference_linear(x, packed)
@@ -81,13 +102,63 @@ def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
     np.testing.assert_array_equal(again.codes, packed.codes)
     np.testing.assert_array_equal(again.scale, packed.scale)
     assert packed.nbytes == packed.codes.nbytes + packed.scale.nbytes
-    if M and groups:  # [tile][group][scale, minimum][row of the tile]
+    if M and groups and name not in SUPER:  # [tile][group][scale, minimum][row of the tile]
         m, g = M - 1, groups - 1
         dtype = {"f16": np.float16, "e8m0": np.uint8}[f.scale_type]
         lines = packed.scale[m // f.tile_rows].view(dtype).reshape(-1, f.tile_rows)
         got = lines[g * (2 if f.minima else 1), m % f.tile_rows]
         value = np.ldexp(1.0, int(got) - 127) if f.scale_type == "e8m0" else got
         assert value == scales.reshape(M, groups, -1)[m, g, 0]
+
+
+@pytest.mark.parametrize("name", SUPER)
+def test_lines_of_super_blocks(name: str) -> None:
+    """[tile][super-block]: lines of f16, then for each group lines of whole numbers, in bytes."""
+    f, M, K = formats.get(name), 70, 512
+    packed = random_weight(name, M, K, seed=5)
+    parts = packed.scales.reshape(M, 2, 2 if f.minima else 1, 1 + 256 // f.group)
+    expected = np.zeros((2, 2, packed.scale.shape[1] // 2), np.uint8)
+    for m in range(M):
+        for block in range(2):
+            to, half = expected[m // 64, block], parts[m, block, :, 0].astype(np.float16)
+            for part, value in enumerate(half):
+                to[128 * part + 2 * (m % 64) :][:2] = np.frombuffer(value.tobytes(), np.uint8)
+            whole = parts[m, block, :, 1:].astype(np.int8).view(np.uint8)
+            if name == "q2_k":  # both in a byte
+                whole = whole[:1] | whole[1:] << 4
+            at = 128 * len(half) + m % 64
+            for value in whole.T.reshape(-1):
+                to[at] = value
+                at += 64
+    np.testing.assert_array_equal(packed.scale, expected.reshape(2, -1))
+
+
+@pytest.mark.parametrize("name", SUPER)
+def test_lines_of_an_untrusted_file(name: str) -> None:
+    """A float that is not finite, or a whole number that GGUF's bits do not hold, is found."""
+    f = formats.get(name)
+    lines = random_weight(name, 3, 512, seed=1).scale
+    assert f.scales_valid(lines)
+    for at, value in ((1, 0x7C), (1, 0x7E), (lines.shape[1] - 64, 64)):
+        bad = lines.copy()
+        bad[0, at] = value
+        assert f.scales_valid(bad) == (at > 1 and name in ("q2_k", "q6_k"))
+
+
+@pytest.mark.parametrize("name", SUPER)
+def test_the_reference_of_super_blocks(name: str) -> None:
+    """The oracle itself: real weights times rounded activations, in float64."""
+    packed = random_weight(name, 33, 768, seed=2)
+    x = np.random.default_rng(3).standard_normal((4, 768)).astype(np.float32)
+    q, s = quantize_activations(x.reshape(-1, 32), 1e-30)
+    rounded = (q.astype(np.float64) * s[:, None]).reshape(x.shape)
+    real = ops.dequantize(packed).astype(np.float64)
+    levels = np.abs(ops.unpack(packed)[0]).reshape(33, -1, formats.get(name).group)
+    values = np.abs(formats.get(name).group_values(packed.scales, 33, 768)).astype(np.float64)
+    terms = levels * values[..., :1] + values[..., 1:].sum(2, keepdims=True)
+    size = np.abs(rounded) @ terms.reshape(33, -1).T
+    error = np.abs(formats.get(name).reference_linear(x, packed) - rounded @ real.T)
+    assert (error <= 100 * 2.0**-24 * size).all()
 
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "mxfp4", "tq1_0", "tq2_0"])
@@ -198,6 +269,13 @@ def test_halves_round_away_from_zero() -> None:
         ("mxfp4", np.zeros((1, 32), np.int8), [[-1.0]], RequestError, "2^-127"),
         ("mxfp4", np.full((1, 32), 5, np.int8), 1.0, RequestError, "element (0, 0) is 5"),
         ("q4_0", np.full((1, 32), 8, np.int8), 1.0, RequestError, "element (0, 0) is 8"),
+        ("q6_k", np.zeros((2, 128), np.int8), 1.0, RequestError, "multiple of 256"),
+        ("q6_k", np.zeros((1, 256), np.int8), np.ones((1, 1)), RequestError, "(1, 1, 17)"),
+        ("q4_k", np.zeros((1, 256), np.int8), np.full((1, 1, 2, 9), 64), RequestError, "0 to 63"),
+        ("q2_k", np.zeros((1, 256), np.int8), np.full((1, 1, 2, 17), 0.5), RequestError, "whole"),
+        ("q3_k", np.zeros((1, 256), np.int8), np.full((1, 1, 17), 7e4), RequestError, "65504"),
+        ("q5_k", np.zeros((1, 256), np.int8), np.nan, NonFiniteError, "must be finite"),
+        ("q5_k", np.full((1, 256), 32, np.int8), 1.0, RequestError, "element (0, 0) is 32"),
     ],
 )  # fmt: skip
 def test_bad_input(name: str, levels: np.ndarray, scale: object, error: type, words: str) -> None:
@@ -206,7 +284,19 @@ def test_bad_input(name: str, levels: np.ndarray, scale: object, error: type, wo
 
 
 @pytest.mark.parametrize(
-    "name", ["i2:", "i2:g", "i2:g0", "i2:g33", "i2:32", "i2:g-32", "bf16:g32", "q4_0:row", "i3:g32"]
+    "name",
+    [
+        "i2:",
+        "i2:g",
+        "i2:g0",
+        "i2:g33",
+        "i2:32",
+        "i2:g-32",
+        "bf16:g32",
+        "q4_0:row",
+        "i3:g32",
+        "q4_k:g32",
+    ],
 )
 def test_bad_suffix(name: str) -> None:
     """A suffix that says nothing, or on a format whose scales are fixed, is refused."""

@@ -27,7 +27,7 @@ NORM = np.array([1.0, -0.0, 1e-34, 3.4e38], np.float32)  # a denormal is normal 
 def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> PackedWeight:
     """Any bytes of the right size: here only their place matters, not their meaning."""
     layout, rng = formats.get(name), np.random.default_rng(seed)
-    K += -K % (layout.group or 1)
+    K += -K % (layout.block or 1)
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
     if layout.z2 == 2:
         codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
@@ -36,8 +36,8 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
     if not layout.integer:
         codes &= 0xBF  # clears an exponent bit of every float: none is infinite or NaN
     if layout.group:
-        scale: Any = rng.integers(1, 90, (M, K // layout.group, 1 + layout.minima))
-        scale = scale if layout.minima else np.exp2(scale[:, :, 0] % 12)
+        scale: Any = rng.integers(1, 16, layout.scale_shape(M, K))
+        scale = np.exp2(scale % 12) if layout.scale_type == "e8m0" else scale
         return PackedWeight(name, M, K, codes, layout.packed_scale(scale, M, K))
     scale = rng.random(M if row else ()) if row else rng.random()
     return PackedWeight(name, M, K, codes, np.asarray(scale, np.float32))

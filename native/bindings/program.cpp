@@ -336,8 +336,7 @@ void bind_program(nb::module_& m) {
                              seconds[kinds[i]] = p.program.seconds()[static_cast<size_t>(i)];
                          return seconds;
                      })
-        .def_prop_ro("head_seconds",
-                     [](const PyProgram& p) { return p.program.head_seconds(); })
+        .def_prop_ro("head_seconds", [](const PyProgram& p) { return p.program.head_seconds(); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
         .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
              "tops"_a = std::vector<PyTop>());

@@ -7,24 +7,33 @@ namespace sterna::border {
 
 namespace {
 
-// (scales uint8 [tiles][bytes], k of a group, k of a group of activations, "f32" | "f16" | "e8m0",
-// whether there are minima, unit)
+// (scales uint8 [tiles][bytes], k of a group, k of a group of activations, a name below, whether there are
+// minima, unit)
 using PyGroups = std::tuple<In<uint8_t, 2>, int64_t, int64_t, std::string, bool, float>;
 
+ScaleType scale_type(const std::string& name) {
+    constexpr const char* kNames[] = {"f32", "f16", "e8m0", "super8", "super4"};
+    for (int i = 0; i < 5; ++i)
+        if (name == kNames[i]) return static_cast<ScaleType>(i);
+    throw std::invalid_argument("scales: must be f32, f16, e8m0, super8 or super4");
+}
+
 // Scales in groups, checked to fit the weight.
-GroupScales group_scales(const PyGroups& groups, const Weight& w, int tile_rows) {
+GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKernels& f) {
     const auto& [data, group, x_group, type, minima, unit] = groups;
-    require(x_group == kGroupK || x_group == kLongGroupK, "x_group: must be 32 or 256");
-    require(group > 0 && group % x_group == 0 && w.padded_k % x_group == 0,
-            "group: must be a multiple of 32, and of the activations' groups");
-    require(type == "f32" || type == "f16" || type == "e8m0", "scales: must be f32, f16 or e8m0");
-    GroupScales s{
-        data.data(),
-        group,
-        x_group,
-        type == "f32" ? ScaleType::kF32 : type == "f16" ? ScaleType::kF16 : ScaleType::kE8M0,
-        minima,
-        unit};
+    GroupScales s{data.data(), group, x_group, scale_type(type), minima, unit};
+    if (s.super()) {
+        require(f.super_group > 0 && group == f.super_group && x_group == kGroupK,
+                "group: this layout has super-blocks of others, or none");
+        require(w.K % kSuperK == 0, "K: must be a multiple of 256 for super-blocks");
+        require(w.z2 == 2 * f.super_offset, "z2: must be that of the layout's super-blocks");
+    } else {
+        require(f.groups, "groups: this layout has one scale for each row");
+        require(x_group == kGroupK || x_group == kLongGroupK, "x_group: must be 32 or 256");
+        require(group > 0 && group % x_group == 0 && w.padded_k % x_group == 0,
+                "group: must be a multiple of 32, and of the activations' groups");
+    }
+    const int tile_rows = f.tile_rows;
     require(static_cast<int64_t>(data.shape(0)) == w.tiles &&
                 static_cast<int64_t>(data.shape(1)) == s.tile_bytes(w.padded_k, tile_rows),
             "scales: shape does not fit M, K and the group");
@@ -53,9 +62,9 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     require(f.integer == (scale.has_value() != groups.has_value()) &&
                 !(scale.has_value() && groups.has_value()),
             "scale: integer layouts have one for each row or groups of them, float layouts none");
-    require(!groups || f.groups, "groups: this layout has one scale for each row");
+    require(!scale || f.rows, "scale: this layout has super-blocks alone");
     if (groups) {
-        w.weight.groups = group_scales(*groups, w.weight, f.tile_rows);
+        w.weight.groups = group_scales(*groups, w.weight, f);
         w.groups = std::get<0>(*groups);
     }
     if (scale) {

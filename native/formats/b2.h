@@ -15,6 +15,7 @@ struct b2 : IntegerDot {
     static constexpr const char* kName = "b2";
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
+    static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
     static constexpr int kMaxPairSum = (kPairSums16 ? 12 : 0) * 127 * 2;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
@@ -23,6 +24,11 @@ struct b2 : IntegerDot {
         for (int f = 0; f < kGroups; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x03030303u << 2 * (f % kInPlace))));
+    }
+    // What decode gave for a group, as codes.
+    static VI code(VI w, int group) {
+        w = settle(w, group);
+        return i_and(w, i_set1(0x03030303));
     }
     static VI settle(VI acc, int group) {
         switch (group % kInPlace) {

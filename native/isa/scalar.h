@@ -101,8 +101,9 @@ inline VI b_lookup_mirrored(const int8_t* t, VI code) {
     for (auto& b : bytes) b = static_cast<uint8_t>(t[b & 31]);
     return i_load(bytes);
 }
-// kLanes bytes, a lane each.
+// kLanes bytes, a lane each; signed ones.
 inline VI i_load_u8(const uint8_t* p) { STERNA_LANES(VI, p[i]); }
+inline VI i_load_i8(const uint8_t* p) { STERNA_LANES(VI, static_cast<int8_t>(p[i])); }
 // Bytes t[c % 16] of a table of 16 bytes.
 inline VI b_lookup(const uint8_t* t, VI code) {
     uint8_t bytes[4 * kLanes];
@@ -155,6 +156,13 @@ inline VI w_sub(VI a, VI b) {
                      ((static_cast<uint32_t>(a.v[i]) & 0xFFFF0000u) -
                       (static_cast<uint32_t>(b.v[i]) & 0xFFFF0000u)) |
                      ((static_cast<uint32_t>(a.v[i]) - static_cast<uint32_t>(b.v[i])) & 0xFFFFu)));
+}
+inline VI w_mul(VI a, VI b) {
+    STERNA_LANES(
+        VI,
+        static_cast<int32_t>(
+            (static_cast<uint32_t>(a.v[i]) * static_cast<uint32_t>(b.v[i]) & 0xFFFFu) |
+            (static_cast<uint32_t>(a.v[i]) >> 16) * (static_cast<uint32_t>(b.v[i]) >> 16) << 16));
 }
 template <int n>
 inline VI w_shr(VI a) {  // logical

@@ -71,9 +71,10 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
     """Pack integer levels [M, K] (or float values, for f32, f16, bf16) into tiles.
 
     scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
-    minima [M, K / group, 2], a scale and a minimum each. Levels are -1..1 for i2, {-3, -1, 1, 3}
-    for i2p (times scale / 4), -127..127 for i8; `sterna formats` lists the others. Raises
-    RequestError for a level the format lacks, a wrong shape or an unknown format, NonFiniteError
+    minima [M, K / group, 2], a scale and a minimum each; those of
+    K-quants are in formats.kquants. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times scale /
+    4), -127..127 for i8; `sterna formats` lists the others. Raises RequestError for a level the
+    format lacks, a wrong shape or an unknown format, NonFiniteError
     for a scale or value that is not finite.
     """
     f = formats.get(format)
@@ -135,9 +136,9 @@ def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
     if not f.group:
         row = np.asarray(scale * np.float32(f.value)).reshape(-1, 1)
         return np.asarray(values.astype(np.float32) * row)
-    blocks = values.reshape(*scale.shape[:2], f.group).astype(np.float32)
-    pairs = scale.reshape(*scale.shape[:2], -1, 1)
-    real = blocks * (pairs[:, :, 0] * np.float32(f.value))
+    pairs = f.group_values(scale, *packed.shape)[..., None]
+    groups = values.reshape(*pairs.shape[:2], f.group).astype(np.float32)
+    real = groups * (pairs[:, :, 0] * np.float32(f.value))
     if f.minima:
         real = real + pairs[:, :, 1]
     return np.asarray(real, np.float32).reshape(packed.shape)

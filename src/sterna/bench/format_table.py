@@ -35,7 +35,7 @@ def run(
     """
     (matrix,) = linear.matrices([shape])[:1]
     rows = []
-    for name in linear.formats_named(names or ["all"]):
+    for name in linear.formats_for(names or ["all"], matrix):
         f = formats.get(name)
         f.check_shape(matrix.M, matrix.K, shape)
         row: dict[str, Any] = {
@@ -71,7 +71,8 @@ def _scales(f: Format) -> str | None:
         return None
     if not f.group:
         return f.default_scale
-    return f"{f.scale_type}{' and minimum' if f.minima else ''} per {f.group}"
+    kind = f"f16 per {f.block} x integer" if f.block != f.group else f.scale_type
+    return f"{kind}{' and minimum' if f.minima else ''} per {f.group}"
 
 
 def _measured(

@@ -22,6 +22,7 @@ __all__ = [
     "DEFAULT_MODELS",
     "Matrix",
     "copies_of_a_round",
+    "formats_for",
     "formats_named",
     "matrices",
     "run",
@@ -88,6 +89,15 @@ def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list
     return list(dict.fromkeys(formats.get(name).name for name in found))
 
 
+def formats_for(names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False) -> list[str]:
+    """`formats_named`; of those not named by themselves only the ones whose groups fit K."""
+
+    def fits(f: formats.Format) -> bool:
+        return not f.group or matrix.K % f.block == 0 or f.name in (names or ())
+
+    return [n for n in formats_named(names, integer=integer) if fits(formats.get(n))]
+
+
 def matrices(shapes: Sequence[str]) -> list[Matrix]:
     """Names of models and "MxK" -> matrices, in this order, none twice. RequestError otherwise."""
     found: dict[tuple[int, int], Matrix] = {}
@@ -137,11 +147,10 @@ def run(
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
     if not n or any(not 1 <= count <= 1 << 16 for count in n):
         raise RequestError(f"n: must be token counts in 1..65536, but got {list(n)}")
-    names = formats_named(format_names, integer=True)
     cases = [
         _Case(matrix, name, count, team, unit, deterministic)
         for matrix in matrices(shapes)
-        for name in names
+        for name in formats_for(format_names, matrix, integer=True)
         for count in dict.fromkeys(n)
         for team in teams(threads, cores)
         for unit in units(isas)

@@ -58,21 +58,23 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     """(codes of normally distributed weights, their scale), read-only; the same on every call.
 
     deviation: the weights' standard deviation. It is the scale's alone in an integer format. The
-    scale is one value, or with minima two, for all groups.
+    scale is that of one block, for all of them.
     """
     f = formats.get(format)
     values = np.random.default_rng(0).standard_normal((f.tile_rows, POOL_K), np.float32)
     if f.group:
-        levels, scales = f.quantize_blocks(values.reshape(-1, GROUP_K))
+        block = GROUP_K if f.block == f.group else f.block  # groups of any size would not fit
+        levels, scales = f.quantize_blocks(values.reshape(-1, block))
         levels = levels.reshape(values.shape)
-        scale = np.median(np.abs(scales) if not f.minima else scales, axis=0)
+        scale = f.typical_scale(scales, deviation)
     else:
         levels, scale = f.quantize(
             values if f.integer else values * np.float32(deviation), "tensor"
         )
+        scale = scale * np.float32(deviation) if f.integer else np.float32(1)
     pool: Codes = f.codes_of(levels).reshape(-1)
     pool.flags.writeable = False
-    return pool, np.asarray(scale * deviation if f.integer else 1, np.float32)
+    return pool, np.asarray(scale, np.float32)
 
 
 def constant_scales(f: Format, M: int, K: int, scale: F32, into: Codes | None = None) -> Array:
@@ -84,7 +86,7 @@ def constant_scales(f: Format, M: int, K: int, scale: F32, into: Codes | None = 
         return np.array(scale)
     if f.scale_type == "e8m0":
         scale = np.exp2(np.rint(np.log2(scale))).astype(np.float32)
-    per_tile = np.broadcast_to(scale, (f.tile_rows, f.n_groups(K), *scale.shape))
+    per_tile = np.broadcast_to(scale, (f.tile_rows, f.n_blocks(K), *scale.shape))
     tile = f.packed_scale(per_tile, f.tile_rows, K)
     lines = _native.alloc(f.scale_bytes(M, K)) if into is None else into
     lines = lines.reshape(f.n_tiles(M), -1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sterna import _native, formats
-from sterna.bench.linear import Matrix, copies_of_a_round, formats_named, matrices
+from sterna.bench.linear import Matrix, copies_of_a_round, formats_for, matrices
 from sterna.bench.machine import Progress, Yardsticks, cache_bytes, peak_kind, teams, units
 from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes
 from sterna.bench.report import fractions, spread
@@ -98,8 +98,8 @@ def run(
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
     counts = sorted(teams(threads or sorted({1, resolve_threads(cores=cores)}), cores))
     unit_names = units(isas)
-    names = formats_named(format_names)
     matrix = matrices([shape])[0]
+    names = formats_for(format_names, matrix)
     made = arenas([(name, matrix.M, matrix.K) for name in names], working_set_mb, progress)
     kernels = [_kernel(name, isa) for isa in unit_names for name in names]
     yardsticks = Yardsticks()

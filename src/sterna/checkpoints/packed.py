@@ -385,7 +385,7 @@ def _checked_scale(file: SafetensorsFile, spec: _Module, name: str, array: Array
         return _finite(file, name, array)
     if not formats.get(spec.format).scales_valid(array):
         raise NonFiniteError(
-            f"{file.path}: {name}: must be finite, but a group's scale is not; "
+            f"{file.path}: {name}: must be finite and in range, but a group's scale is not; "
             "the file is damaged: convert the model again"
         )
     return array

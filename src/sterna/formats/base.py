@@ -71,7 +71,7 @@ class PackedWeight:
 
     @property
     def scales(self) -> F32:
-        """The scales' values: float32 (), (M,), [M, groups] or, with minima, [M, groups, 2]."""
+        """The scales' values, float32: (), (M,), or of groups Format.scale_shape."""
         from sterna.formats import get
 
         format = get(self.format)
@@ -121,9 +121,31 @@ class Format:
         """What a level of 1 stands for, times the scale."""
         return self.unit * (2 // self.step)
 
+    @property
+    def block(self) -> int:
+        """Where there are groups, K is a multiple of it: a group, or a super-block of several."""
+        return self.group
+
     def n_groups(self, K: int) -> int:
-        """Scales of a row of K columns."""
+        """Groups of a row of K columns."""
         return K // self.group
+
+    def n_blocks(self, K: int) -> int:
+        """Blocks of a row of K columns, which are rounded by themselves."""
+        return K // self.block
+
+    def scale_shape(self, M: int, K: int) -> tuple[int, ...]:
+        """Shape of the scales of a matrix [M, K] in groups."""
+        return (M, self.n_groups(K), 2) if self.minima else (M, self.n_groups(K))
+
+    def group_values(self, scales: F32, M: int, K: int) -> F32:
+        """Scales of groups -> float32 [M, groups, 1], or [M, groups, 2]: a scale, a minimum."""
+        return scales.reshape(M, self.n_groups(K), 2 if self.minima else 1)
+
+    def typical_scale(self, scales: F32, factor: float) -> F32:
+        """One scale for all groups: the median of some, times a factor."""
+        typical = np.median(scales if self.minima else np.abs(scales), axis=0)
+        return np.asarray(typical * factor, np.float32)
 
     def scale_bytes(self, M: int, K: int) -> int:
         """Bytes of scales that one pass over a packed matrix reads."""
@@ -161,9 +183,9 @@ class Format:
                 f"{self.name}: K must be at most {MAX_INTEGER_K} for exact int32 sums, "
                 f"but {name} has K={K}; use a float format"
             )
-        if self.group and K % self.group:
+        if self.group and K % self.block:
             raise RequestError(
-                f"{self.name}: K must be a multiple of {self.group}, but {name} has K={K}; "
+                f"{self.name}: K must be a multiple of {self.block}, but {name} has K={K}; "
                 "choose a format with a scale for each row, such as i8"
             )
         if not (0 <= M < 2**31 and 0 <= K < 2**31):
@@ -261,7 +283,7 @@ class Format:
         return np.asarray(scale, np.float32)
 
     def scales_valid(self, lines: npt.NDArray[np.uint8]) -> bool:
-        """Whether all scales of groups, from an untrusted file, are finite."""
+        """Whether all scales of groups, from an untrusted file, are finite and in range."""
         if self.scale_type == "e8m0":
             return not (lines == 255).any()
         return bool(np.isfinite(lines.view(self._scale_dtype)).all())
@@ -271,7 +293,7 @@ class Format:
 
         RequestError for a wrong shape or a value that it does not hold, NonFiniteError.
         """
-        shape = (M, self.n_groups(K), 2) if self.minima else (M, self.n_groups(K))
+        shape = self.scale_shape(M, K)
         s = np.asarray(scales, np.float32)
         if s.shape not in ((), shape):
             raise RequestError(
@@ -318,8 +340,7 @@ class Format:
             values = np.ldexp(np.float32(1), rows.astype(np.int32) - 127)
         else:
             values = rows.astype(np.float32)
-        shape = (M, self.n_groups(K), 2) if self.minima else (M, self.n_groups(K))
-        return np.ascontiguousarray(values, np.float32).reshape(shape)
+        return np.ascontiguousarray(values, np.float32).reshape(self.scale_shape(M, K))
 
     def native(self, packed: PackedWeight) -> _native.Weight:
         """The kernels' view of a packed weight; it keeps the arrays alive."""
@@ -380,7 +401,7 @@ class Format:
         q, s_x = quantize_activations(x.reshape(-1, size), 1e-30)
         q, s_x = q.reshape(N, blocks, size).astype(np.int64), s_x.reshape(N, blocks)
         levels = levels.reshape(packed.M, blocks, size).astype(np.int64)
-        scales = packed.scales.reshape(packed.M, self.n_groups(packed.K), -1)
+        scales = self.group_values(packed.scales, packed.M, packed.K)
         y = np.zeros((N, packed.M), np.float32)
         for b in range(blocks):
             s_w = scales[:, b * size // self.group]

@@ -1,0 +1,14 @@
+// b5: five-bit codes 0..31, in the lines of planes.h: four low bits and a plane of one.
+#pragma once
+#include "planes.h"
+
+namespace {
+
+struct b5 : BitPlanes<4, 1, 32, 0> {
+    static constexpr const char* kName = "b5";
+    static void linear(const sterna::LinearArgs& a) { linear_superblocks<b5>(a); }
+    static void pack(const sterna::PackArgs& a) { pack_planes<b5>(a); }
+    static void row(const sterna::RowArgs& a) { row_of_planes<b5>(a); }
+};
+
+}  // namespace

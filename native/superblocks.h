@@ -1,0 +1,231 @@
+// Linear layers of formats whose scales are whole numbers times one float of a super-block of 256 k: the
+// K-quants of GGUF. A weight is d s_g level + d_m m_g, with groups g of 16 or of 32 k; activations have a
+// scale s_x for every 32 k, as in grouped.h. In ascending order of k, with one rounding for each fma:
+//
+//   T = sum over the groups of 32 k of s_g sum(level x)     exact as a float: 32 * 127 * 32 * 128 < 2^24
+//   p = fma(T, s_x, p)                                      over the eight T of a super-block, from 0
+//   u = fma(m_g, float(sum(x)) s_x, u)                      over its groups, from 0
+//   y = fma(p, d, y), then y = fma(u, d_m, y) where there are minima
+//
+// Where s_g level fits a byte (two and three bits), a panel for many tokens holds these products: then T is one
+// sum over 32 k.
+#pragma once
+#include "grouped.h"
+
+namespace {
+
+using sterna::kSuperK;
+
+// One tile's scales and minima, as its super-blocks pass by; `row` is that of the tile.
+template <class F>
+struct SuperScales {
+    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    static constexpr int kSpan = F::kSuperGroup;
+    bool nibbles;
+    int64_t head_bytes, line_bytes, bytes;  // of a super-block; a division by `group` would be slow
+    const uint8_t* tile;
+
+    SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index)
+        : nibbles(s.type == ScaleType::kSuper4),
+          head_bytes(s.head_bytes(kRows)),
+          line_bytes(s.line_bytes(kRows)),
+          bytes(head_bytes + kSuperK / kSpan * line_bytes),
+          tile(s.data + index * (K / kSuperK) * bytes) {}
+    SuperScales(const sterna::LinearArgs& a, int64_t index) : SuperScales(a.groups, a.K, index) {}
+
+    const uint8_t* head(int64_t k) const { return tile + k / kSuperK * bytes; }
+    const uint8_t* line(int64_t k) const {
+        return head(k) + head_bytes + k % kSuperK / kSpan * line_bytes;
+    }
+    // The floats of a super-block, and whole numbers of a group as floats.
+    VF d(int64_t k, int row) const {
+        return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
+    }
+    VF d_minimum(int64_t k, int row) const { return d(k, kRows + row); }
+    VI whole(int64_t k, int row) const {
+        const uint8_t* at = line(k) + row;
+        return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
+    }
+    VF scale(int64_t k, int row) const { return f_from_i(whole(k, row)); }
+    VF minimum(int64_t k, int row) const {
+        const uint8_t* at = line(k) + row;
+        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + kRows));
+    }
+};
+
+// A row's weights: level * (d s_g), plus d_m m_g, each rounded; the products of scales are exact.
+template <class F>
+void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
+    F::row(a);
+    const int in_tile = static_cast<int>(a.row % SuperScales<F>::kRows), lane = in_tile % kLanes;
+    const SuperScales<F> scales(s, a.K, a.row / SuperScales<F>::kRows);
+    float scale[kLanes], minimum[kLanes] = {};
+    for (int64_t k = 0; k < a.K; ++k) {
+        if (k % F::kSuperGroup == 0) {
+            const int row = in_tile - lane;
+            f_store(scale, f_mul(scales.scale(k, row), scales.d(k, row)));
+            if (s.minima) f_store(minimum, f_mul(scales.minimum(k, row), scales.d_minimum(k, row)));
+        }
+        const float value = (a.out[k] - static_cast<float>(F::kSuperOffset)) * scale[lane];
+        a.out[k] = s.minima ? value + minimum[lane] : value;
+    }
+}
+
+// Whether panels hold s_g level, and as what: + 128 of the negative, [-124, 128] turned over, for b3 with scales
+// of -32..31; as they are, 0..45, for b2 with scales of 0..15.
+template <class F>
+constexpr bool kScaled = F::kSuperGroup == 16 && F::kSuperBits < 4;
+template <class F>
+constexpr bool kTurned = F::kSuperOffset != 0;
+
+// A panel's group of rows at k0 + [0, kc), whose codes become those products.
+template <class F>
+inline void scale_panel(const SuperScales<F>& scales, int64_t k0, int64_t kc, int group,
+                        uint8_t* panel) {
+    const VI even = i_set1(0x00FF00FF);
+    for (int part = 0; part < kParts; ++part)
+        for (int64_t k = 0; k < kc; k += F::kSuperGroup) {
+            VI s = scales.whole(k0 + k, group * sterna::kGroupRows + kLanes * part);
+            if (kTurned<F>) s = i_sub(i_set1(0), s);
+            const VI factor = i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
+            // 128 - offset * s in every byte
+            const VI added =
+                w_mul(w_sub(i_set1(0x00800080), w_mul(factor, i_set1(F::kSuperOffset * 0x10001))),
+                      i_set1(0x01010101));
+            for (int64_t j = 0; j < F::kSuperGroup / 4; ++j) {
+                uint8_t* at = panel + (k / 4 + j) * kLine + 4 * kLanes * part;
+                const VI codes = F::code(i_load(at), group);
+                VI product = b_select(even, w_mul(i_and(codes, even), factor),
+                                      i_shl<8>(w_mul(w_shr<8>(codes), factor)));
+                if (kTurned<F>) product = b_add(product, added);
+                i_store(at, product);
+            }
+        }
+}
+
+// The format of such a panel.
+template <class F>
+struct Scaled : F {
+    static VI settle(VI acc, int) { return acc; }
+    static VI dot(VI acc, VI w, VI x) {
+        return kTurned<F> ? dot_wide(acc, w, x) : ::dot(acc, w, x);
+    }
+};
+
+// grouped.h's way of adding sums, or with kWhole those of a panel of products. It keeps y and p, [n][g] each.
+template <class F, bool kWhole = false>
+struct SuperGroups {
+    static constexpr int kX = kGroupK;
+    static constexpr int kSpan = F::kSuperGroup, kSpans = kWhole ? 1 : kGroupK / kSpan;
+    static constexpr int kFloats = 2;
+    const sterna::LinearArgs& a;
+    SuperScales<F> scales;
+
+    SuperGroups(const sterna::LinearArgs& args, int64_t tile) : a(args), scales(args, tile) {}
+
+    // An eighth of the scales of the next super-block: all of them, by the time this one ends.
+    void ask_ahead(int64_t k) const {
+        const int64_t part = scales.bytes * kGroupK / kSuperK;
+        const uint8_t* from = scales.head(k) + scales.bytes + k % kSuperK / kGroupK * part;
+        for (int64_t i = 0; i < part; i += kLine) prefetch(from + i);
+    }
+
+    template <int G0, int GN, int N>
+    [[gnu::always_inline]] void add(int64_t k, int n0, int part, const VI (&sums)[kSpans][N][GN],
+                                    float* y) const {
+        float* p = y + N * GN * kLanes;
+        const int row0 = G0 * sterna::kGroupRows + kLanes * part;
+        constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurned<F> ? 128 : 0;
+        VF s[kSpans][GN];
+        if constexpr (!kWhole) {
+#pragma GCC unroll 2
+            for (int i = 0; i < kSpans; ++i)
+#pragma GCC unroll 8
+                for (int g = 0; g < GN; ++g)
+                    s[i][g] = scales.scale(k + i * kSpan, row0 + g * sterna::kGroupRows);
+        }
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            const VF s_x = f_set1(group_scale(a, n0 + n, k));
+            VI offset[kSpans];
+#pragma GCC unroll 2
+            for (int i = 0; i < kSpans; ++i)
+                offset[i] = i_set1(kOffset * span_sum<kGroupK / kSpans>(a, n0 + n, k + i * kSpan));
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) {
+                const auto level_sum = [&](int i) {
+                    const VI codes = F::settle(sums[i][n][g], G0 + g);
+                    return f_from_i(kOffset ? i_sub(codes, offset[i]) : codes);
+                };
+                VF total = level_sum(0);
+                if constexpr (!kWhole) total = f_mul(total, s[0][g]);
+                if constexpr (kSpans == 2) total = f_fma(level_sum(1), s[1][g], total);  // exact
+                float* to = p + (n * GN + g) * kLanes;
+                f_store(to, f_fma(total, s_x, f_load(to)));
+            }
+        }
+        if ((k + kGroupK) % kSuperK == 0) end<GN, N>(k + kGroupK - kSuperK, n0, row0, y, p);
+    }
+
+  private:
+    // The super-block from k on.
+    template <int GN, int N>
+    [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y, float* p) const {
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) {
+            VF d = scales.d(k, row0 + g * sterna::kGroupRows);
+            if (kWhole && kTurned<F>) d = f_sub(f_set1(0.0f), d);
+#pragma GCC unroll 16
+            for (int n = 0; n < N; ++n) {
+                const int64_t at = (n * GN + g) * kLanes;
+                f_store(y + at, f_fma(f_load(p + at), d, f_load(y + at)));
+                f_store(p + at, f_set1(0.0f));
+            }
+        }
+        if (a.groups.minima) add_minima<GN, N>(k, n0, row0, y);
+    }
+    template <int GN, int N>
+    [[gnu::always_inline]] void add_minima(int64_t k, int n0, int row0, float* y) const {
+        VF u[N][GN];
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) u[n][g] = f_set1(0.0f);
+        for (int64_t j = k; j < k + kSuperK; j += kSpan) {
+            VF m[GN];
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kGroupRows);
+#pragma GCC unroll 16
+            for (int n = 0; n < N; ++n) {
+                const VF x = f_set1(span_factor<kSpan>(a, n0 + n, j));
+#pragma GCC unroll 8
+                for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int g = 0; g < GN; ++g) {
+            const VF d = scales.d_minimum(k, row0 + g * sterna::kGroupRows);
+#pragma GCC unroll 16
+            for (int n = 0; n < N; ++n) {
+                float* to = y + (n * GN + g) * kLanes;
+                f_store(to, f_fma(u[n][g], d, f_load(to)));
+            }
+        }
+    }
+};
+
+// What panel.h needs where panels hold products.
+template <class F>
+struct ScaledBlocks : GroupedBlocks<Scaled<F>, SuperGroups<Scaled<F>, true>> {
+    template <int N>
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+                       int n0) {
+        grouped_block<F, SuperGroups<F>, N>(a, tile, apart, count, n0);
+    }
+    static void prepare(const sterna::LinearArgs& a, int64_t tile, uint8_t* panel) {
+        const SuperScales<F> scales(a, tile);
+        for (int g = 0; g < F::kGroups; ++g) scale_panel(scales, 0, a.K, g, panel + g * a.K * 16);
+    }
+};
+
+}  // namespace

@@ -1,0 +1,165 @@
+"""Raw blocks of GGUF files (ggml's layouts) as levels and scales, exactly.
+
+A row of a tensor is a run of blocks, each its scales and its codes. `from_ggml` makes the
+PackedWeight of a matrix of them: its weights are what ggml's dequantisation gives, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.base import F32, PackedWeight
+
+__all__ = ["BLOCKS", "Block", "from_ggml"]
+
+U8 = npt.NDArray[np.uint8]
+#: (levels int8 [B, k], scales float32 [B, ...] of blocks uint8 [B, bytes])
+Parsed = tuple[npt.NDArray[np.int8], F32]
+
+
+class Block(NamedTuple):
+    """One layout: k and bytes of a block, and how B of them are read."""
+
+    k: int
+    nbytes: int
+    parse: Callable[[U8], Parsed]
+
+
+def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
+    """Blocks uint8 [M, bytes of a row] of a GGUF tensor -> the weight [M, K] in format `name`.
+
+    name: the ggml type in lower case, one of BLOCKS. Raises RequestError for another name or
+    array, or rows that are not whole blocks; NonFiniteError for a scale that is not finite.
+    """
+    if name not in BLOCKS:
+        raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {name!r}")
+    k, nbytes, parse = BLOCKS[name]
+    raw = np.asarray(blocks)
+    if raw.ndim != 2 or raw.dtype != np.uint8:
+        raise RequestError(
+            f"{name}: blocks must be uint8 [M, bytes of a row], but got {raw.dtype} {raw.shape}"
+        )
+    if raw.shape[1] % nbytes:
+        raise RequestError(
+            f"{name}: a row must be whole blocks of {nbytes} bytes ({k} weights), "
+            f"but has {raw.shape[1]} bytes"
+        )
+    f, M, K = formats.get(name), raw.shape[0], raw.shape[1] // nbytes * k
+    f.check_shape(M, K)
+    levels, scales = parse(np.ascontiguousarray(raw).reshape(-1, nbytes))
+    if not np.isfinite(scales).all():
+        at = np.argwhere(~np.isfinite(scales))[0]
+        row, block = divmod(int(at[0]), K // k)
+        raise NonFiniteError(
+            f"{name}: scale must be finite, but block {block} of row {row} has "
+            f"{scales[tuple(at)]}; the file is damaged"
+        )
+    return PackedWeight(
+        name, M, K, f.pack_codes(levels.reshape(M, K), threads),
+        f.pack_scales(scales.reshape(f.scale_shape(M, K)), M, K),
+    )  # fmt: skip
+
+
+def _f16(raw: U8) -> F32:
+    """Two bytes each [B, 2 n] -> float32 [B, n]."""
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
+
+
+def _fields(raw: U8, bits: int, span: int) -> U8:
+    """Bytes [B, n] -> codes [B, n * 8 / bits]: of each `span` bytes first all lowest fields."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    B, n = raw.shape
+    fields = raw.reshape(B, n // span, 1, span) >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(fields.reshape(B, n * 8 // bits), np.uint8)
+
+
+def _joined(d: F32, whole: npt.NDArray[Any]) -> F32:
+    """d [B] and its groups' whole numbers [B, G] -> float32 [B, 1 + G]."""
+    return np.concatenate([d[:, None], whole.astype(np.float32)], axis=1)
+
+
+def _with_minima(raw: U8, whole: npt.NDArray[Any], minima: npt.NDArray[Any]) -> F32:
+    """d and dmin, four bytes, and the groups' numbers. ggml subtracts minima."""
+    d = _f16(raw)
+    return np.stack([_joined(d[:, 0], whole), _joined(-d[:, 1], minima)], axis=1)
+
+
+def _q4_0(raw: U8) -> Parsed:
+    return _fields(raw[:, 2:], 4, 16).astype(np.int8) - np.int8(8), _f16(raw[:, :2])[:, 0]
+
+
+def _q4_1(raw: U8) -> Parsed:
+    return _fields(raw[:, 4:], 4, 16).astype(np.int8), _f16(raw[:, :4])
+
+
+def _q8_0(raw: U8) -> Parsed:
+    return raw[:, 2:].view(np.int8), _f16(raw[:, :2])[:, 0]
+
+
+def _mxfp4(raw: U8) -> Parsed:
+    """The exponent 255 is NaN (OCP Microscaling Formats 1.0, section 5.4)."""
+    values = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+    exponents = np.minimum(raw[:, 0], 254).astype(np.int32) - 127
+    scales = np.where(raw[:, 0] == 255, np.nan, np.ldexp(np.float32(1), exponents))
+    return values[_fields(raw[:, 1:], 4, 16)], scales.astype(np.float32)
+
+
+def _q2_k(raw: U8) -> Parsed:
+    """16 bytes of scale and minimum, 64 of codes, d, dmin."""
+    scales = _with_minima(raw[:, 80:], raw[:, :16] & 15, raw[:, :16] >> 4)
+    return _fields(raw[:, 16:80], 2, 32).astype(np.int8), scales
+
+
+def _q3_k(raw: U8) -> Parsed:
+    """32 bytes of high bits, 64 of low ones, 12 of scales, d."""
+    codes = _fields(raw[:, 32:96], 2, 32) | _fields(raw[:, :32], 1, 32) << 2
+    low, high = _fields(raw[:, 96:104], 4, 8), _fields(raw[:, 104:108], 2, 4)
+    scales = (low | high << 4).astype(np.int8) - np.int8(32)
+    return codes.astype(np.int8) - np.int8(4), _joined(_f16(raw[:, 108:])[:, 0], scales)
+
+
+def _six_bits(raw: U8) -> tuple[U8, U8]:
+    """Eight scales and eight minima of six bits in 12 bytes."""
+    d, m, both = raw[:, :4], raw[:, 4:8], raw[:, 8:]
+    scales = np.concatenate([d & 63, both & 15 | d >> 2 & 48], axis=1)
+    return scales, np.concatenate([m & 63, both >> 4 | m >> 2 & 48], axis=1)
+
+
+def _q4_k(raw: U8) -> Parsed:
+    """d, dmin, 12 bytes of scales and minima, 128 of codes."""
+    scales = _with_minima(raw[:, :4], *_six_bits(raw[:, 4:16]))
+    return _fields(raw[:, 16:], 4, 32).astype(np.int8), scales
+
+
+def _q5_k(raw: U8) -> Parsed:
+    """The same with 32 bytes of high bits before the codes."""
+    scales = _with_minima(raw[:, :4], *_six_bits(raw[:, 4:16]))
+    codes = _fields(raw[:, 48:], 4, 32) | _fields(raw[:, 16:48], 1, 32) << 4
+    return codes.astype(np.int8), scales
+
+
+def _q6_k(raw: U8) -> Parsed:
+    """128 bytes of low bits, 64 of high ones, 16 of scales, d."""
+    codes = _fields(raw[:, :128], 4, 64) | _fields(raw[:, 128:192], 2, 32) << 4
+    scales = _joined(_f16(raw[:, 208:])[:, 0], raw[:, 192:208].view(np.int8))
+    return codes.astype(np.int8) - np.int8(32), scales
+
+
+#: By the name of format and ggml type.
+BLOCKS = {
+    "q4_0": Block(32, 18, _q4_0),
+    "q4_1": Block(32, 20, _q4_1),
+    "q8_0": Block(32, 34, _q8_0),
+    "mxfp4": Block(32, 17, _mxfp4),
+    "q2_k": Block(256, 84, _q2_k),
+    "q3_k": Block(256, 110, _q3_k),
+    "q4_k": Block(256, 144, _q4_k),
+    "q5_k": Block(256, 176, _q5_k),
+    "q6_k": Block(256, 210, _q6_k),
+}

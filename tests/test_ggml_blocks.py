@@ -1,0 +1,90 @@
+"""Raw blocks of GGUF files: weights are the gguf package's, to the bit, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import assert_same_bits, failure
+
+import sterna.ops as ops
+from sterna import _native, formats
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.ggml_blocks import BLOCKS, from_ggml
+
+gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+
+#: Where a block's f16 values are: their upper bytes.
+HALVES = {
+    "q4_0": (1,), "q4_1": (1, 3), "q8_0": (1,), "mxfp4": (), "q2_k": (81, 83), "q3_k": (109,),
+    "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,),
+}  # fmt: skip
+
+
+def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
+    """Any bytes [M, count blocks], but finite scales; tiny and large ones, and of both signs."""
+    raw = np.random.default_rng(seed).integers(0, 256, (M, count, BLOCKS[name].nbytes), np.uint8)
+    for at in HALVES[name]:
+        raw[:, :, at] = np.where(raw[:, :, at] & 0x7C == 0x7C, 0x3C, raw[:, :, at])
+    if name == "mxfp4":
+        raw[:, :, 0] = np.minimum(raw[:, :, 0], 200)
+    return raw.reshape(M, count * BLOCKS[name].nbytes)
+
+
+def by_gguf(name: str, raw: np.ndarray) -> np.ndarray:
+    return np.asarray(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name.upper()]))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_weights_are_those_of_gguf(name: str) -> None:
+    """Random blocks stand for the weights that the gguf package says, all of them."""
+    for M, count in ((1, 1), (70, 3), (3, 8), (0, 2)):
+        raw = random_blocks(name, M, count, seed=M)
+        packed = from_ggml(name, raw)
+        assert packed.format == name
+        assert packed.shape == (M, count * BLOCKS[name].k)
+        if M:
+            zero = np.float32(0)  # a product of 0 may have either sign: adding 0 makes it one
+            assert_same_bits(ops.dequantize(packed) + zero, by_gguf(name, raw) + zero)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_linear_of_raw_blocks(name: str) -> None:
+    """Every unit gives the bits of the reference for weights that no rounding of ours makes."""
+    packed = from_ggml(name, random_blocks(name, 70, 3, seed=1))
+    x = np.random.default_rng(1).standard_normal((20, packed.K)).astype(np.float32)
+    expected = formats.get(name).reference_linear(x, packed)
+    for isa in _native.isas():
+        assert_same_bits(ops.linear(x, packed, isa=isa), expected)
+        assert_same_bits(ops.linear(x[0], packed, isa=isa), expected[0])
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_rounding_again(name: str) -> None:
+    """Levels and scales of blocks pass through ops.pack unchanged: every value is one of ours."""
+    packed = from_ggml(name, random_blocks(name, 5, 2, seed=4))
+    again = ops.pack(*ops.unpack(packed), format=name)
+    np.testing.assert_array_equal(again.codes, packed.codes)
+    np.testing.assert_array_equal(again.scale, packed.scale)
+
+
+@pytest.mark.parametrize("half", [0x7C, 0xFC, 0x7E])  # inf, -inf, NaN
+@pytest.mark.parametrize("name", BLOCKS)
+def test_scales_that_are_not_finite(name: str, half: int) -> None:
+    """Each is named with its block and row."""
+    for at in HALVES[name] or (0,):
+        raw = random_blocks(name, 3, 2, seed=1)
+        raw[2, BLOCKS[name].nbytes + at] = half if HALVES[name] else 255
+        failure(lambda raw=raw: from_ggml(name, raw), NonFiniteError, name, "block 1 of row 2")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_bad_arrays(name: str) -> None:
+    """Rows that are not whole blocks, other types and shapes, too many columns."""
+    k, nbytes, _ = BLOCKS[name]
+    cut = np.zeros((2, nbytes + 1), np.uint8)
+    failure(lambda: from_ggml(name, cut), RequestError, name, str(nbytes))
+    failure(lambda: from_ggml(name, np.zeros(nbytes, np.uint8)), RequestError, name, "uint8")
+    failure(lambda: from_ggml(name, np.zeros((1, nbytes), np.int8)), RequestError, name, "uint8")
+    many = np.zeros((1, (65536 // k + 1) * nbytes), np.uint8)
+    failure(lambda: from_ggml(name, many), RequestError, name, "65536")
+    failure(lambda: from_ggml("q9_k", many), RequestError, "q9_k", "q6_k")
