@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers import FLOAT, FORMATS, INTEGER, LEVELS, assert_same_bits
+from helpers import FLOAT, FORMATS, INTEGER, LEVELS, assert_same_bits, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sterna.ops as ops
 from sterna import formats
+from sterna.errors import RequestError
+from sterna.formats.i2p import sign_planes
 
 # (base C, digits g, mirrored, bit planes) of the blocks of most of K, and of the rest.
 LOOKUPS = {
@@ -207,3 +209,22 @@ def test_quantize_follows_the_bitnet_recipe() -> None:
     clear = np.abs(np.abs(w / mean) - 0.5) > 1e-5  # a tie may fall either way in float32
     expected = np.clip(np.rint(w / mean), -1, 1)
     np.testing.assert_array_equal(ops.unpack(packed)[0][clear], expected[clear])
+
+
+def test_low_and_high_apart() -> None:
+    """Four values a row of any ratio are two sign matrices, exactly; i2p would round them."""
+    rng = np.random.default_rng(7)
+    low = rng.uniform(0.2, 0.3, (70, 1)).astype(np.float32)
+    high = rng.uniform(0.7, 0.8, (70, 1)).astype(np.float32)
+    signs = rng.choice([-1, 1], (70, 130)).astype(np.float32)
+    w = signs * np.where(rng.random((70, 130)) < 0.5, low, high)
+    w[3], w[4] = 0.5, 0  # rows of one size
+    w = torch.from_numpy(w).bfloat16().float().numpy()
+    packed = [ops.pack(levels, scale, format="i1") for levels, scale in sign_planes(w)]
+    np.testing.assert_array_equal(sum(ops.dequantize(plane) for plane in packed), w)
+    x = rng.integers(-127, 128, (3, 130)).astype(np.float32)
+    x[:, 0] = 127  # so that rounding to int8 keeps them
+    y = sum(ops.linear(x, plane) for plane in packed)
+    np.testing.assert_allclose(y, x @ w.T, atol=1e-5 * np.abs(x @ w.T).max())
+    w[2, 5] = 0.11
+    failure(lambda: sign_planes(w), RequestError, "i2p", "two sizes", "(2, ")
