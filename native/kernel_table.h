@@ -47,21 +47,22 @@ struct GroupScales {
     bool minima = false;
     float unit = 1.0f;  // of a code
 
-    constexpr bool super() const { return type >= ScaleType::kSuper8; }
-    constexpr int value_bytes() const {
+    // Inlined wherever a unit calls them: a copy would be a weak symbol.
+    [[gnu::always_inline]] constexpr bool super() const { return type >= ScaleType::kSuper8; }
+    [[gnu::always_inline]] constexpr int value_bytes() const {
         return type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
     }
-    constexpr int64_t line_bytes(int tile_rows) const {
+    [[gnu::always_inline]] constexpr int64_t line_bytes(int tile_rows) const {
         return int64_t{tile_rows} * value_bytes() * (minima && type != ScaleType::kSuper4 ? 2 : 1);
     }
     // Of super-blocks: the lines of f16 before those of the groups.
-    constexpr int64_t head_bytes(int tile_rows) const {
+    [[gnu::always_inline]] constexpr int64_t head_bytes(int tile_rows) const {
         return int64_t{tile_rows} * 2 * (minima ? 2 : 1);
     }
-    constexpr int64_t super_bytes(int tile_rows) const {
+    [[gnu::always_inline]] constexpr int64_t super_bytes(int tile_rows) const {
         return head_bytes(tile_rows) + kSuperK / group * line_bytes(tile_rows);
     }
-    constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
+    [[gnu::always_inline]] constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
         return super() ? K / kSuperK * super_bytes(tile_rows)
                        : (K + group - 1) / group * line_bytes(tile_rows);
     }
