@@ -217,6 +217,8 @@ def _draw_sizes(ax: Axes, rows: Sequence[Row], colours: Mapping[str, str]) -> No
                 )  # fmt: skip
     _groups(ax, models, 1.0, "tokens per second")
     ax.set(yscale="log", ylim=(floor, 2.6 * max(speeds)))
+    ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_minor_locator(ticker.NullLocator())
     ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     ax.set_title(f"Decoding by size of the model, {threads_text(rows[0])}")
     ax.legend(loc="upper right", fontsize=8.5, ncols=min(6, len(colours)))
@@ -295,4 +297,6 @@ def litespark(rows: Sequence[Row]) -> Figure:
         first = shown[0]
         what = f"{first['model']}, {threads_text(first)}; × is the improvement over torch"
         axes[0].set_title(what)
+        if "joules_per_token" not in fields:
+            figure.supxlabel(f"Energy: {first['energy']}.", fontsize=9, color="#555555")
     return figure
