@@ -265,6 +265,7 @@ struct FormatKernels {
     int tile_rows;
     bool rows;  // whether weights may have a scale for each row, and in groups of k
     bool groups;
+    bool long_groups;  // whether activations may have a scale for each kLongGroupK
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
     int super_offset;  // and the code of level 0 there
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)

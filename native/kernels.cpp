@@ -23,6 +23,7 @@ constexpr sterna::FormatKernels format_kernels() {
     k.tile_rows = kTileRows<F>;
     k.rows = F::kRowScales;
     k.groups = F::kGroupScales;
+    if constexpr (F::kInteger) k.long_groups = F::kLongGroups;
     k.super_group = F::kSuperGroup;
     if constexpr (F::kSuperGroup != 0) k.super_offset = F::kSuperOffset;
     k.step_k = F::kStepK;

@@ -40,19 +40,26 @@ void linear_superblocks(const sterna::LinearArgs& a) {
 }
 
 template <class F>
+void linear_long_groups(const sterna::LinearArgs& a) {
+    if constexpr (kMatrixUnit) {
+        if (a.x_block > 1) return many_tokens<F, AddedGroups<F>>(a);
+    }
+    linear_vectors<F, GroupedBlocks<F, PlainGroups<F, sterna::kLongGroupK>>>(a);
+}
+
+template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kInteger) {
         if constexpr (F::kSuperGroup != 0) {
             if (a.groups.super()) return linear_superblocks<F>(a);
         }
         if (a.groups.group) {
-            if constexpr (kMatrixUnit) {
-                if (a.x_block > 1)
-                    return a.groups.x_group == kGroupK ? grouped_tiles<PlainTile<F>>(a)
-                                                       : many_tokens<F, AddedGroups<F>>(a);
+            if constexpr (F::kLongGroups) {
+                if (a.groups.x_group == sterna::kLongGroupK) return linear_long_groups<F>(a);
             }
-            if (a.groups.x_group != kGroupK)
-                return linear_vectors<F, GroupedBlocks<F, PlainGroups<F, sterna::kLongGroupK>>>(a);
+            if constexpr (kMatrixUnit) {
+                if (a.x_block > 1) return grouped_tiles<PlainTile<F>>(a);
+            }
             return linear_vectors<F, GroupedBlocks<F, PlainGroups<F, kGroupK>>>(a);
         }
         if constexpr (kMatrixUnit) {

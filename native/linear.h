@@ -200,6 +200,8 @@ struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true;
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
+    // Whether there are kernels for activations with a scale for each kLongGroupK.
+    static constexpr bool kLongGroups = false;
     // Whether z2 is even, so that levels are whole numbers, and no field stays in place.
     static constexpr bool kEvenOffset = false;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64

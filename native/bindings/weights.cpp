@@ -29,7 +29,8 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(w.z2 == 2 * f.super_offset, "z2: must be that of the layout's super-blocks");
     } else {
         require(f.groups, "groups: this layout has one scale for each row");
-        require(x_group == kGroupK || x_group == kLongGroupK, "x_group: must be 32 or 256");
+        require(x_group == kGroupK || (f.long_groups && x_group == kLongGroupK),
+                "x_group: must be 32, or 256 where the layout has such kernels");
         require(group > 0 && group % x_group == 0 && w.padded_k % x_group == 0,
                 "group: must be a multiple of 32, and of the activations' groups");
     }

@@ -13,6 +13,7 @@ namespace {
 
 struct b2 : IntegerDot {
     static constexpr const char* kName = "b2";
+    static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
