@@ -16,13 +16,15 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install s
 #: Where a block's f16 values are: their upper bytes.
 HALVES = {
     "q4_0": (1,), "q4_1": (1, 3), "q8_0": (1,), "mxfp4": (), "q2_k": (81, 83), "q3_k": (109,),
-    "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,),
+    "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,), "tq1_0": (53,), "tq2_0": (65,),
 }  # fmt: skip
 
 
 def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
     """Any bytes [M, count blocks], but finite scales; tiny and large ones, and of both signs."""
     raw = np.random.default_rng(seed).integers(0, 256, (M, count, BLOCKS[name].nbytes), np.uint8)
+    if name == "tq2_0":  # no code 3: of a field's two bits, the upper one goes
+        raw[:, :, :64] &= ~(raw[:, :, :64] << 1 & 0xAA)
     for at in HALVES[name]:
         raw[:, :, at] = np.where(raw[:, :, at] & 0x7C == 0x7C, 0x3C, raw[:, :, at])
     if name == "mxfp4":
@@ -88,3 +90,10 @@ def test_bad_arrays(name: str) -> None:
     many = np.zeros((1, (65536 // k + 1) * nbytes), np.uint8)
     failure(lambda: from_ggml(name, many), RequestError, name, "65536")
     failure(lambda: from_ggml("q9_k", many), RequestError, "q9_k", "q6_k")
+
+
+def test_a_code_that_is_not_ternary() -> None:
+    """ggml's two-bit code 3 is refused, and named."""
+    raw = random_blocks("tq2_0", 2, 1, seed=6)
+    raw[1, 33] |= 3 << 4
+    failure(lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 1 is 3")

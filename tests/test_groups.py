@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats import tq1_0, tq2_0
 from sterna.formats.base import quantize_activations, round_half_away
 from sterna.formats.kquants import KQuant
 
@@ -176,40 +175,6 @@ def test_blocks_are_those_of_gguf(name: str) -> None:
     differ = got != expected
     assert differ.mean() <= (0.002 if name == "mxfp4" else 0)  # the package breaks ties upwards
     np.testing.assert_allclose(got[differ] - w[differ], w[differ] - expected[differ], rtol=1e-5)
-
-
-def raw_blocks(name: str, rng: np.random.Generator, M: int, n: int) -> np.ndarray:
-    """Rows of n random blocks with finite scales, uint8 [M, bytes]; no two-bit code is 3."""
-    nbytes = {"tq1_0": tq1_0, "tq2_0": tq2_0}[name].BLOCK_BYTES
-    blocks = rng.integers(0, 256, (M, n, nbytes), np.uint8)
-    if name == "tq2_0":
-        codes = rng.integers(0, 3, (4, M, n, nbytes), np.uint8)
-        blocks = codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
-    scales = (rng.standard_normal((M, n)) * 10.0 ** rng.integers(-6, 4, (M, n))).astype("<f2")
-    blocks[:, :, -2:] = scales[:, :, None].view(np.uint8)
-    return blocks.reshape(M, -1)
-
-
-@pytest.mark.parametrize("name", ["tq1_0", "tq2_0"])
-def test_raw_blocks_of_ggml(name: str) -> None:
-    """Any bytes of a file stand for the weights that the gguf package says."""
-    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
-    module = {"tq1_0": tq1_0, "tq2_0": tq2_0}[name]
-    blocks = raw_blocks(name, np.random.default_rng(5), 70, 3)
-    levels, scales = module.from_ggml(blocks)
-    got = ops.dequantize(ops.pack(levels, scales, format=name))
-    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name.upper()])
-    np.testing.assert_array_equal(got, expected)
-    wrong = (blocks[:, 1:], blocks[0], blocks.astype(np.int8))
-    for bad in wrong:
-        failure(lambda bad=bad: module.from_ggml(bad), RequestError, name, "uint8 [M, ")
-
-
-def test_a_code_that_is_not_ternary() -> None:
-    """ggml's two-bit code 3 is refused, and named."""
-    blocks = raw_blocks("tq2_0", np.random.default_rng(6), 2, 1)
-    blocks[1, 33] |= 3 << 4
-    failure(lambda: tq2_0.from_ggml(blocks), RequestError, "tq2_0", "(1, 193) is 3")
 
 
 @pytest.mark.parametrize("name", NAMES)

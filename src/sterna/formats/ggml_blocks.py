@@ -35,7 +35,8 @@ def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
     """Blocks uint8 [M, bytes of a row] of a GGUF tensor -> the weight [M, K] in format `name`.
 
     name: the ggml type in lower case, one of BLOCKS. Raises RequestError for another name or
-    array, or rows that are not whole blocks; NonFiniteError for a scale that is not finite.
+    array, rows that are not whole blocks, or a code that is no level; NonFiniteError for a scale
+    that is not finite.
     """
     if name not in BLOCKS:
         raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {name!r}")
@@ -151,6 +152,33 @@ def _q6_k(raw: U8) -> Parsed:
     return codes.astype(np.int8) - np.int8(32), scales
 
 
+def _tq1_0(raw: U8) -> Parsed:
+    """52 bytes of codes, d. A byte is a fraction of 256 whose base-3 digits are levels + 1.
+
+    32 bytes hold levels 32 i + m in digit i of byte m, 16 bytes 160 + 16 i + m, each five digits,
+    and 4 bytes of four digits 240 + 4 i + m. Any bytes are levels.
+    """
+    pieces = []
+    for first, size, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
+        powers = np.array([3**i for i in range(digits)], np.uint8)[:, None]
+        rest = raw[:, None, first : first + size] * powers  # modulo 256
+        pieces.append((rest.astype(np.uint16) * 3 >> 8).reshape(len(raw), digits * size))
+    levels = np.concatenate(pieces, axis=1).astype(np.int8) - np.int8(1)
+    return levels, _f16(raw[:, 52:])[:, 0]
+
+
+def _tq2_0(raw: U8) -> Parsed:
+    """64 bytes of codes, d. RequestError for a code 3, which is not ternary."""
+    codes = _fields(raw[:, :64], 2, 32)
+    if (codes > 2).any():
+        block, at = (int(i) for i in np.argwhere(codes > 2)[0])
+        raise RequestError(
+            f"tq2_0: codes must be 0, 1 or 2, but code {at} of the tensor's block {block} is 3; "
+            "the file is damaged, or not ternary"
+        )
+    return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
+
+
 #: By the name of format and ggml type.
 BLOCKS = {
     "q4_0": Block(32, 18, _q4_0),
@@ -162,4 +190,6 @@ BLOCKS = {
     "q4_k": Block(256, 144, _q4_k),
     "q5_k": Block(256, 176, _q5_k),
     "q6_k": Block(256, 210, _q6_k),
+    "tq1_0": Block(256, 54, _tq1_0),
+    "tq2_0": Block(256, 66, _tq2_0),
 }
