@@ -304,7 +304,7 @@ def test_prompt_memory(
 @pytest.mark.parametrize("type", prompt.TYPES.values())
 def test_dummy_llama_file(tmp_path: Path, type: str) -> None:
     """The gguf package reads a llama model of every type: names, shapes, values, bytes."""
-    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
     path = tmp_path / "dummy.gguf"
     nbytes = dummy_gguf.write(path, SHAPES["tiny"], type)
     reader = gguf.GGUFReader(path)

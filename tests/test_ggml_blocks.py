@@ -11,7 +11,7 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 
-gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
 
 #: Where a block's f16 values are: their upper bytes.
 HALVES = {

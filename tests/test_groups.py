@@ -163,7 +163,7 @@ def test_the_reference_of_super_blocks(name: str) -> None:
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "mxfp4", "tq1_0", "tq2_0"])
 def test_blocks_are_those_of_gguf(name: str) -> None:
     """Rounding gives the gguf package's blocks, and they stand for the weights that it says."""
-    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
     kind = gguf.GGMLQuantizationType[name.upper()]
     rng = np.random.default_rng(3)
     w = (rng.standard_normal((40, 256)) * 10.0 ** rng.integers(-4, 3, (40, 1))).astype(np.float32)

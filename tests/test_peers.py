@@ -314,7 +314,7 @@ def test_random_rows(type: str) -> None:
 @pytest.mark.parametrize("type", ["TQ1_0", "TQ2_0"])
 def test_dummy_file(tmp_path: Path, type: str) -> None:
     """The gguf package reads what was written: names, shapes, types, values."""
-    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
     path = tmp_path / "dummy.gguf"
     nbytes = dummy_gguf.write(path, SHAPES["tiny"], type)
     reader = gguf.GGUFReader(path)
@@ -336,7 +336,7 @@ def test_dummy_file(tmp_path: Path, type: str) -> None:
 
 def test_dummy_file_of_ik_llama(tmp_path: Path) -> None:
     """A type that the gguf package does not know is written all the same."""
-    pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[peers])")
+    pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
     path = tmp_path / "dummy.gguf"
     nbytes = dummy_gguf.write(path, SHAPES["tiny"], "IQ2_BN")
     assert nbytes <= path.stat().st_size < nbytes + 16384
