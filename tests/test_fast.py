@@ -23,6 +23,8 @@ from sterna import _native, formats, models
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
 
+# Such products are an instruction of the matrix unit: there is nothing to run without one, and
+# what `deterministic=False` means there (the same bits as True) is tested on every machine below.
 UNITS = [isa for isa in _native.isas() if _native.fast_layouts(isa)]
 needs_unit = pytest.mark.skipif(not UNITS, reason="needs a unit with bf16 products (amx)")
 PRODUCTS = {"bf16": 1, "f16": 5, "f32": 6}

@@ -25,6 +25,7 @@ from sterna.cli.report import (
     NUMBERS,
     Row,
     count,
+    isa_option,
     output_options,
     plot_option,
     table,
@@ -86,7 +87,7 @@ def command() -> None:
 @deterministic_option
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @threads_options
-@click.option("--isa", help="Kernel unit; default: the best that runs here.")
+@isa_option
 @output_options
 def e2e(model: str, output: str, **options: Any) -> None:
     """Prompt processing (pp) and generation (tg), end to end."""

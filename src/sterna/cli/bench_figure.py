@@ -12,11 +12,22 @@ from sterna.cli.options import (
     console,
     cores_option,
     deterministic_option,
-    print_json,
     status,
     threads_options,
 )
-from sterna.cli.report import NAMES, NUMBERS, Row, output_options, plot_option, table, varying
+from sterna.cli.report import (
+    NAMES,
+    NUMBERS,
+    Row,
+    isa_option,
+    limit_option,
+    output_options,
+    plot_option,
+    print_raw,
+    table,
+    team_option,
+    varying,
+)
 
 __all__ = ["figure"]
 
@@ -78,15 +89,6 @@ LITESPARK = {
 }
 
 _repeat = click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians.")
-_isa = click.option("--isa", help="Kernel unit; default: the best that runs here.")
-_limit = click.option(
-    "--limit",
-    "limit_s",
-    type=float,
-    default=900,
-    show_default=True,
-    help="Seconds after which a silent participant is given up.",
-)
 
 
 @click.group()
@@ -114,7 +116,7 @@ def figure() -> None:
 @click.option("--tokens", type=int, default=128, show_default=True, help="Tokens to generate.")
 @_repeat
 @threads_options
-@_isa
+@isa_option
 @plot_option
 @output_options
 def e2e(output: str, plot: Path | None, **options: Any) -> None:
@@ -144,10 +146,10 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
     "--peer/--no-peer", "with_peer", default=True, help="llama-cpp-python beside it, in turn."
 )
 @_repeat
-@click.option("--threads", type=int, help="Threads of everybody; default: the usable cores.")
-@_isa
+@team_option
+@isa_option
 @deterministic_option
-@_limit
+@limit_option
 @plot_option
 @output_options
 def prompt(output: str, plot: Path | None, **options: Any) -> None:
@@ -180,7 +182,7 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
 @_repeat
 @click.option("--threads", type=NUMBERS, help="Thread counts; default: 1 to the usable cores.")
 @cores_option
-@_isa
+@isa_option
 @plot_option
 @output_options
 def ternary(output: str, plot: Path | None, **options: Any) -> None:
@@ -211,9 +213,9 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
 @click.option("--pp", type=int, default=128, show_default=True, help="Tokens of the prompt.")
 @click.option("--tg", type=int, default=128, show_default=True, help="Tokens to generate.")
 @_repeat
-@click.option("--threads", type=int, help="Threads of everybody; default: the usable cores.")
-@_isa
-@_limit
+@team_option
+@isa_option
+@limit_option
 @plot_option
 @output_options
 def litespark(output: str, plot: Path | None, **options: Any) -> None:
@@ -275,13 +277,9 @@ def _write(
     """Rows on stdout: all fields as JSON or CSV; as Markdown or drawn in tables, and below them
     what was skipped or does not count. reasons: more fields that say why, and of whom.
     """
-    from sterna.bench.report import to_csv, to_markdown, with_range
+    from sterna.bench.report import to_markdown, with_range
 
-    if output == "json":
-        print_json(rows)
-        return
-    if output == "csv":
-        click.echo(to_csv(rows), nl=False)
+    if print_raw(rows, output):
         return
     ranges = [name.removesuffix("_min") for name in rows[0] if name.endswith("_min")]
     shown = [with_range(_counted(row), *ranges) for row in rows]

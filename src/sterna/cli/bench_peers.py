@@ -7,7 +7,17 @@ from typing import Any
 import click
 
 from sterna.cli.options import console, status
-from sterna.cli.report import COUNTS, NAMES, Row, output_options, table, write
+from sterna.cli.report import (
+    COUNTS,
+    NAMES,
+    Row,
+    isa_option,
+    limit_option,
+    output_options,
+    table,
+    team_option,
+    write,
+)
 
 COLUMNS = {
     "peer": "peer",
@@ -51,22 +61,15 @@ NUMBERS = ("tok_s", "gops", "gb_s")
     "--n", type=COUNTS, default="1,128,512", show_default=True, help="Tokens of matrix products."
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
-@click.option("--threads", type=int, help="Threads of everybody; default: the usable cores.")
-@click.option("--isa", help="Sterna's kernel unit; default: the best that runs here.")
+@team_option
+@isa_option
 @click.option(
     "--ik-llama-bench",
     "llama_bench",
     metavar="PATH",
     help="ik_llama.cpp's llama-bench; default: $STERNA_IK_LLAMA_BENCH.",
 )
-@click.option(
-    "--limit",
-    "limit_s",
-    type=float,
-    default=900,
-    show_default=True,
-    help="Seconds after which a silent participant is given up.",
-)
+@limit_option
 @output_options
 def peers(
     peers: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sterna.cli.options import console, status, threads_options
-from sterna.cli.report import NAMES, count, output_options, table, write
+from sterna.cli.report import NAMES, count, isa_option, output_options, table, write
 
 COLUMNS = {
     "format": "format",
@@ -32,7 +32,7 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 @click.option(
     "--measure/--no-measure", default=True, help="Whether to time them: some five seconds a format."
 )
-@click.option("--isa", help="Kernel unit; default: the best.")
+@isa_option
 @threads_options
 @output_options
 def command(output: str, **options: Any) -> None:

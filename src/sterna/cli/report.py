@@ -16,9 +16,13 @@ __all__ = [
     "NAMES",
     "Row",
     "count",
+    "isa_option",
+    "limit_option",
     "output_options",
     "plot_option",
+    "print_raw",
     "table",
+    "team_option",
     "varying",
     "write",
 ]
@@ -73,6 +77,18 @@ working_set_option = click.option(
     metavar="MB",
     help="Copies of a matrix that take turns; default: enough to be out of cache.",
 )
+isa_option = click.option("--isa", help="Kernel unit; default: the best that runs here.")
+team_option = click.option(
+    "--threads", type=int, help="Threads of everybody; default: the usable cores."
+)
+limit_option = click.option(
+    "--limit",
+    "limit_s",
+    type=float,
+    default=900,
+    show_default=True,
+    help="Seconds after which a silent participant is given up.",
+)
 plot_option = click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -102,6 +118,17 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def print_raw(rows: Sequence[Row], output: str) -> bool:
+    """All fields of the rows on stdout, if `output` is json or csv; whether it is."""
+    from sterna.bench.report import to_csv
+
+    if output == "json":
+        print_json(rows)
+    elif output == "csv":
+        click.echo(to_csv(rows), nl=False)
+    return output in ("json", "csv")
+
+
 def write(
     rows: Sequence[Row],
     output: str,
@@ -113,13 +140,9 @@ def write(
 
     A column FIELD_range is made of FIELD_min and FIELD_max; `derive` may add more.
     """
-    from sterna.bench.report import to_csv, to_markdown, with_range
+    from sterna.bench.report import to_markdown, with_range
 
-    if output == "json":
-        print_json(rows)
-        return
-    if output == "csv":
-        click.echo(to_csv(rows), nl=False)
+    if print_raw(rows, output):
         return
     ranges = [name.removesuffix("_range") for name in columns if name.endswith("_range")]
     shown = [with_range(derive(row), *ranges) for row in rows]
