@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.base import quantize_activations, round_half_away
+from sterna.formats.arithmetic import quantize_activations, round_half_away
 from sterna.formats.kquants import KQuant
 
 # Suffixes over every code layout, one group longer than the activations' and one no power of two.

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from sterna.errors import RequestError
-from sterna.formats.base import GROUP_K, Format, PackedWeight, fma_f32, quantize_activations
+from sterna.formats.arithmetic import fma_f32, quantize_activations
+from sterna.formats.base import GROUP_K, Format, PackedWeight
 from sterna.formats.shadow import Shadow
 
 __all__ = [

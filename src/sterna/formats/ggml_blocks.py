@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from sterna import formats
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.base import F32, PackedWeight
+from sterna.formats.arithmetic import F32
+from sterna.formats.base import PackedWeight
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.base import F32, Format, mean_abs
+from sterna.formats.arithmetic import F32, mean_abs
+from sterna.formats.base import Format
 
 
 @dataclass(frozen=True)

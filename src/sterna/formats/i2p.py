@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.base import F32, Format
+from sterna.formats.arithmetic import F32
+from sterna.formats.base import Format
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.base import F32, GROUP_K, Format, PackedWeight, fma_f32, quantize_activations
+from sterna.formats.arithmetic import F32, fma_f32, quantize_activations
+from sterna.formats.base import GROUP_K, Format, PackedWeight
 
 __all__ = ["SUPER_K", "KQuant"]
 

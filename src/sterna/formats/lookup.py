@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.base import F32, PackedWeight, quantize_activations
+from sterna.formats.arithmetic import F32, quantize_activations
+from sterna.formats.base import PackedWeight
 from sterna.formats.i2 import Ternary
 
 I64 = npt.NDArray[np.int64]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.base import F32, Format
+from sterna.formats.arithmetic import F32
+from sterna.formats.base import Format
 
 # Twice the values of E2M1.
 CODEBOOK = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.base import F32, Format, inverse_or_zero, round_half_away
+from sterna.formats.arithmetic import F32, inverse_or_zero, round_half_away
+from sterna.formats.base import Format
 
 __all__ = ["BLOCK_K", "FORMAT", "TernaryBlocks"]
 
