@@ -72,7 +72,7 @@ class PackedWeight:
 
 @dataclass(frozen=True)
 class Format:
-    """A weight format. See docs/architecture.md for the words.
+    """A weight format. See docs/formats.md for the words.
 
     An integer format stores code = (level + offset) / step, and computes
     t = 2 * sum(code * x) - z2 * sum(x), so that level = (2 * code - z2) / (2 / step), and
