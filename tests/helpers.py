@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from sterna import formats
+from sterna import _native, formats
 from sterna.cli import main
 from sterna.errors import SternaError
+
+# The kernel units under test: all that run here; where STERNA_ISA forces one, that one alone, since
+# such a run comes after one of all (.ci/run).
+ISAS = [isa for isa in _native.isas() if isa == os.environ.get("STERNA_ISA", isa)]
 
 # Formats whose weights have one scale, or one a row, or none; and those with scales in groups.
 FORMATS = [name for name in formats.names() if not formats.get(name).group]

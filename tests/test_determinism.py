@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ISAS
 
-from sterna import _native, models
+from sterna import models
 from sterna.engine import Engine
 
 THREADS = (1, 2, 3, 4)
@@ -72,11 +73,11 @@ def check_one_digest(found: Iterator[tuple[str, str]]) -> None:
 @pytest.mark.parametrize("case", INTEGER, ids=lambda case: "-".join(map(str, case)))
 def test_integer_formats(case: Case, checkpoint: Callable[[str], Path]) -> None:
     """The same bits for every instruction set, thread count, chunk and batch."""
-    check_one_digest(digests(checkpoint(case[0]), case, _native.isas()))
+    check_one_digest(digests(checkpoint(case[0]), case, ISAS))
 
 
 @pytest.mark.parametrize("case", FLOAT, ids=lambda case: "-".join(map(str, case)))
-@pytest.mark.parametrize("isa", _native.isas())
+@pytest.mark.parametrize("isa", ISAS)
 def test_float_formats(isa: str, case: Case, checkpoint: Callable[[str], Path]) -> None:
     """The same bits for every thread count, chunk and batch on one instruction set."""
     check_one_digest(digests(checkpoint(case[0]), case, [isa]))

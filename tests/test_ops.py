@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from helpers import FORMATS, INTEGER, LEVELS, LOSSY, assert_same_bits, failure
+from helpers import FORMATS, INTEGER, ISAS, LEVELS, LOSSY, assert_same_bits, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,6 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import PackedWeight
 
-ISAS = _native.isas()
 # (M, K, N): around the tiles (48, 64 and 128 rows), the native vectors and the token blocks; 1 and
 # 0 of each.
 SHAPES = [
