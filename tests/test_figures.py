@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import Result
 from helpers import command, failed, failure
@@ -24,7 +23,7 @@ from sterna.bench.e2e import PROMPT_OF_TG, generate
 from sterna.bench.energy import NOT_AVAILABLE, Rapl
 from sterna.bench.figures import decoding, e2e, litespark, prompt, ternary
 from sterna.bench.figures.decoding import Plan, plans, together
-from sterna.bench.peers import Entry, blocks, dummy_gguf
+from sterna.bench.peers import Entry
 from sterna.bench.peers.case import Case, Options
 from sterna.bench.peers.torch_model import TorchModel, model_bytes
 from sterna.bench.random_models import SHAPES, random_model
@@ -299,37 +298,6 @@ def test_prompt_memory(
     assert "Q6_K: K must be a multiple of 256" in row["peer_skipped"]
     failure(lambda: prompt.run(["tiny"], pp=5000), RequestError, "4096")
     failure(lambda: prompt.run(["tiny"], tg=0), RequestError, "at least 1")
-
-
-@pytest.mark.parametrize("type", prompt.TYPES.values())
-def test_dummy_llama_file(tmp_path: Path, type: str) -> None:
-    """The gguf package reads a llama model of every type: names, shapes, values, bytes."""
-    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
-    path = tmp_path / "dummy.gguf"
-    nbytes = dummy_gguf.write(path, SHAPES["tiny"], type)
-    reader = gguf.GGUFReader(path)
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    assert len(tensors) == 2 + 9 * 4  # a tied embedding
-    assert sum(t.n_bytes for t in tensors.values()) == nbytes
-    assert nbytes == dummy_gguf.file_bytes(SHAPES["tiny"], type)
-    up = tensors["blk.3.ffn_up.weight"]
-    assert (list(up.shape), up.tensor_type.name) == ([256, 768], type)
-    values = gguf.quants.dequantize(up.data, up.tensor_type)
-    assert np.std(values) == pytest.approx(256**-0.5, rel=0.05)
-    assert not np.array_equal(values[:64], values[64:128])
-    assert tensors["token_embd.weight"].tensor_type.name == dummy_gguf.head_type(type)
-    assert reader.fields["llama.attention.head_count_kv"].contents() == 2
-
-
-def test_an_embedding_beside_the_head_is_not_read() -> None:
-    """TinyLlama's has 32,000 rows of 2,048."""
-    s = SHAPES["tinyllama-1.1b"]
-    apart = dummy_gguf.file_bytes(s, "Q8_0") - dummy_gguf.bytes_per_token(s, "Q8_0")
-    assert apart == 32000 * blocks.row_bytes("Q8_0", 2048) == 32000 * 2048 // 32 * 34
-    assert [dummy_gguf.head_type(t) for t in ("F16", "Q8_0", "Q4_1", "TQ1_0")] == [
-        "F16", "Q8_0", "Q6_K", "Q6_K",
-    ]  # fmt: skip
-    failure(lambda: blocks.row_bytes("Q4_0", 33), RequestError, "multiple of 32")
 
 
 # ----------------------------------------------------------------------------------- litespark

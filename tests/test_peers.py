@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sterna.bench.peers import Entry, Options, blocks, dummy_gguf, ik_llama, run
+from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, run
 from sterna.bench.peers.case import Case, Missing, distance, end_to_end, matrices, require
 from sterna.bench.peers.end_to_end import LIMIT, EndToEnd
 from sterna.bench.peers.products import Products
 from sterna.bench.peers.sterna_self import SternaProducts
-from sterna.bench.random_models import SHAPES
 from sterna.cli.bench import command
 from sterna.errors import RequestError
 
@@ -258,98 +257,6 @@ def test_cases() -> None:
         "3840x2560", "2560x2560", "13824x2560", "2560x6912",
     ]  # fmt: skip
     assert [case.what for case in end_to_end(given)] == ["pp128", "tg64"]
-
-
-def trits(b: np.ndarray[Any, Any], n: int) -> np.ndarray[Any, Any]:
-    """Digit n of bytes, as ggml takes it out."""
-    return ((b.astype(np.uint32) * 3**n & 255) * 3 >> 8).astype(np.int8) - 1
-
-
-def decode(type: str, data: np.ndarray[Any, Any], K: int) -> tuple[Any, Any]:
-    """(levels [M, K], scale): straight from the layouts, element by element."""
-    if type == "IQ2_BN":
-        scale = data[:, :4].copy().view("<f4")
-        q = data[:, 4:].reshape(len(data), K // 64, 16)
-        fields = [(q >> 2 * f & 3).astype(np.int8) - 1 for f in range(4)]
-        return np.concatenate(fields, axis=-1).reshape(len(data), K), scale[0, 0]
-    b = data.reshape(len(data), K // 256, -1)
-    scale = np.ascontiguousarray(b[..., -2:]).view("<f2")
-    if type == "TQ2_0":
-        parts = [(b[..., 32 * h : 32 * h + 32] >> 2 * f & 3).astype(np.int8) - 1
-                 for h in range(2) for f in range(4)]  # fmt: skip
-    else:
-        parts = [trits(b[..., :32], n) for n in range(5)]
-        parts += [trits(b[..., 32:48], n) for n in range(5)]
-        parts += [trits(b[..., 48:52], n) for n in range(4)]
-    return np.concatenate(parts, axis=-1).reshape(len(data), K), scale.flat[0]
-
-
-@pytest.mark.parametrize(
-    ("type", "row_bytes"), [("TQ1_0", 108), ("TQ2_0", 132), ("IQ2_BN", 4 + 128)]
-)
-def test_blocks(type: str, row_bytes: int) -> None:
-    """Encoded levels decode to themselves."""
-    levels = np.random.default_rng(0).integers(-1, 2, (7, 512), np.int8)
-    data = blocks.encode(type, levels, 0.5)
-    assert data.shape == (7, row_bytes)
-    back, scale = decode(type, data, 512)
-    np.testing.assert_array_equal(back, levels)
-    assert scale == 0.5
-    with pytest.raises(RequestError, match="multiple of"):
-        blocks.encode(type, levels[:, :100], 0.5)
-
-
-@pytest.mark.parametrize("type", ["TQ1_0", "TQ2_0", "IQ2_BN"])
-def test_random_rows(type: str) -> None:
-    """As many rows as asked for, of valid codes, tiles unlike one another."""
-    rows = np.concatenate(list(blocks.random_matrix(type, 150, 512, np.random.default_rng(1))))
-    levels, _ = decode(type, rows, 512)
-    assert levels.shape == (150, 512)
-    assert set(np.unique(levels)) == {-1, 0, 1}
-    assert (levels[:64] != levels[64:128]).any()
-    head = np.concatenate(list(blocks.random_head(100, 512, np.random.default_rng(1))))
-    assert head.shape == (100, 420)
-
-
-@pytest.mark.parametrize("type", ["TQ1_0", "TQ2_0"])
-def test_dummy_file(tmp_path: Path, type: str) -> None:
-    """The gguf package reads what was written: names, shapes, types, values."""
-    gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
-    path = tmp_path / "dummy.gguf"
-    nbytes = dummy_gguf.write(path, SHAPES["tiny"], type)
-    reader = gguf.GGUFReader(path)
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    assert len(tensors) == 2 + 11 * 4
-    assert sum(tensor.n_bytes for tensor in tensors.values()) == nbytes
-    down = tensors["blk.3.ffn_down.weight"]
-    assert list(down.shape) == [768, 256]
-    assert down.tensor_type.name == type
-    values = gguf.quants.dequantize(down.data, down.tensor_type)
-    np.testing.assert_allclose(np.unique(np.abs(values)), [0, (768 * 2 / 3) ** -0.5], rtol=1e-3)
-    head = tensors["token_embd.weight"]
-    assert head.tensor_type.name == "Q6_K"
-    spread = gguf.quants.dequantize(head.data, head.tensor_type).std()
-    assert 0.8 < spread < 1.2
-    assert reader.fields["bitnet.attention.head_count_kv"].contents() == 2
-    assert dummy_gguf.write(path, SHAPES["tiny"], type) == nbytes
-
-
-def test_dummy_file_of_ik_llama(tmp_path: Path) -> None:
-    """A type that the gguf package does not know is written all the same."""
-    pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
-    path = tmp_path / "dummy.gguf"
-    nbytes = dummy_gguf.write(path, SHAPES["tiny"], "IQ2_BN")
-    assert nbytes <= path.stat().st_size < nbytes + 16384
-
-
-def test_no_room_for_a_dummy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said before anything is written."""
-    monkeypatch.setattr(dummy_gguf, "require", lambda *_: None)
-    monkeypatch.setattr(dummy_gguf.shutil, "disk_usage", lambda _: type("U", (), {"free": 1000})())
-    with pytest.raises(RequestError, match="TMPDIR"):
-        dummy_gguf.write(tmp_path / "dummy.gguf", SHAPES["tiny"], "TQ2_0")
-    with pytest.raises(RequestError, match="multiple of 256"):
-        dummy_gguf.write(tmp_path / "dummy.gguf", SHAPES["mobilellm-1.5b"], "TQ2_0")
 
 
 BENCH = """#!{python}
