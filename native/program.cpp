@@ -348,19 +348,41 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     LinearArgs a =
         linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
                     run.x_block(op), buffers_[static_cast<size_t>(op.dst)]);
-    a.residual = op.residual < 0 ? nullptr : buffers_[static_cast<size_t>(op.residual)].row(0);
+    a.y += op.column;
+    if (op.residual >= 0)
+        a.residual = buffers_[static_cast<size_t>(op.residual)].row(0) + op.column;
     a.scratch = scratch(worker);
     a.tile_begin = begin;
     a.tile_end = end;
     a.again = again;
     const auto& format = run.kernels.formats[w.format];
     (run.fast(op, format) ? format.fast.linear : format.linear)(a);
+    if (op.bias.empty()) return;
+    // Here and not in the kernels: one addition, the same in all of them, on tiles that this thread has
+    // just written.
+    const int64_t from = begin * format.tile_rows, to = std::min(end * format.tile_rows, w.M);
+    for (int64_t n = 0; n < a.n; ++n)
+        for (int64_t m = from; m < to; ++m) a.y[n * a.ldy + m] += op.bias[static_cast<size_t>(m)];
 }
 
 void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker) {
     const auto& x = buffers_[static_cast<size_t>(op.src)];
     const auto& logits = buffers_[static_cast<size_t>(op.dst)];
     if (!screen_->step(op.stage, begin, end, x, logits, scratch(worker))) run.report(index);
+}
+
+// RMSNorm of every head of q and of k by itself; false: a value is not finite.
+bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
+    bool finite = true;
+    for (int h = 0; h < rope_.n_heads + rope_.n_kv_heads; ++h) {
+        RowwiseArgs a{};
+        a.x = a.yf = qkv + int64_t{h} * rope_.head_dim;
+        a.width = rope_.head_dim;
+        a.norm = (h < rope_.n_heads ? op.norm : op.k_norm).data();
+        a.eps = op.eps;
+        finite = run.kernels.rowwise(a) && finite;
+    }
+    return finite;
 }
 
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
@@ -373,7 +395,8 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
                             rope_.n_heads + rope_.n_kv_heads,
                             rope_.head_dim,
                             rope_.interleaved};
-    bool finite = run.kernels.rope(rotation);
+    bool finite = op.norm.empty() || normalise_heads(op, run, qkv);
+    finite = run.kernels.rope(rotation) && finite;
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
     const int64_t page = span.pages[position / kPagePositions];

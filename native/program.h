@@ -47,6 +47,8 @@ struct Op {
     std::string name;  // for error messages: "layers.3.mlp.down_proj"
     int src = -1, dst = -1;  // buffers
     int residual = -1;  // kLinear: buffer added to the result
+    int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kGroupRows
+    std::vector<float> bias{};  // kLinear: [M], added last, or empty
     int weight = -1;  // kEmbed, kLinear
     int split =
         -1;  // kRowwise, kSplit: the weight whose fast kernel reads the result as bf16 planes
@@ -57,7 +59,8 @@ struct Op {
     int layer = 0;  // kRope, kAttention
     Glu glu = Glu::kNone;  // kRowwise
     int64_t width = 0, up_offset = 0;
-    std::vector<float> norm{};
+    std::vector<float> norm{};  // kRowwise; kRope: of each head of q
+    std::vector<float> k_norm{};  // kRope: of each head of k
     float eps = 0;
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
     std::optional<int64_t> rounding{};
@@ -124,6 +127,7 @@ class Program {
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
                 bool again) const;
+    bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker);
     void angles(int64_t n);

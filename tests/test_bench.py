@@ -76,15 +76,15 @@ def test_random_weights_look_like_a_models(name: str) -> None:
     """Spread by the square root of K, so that activations keep their size; zeros beyond M."""
     f = formats.get(name)
     weights = RandomWeights(name, "bf16")
-    first = weights.matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])
-    second = weights.matrix("b", [Linear("b", 3 * f.tile_rows - 5, 256)])
+    first = weights.matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
+    second = weights.matrix("b", [Linear("b", 3 * f.tile_rows - 5, 256)])[0]
     values = f.unpack(first, "scalar", 1) * (first.scale * np.float32(f.unit if f.integer else 1))
     if f.integer:
         values = values * np.float32(2 / f.step)
     assert np.std(values) == pytest.approx(256**-0.5, rel=0.4)
     assert f.codes_valid(first.codes, 1)
     assert not np.array_equal(first.codes, second.codes)
-    again = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])
+    again = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
     np.testing.assert_array_equal(first.codes, again.codes)
     full = np.zeros((f.tile_rows, 256), np.int8 if f.integer else np.float32)
     full[:-5] = f.unpack(first, "scalar", 1)[2 * f.tile_rows :]

@@ -57,6 +57,12 @@ void use_layer(PyProgram& p, int layer) {
     p.layers = std::max(p.layers, layer + 1);
 }
 
+// A copy of a vector that must have so many values.
+std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char* rule) {
+    require(static_cast<int64_t>(from.shape(0)) == count, rule);
+    return {from.data(), from.data() + from.shape(0)};
+}
+
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
@@ -71,10 +77,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     op.up_offset = up_offset;
     require(glu.empty() || glu == "relu2" || glu == "silu", "glu: must be relu2, silu or empty");
     op.glu = glu.empty() ? Glu::kNone : glu == "relu2" ? Glu::kRelu2 : Glu::kSilu;
-    if (norm) {
-        require(static_cast<int64_t>(norm->shape(0)) == width, "norm: must have `width` values");
-        op.norm.assign(norm->data(), norm->data() + norm->shape(0));
-    }
+    if (norm) op.norm = values_of(*norm, width, "norm: must have `width` values");
     op.eps = eps;
     require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
             "rounding: must be 0, 32, 256 or None");
@@ -267,10 +270,13 @@ void bind_program(nb::module_& m) {
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
-               bool selected, bool fast) {
+               bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias) {
                 Op op{OpKind::kLinear, name};
                 const auto& w = weight_of(p, weight);
-                require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst),
+                // Whole groups of rows are written, aligned: with widths padded to kPad they fit.
+                require(column >= 0 && column % kGroupRows == 0 && column <= width_of(p, dst),
+                        "linear: column must be a multiple of 16 within the buffer");
+                require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst) - column,
                         "linear: the buffers are too narrow");
                 require(!fast || p.splits[static_cast<size_t>(src)] == w.format,
                         "linear: the fast arithmetic reads planes that nothing has made");
@@ -282,10 +288,12 @@ void bind_program(nb::module_& m) {
                 op.residual = residual;
                 op.selected = selected;
                 op.fast = fast;
+                op.column = column;
+                if (bias) op.bias = values_of(*bias, w.M, "bias: must have a value for each row");
                 p.program.add_op(std::move(op));
             },
             "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false,
-            "fast"_a = false)
+            "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none())
         .def(
             "split",
             [](PyProgram& p, int weight, int src, bool selected) {
@@ -301,7 +309,8 @@ void bind_program(nb::module_& m) {
             "weight"_a, "src"_a, "selected"_a = false)
         .def(
             "rope",
-            [](PyProgram& p, int qkv, int layer) {
+            [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
+               std::optional<In<float, 1>> k_norm, float eps) {
                 Op op{OpKind::kRope, "model.layers." + std::to_string(layer) + ".self_attn"};
                 const auto& r = p.program.rope();
                 require((r.n_heads + 2 * r.n_kv_heads) * r.head_dim <= width_of(p, qkv),
@@ -309,9 +318,18 @@ void bind_program(nb::module_& m) {
                 use_layer(p, layer);
                 op.src = qkv;
                 op.layer = layer;
+                require(q_norm.has_value() == k_norm.has_value(),
+                        "rope: q and k are normalised both or neither");
+                if (q_norm) {
+                    const char* rule = "rope: a norm must have head_dim values";
+                    op.norm = values_of(*q_norm, r.head_dim, rule);
+                    op.k_norm = values_of(*k_norm, r.head_dim, rule);
+                    op.eps = eps;
+                }
                 p.program.add_op(std::move(op));
             },
-            "qkv"_a, "layer"_a)
+            "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
+            "eps"_a = 0.0f)
         .def(
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer) {

@@ -155,8 +155,17 @@ class Program:
         residual: int = -1,
         selected: bool = False,
         fast: bool = False,
+        column: int = 0,
+        bias: npt.NDArray[np.float32] | None = None,
     ) -> None: ...
-    def rope(self, qkv: int, layer: int) -> None: ...
+    def rope(
+        self,
+        qkv: int,
+        layer: int,
+        q_norm: npt.NDArray[np.float32] | None = None,
+        k_norm: npt.NDArray[np.float32] | None = None,
+        eps: float = 0.0,
+    ) -> None: ...
     @property
     def allocations(self) -> int: ...
     def attention(self, qkv: int, dst: int, layer: int) -> None: ...

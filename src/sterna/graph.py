@@ -8,7 +8,9 @@ runner plays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ __all__ = ["Graph", "Rope", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
+GROUP_ROWS = 16  # a linear layer writes columns in whole groups of it (native kGroupRows)
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,13 @@ class Rope:
 
 @dataclass(eq=False)
 class Value:
-    """Activations: float32 [tokens, width], and int8 beside them if an integer layer reads them."""
+    """Activations: float32 [tokens, width], and int8 beside them if an integer layer reads them.
+
+    starts: the columns where the results of several weights begin (`Graph.linear`), else (0,).
+    """
 
     width: int
+    starts: tuple[int, ...] = (0,)
     op: _Op | None = None
     last_use: int = -1
     buffer: int = -1
@@ -53,9 +60,13 @@ class _Op:
     weight: PackedWeight | None = None
     shadow: Shadow | None = None
     residual: Value | None = None
+    column: int = 0  # of a linear layer's output, where this weight's rows go
+    bias: F32 | None = None
     norm: F32 | None = None
+    k_norm: F32 | None = None  # rope: `norm` is q's
     eps: float = 0.0
     glu: str = ""
+    up: int = 0  # the column where a glu's second half begins
     rounding: int | None = None  # to int8, for integer layers: Format.rounding
     selected: bool = False
     layer: int = 0
@@ -69,8 +80,11 @@ class Graph:
     ops: list[_Op] = field(default_factory=list)
     selected: bool = False  # after `select`, only rows whose logits are wanted go on
 
-    def _add(self, kind: str, name: str, inputs: list[Value], width: int, **more: object) -> Value:
-        output = Value(width)
+    def _add(
+        self, kind: str, name: str, inputs: list[Value], width: int, output: Value | None = None,
+        **more: object,
+    ) -> Value:  # fmt: skip
+        output = output or Value(width)
         op = _Op(kind, name, inputs, output, selected=self.selected, **more)  # type: ignore[arg-type]
         output.op = op
         self.ops.append(op)
@@ -90,20 +104,51 @@ class Graph:
 
     def glu(self, gate_up: Value, activation: str, name: str) -> Value:
         """act(gate) * up of a row [gate | up]; activation: "relu2" or "silu"."""
-        return self._add("rowwise", name, [gate_up], gate_up.width // 2, glu=activation)
+        up = gate_up.starts[1] if len(gate_up.starts) > 1 else gate_up.width // 2
+        return self._add("rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up)
 
     def linear(
-        self, x: Value, weight: PackedWeight, name: str, residual: Value | None = None
+        self,
+        x: Value,
+        weight: PackedWeight | Sequence[PackedWeight],
+        name: str,
+        residual: Value | None = None,
+        bias: F32 | None = None,
     ) -> Value:
-        """x W^T (+ residual); quantises x first if the weight's format is an integer one."""
-        rounding = formats.get(weight.format).rounding
-        if rounding is not None:
-            if x.op is None or x.op.kind != "rowwise" or x.op.rounding not in (None, rounding):
-                x = self._add("rowwise", name, [x], x.width)
-            assert x.op is not None
-            x.op.rounding = rounding
-        inputs = [x] if residual is None else [x, residual]
-        return self._add("linear", name, inputs, weight.M, weight=weight, residual=residual)
+        """x W^T (+ residual) (+ bias), in this order; quantises x first for an integer format.
+
+        weight: one, or several, without a residual, whose rows follow each other in the result and
+        which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
+        bias: float32 [rows of all].
+        """
+        weights = [weight] if isinstance(weight, PackedWeight) else list(weight)
+        rows = [w.M for w in weights]
+        if residual is not None and len(weights) > 1:
+            raise ValueError(f"{name}: a residual needs one weight, but got {len(weights)}")
+        *starts, _ = accumulate((-(-m // GROUP_ROWS) * GROUP_ROWS for m in rows), initial=0)
+        out = Value(starts[-1] + rows[-1], tuple(starts))
+        biases = [None] * len(weights) if bias is None else _split(bias, rows)
+        rounded: dict[int | None, Value] = {}
+        for w, start, b in zip(weights, starts, biases, strict=True):
+            rounding = formats.get(w.format).rounding
+            if rounding not in rounded:
+                rounded[rounding] = self._rounded(x, rounding, name)
+            inputs = [rounded[rounding]] if residual is None else [rounded[rounding], residual]
+            self._add(
+                "linear", name, inputs, out.width, out,
+                weight=w, residual=residual, column=start, bias=b,
+            )  # fmt: skip
+        return out
+
+    def _rounded(self, x: Value, rounding: int | None, name: str) -> Value:
+        """x, or a copy of it, that has codes of this rounding; None: floats are read."""
+        if rounding is None:
+            return x
+        if x.op is None or x.op.kind != "rowwise" or x.op.rounding not in (None, rounding):
+            x = self._add("rowwise", name, [x], x.width)
+        assert x.op is not None
+        x.op.rounding = rounding
+        return x
 
     def head(self, x: Value, table: PackedWeight, shadow: Shadow | None, name: str) -> Value:
         """The logits x W^T; with a shadow of a float table, screened in steps that want a top k."""
@@ -111,9 +156,17 @@ class Graph:
             return self.linear(x, table, name)
         return self._add("linear", name, [x], table.M, weight=table, shadow=shadow)
 
-    def attention(self, qkv: Value, layer: int) -> Value:
-        """Rotates q and k of a row [q | k | v], stores k and v, attends to all positions so far."""
-        rotated = self._add("rope", "rope", [qkv], 0, layer=layer)
+    def attention(
+        self, qkv: Value, layer: int, norms: tuple[F32, F32] | None = None, eps: float = 0.0
+    ) -> Value:
+        """Rotates q and k of a row [q | k | v], stores k and v, attends to all positions so far.
+
+        norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation.
+        """
+        q_norm, k_norm = norms or (None, None)
+        rotated = self._add(
+            "rope", "rope", [qkv], 0, layer=layer, norm=q_norm, k_norm=k_norm, eps=eps
+        )
         rotated.width = qkv.width
         width = self.rope.n_heads * self.rope.head_dim
         return self._add("attention", "attention", [rotated], width, layer=layer)
@@ -175,7 +228,9 @@ class Graph:
         for i, op in enumerate(self.ops):
             out = op.output
             in_place = op.inputs[0] if op.kind == "rope" else op.residual
-            if op is self.ops[-1]:
+            if out.buffer >= 0:
+                pass  # of several weights, which all write it
+            elif op is self.ops[-1]:
                 out.buffer = program.buffer(out.width)  # the runner returns the last buffer made
             elif in_place is not None and in_place.last_use == i and in_place.width == out.width:
                 out.buffer = in_place.buffer
@@ -203,7 +258,7 @@ class Graph:
         elif op.kind == "select":
             program.select(src, dst)
         elif op.kind == "rope":
-            program.rope(src, op.layer)
+            program.rope(src, op.layer, op.norm, op.k_norm, op.eps)
         elif op.kind == "attention":
             program.attention(src, dst, op.layer)
         elif op.kind == "linear":
@@ -213,12 +268,21 @@ class Graph:
                 program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
                 return
             fast = bool(op.inputs) and id(op.inputs[0]) in split
-            program.linear(op.name, weight, src, dst, residual, op.selected, fast)
+            program.linear(
+                op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias
+            )
         else:
             width = op.output.width
             program.rowwise(
-                op.name, src, dst, width, op.glu, width if op.glu else 0, op.norm, op.eps,
+                op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
                 op.rounding, op.selected, op.output.reads_float, reader,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.split(reader, dst, op.selected)
+
+
+def _split(values: F32, sizes: list[int]) -> list[F32]:
+    """Consecutive pieces of these sizes."""
+    if values.shape != (sum(sizes),):
+        raise ValueError(f"bias: must have {sum(sizes)} values, but got shape {values.shape}")
+    return np.split(values, list(accumulate(sizes[:-1])))

@@ -140,9 +140,9 @@ class RandomWeights:
         """Ones: activations stay of the size that a trained norm gives them."""
         return np.ones(size, np.float32)
 
-    def matrix(self, name: str, parts: list[Linear]) -> PackedWeight:
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """A packed weight of valid random codes."""
-        return self._random(self.format, sum(p.M for p in parts), parts[0].K)
+        return [self._random(self.format, sum(p.M for p in parts), parts[0].K)]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""

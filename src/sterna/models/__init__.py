@@ -1,12 +1,14 @@
 """Architectures, one file each, and the way from a path to a model ready to run.
 
 A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
+It may have DEFAULTS: fields of config.json that its class fills in where a file leaves them out.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +47,7 @@ class Model:
     config: TransformerConfig
     graph: Graph
     weights: WeightSource = field(repr=False)
-    format: str
+    format: str  # that of most bytes of the linear layers, the head left out
     head: str
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
 
@@ -88,16 +90,19 @@ def from_weights(
 ) -> Model:
     """Trace a model from its config.json and a source of weights; `file` is named in errors."""
     module = _module_of(json, file)
-    config = TransformerConfig.from_json(json, file, module.ACTIVATION)
+    defaults = getattr(module, "DEFAULTS", {})
+    config = TransformerConfig.from_json({**defaults, **json}, file, module.ACTIVATION)
     graph, source = Graph(config.rope), weights(module)
     module.build(graph, config, source)
-    linears = [op for op in graph.ops if op.kind == "linear"]
-    first, last = linears[0].weight, linears[-1].weight
-    assert first is not None
-    assert last is not None
+    *layers, (last, shadow) = [
+        (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
+    ]
+    nbytes: Counter[str] = Counter()
+    for weight, _ in layers:
+        nbytes[weight.format] += weight.nbytes
     stored = "int8" if last.format == "i8" else last.format
-    head = "exact" if linears[-1].shadow is not None else stored
-    return Model(None, json, config, graph, source, first.format, head)
+    head = "exact" if shadow is not None else stored
+    return Model(None, json, config, graph, source, nbytes.most_common(1)[0][0], head)
 
 
 def load(

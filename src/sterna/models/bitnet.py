@@ -23,11 +23,11 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn")
+        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias)
         h = layers.norm(g, c, w, h, f"{p}.self_attn.attn_sub_norm")
-        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj")
+        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
         h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
         h = layers.norm(g, c, w, h, f"{p}.mlp.ffn_sub_norm")
-        x = layers.output(g, w, h, x, f"{p}.mlp.down_proj")
+        x = layers.output(g, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias)
     return layers.head(g, c, w, x, table)

@@ -37,6 +37,8 @@ class TransformerConfig:
     max_position: int
     tied: bool
     activation: str
+    attention_bias: bool  # of q, k, v and o
+    mlp_bias: bool  # of gate, up and down
     rope: Rope
 
     @classmethod
@@ -57,8 +59,6 @@ class TransformerConfig:
             )
         architecture = str((config.get("architectures") or ["?"])[0])
         fields.supported("hidden_act", config.get("hidden_act", activation), activation)
-        for flag in ("attention_bias", "mlp_bias"):
-            fields.supported(flag, config.get(flag) or False, False)
         if head_dim % 16:
             raise UnsupportedModelError(
                 f"{file}: head_dim must be a multiple of 16, but got {head_dim}; "
@@ -82,6 +82,8 @@ class TransformerConfig:
             max_position=context,
             tied=bool(config.get("tie_word_embeddings", False)),
             activation=activation,
+            attention_bias=fields.flag("attention_bias"),
+            mlp_bias=fields.flag("mlp_bias"),
             rope=Rope(heads, kv_heads, head_dim, _frequencies(fields, head_dim)),
         )
 
@@ -113,6 +115,22 @@ class _Fields:
             self.fail(field, "a positive number", value)
         return float(value)
 
+    def flag(self, field: str) -> bool:
+        value = self.config.get(field)
+        if not isinstance(value, bool | None):
+            self.fail(field, "true or false", value)
+        return bool(value)
+
+    def numbers(self, field: str, count: int) -> list[float]:
+        """So many positive numbers; ones where the field is absent."""
+        values = self.config.get(field)
+        if values is None:
+            return [1.0] * count
+        expected = f"a list of {count} positive numbers"
+        if not isinstance(values, list) or len(values) != count:
+            self.fail(field, expected, values)
+        return [_Fields({field: v}, self.file).number(field) for v in values]
+
     def supported(self, field: str, value: object, wanted: object) -> None:
         if value != wanted:
             raise UnsupportedModelError(
@@ -122,23 +140,32 @@ class _Fields:
 
 
 def _frequencies(fields: _Fields, head_dim: int) -> tuple[float, ...]:
-    """Inverse frequencies of the rotary embedding, with the scaling that config.json asks for."""
+    """Inverse frequencies of the rotary embedding, with the scaling that config.json asks for.
+
+    `rope_factors` [head_dim / 2] is a field of ours: numbers to divide them by, as GGUF stores
+    Llama 3's scaling.
+    """
     config = fields.config
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, dict):
         fields.fail("rope_parameters", "an object", parameters)
     rope = _Fields({**config, **parameters}, fields.file)
+    partial = rope.config.get("partial_rotary_factor")
+    if partial is not None:
+        rope.supported("partial_rotary_factor", partial, 1.0)
     base = _native.inverse_frequencies(rope.number("rope_theta", 10000.0), head_dim)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind == "default":
-        return tuple(base)
     if kind == "linear":
-        return tuple(float(np.float32(f / rope.number("factor"))) for f in base)
-    if kind == "llama3":
-        return tuple(_llama3(f, rope) for f in base)
-    raise UnsupportedModelError(
-        f"{fields.file}: rope_type must be default, linear or llama3, but got {kind!r}"
-    )
+        base = [float(np.float32(f / rope.number("factor"))) for f in base]
+    elif kind == "llama3":
+        base = [_llama3(f, rope) for f in base]
+    elif kind != "default":
+        raise UnsupportedModelError(
+            f"{fields.file}: rope_type must be default, linear or llama3, but got {kind!r}; "
+            "Sterna does not run this scaling of the context"
+        )
+    factors = fields.numbers("rope_factors", head_dim // 2)
+    return tuple(float(np.float32(f / d)) for f, d in zip(base, factors, strict=True))
 
 
 def _llama3(frequency: float, rope: _Fields) -> float:

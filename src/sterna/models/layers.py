@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.weights import Linear, WeightSource
 
-__all__ = ["attention", "embedding", "gate_up", "head", "norm", "output"]
+__all__ = ["attention", "embedding", "gate_up", "head", "linear", "norm", "output"]
 
 
 def embedding(g: Graph, c: TransformerConfig, w: WeightSource) -> tuple[Value, PackedWeight]:
@@ -21,31 +23,55 @@ def norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, name: str) -
     return g.norm(x, w.vector(f"{name}.weight", x.width), c.rms_norm_eps, name)
 
 
-def attention(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str
+def linear(
+    g: Graph,
+    w: WeightSource,
+    x: Value,
+    name: str,
+    parts: list[Linear],
+    residual: Value | None = None,
 ) -> Value:
-    """Attention of layer `layer`, up to o_proj; q, k and v are one matrix."""
+    """x W^T (+ residual) (+ bias) of linear layers that run as one: their results side by side."""
+    weights = w.matrix(name, parts)
+    bias = None
+    if parts[0].bias:
+        bias = np.concatenate([w.vector(f"{p.name}.bias", p.M) for p in parts])
+    return g.linear(x, weights, name, residual, bias)
+
+
+def attention(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
+    *, bias: bool = False, qk_norm: bool = False,
+) -> Value:  # fmt: skip
+    """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
+
+    bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation.
+    """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     parts = [
-        Linear(f"{name}.q_proj", q_width, d),
-        Linear(f"{name}.k_proj", kv_width, d),
-        Linear(f"{name}.v_proj", kv_width, d),
+        Linear(f"{name}.q_proj", q_width, d, bias),
+        Linear(f"{name}.k_proj", kv_width, d, bias),
+        Linear(f"{name}.v_proj", kv_width, d, bias),
     ]
-    qkv = w.matrix(f"{name}.qkv_proj", parts)
-    return g.attention(g.linear(h, qkv, f"{name}.qkv_proj"), layer)
+    qkv = linear(g, w, h, f"{name}.qkv_proj", parts)
+    if not qk_norm:
+        return g.attention(qkv, layer)
+    q_norm, k_norm = (w.vector(f"{name}.{n}_norm.weight", c.head_dim) for n in "qk")
+    return g.attention(qkv, layer, (q_norm, k_norm), c.rms_norm_eps)
 
 
 def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str) -> Value:
     """The row [gate | up] of an FFN, one matrix."""
     d, ff = c.hidden_size, c.intermediate_size
-    parts = [Linear(f"{name}.gate_proj", ff, d), Linear(f"{name}.up_proj", ff, d)]
-    return g.linear(h, w.matrix(f"{name}.gate_up_proj", parts), f"{name}.gate_up_proj")
+    parts = [Linear(f"{name}.{n}_proj", ff, d, c.mlp_bias) for n in ("gate", "up")]
+    return linear(g, w, h, f"{name}.gate_up_proj", parts)
 
 
-def output(g: Graph, w: WeightSource, h: Value, x: Value, name: str) -> Value:
+def output(
+    g: Graph, w: WeightSource, h: Value, x: Value, name: str, *, bias: bool = False
+) -> Value:
     """x + h W^T: o_proj or down_proj, back to the residual stream."""
-    weight = w.matrix(name, [Linear(name, x.width, h.width)])
-    return g.linear(h, weight, name, residual=x)
+    return linear(g, w, h, name, [Linear(name, x.width, h.width, bias)], residual=x)
 
 
 def head(

@@ -1,4 +1,4 @@
-"""Llama and what shares its graph: Mistral, TinyLlama, and ternary Llamas such as Falcon-E.
+"""Llama and what shares its graph: TinyLlama, Falcon3, and ternary Llamas such as Falcon-E.
 
     x = x + o(attention(rope(q, k), v));   x = x + down(silu(gate) * up)
 
@@ -12,20 +12,33 @@ from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.models.weights import WeightSource
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(
+    g: Graph,
+    c: TransformerConfig,
+    w: WeightSource,
+    *,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+) -> Value:
+    """Write the model's layers into `g`; returns the logits.
+
+    qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
+    does not say so; qk_norm: as in `layers.attention`.
+    """
     x, table = layers.embedding(g, c, w)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn")
-        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj")
+        h = layers.attention(
+            g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm
+        )
+        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
         h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
-        x = layers.output(g, w, h, x, f"{p}.mlp.down_proj")
+        x = layers.output(g, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias)
     return layers.head(g, c, w, x, table)

@@ -1,13 +1,16 @@
 """From a checkpoint's tensors to packed weights, whatever convention the checkpoint follows.
 
-A model file asks for `matrix(name, parts)`: one packed weight made of the rows of several linear
-layers (q, k and v; gate and up). How each is stored is decided here, per tensor: packed ternary
-with a scale to multiply or to divide by, float masters to ternarise, or plain floats.
+A model file asks for `matrix(name, parts)`: the rows of several linear layers (q, k and v; gate and
+up) as one packed weight, or as several where their storage differs. How each is stored is decided
+here, per tensor: packed ternary with a scale to multiply or to divide by, float masters to
+ternarise, or plain floats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +22,14 @@ from sterna.errors import ModelFormatError, NonFiniteError, RequestError, Unsupp
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.base import EXPONENTS, MAX_INTEGER_K
 
-__all__ = ["CheckpointWeights", "Linear", "PackedWeights", "WeightSource", "default_head"]
+__all__ = [
+    "CheckpointWeights",
+    "Linear",
+    "PackedWeights",
+    "WeightSource",
+    "default_head",
+    "in_runs",
+]
 
 F32 = npt.NDArray[np.float32]
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
@@ -60,11 +70,29 @@ def _shadow(table: PackedWeight, head: str | None, threads: int) -> Shadow | Non
 
 @dataclass(frozen=True)
 class Linear:
-    """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features."""
+    """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
+
+    bias: whether the model adds the vector `name`.bias [M] to its result.
+    """
 
     name: str
     M: int
     K: int
+    bias: bool = False
+
+
+def in_runs(
+    name: str, parts: list[Linear], key: Callable[[Linear], object]
+) -> list[tuple[str, list[Linear]]]:
+    """Neighbouring parts of equal key, which become one weight each, with their module's name.
+
+    A single run has the name that the model asks for, several `name.0`, `name.1` and so on: by
+    these `PackedWeights` finds them.
+    """
+    runs = [list(run) for _, run in groupby(parts, key)]
+    if len(runs) == 1:
+        return [(name, runs[0])]
+    return [(f"{name}.{i}", run) for i, run in enumerate(runs)]
 
 
 class WeightSource(Protocol):
@@ -74,10 +102,14 @@ class WeightSource(Protocol):
     tensors: dict[str, F32]
 
     def vector(self, name: str, size: int) -> F32:
-        """A norm's weight, float32 [size]."""
+        """A norm's weight or a bias, float32 [size], finite."""
 
-    def matrix(self, name: str, parts: list[Linear]) -> PackedWeight:
-        """The rows of `parts`, one after the other, as one weight [sum M, K]."""
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The rows of `parts`, one after the other: one weight [sum M, K], or several.
+
+        Each of several is a whole number of parts. Neighbours of one format should be one weight,
+        which is faster. Raises UnsupportedModelError for a stored bias that no part has.
+        """
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the output head [vocab, hidden]."""
@@ -97,7 +129,7 @@ class PackedWeights:
     threads: int
 
     def vector(self, name: str, size: int) -> F32:
-        """A norm's weight, float32 [size]."""
+        """A norm's weight or a bias, float32 [size]."""
         got = self.tensors.get(name)
         if got is None or got.shape != (size,):
             raise ModelFormatError(
@@ -106,9 +138,21 @@ class PackedWeights:
             )  # fmt: skip
         return np.asarray(got, np.float32)
 
-    def matrix(self, name: str, parts: list[Linear]) -> PackedWeight:
-        """The packed weight of this name."""
-        return self.table(name, sum(p.M for p in parts), parts[0].K)
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The packed weight of this name, or those of `in_runs`, which hold whole parts each."""
+        K = parts[0].K
+        if f"{name}.0" not in self.modules:
+            return [self.table(name, sum(p.M for p in parts), K)]
+        found: list[PackedWeight] = []
+        rest = list(parts)
+        while rest:
+            module = f"{name}.{len(found)}"
+            stored = self.modules.get(module)
+            rows = rest.pop(0).M
+            while rest and stored is not None and rows < stored.M:
+                rows += rest.pop(0).M
+            found.append(self.table(module, rows, K))
+        return found
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed weight of this name."""
@@ -144,7 +188,7 @@ class CheckpointWeights:
     tensors: dict[str, F32] = field(default_factory=dict)
 
     def vector(self, name: str, size: int) -> F32:
-        """A norm's weight, float32 [size]."""
+        """A norm's weight or a bias, float32 [size]."""
         info = self.checkpoint.require(name, (size,), FLOATS)
         self.tensors[name] = self._floats(name, info.dtype)
         return self.tensors[name]
@@ -164,29 +208,25 @@ class CheckpointWeights:
         """The int8 shadow of the output head's table, if the head is exact."""
         return _shadow(table, self.head, self.threads)
 
-    def matrix(self, name: str, parts: list[Linear]) -> PackedWeight:
-        """The rows of `parts` as one packed weight."""
-        infos = [self.checkpoint.info(f"{p.name}.weight") for p in parts]
-        kinds = {("packed" if i.dtype == "U8" else i.dtype) for i in infos}
-        if len(kinds) > 1:
-            raise ModelFormatError(
-                file=infos[0].file, field=f"{parts[0].name}.weight",
-                expected="one storage for the layers that run as one", got=", ".join(sorted(kinds)),
-            )  # fmt: skip
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The rows of `parts` as one packed weight, or as one for each storage among them."""
         for p in parts:
-            for extra in ("bias", "rms_norm.weight"):
+            for extra in ("rms_norm.weight",) if p.bias else ("bias", "rms_norm.weight"):
                 if f"{p.name}.{extra}" in self.checkpoint.tensors:
                     raise UnsupportedModelError(
-                        f"{infos[0].file}: {p.name}.{extra}: Sterna's linear layers have no {extra}"
+                        f"{self.checkpoint.info(f'{p.name}.{extra}').file}: {p.name}.{extra}: "
+                        f"a linear layer of this architecture has no {extra}"
                     )
-        if kinds == {"packed"}:
-            weight = self._ternary([self._unpacked(p) for p in parts])
-        elif self.ternary_masters:
-            weight = self._ternary([self._ternarised(p) for p in parts])
-        else:
-            weight = self._float_matrix(parts)
-        self.modules[name] = weight
-        return weight
+        runs = in_runs(name, parts, lambda p: self.checkpoint.info(f"{p.name}.weight").dtype)
+        for module, run in runs:
+            if self.checkpoint.info(f"{run[0].name}.weight").dtype == "U8":
+                weight = self._ternary([self._unpacked(p) for p in run])
+            elif self.ternary_masters:
+                weight = self._ternary([self._ternarised(p) for p in run])
+            else:
+                weight = self._float_matrix(run)
+            self.modules[module] = weight
+        return [self.modules[module] for module, _ in runs]
 
     # ------------------------------------------------------------------------- ternary layers
 

@@ -1,0 +1,23 @@
+"""Qwen3: Llama's graph with an RMSNorm of every head of q and k. arXiv 2505.09388.
+
+    x = x + o(attention(rope(norm(q), norm(k)), v));   x = x + down(silu(gate) * up)
+
+The width of a head is not hidden_size / heads, and is 128 where config.json leaves it out.
+"""
+
+from __future__ import annotations
+
+from sterna.graph import Graph, Value
+from sterna.models import llama
+from sterna.models.config import TransformerConfig
+from sterna.models.weights import WeightSource
+
+ARCHITECTURES = ("Qwen3ForCausalLM",)
+ACTIVATION = "silu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS = {"head_dim": 128, "use_sliding_window": False}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return llama.build(g, c, w, qk_norm=True)
