@@ -69,6 +69,17 @@ class Recipe:
         return self.head_dim or self.hidden // self.heads
 
     @property
+    def biased(self) -> set[str]:
+        """The linear layers of a block that have a bias, by their names inside the block."""
+        attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
+        found = set(attention) if self.architecture == "Qwen2ForCausalLM" else set()
+        if self.config.get("attention_bias"):
+            found |= attention | {"self_attn.o_proj"}
+        if self.config.get("mlp_bias"):
+            found |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+        return found
+
+    @property
     def is_bitnet(self) -> bool:
         """Whether the graph has BitNet's sub-norms and relu^2."""
         return self.architecture == "BitNetForCausalLM"
@@ -77,6 +88,12 @@ class Recipe:
 BITNET = Recipe()
 LLAMA = Recipe("LlamaForCausalLM", "float", torch.float32, tied=False)
 FALCON = replace(LLAMA, weights="divide", dtype=torch.bfloat16)
+# Sizes that formats with groups of 32 divide; Qwen3's heads are wider than hidden / heads.
+QWEN2 = replace(
+    LLAMA, architecture="Qwen2ForCausalLM", hidden=96, intermediate=160, heads=6, kv_heads=2,
+    rope_theta=1e6, seed=19,
+)  # fmt: skip
+QWEN3 = replace(QWEN2, architecture="Qwen3ForCausalLM", heads=4, kv_heads=2, head_dim=48, seed=21)
 RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
     "bitnet-divide": replace(BITNET, weights="divide", seed=1),
@@ -92,6 +109,17 @@ RECIPES: dict[str, Recipe] = {
     "llama3-rope": replace(LLAMA, rope_scaling=LLAMA3_ROPE, rope_theta=500000.0, seed=7),
     "llama-96": replace(LLAMA, hidden=96, intermediate=160, heads=6, kv_heads=2, seed=14),
     "llama-256": replace(LLAMA, hidden=256, intermediate=512, heads=4, kv_heads=2, seed=15),
+    "llama-bias": replace(LLAMA, config={"attention_bias": True, "mlp_bias": True}, seed=16),
+    "llama-linear-rope": replace(
+        LLAMA, rope_scaling={"rope_type": "linear", "factor": 3.0}, seed=17
+    ),
+    "mistral": replace(
+        LLAMA, architecture="MistralForCausalLM", config={"sliding_window": None}, seed=18
+    ),
+    "qwen2": QWEN2,
+    "qwen2-bf16": replace(QWEN2, dtype=torch.bfloat16, tied=True, seed=20),
+    "qwen3": QWEN3,
+    "qwen3-bias": replace(QWEN3, config={"attention_bias": True}, kv_heads=4, seed=22),
     "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
     "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
     "falcon3-untied": replace(FALCON, kv_heads=5, seed=13),
@@ -177,7 +205,13 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
             ffn = norm(recipe.intermediate)
             ffn[::9] = 1e-32  # as published; times an activation it may be denormal
             out[block + "mlp.ffn_sub_norm.weight"] = ffn
+        if recipe.architecture == "Qwen3ForCausalLM":
+            out[block + "self_attn.q_norm.weight"] = norm(recipe.width)
+            out[block + "self_attn.k_norm.weight"] = norm(recipe.width)
         for name, shape in linear_shapes(recipe).items():
+            if name in recipe.biased:
+                bias = 0.5 * torch.randn(shape[0], generator=rng)
+                out[f"{block}{name}.bias"] = bias.to(recipe.dtype)
             for suffix, tensor in _linear(recipe, shape, rng).items():
                 out[f"{block}{name}.{suffix}"] = tensor
     return out
@@ -195,7 +229,7 @@ def config(recipe: Recipe) -> dict[str, Any]:
         "initializer_range": 0.02,
         "intermediate_size": recipe.intermediate,
         "max_position_embeddings": recipe.max_positions,
-        "model_type": "bitnet" if recipe.is_bitnet else "llama",
+        "model_type": recipe.architecture.removesuffix("ForCausalLM").lower(),
         "num_attention_heads": recipe.heads,
         "num_hidden_layers": recipe.layers,
         "num_key_value_heads": recipe.kv_heads,

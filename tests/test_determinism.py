@@ -32,6 +32,8 @@ INTEGER = [
     ("llama-256", "q6_k", "int8", "i16"),
     ("falcon-e", "tl2_0", "int8", "i16"),
     ("bitnet-untied", "tmac2_1", "int8", "i16"),
+    ("qwen2", "i8", "int8", "i16"),
+    ("qwen3-bias", "q4_1", "int8", "i16"),
 ]
 FLOAT = [("llama-bf16", None, None, "f16"), ("llama-f32", None, None, "f32")]
 

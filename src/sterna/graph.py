@@ -222,6 +222,7 @@ class Graph:
     def _place(self, program: _native.Program) -> None:
         """Gives every value a buffer; values that are never alive together share one."""
         for i, op in enumerate(self.ops):
+            op.output.buffer = -1
             for x in op.inputs:
                 x.last_use = i
         free: dict[int, list[int]] = {}

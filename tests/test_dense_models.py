@@ -1,0 +1,170 @@
+"""What ordinary checkpoints add to Llama's graph: biases, norms of heads, windows, rope factors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_factory import LLAMA3_ROPE, RECIPES, config, tensors, write
+from helpers import assert_same_bits, failure
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from sterna import models
+from sterna.engine import Engine
+from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
+from sterna.llm import LLM
+from sterna.models.config import TransformerConfig
+
+BIAS = "model.layers.1.self_attn.k_proj.bias"
+Change = Callable[[dict[str, torch.Tensor]], None]
+
+
+def spoiled(folder: Path, recipe: str, change: Change) -> Path:
+    """A checkpoint of the recipe whose tensors were changed."""
+    write(folder, RECIPES[recipe])
+    file = folder / "model.safetensors"
+    found = load_file(file)
+    change(found)
+    save_file(found, file, {"format": "pt"})
+    return folder
+
+
+def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> TransformerConfig:
+    """The recipe's config with these fields, as an architecture with these defaults reads it."""
+    fields = {**defaults, **config(RECIPES[recipe]), **changes}
+    return TransformerConfig.from_json(fields, Path("config.json"), "silu")
+
+
+@pytest.mark.parametrize("recipe", ["llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3"])
+def test_greedy_tokens(recipe: str, checkpoint: Callable[[str], Path]) -> None:
+    """Forty tokens as transformers generates them in float32."""
+    folder = checkpoint(recipe)
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompt = [17, 3, 250, 99, 8, 120]
+    options = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with torch.no_grad():
+        expected = reference.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
+    llm = LLM(folder, kv_dtype="f32", deterministic=True, threads=1)
+    got = llm.generate(prompt, max_tokens=40, temperature=0, ignore_eos=True)
+    assert got.tokens == expected
+    assert len(set(expected)) > 4, "a sequence that repeats itself shows little"
+
+
+@pytest.mark.parametrize("recipe", ["llama-bias", "qwen2", "qwen3-bias"])
+def test_every_bias_counts(recipe: str, tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """Each bias and each norm of heads, changed by itself, changes the logits."""
+    folder, tokens = checkpoint(recipe), [list(range(9))]
+
+    def logits(path: Path) -> np.ndarray:
+        return Engine(models.load(path), threads=1, kv_dtype="f32").logits(tokens)[0]
+
+    first = logits(folder)
+    added = [n for n in tensors(RECIPES[recipe]) if n.endswith((".bias", "q_norm.weight"))]
+    assert added
+    for i, name in enumerate(added):
+
+        def change(found: dict[str, torch.Tensor], name: str = name) -> None:
+            found[name][3] += 1
+
+        moved = np.abs(logits(spoiled(tmp_path / str(i), recipe, change)) - first).max()
+        # Softmax does not see what all keys have in common, but for the rotation.
+        assert moved > 1e-5, name
+
+
+def test_packed_directory(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """Biases and norms of heads are stored, and the architecture's defaults apply again."""
+    model = models.load(checkpoint("qwen3-bias"), format="q4_0", head="q8_0")
+    models.save(model, tmp_path / "packed")
+    tokens = [list(range(20))]
+    again = models.load(tmp_path / "packed")
+    assert again.format == "q4_0"
+    assert_same_bits(Engine(again).logits(tokens)[0], Engine(model).logits(tokens)[0])
+
+
+def test_bad_tensors(tmp_path: Path) -> None:
+    """A bias missing, of another shape, not finite, or that the architecture does not have."""
+    cases: list[tuple[str, Change, type, str]] = [
+        ("qwen2", lambda t: t.pop(BIAS), ModelFormatError, BIAS),
+        ("qwen2", lambda t: t.update({BIAS: t[BIAS][1:]}), ModelFormatError, BIAS),
+        ("qwen2", lambda t: t.update({BIAS: t[BIAS][None]}), ModelFormatError, BIAS),
+        ("qwen2", lambda t: t[BIAS].fill_(float("nan")), NonFiniteError, BIAS),
+        ("qwen2", lambda t: t[BIAS].fill_(float("inf")), NonFiniteError, BIAS),
+        ("llama-f32", lambda t: t.update({BIAS: torch.ones(16)}), UnsupportedModelError, BIAS),
+        (
+            "qwen3",
+            lambda t: t.pop("model.layers.0.self_attn.q_norm.weight"),
+            ModelFormatError,
+            "q_norm",
+        ),
+    ]
+    for i, (recipe, change, kind, word) in enumerate(cases):
+        folder = spoiled(tmp_path / str(i), recipe, change)
+        failure(lambda folder=folder: models.load(folder), kind, word)
+
+
+def test_an_overflowing_bias(tmp_path: Path) -> None:
+    """Finite biases whose attention is not: an error, no token."""
+    folder = spoiled(tmp_path / "m", "qwen2", lambda t: t[BIAS].fill_(3e38))
+    with pytest.raises(NonFiniteError, match="self_attn"):
+        LLM(folder, threads=1).generate([1, 2, 3], max_tokens=2)
+
+
+def test_windows() -> None:
+    """Within one window sliding attention is full attention, so the context ends there."""
+    mistral, qwen = {"sliding_window": 4096}, {"use_sliding_window": False}
+    long = {"max_position_embeddings": 32768}
+    fields = config(RECIPES["qwen2"])
+    assert "sliding_window" not in fields
+    assert parsed("qwen2", mistral, **long).max_position == 4096
+    assert parsed("mistral", mistral, **long).max_position == 32768  # the file says null
+    assert parsed("mistral", mistral, **long, sliding_window=100).max_position == 100
+    assert parsed("qwen2", qwen, **long, sliding_window=100).max_position == 32768
+    both = {"sliding_window": 100, "use_sliding_window": True}
+    assert parsed("qwen2", qwen, **long, **both).max_position == 100
+
+
+def test_class_defaults(tmp_path: Path) -> None:
+    """What a file leaves out is what transformers' class fills in: heads of 128."""
+    write(tmp_path, replace(RECIPES["qwen3"], head_dim=128))
+    stated = models.load(tmp_path)
+    fields = {k: v for k, v in stated.json.items() if k != "head_dim"}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert models.load(tmp_path).config == stated.config
+
+
+def test_rope_factors() -> None:
+    """GGUF's way to say Llama 3's scaling: the same frequencies, to a rounding."""
+    scaled = parsed("llama-f32", {}, rope_scaling=LLAMA3_ROPE).rope.inverse_frequencies
+    plain = parsed("llama-f32", {}).rope.inverse_frequencies
+    factors = [p / s for p, s in zip(plain, scaled, strict=True)]
+    assert max(factors) == pytest.approx(8.0)
+    got = parsed("llama-f32", {}, rope_factors=factors).rope.inverse_frequencies
+    np.testing.assert_allclose(got, scaled, rtol=2**-23)
+    assert parsed("llama-f32", {}, rope_factors=[1] * 8).rope.inverse_frequencies == plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "word"),
+    [
+        ({"rope_factors": [1.0] * 7}, ModelFormatError, "rope_factors"),
+        ({"rope_factors": [1.0] * 7 + [0.0]}, ModelFormatError, "rope_factors"),
+        ({"rope_factors": [1.0] * 7 + [float("nan")]}, ModelFormatError, "rope_factors"),
+        ({"rope_factors": [1.0] * 7 + ["2"]}, ModelFormatError, "rope_factors"),
+        ({"rope_factors": 8.0}, ModelFormatError, "rope_factors"),
+        ({"attention_bias": 1}, ModelFormatError, "attention_bias"),
+        ({"mlp_bias": "yes"}, ModelFormatError, "mlp_bias"),
+        ({"partial_rotary_factor": 0.5}, UnsupportedModelError, "partial_rotary_factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, UnsupportedModelError, "yarn"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4}}, UnsupportedModelError, "dynamic"),
+    ],
+)
+def test_bad_fields(changes: dict[str, Any], kind: type, word: str) -> None:
+    """Each is named, with what it must be."""
+    failure(lambda: parsed("llama-f32", {}, **changes), kind, word)
