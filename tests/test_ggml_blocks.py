@@ -17,6 +17,7 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install s
 HALVES = {
     "q4_0": (1,), "q4_1": (1, 3), "q8_0": (1,), "mxfp4": (), "q2_k": (81, 83), "q3_k": (109,),
     "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,), "tq1_0": (53,), "tq2_0": (65,),
+    "q5_0": (1,), "q1_0": (1,), "q2_0": (1,), "q2_0_128": (1,),
 }  # fmt: skip
 
 
@@ -33,7 +34,26 @@ def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
 
 
 def by_gguf(name: str, raw: np.ndarray) -> np.ndarray:
+    if name.startswith(("q1_0", "q2_0")):  # the package cannot read these
+        return by_definition(name, raw)
     return np.asarray(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name.upper()]))
+
+
+def by_definition(name: str, raw: np.ndarray) -> np.ndarray:
+    """Q1_0 and Q2_0 weight by weight, as the reference sheet has them."""
+    k, nbytes = BLOCKS[name].k, BLOCKS[name].nbytes
+    rows = []
+    for row in raw:
+        weights: list[float] = []
+        for block in row.reshape(-1, nbytes):
+            d, codes = float(block[:2].copy().view("<f2")[0]), block[2:]
+            for j in range(k):
+                if name == "q1_0":
+                    weights.append(d if codes[j // 8] >> (j % 8) & 1 else -d)
+                else:
+                    weights.append(d * ((int(codes[j // 4]) >> 2 * (j % 4) & 3) - 1))
+        rows.append(weights)
+    return np.array(rows, np.float32)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -42,7 +62,7 @@ def test_weights_are_those_of_gguf(name: str) -> None:
     for M, count in ((1, 1), (70, 3), (3, 8), (0, 2)):
         raw = random_blocks(name, M, count, seed=M)
         packed = from_ggml(name, raw)
-        assert packed.format == name
+        assert packed.format == (BLOCKS[name].format or name)
         assert packed.shape == (M, count * BLOCKS[name].k)
         if M:
             zero = np.float32(0)  # a product of 0 may have either sign: adding 0 makes it one
@@ -54,7 +74,7 @@ def test_linear_of_raw_blocks(name: str) -> None:
     """Every unit gives the bits of the reference for weights that no rounding of ours makes."""
     packed = from_ggml(name, random_blocks(name, 70, 3, seed=1))
     x = np.random.default_rng(1).standard_normal((20, packed.K)).astype(np.float32)
-    expected = formats.get(name).reference_linear(x, packed)
+    expected = formats.get(packed.format).reference_linear(x, packed)
     for isa in _native.isas():
         assert_same_bits(ops.linear(x, packed, isa=isa), expected)
         assert_same_bits(ops.linear(x[0], packed, isa=isa), expected[0])
@@ -64,7 +84,7 @@ def test_linear_of_raw_blocks(name: str) -> None:
 def test_rounding_again(name: str) -> None:
     """Levels and scales of blocks pass through ops.pack unchanged: every value is one of ours."""
     packed = from_ggml(name, random_blocks(name, 5, 2, seed=4))
-    again = ops.pack(*ops.unpack(packed), format=name)
+    again = ops.pack(*ops.unpack(packed), format=packed.format)
     np.testing.assert_array_equal(again.codes, packed.codes)
     np.testing.assert_array_equal(again.scale, packed.scale)
 
@@ -82,13 +102,13 @@ def test_scales_that_are_not_finite(name: str, half: int) -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_bad_arrays(name: str) -> None:
     """Rows that are not whole blocks, other types and shapes, too many columns."""
-    k, nbytes, _ = BLOCKS[name]
+    k, nbytes = BLOCKS[name].k, BLOCKS[name].nbytes
     cut = np.zeros((2, nbytes + 1), np.uint8)
     failure(lambda: from_ggml(name, cut), RequestError, name, str(nbytes))
     failure(lambda: from_ggml(name, np.zeros(nbytes, np.uint8)), RequestError, name, "uint8")
     failure(lambda: from_ggml(name, np.zeros((1, nbytes), np.int8)), RequestError, name, "uint8")
     many = np.zeros((1, (65536 // k + 1) * nbytes), np.uint8)
-    failure(lambda: from_ggml(name, many), RequestError, name, "65536")
+    failure(lambda: from_ggml(name, many), RequestError, BLOCKS[name].format or name, "65536")
     failure(lambda: from_ggml("q9_k", many), RequestError, "q9_k", "q6_k")
 
 

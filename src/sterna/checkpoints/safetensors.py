@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sterna.checkpoints.files import (
-    CHUNK_BYTES,
-    FileState,
-    Span,
-    open_regular,
-    read_span,
-    read_spans,
-    replacing,
-)
+from sterna.checkpoints.files import Span, open_regular, replacing
 from sterna.checkpoints.header import (
     ALIGNMENT,
     DTYPES,
@@ -37,6 +29,7 @@ from sterna.checkpoints.header import (
     parse_header,
     read_header,
 )
+from sterna.checkpoints.tensor_file import TensorFile
 from sterna.errors import ModelFormatError, RequestError
 
 __all__ = ["SafetensorsFile", "TensorInfo", "verify_hashes", "write_safetensors"]
@@ -46,7 +39,7 @@ Array = NDArray[Any]
 HASH_PREFIX = "sha256."  # metadata key of a tensor's hash, then its name
 
 
-class SafetensorsFile:
+class SafetensorsFile(TensorFile):
     """The validated header of one safetensors file, and reads of its tensors.
 
     `tensors`: name -> TensorInfo, in file order; `metadata`: str -> str; `data_offset`,
@@ -61,7 +54,7 @@ class SafetensorsFile:
         """Reads and checks the header; no tensor is read or allocated."""
         self.path = Path(path)
         with open_regular(self.path) as (descriptor, state):
-            self._state: FileState = state
+            self._state = state
             header = read_header(self.path, descriptor, state.nbytes)
         self.data_offset = LENGTH_BYTES + len(header)
         self.data_nbytes = state.nbytes - self.data_offset
@@ -85,40 +78,6 @@ class SafetensorsFile:
         flat = out.reshape(-1).view(np.uint8)
         self.read_into(flat.data, [Span(info.offset, 0, info.nbytes)])
         return out
-
-    def info(self, name: str) -> TensorInfo:
-        """The tensor's place; ModelFormatError if the file does not have it."""
-        try:
-            return self.tensors[name]
-        except KeyError:
-            raise ModelFormatError(
-                file=self.path, field=name, expected="a tensor", got="none of this name"
-            ) from None
-
-    def read_into(self, buffer: memoryview, spans: list[Span]) -> None:
-        """Fills a writable byte buffer from places of the file; large reads use several threads."""
-        with open_regular(self.path) as (descriptor, state):
-            self._check_unchanged(state)
-            read_spans(self.path, descriptor, buffer, spans)
-
-    def chunks(self, info: TensorInfo) -> Iterator[memoryview]:
-        """The tensor's bytes in pieces of bounded size; each is valid until the next is taken."""
-        buffer = memoryview(bytearray(min(CHUNK_BYTES, info.nbytes)))
-        with open_regular(self.path) as (descriptor, state):
-            self._check_unchanged(state)
-            for at in range(0, info.nbytes, CHUNK_BYTES):
-                count = min(CHUNK_BYTES, info.nbytes - at)
-                read_span(self.path, descriptor, buffer, Span(info.offset + at, 0, count))
-                yield buffer[:count]
-
-    def _check_unchanged(self, state: FileState) -> None:
-        if state != self._state:
-            raise ModelFormatError(
-                file=self.path,
-                expected="the file that was opened",
-                got="one changed since",
-                remedy="load the model again",
-            )
 
 
 def _allocate(info: TensorInfo) -> Array:

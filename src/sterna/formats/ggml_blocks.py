@@ -17,6 +17,9 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import PackedWeight
 
+#: Weights that are parsed at a time: what numpy makes of them on the way stays in a cache.
+CHUNK_WEIGHTS = 1 << 20
+
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 
 U8 = npt.NDArray[np.uint8]
@@ -25,11 +28,15 @@ Parsed = tuple[npt.NDArray[np.int8], F32]
 
 
 class Block(NamedTuple):
-    """One layout: k and bytes of a block, and how B of them are read."""
+    """One layout: k and bytes of a block, how B of them are read, and the format that holds them.
+
+    format: where it is not of the same name.
+    """
 
     k: int
     nbytes: int
     parse: Callable[[U8], Parsed]
+    format: str = ""
 
 
 def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
@@ -41,7 +48,7 @@ def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
     """
     if name not in BLOCKS:
         raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {name!r}")
-    k, nbytes, parse = BLOCKS[name]
+    k, nbytes, parse, other = BLOCKS[name]
     raw = np.asarray(blocks)
     if raw.ndim != 2 or raw.dtype != np.uint8:
         raise RequestError(
@@ -52,20 +59,27 @@ def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
             f"{name}: a row must be whole blocks of {nbytes} bytes ({k} weights), "
             f"but has {raw.shape[1]} bytes"
         )
-    f, M, K = formats.get(name), raw.shape[0], raw.shape[1] // nbytes * k
+    f, M, K = formats.get(other or name), raw.shape[0], raw.shape[1] // nbytes * k
     f.check_shape(M, K)
-    levels, scales = parse(np.ascontiguousarray(raw).reshape(-1, nbytes))
-    if not np.isfinite(scales).all():
-        at = np.argwhere(~np.isfinite(scales))[0]
-        row, block = divmod(int(at[0]), K // k)
-        raise NonFiniteError(
-            f"{name}: scale must be finite, but block {block} of row {row} has "
-            f"{scales[tuple(at)]}; the file is damaged"
-        )
-    return PackedWeight(
-        name, M, K, f.pack_codes(levels.reshape(M, K), threads),
-        f.pack_scales(scales.reshape(f.scale_shape(M, K)), M, K),
-    )  # fmt: skip
+    codes = np.empty((f.n_tiles(M), f.tile_bytes(K)), np.uint8)
+    lines = []
+    rows = max(CHUNK_WEIGHTS // max(K, 1) // f.tile_rows, 1) * f.tile_rows
+    for begin in range(0, M, rows):
+        part = raw[begin : begin + rows]
+        m, first = len(part), begin // f.tile_rows
+        levels, scales = parse(np.ascontiguousarray(part).reshape(-1, nbytes))
+        if not np.isfinite(scales).all():
+            at = np.argwhere(~np.isfinite(scales))[0]
+            row, block = divmod(int(at[0]) * (m * K // k) // len(scales), K // k)
+            raise NonFiniteError(
+                f"{name}: scale must be finite, but block {block} of row {begin + row} has "
+                f"{scales[tuple(at)]}; the file is damaged"
+            )
+        codes[first : first + f.n_tiles(m)] = f.pack_codes(levels.reshape(m, K), threads)
+        lines.append(f.pack_scales(scales.reshape(f.scale_shape(m, K)), m, K))
+    if not lines:
+        lines.append(f.pack_scales(np.zeros(f.scale_shape(0, K), np.float32), 0, K))
+    return PackedWeight(f.name, M, K, codes, np.concatenate(lines))
 
 
 def _f16(raw: U8) -> F32:
@@ -79,6 +93,11 @@ def _fields(raw: U8, bits: int, span: int) -> U8:
     B, n = raw.shape
     fields = raw.reshape(B, n // span, 1, span) >> shifts & np.uint8((1 << bits) - 1)
     return np.asarray(fields.reshape(B, n * 8 // bits), np.uint8)
+
+
+def _bits(raw: U8) -> U8:
+    """Bytes [B, n] -> bits [B, 8 n], the lowest of each byte first."""
+    return np.unpackbits(raw, axis=1, bitorder="little")
 
 
 def _joined(d: F32, whole: npt.NDArray[Any]) -> F32:
@@ -98,6 +117,30 @@ def _q4_0(raw: U8) -> Parsed:
 
 def _q4_1(raw: U8) -> Parsed:
     return _fields(raw[:, 4:], 4, 16).astype(np.int8), _f16(raw[:, :4])
+
+
+def _q5_0(raw: U8) -> Parsed:
+    """d, four bytes of high bits, 16 of low ones; the levels fit those of q8_0."""
+    codes = _fields(raw[:, 6:], 4, 16) | _bits(raw[:, 2:6]) << 4
+    return codes.astype(np.int8) - np.int8(16), _f16(raw[:, :2])[:, 0]
+
+
+def _q1_0(raw: U8) -> Parsed:
+    """d, then a bit for each weight, the lowest first: d where it is 1, else -d."""
+    return _bits(raw[:, 2:]).astype(np.int8) * np.int8(2) - np.int8(1), _f16(raw[:, :2])[:, 0]
+
+
+def _q2_0(raw: U8) -> Parsed:
+    """d, then two bits for each weight, the lowest first: d (code - 1), as d code + (-d)."""
+    d = _f16(raw[:, :2])
+    codes = raw[:, 2:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & np.uint8(3)
+    return codes.reshape(len(raw), -1).astype(np.int8), np.concatenate([d, -d], axis=1)
+
+
+def _q2_0_128(raw: U8) -> Parsed:
+    """An older Q2_0 with a scale for 128 weights, as two blocks of 64."""
+    levels, scales = _q2_0(raw)
+    return levels, np.repeat(scales, 2, axis=0)
 
 
 def _q8_0(raw: U8) -> Parsed:
@@ -184,6 +227,7 @@ def _tq2_0(raw: U8) -> Parsed:
 BLOCKS = {
     "q4_0": Block(32, 18, _q4_0),
     "q4_1": Block(32, 20, _q4_1),
+    "q5_0": Block(32, 22, _q5_0, "q8_0"),
     "q8_0": Block(32, 34, _q8_0),
     "mxfp4": Block(32, 17, _mxfp4),
     "q2_k": Block(256, 84, _q2_k),
@@ -193,4 +237,7 @@ BLOCKS = {
     "q6_k": Block(256, 210, _q6_k),
     "tq1_0": Block(256, 54, _tq1_0),
     "tq2_0": Block(256, 66, _tq2_0),
+    "q1_0": Block(128, 18, _q1_0),
+    "q2_0": Block(64, 18, _q2_0),
+    "q2_0_128": Block(128, 34, _q2_0_128, "q2_0"),
 }

@@ -1,0 +1,256 @@
+"""GGUF files: one reader that checks everything, and splits of several files as one.
+
+Files are read, never mapped: one truncated while in use is an error and not a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.checkpoints.files import Span, open_regular
+from sterna.checkpoints.gguf_header import Header, RawTensor, Value, read_header
+from sterna.checkpoints.gguf_types import (
+    BLOCK_TYPES,
+    FLOAT_TYPES,
+    TILED,
+    Layout,
+    candidates,
+    is_known,
+    nbytes_of,
+)
+from sterna.checkpoints.header import TensorInfo
+from sterna.checkpoints.tensor_file import TensorFile
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+
+__all__ = ["GgufFile", "GgufModel", "is_gguf"]
+
+MAX_PARTS = 10_000
+READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def is_gguf(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is meant as a GGUF file: by its name, or by the magic of a file."""
+    path = Path(path)
+    if path.suffix.lower() == ".gguf":
+        return not path.is_dir()
+    try:
+        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
+
+
+class GgufFile(TensorFile):
+    """The validated header of one GGUF file, and reads of its tensors.
+
+    `metadata`: key -> number, bool, string, list of strings or array of numbers; `tensors`: name ->
+    TensorInfo in file order, `dtype` being the ggml type's name ("F16", "Q4_K", "I2_S"), and K last
+    in `shape`.
+
+    Raises ModelFormatError if the file breaks a rule of the format, UnsupportedModelError for types
+    that Sterna does not have, RequestError if it cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Reads and checks the header; no tensor is read or allocated."""
+        self.path = Path(path)
+        with open_regular(self.path) as (descriptor, state):
+            self._state = state
+            header = read_header(self.path, descriptor, state.nbytes)
+        self.metadata: dict[str, Value] = header.metadata
+        self.data_offset = header.data_offset
+        self.tensors = _placed(self.path, header, state.nbytes - header.data_offset)
+
+    def read(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor's bytes in fresh memory: uint8 [rows, bytes of a row], or [bytes] of I2_S."""
+        info = self.info(name)
+        try:
+            out = np.empty(info.nbytes, np.uint8)
+        except MemoryError:  # a sparse file can claim more than the machine has
+            raise RequestError(
+                f"{info.file}: {name} must fit into memory, but needs {info.nbytes} bytes; "
+                "use a machine with more memory"
+            ) from None
+        self.read_into(out.data, [Span(info.offset, 0, info.nbytes)])
+        if info.dtype == "I2_S":
+            return out
+        rows = 1
+        for size in info.shape[:-1]:
+            rows *= size
+        return out.reshape(rows, info.nbytes // rows)
+
+
+class GgufModel:
+    """All files of a model: `metadata` of the first, `tensors` of all; `path` of the first.
+
+    Any part of a split (`name-00002-of-00003.gguf`) opens all of them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens and checks all headers."""
+        paths = parts_of(Path(path))
+        files = [GgufFile(p) for p in paths]
+        self.path, self.metadata = paths[0], files[0].metadata
+        self.files = {file.path: file for file in files}
+        self.tensors: dict[str, TensorInfo] = {}
+        for number, file in enumerate(files):
+            _check_part(file, number, len(files))
+            for name, info in file.tensors.items():
+                if name in self.tensors:
+                    raise ModelFormatError(
+                        file=file.path, field=name, offset=info.offset,
+                        expected="each tensor in one file",
+                        got=f"it also in {self.tensors[name].file.name}",
+                    )  # fmt: skip
+                self.tensors[name] = info
+        total = self.metadata.get("split.tensors.count")
+        if len(files) > 1 and total != len(self.tensors):
+            raise ModelFormatError(
+                file=self.path, field="split.tensors.count", expected=len(self.tensors), got=total
+            )
+
+    def read(self, name: str) -> npt.NDArray[np.uint8]:
+        """As GgufFile.read, from the file that has the tensor."""
+        info = self.tensors.get(name)
+        if info is None:
+            raise ModelFormatError(
+                file=self.path, field=name, expected="a tensor", got="none of this name"
+            )
+        return self.files[info.file].read(name)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of a split that `path` is one of, in order; else `path` alone."""
+    match = _PART.fullmatch(path.name)
+    if match is None or not 1 <= int(match[2]) <= int(match[3]) <= MAX_PARTS:
+        return [path]
+    stem, count = match[1], int(match[3])
+    return [path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+
+
+def _check_part(file: GgufFile, number: int, count: int) -> None:
+    """The split that a file says it belongs to must be the one that its name says."""
+    said = file.metadata.get("split.count", 0), file.metadata.get("split.no", 0)
+    if said[0] in (0, 1) if count == 1 else said == (count, number):
+        return
+    expected = f"part {number} of {count}, as the file's name says"
+    raise ModelFormatError(
+        file=file.path, field="split.no, split.count", expected=expected,
+        got=f"part {said[1]} of {said[0]}",
+        remedy="keep the names that the parts were published under, all in one folder",
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ types and places
+
+
+def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInfo]:
+    """Each tensor's type, size and place: without gaps, overlaps, or bytes beyond the file."""
+    found: dict[str, TensorInfo] = {}
+    ordered = sorted(header.tensors, key=lambda t: t.offset)
+    spans = _spans(path, ordered, data_nbytes)
+    layouts = _layouts(path, header, ordered, spans)
+    end = 0  # of the tensor before, padded
+    for tensor, span in zip(ordered, spans, strict=True):
+        if tensor.name in found:
+            raise _error(path, tensor, "", "each tensor once", "the name again")
+        if tensor.offset != end:
+            kind = "a gap" if tensor.offset > end else "an overlap, or no multiple of the alignment"
+            rule = f"{end}, where the tensor before ends"
+            raise _error(path, tensor, "offset", rule, f"{tensor.offset}: {kind}")
+        layout = layouts[tensor.type_id]
+        nbytes = nbytes_of(layout, tensor.shape)
+        if nbytes is None:
+            rule = f"a row of whole blocks of {layout.k} for {layout.name}"
+            raise _error(path, tensor, "shape", rule, list(tensor.shape))
+        if nbytes > span:
+            rule = f"{nbytes} bytes for {layout.name} {list(tensor.shape)}"
+            raise _error(path, tensor, "size", rule, f"{span} up to the next tensor or the end")
+        end += -(-nbytes // header.alignment) * header.alignment
+        found[tensor.name] = TensorInfo(
+            tensor.name, layout.name, tensor.shape, path, header.data_offset + tensor.offset, nbytes
+        )
+    for info in found.values():
+        if info.dtype not in READABLE:
+            raise UnsupportedModelError(
+                f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE[:-2])}, "
+                f"I2_S, but got {info.dtype}; use another quantisation of this model"
+            )
+    return found
+
+
+def _spans(path: Path, ordered: Sequence[RawTensor], data_nbytes: int) -> list[int]:
+    """Bytes from each tensor's begin to the next one's, or to the end of the file."""
+    if ordered and ordered[-1].offset > data_nbytes:
+        rule = f"at most {data_nbytes}, the bytes of data in the file"
+        raise _error(path, ordered[-1], "offset", rule, ordered[-1].offset)
+    ends = [*(tensor.offset for tensor in ordered[1:]), data_nbytes]
+    return [end - tensor.offset for tensor, end in zip(ordered, ends, strict=True)]
+
+
+def _layouts(
+    path: Path, header: Header, ordered: Sequence[RawTensor], spans: Sequence[int]
+) -> dict[int, Layout]:
+    """What each type id of this file means: where several types share it, the one that all its
+    tensors' bytes fit."""
+    open_ids: dict[int, tuple[Layout, ...]] = {}
+    for i, (tensor, span) in enumerate(zip(ordered, spans, strict=True)):
+        if not is_known(tensor.type_id):
+            raise _error(path, tensor, "type", "a ggml type's id", tensor.type_id)
+        left = open_ids.setdefault(tensor.type_id, candidates(tensor.type_id))
+        if len(left) == 1 and tensor.type_id not in TILED:
+            continue
+        exact = i < len(ordered) - 1
+        fits = tuple(x for x in left if _fits(x, tensor, span, header.alignment, exact))
+        if not fits:
+            raise _misfit(path, header, tensor, span)
+        open_ids[tensor.type_id] = fits
+    for type_id, left in open_ids.items():
+        if len({layout.name for layout in left}) > 1:
+            names = " or ".join(layout.name for layout in left)
+            raise UnsupportedModelError(
+                f"{path}: tensors of type {type_id} must be of one type by their size, but may be "
+                f"{names}; convert the model again with this year's tools"
+            )
+    return {type_id: left[0] for type_id, left in open_ids.items()}
+
+
+def _fits(layout: Layout, tensor: RawTensor, span: int, alignment: int, exact: bool) -> bool:
+    """Whether a tensor of this layout takes `span` bytes, padding included."""
+    nbytes = nbytes_of(layout, tensor.shape)
+    if nbytes is None:
+        return False
+    padded = -(-nbytes // alignment) * alignment
+    return span == padded if exact else nbytes <= span <= padded
+
+
+def _misfit(
+    path: Path, header: Header, tensor: RawTensor, span: int
+) -> ModelFormatError | UnsupportedModelError:
+    """The error for a tensor whose bytes fit no type of its id."""
+    architecture = str(header.metadata.get("general.architecture", ""))
+    if tensor.type_id in TILED and architecture.startswith(("bitnet", "llama", "falcon")):
+        return UnsupportedModelError(
+            f"{path}: {tensor.name}: {TILED[tensor.type_id]} tiles of bitnet.cpp depend on a file "
+            "of tile sizes that is not part of the model; convert the model to I2_S, or use its "
+            "safetensors"
+        )
+    names = " or ".join(layout.name for layout in candidates(tensor.type_id))
+    return _error(path, tensor, "size", f"that of {names} {list(tensor.shape)}", f"{span} bytes")
+
+
+def _error(
+    path: Path, tensor: RawTensor, key: str, expected: object, got: object
+) -> ModelFormatError:
+    return ModelFormatError(
+        file=path, field=f"{tensor.name}.{key}" if key else tensor.name, offset=tensor.at,
+        expected=expected, got=got,
+        remedy="the file is damaged or truncated: copy or download it again",
+    )  # fmt: skip

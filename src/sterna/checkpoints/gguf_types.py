@@ -1,0 +1,96 @@
+"""The tensor types of GGUF files, and which of several that share an id a tensor has.
+
+Ids: ggml.h of llama.cpp and of microsoft/BitNet, which gave some of them other meanings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["BLOCK_TYPES", "FLOAT_TYPES", "Layout", "candidates", "is_known", "nbytes_of"]
+
+
+class Layout(NamedTuple):
+    """A type's name, and the weights and bytes of a block along K; I2_S has 32 bytes more."""
+
+    name: str
+    k: int
+    nbytes: int
+    extra: int = 0  # bytes of the whole tensor besides its blocks
+
+
+I2_S = Layout("I2_S", 4, 1, 32)
+FLOAT_TYPES = ("F32", "F16", "BF16")
+#: Types whose blocks `formats.ggml_blocks` reads.
+BLOCK_TYPES = (
+    "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0",
+    "MXFP4", "Q1_0", "Q2_0", "Q2_0_128",
+)  # fmt: skip
+
+_LAYOUTS: dict[int, tuple[Layout, ...]] = {
+    0: (Layout("F32", 1, 4),),
+    1: (Layout("F16", 1, 2),),
+    2: (Layout("Q4_0", 32, 18),),
+    3: (Layout("Q4_1", 32, 20),),
+    6: (Layout("Q5_0", 32, 22),),
+    7: (Layout("Q5_1", 32, 24),),
+    8: (Layout("Q8_0", 32, 34),),
+    9: (Layout("Q8_1", 32, 36), Layout("Q8_1", 32, 40)),
+    10: (Layout("Q2_K", 256, 84),),
+    11: (Layout("Q3_K", 256, 110),),
+    12: (Layout("Q4_K", 256, 144),),
+    13: (Layout("Q5_K", 256, 176),),
+    14: (Layout("Q6_K", 256, 210),),
+    15: (Layout("Q8_K", 256, 292),),
+    16: (Layout("IQ2_XXS", 256, 66),),
+    17: (Layout("IQ2_XS", 256, 74),),
+    18: (Layout("IQ3_XXS", 256, 98),),
+    19: (Layout("IQ1_S", 256, 50),),
+    20: (Layout("IQ4_NL", 32, 18),),
+    21: (Layout("IQ3_S", 256, 110),),
+    22: (Layout("IQ2_S", 256, 82),),
+    23: (Layout("IQ4_XS", 256, 136),),
+    24: (Layout("I8", 1, 1),),
+    25: (Layout("I16", 1, 2),),
+    26: (Layout("I32", 1, 4),),
+    27: (Layout("I64", 1, 8),),
+    28: (Layout("F64", 1, 8),),
+    29: (Layout("IQ1_M", 256, 56),),
+    30: (Layout("BF16", 1, 2),),
+    31: (Layout("Q4_0_4_4", 32, 18),),
+    32: (Layout("Q4_0_4_8", 32, 18),),
+    33: (Layout("Q4_0_8_8", 32, 18),),
+    34: (Layout("TQ1_0", 256, 54),),
+    35: (Layout("TQ2_0", 256, 66),),
+    36: (I2_S, Layout("IQ4_NL_4_4", 32, 18)),
+    37: (Layout("IQ4_NL_4_8", 32, 18),),
+    38: (Layout("IQ4_NL_8_8", 32, 18),),
+    39: (Layout("MXFP4", 32, 17),),
+    40: (Layout("NVFP4", 64, 36),),
+    41: (Layout("Q1_0", 128, 18),),
+    42: (Layout("Q2_0", 64, 18), Layout("Q2_0_128", 128, 34)),
+}
+#: What microsoft/BitNet means by an id whose bytes fit nothing above. Such tensors depend on a file
+#: of tile sizes that was made for one machine.
+TILED = {38: "TL1", 39: "TL2", 42: "TL2"}
+
+
+def is_known(type_id: int) -> bool:
+    """Whether any type has this id."""
+    return type_id in _LAYOUTS
+
+
+def nbytes_of(layout: Layout, shape: Sequence[int]) -> int | None:
+    """Bytes of a tensor [.., K] in this layout; None where its rows are not whole blocks."""
+    n = 1
+    for size in shape:
+        n *= size
+    if layout is I2_S:  # blocks run on from row to row
+        return n // layout.k + layout.extra if n % layout.k == 0 else None
+    return n // layout.k * layout.nbytes if shape[-1] % layout.k == 0 else None
+
+
+def candidates(type_id: int) -> tuple[Layout, ...]:
+    """The types that have this id, the usual one first."""
+    return _LAYOUTS[type_id]

@@ -1,0 +1,66 @@
+"""A file of tensors whose header was checked: reads of places in it, of whatever container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sterna.checkpoints.files import (
+    CHUNK_BYTES,
+    FileState,
+    Span,
+    open_regular,
+    read_span,
+    read_spans,
+)
+from sterna.checkpoints.header import TensorInfo
+from sterna.errors import ModelFormatError
+
+__all__ = ["TensorFile"]
+
+
+class TensorFile:
+    """What safetensors and GGUF files share: tensors at places that were checked once.
+
+    `path`; `tensors`: name -> TensorInfo. No descriptor stays open between reads; a file that has
+    changed since its header was checked is refused. Files are read, never mapped: one truncated
+    while in use is an error and not a SIGBUS.
+    """
+
+    path: Path
+    tensors: dict[str, TensorInfo]
+    _state: FileState
+
+    def info(self, name: str) -> TensorInfo:
+        """The tensor's place; ModelFormatError if the file does not have it."""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise ModelFormatError(
+                file=self.path, field=name, expected="a tensor", got="none of this name"
+            ) from None
+
+    def read_into(self, buffer: memoryview, spans: list[Span]) -> None:
+        """Fills a writable byte buffer from places of the file; large reads use several threads."""
+        with open_regular(self.path) as (descriptor, state):
+            self._check_unchanged(state)
+            read_spans(self.path, descriptor, buffer, spans)
+
+    def chunks(self, info: TensorInfo) -> Iterator[memoryview]:
+        """The tensor's bytes in pieces of bounded size; each is valid until the next is taken."""
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, info.nbytes)))
+        with open_regular(self.path) as (descriptor, state):
+            self._check_unchanged(state)
+            for at in range(0, info.nbytes, CHUNK_BYTES):
+                count = min(CHUNK_BYTES, info.nbytes - at)
+                read_span(self.path, descriptor, buffer, Span(info.offset + at, 0, count))
+                yield buffer[:count]
+
+    def _check_unchanged(self, state: FileState) -> None:
+        if state != self._state:
+            raise ModelFormatError(
+                file=self.path,
+                expected="the file that was opened",
+                got="one changed since",
+                remedy="load the model again",
+            )

@@ -1,0 +1,12 @@
+"""q1_0: GGUF's binary blocks: a sign for each weight, an f16 scale for every 128 k."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sterna.formats import i1
+
+FORMAT = replace(
+    i1.FORMAT, name="q1_0", bits=1.125, summary="binary, one bit, blocks (GGUF Q1_0)",
+    default_scale="group", group=128, scale_type="f16",
+)  # fmt: skip

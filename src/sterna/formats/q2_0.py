@@ -1,0 +1,44 @@
+"""q2_0: GGUF's blocks of the levels -1, 0, 1, 2 in two bits, an f16 scale d for every 64 k.
+
+Kept as level * d + minimum with levels 0..3 and the minimum -d: the same weights, and codes that the
+kernels of two bits sum on every unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.base import F32, Format, inverse_or_zero
+
+BLOCK_K = 64
+
+
+@dataclass(frozen=True)
+class Q20(Format):
+    """A weight is (level - 1) d."""
+
+    def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
+        """Blocks [B, 64] -> round(w / d) in -1..2, d the largest |w|, or the half of the largest
+        w with its sign, whichever has the smaller square error."""
+        at = np.abs(blocks).argmax(axis=1)[:, None]
+        largest = np.take_along_axis(blocks, at, 1)[:, 0]
+        tried = []
+        for d in (np.abs(largest), largest / np.float32(2)):
+            half = d.astype(np.float16).astype(np.float32)
+            levels = np.clip(np.rint(blocks * inverse_or_zero(half)[:, None]), -1, 2)
+            tried.append((half, levels, np.square(levels * half[:, None] - blocks).sum(axis=1)))
+        (d, first, error), (other_d, second, other) = tried
+        better = other < error
+        d, levels = np.where(better, other_d, d), np.where(better[:, None], second, first)
+        return (levels + 1).astype(np.int8), np.stack([d, -d], axis=1).astype(np.float32)
+
+
+FORMAT = Q20(
+    name="q2_0", layout="b2", bits=2.5, summary="levels -1, 0, 1, 2, blocks (GGUF Q2_0)",
+    levels=(0, 3), offset=0, step=1, z2=0, unit=0.5, default_scale="group",
+    group=BLOCK_K, scale_type="f16", minima=True,
+)  # fmt: skip
