@@ -6,16 +6,16 @@ import codecs
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, SternaError
 
-__all__ = ["Detokenizer", "Tokenizer"]
+__all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend"]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_CONFIG_BYTES = 16 << 20
@@ -32,16 +32,41 @@ class Tokenizer:
 
     def __init__(self, path: str | Path) -> None:
         folder = Path(path)
-        self.path = folder / "tokenizer.json"
-        self._backend = _load(self.path)
-        self._settings = _read_object(folder / "tokenizer_config.json")
+        file = folder / "tokenizer.json"
+        names = ("tokenizer_config.json", "generation_config.json", "config.json")
+        backend = _load(file)
+        settings, *configs = (_read_object(folder / name) for name in names)
+        self._set(file, backend, settings, configs)
+
+    @classmethod
+    def from_parts(
+        cls,
+        file: Path,
+        backend: tokenizers.Tokenizer,
+        settings: dict[str, Any],
+        configs: Sequence[dict[str, Any]],
+    ) -> Tokenizer:
+        """The same of what one file holds; `file` is named in errors, `backend` comes from
+        `checked_backend`.
+
+        settings: as tokenizer_config.json; configs: as generation_config.json and config.json.
+        """
+        self = cls.__new__(cls)
+        self._set(file, backend, settings, configs)
+        return self
+
+    def _set(
+        self,
+        file: Path,
+        backend: tokenizers.Tokenizer,
+        settings: dict[str, Any],
+        configs: Sequence[dict[str, Any]],
+    ) -> None:
+        self.path, self._backend, self._settings = file, backend, settings
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._spelling = _spelling(self._backend)
         self._limit = 1 << 32
-        configs = [
-            _read_object(folder / name) for name in ("generation_config.json", "config.json")
-        ]
         self.bos_id: int | None = next(iter(self._ids("bos", configs[::-1])), None)
         self.eos_ids: tuple[int, ...] = tuple(sorted(set(self._ids("eos", configs))))
 
@@ -289,8 +314,14 @@ def _load(path: Path) -> tokenizers.Tokenizer:
         raise ModelFormatError(
             file=path, expected="a readable tokenizer.json", got=got, remedy=remedy
         ) from None
+    return checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(data))
+
+
+def checked_backend(path: Path, make: Callable[[], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
+    """A tokenizer of the library, made by `make`; the library's errors and panics and too large a
+    vocabulary are a ModelFormatError that names `path`."""
     with _library_errors(path):
-        backend = tokenizers.Tokenizer.from_buffer(data)
+        backend = make()
         backend.no_truncation()  # what training cut off or padded, a prompt keeps
         backend.no_padding()
         vocab = backend.get_vocab_size(with_added_tokens=True)
@@ -307,7 +338,8 @@ def _library_errors(path: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         # The library's panics derive from BaseException; Ctrl-C does too and is not one.
-        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+        ours = (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, SternaError)
+        if isinstance(error, ours):
             raise
         raise ModelFormatError(
             file=path,

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.files import Span, open_regular
-from sterna.checkpoints.gguf_header import Header, RawTensor, Value, read_header
+from sterna.checkpoints.gguf_header import Header, RawTensor, read_header
+from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
@@ -50,9 +51,8 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
 class GgufFile(TensorFile):
     """The validated header of one GGUF file, and reads of its tensors.
 
-    `metadata`: key -> number, bool, string, list of strings or array of numbers; `tensors`: name ->
-    TensorInfo in file order, `dtype` being the ggml type's name ("F16", "Q4_K", "I2_S"), and K last
-    in `shape`.
+    `metadata`: typed access to the keys' values; `tensors`: name -> TensorInfo in file order,
+    `dtype` being the ggml type's name ("F16", "Q4_K", "I2_S"), and K last in `shape`.
 
     Raises ModelFormatError if the file breaks a rule of the format, UnsupportedModelError for types
     that Sterna does not have, RequestError if it cannot be read.
@@ -64,7 +64,7 @@ class GgufFile(TensorFile):
         with open_regular(self.path) as (descriptor, state):
             self._state = state
             header = read_header(self.path, descriptor, state.nbytes)
-        self.metadata: dict[str, Value] = header.metadata
+        self.metadata = Metadata(self.path, header.metadata, header.places)
         self.data_offset = header.data_offset
         self.tensors = _placed(self.path, header, state.nbytes - header.data_offset)
 
@@ -110,11 +110,9 @@ class GgufModel:
                         got=f"it also in {self.tensors[name].file.name}",
                     )  # fmt: skip
                 self.tensors[name] = info
-        total = self.metadata.get("split.tensors.count")
+        total = self.metadata.integer("split.tensors.count", len(self.tensors))
         if len(files) > 1 and total != len(self.tensors):
-            raise ModelFormatError(
-                file=self.path, field="split.tensors.count", expected=len(self.tensors), got=total
-            )
+            raise self.metadata.error("split.tensors.count", len(self.tensors), total)
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
         """As GgufFile.read, from the file that has the tensor."""
@@ -137,15 +135,15 @@ def parts_of(path: Path) -> list[Path]:
 
 def _check_part(file: GgufFile, number: int, count: int) -> None:
     """The split that a file says it belongs to must be the one that its name says."""
-    said = file.metadata.get("split.count", 0), file.metadata.get("split.no", 0)
-    if said[0] in (0, 1) if count == 1 else said == (count, number):
+    split, part = (file.metadata.integer(f"split.{key}", 0) for key in ("count", "no"))
+    if split in (0, 1) if count == 1 else (split, part) == (count, number):
         return
-    expected = f"part {number} of {count}, as the file's name says"
-    raise ModelFormatError(
-        file=file.path, field="split.no, split.count", expected=expected,
-        got=f"part {said[1]} of {said[0]}",
+    raise file.metadata.error(
+        "split.count",
+        f"part {number} of {count}, as the file's name says",
+        f"part {part} of {split}",
         remedy="keep the names that the parts were published under, all in one folder",
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------ types and places

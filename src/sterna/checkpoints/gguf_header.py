@@ -58,9 +58,13 @@ class RawTensor(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a header says; `data_offset`: where the tensors begin, in bytes."""
+    """What a header says; `places`: where each key's entry begins; `data_offset`: the tensors.
+
+    Both in bytes from the file's start.
+    """
 
     metadata: dict[str, Value]
+    places: dict[str, int]
     tensors: list[RawTensor]
     alignment: int
     data_offset: int
@@ -166,19 +170,21 @@ def read_header(path: Path, descriptor: int, file_nbytes: int) -> Header:
     cursor = _Cursor(path, descriptor, file_nbytes)
     n_tensors, n_keys = _counts(cursor)
     metadata: dict[str, Value] = {}
+    places: dict[str, int] = {}
     for _ in range(n_keys):
         at = cursor.at
         key = cursor.string("a metadata key", MAX_NAME_BYTES)
         if key in metadata:
             raise cursor.error(key, "each metadata key once", "the key again", at)
+        places[key] = at
         metadata[key] = _value(cursor, key)
-    alignment = _alignment(cursor, metadata)
+    alignment = _alignment(cursor, metadata, places)
     tensors = [_tensor(cursor) for _ in range(n_tensors)]
     data_offset = -(-cursor.at // alignment) * alignment
     if tensors and data_offset > file_nbytes:
         rule = f"tensors from byte {data_offset} on"
         raise cursor.error("data", rule, f"a file of {file_nbytes} bytes", cursor.at)
-    return Header(metadata, tensors, alignment, data_offset)
+    return Header(metadata, places, tensors, alignment, data_offset)
 
 
 def _counts(cursor: _Cursor) -> tuple[int, int]:
@@ -233,11 +239,11 @@ def _numbers(cursor: _Cursor, kind: int, count: int, key: str) -> npt.NDArray[An
     return values
 
 
-def _alignment(cursor: _Cursor, metadata: dict[str, Value]) -> int:
+def _alignment(cursor: _Cursor, metadata: dict[str, Value], places: dict[str, int]) -> int:
     value = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
     if type(value) is not int or not 1 <= value <= MAX_ALIGNMENT or value & (value - 1):
         rule = f"a power of two up to {MAX_ALIGNMENT}"
-        raise cursor.error(ALIGNMENT_KEY, rule, value, cursor.at)
+        raise cursor.error(ALIGNMENT_KEY, rule, value, places[ALIGNMENT_KEY])
     return value
 
 

@@ -1,7 +1,7 @@
 """q2_0: GGUF's blocks of the levels -1, 0, 1, 2 in two bits, an f16 scale d for every 64 k.
 
-Kept as level * d + minimum with levels 0..3 and the minimum -d: the same weights, and codes that the
-kernels of two bits sum on every unit.
+Kept as level * d + minimum with levels 0..3 and the minimum -d: the same weights, and codes that
+the kernels of two bits sum on every unit.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""Typed access to a GGUF file's metadata; errors name the file, the key and its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.checkpoints.gguf_header import Value
+from sterna.errors import ModelFormatError
+
+__all__ = ["Metadata"]
+
+
+class Metadata:
+    """The values of a header's keys. A method without a default raises ModelFormatError where the
+    key is missing, and all do where its value is of another kind or out of range."""
+
+    def __init__(self, path: Path, values: Mapping[str, Value], places: Mapping[str, int]) -> None:
+        self.path = path
+        self._values, self._places = values, places
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the file has the key."""
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys, in the file's order."""
+        return iter(self._values)
+
+    def error(
+        self, key: str, expected: object, got: object, remedy: str | None = None
+    ) -> ModelFormatError:
+        """The error that names a key."""
+        return ModelFormatError(
+            file=self.path, field=key, offset=self._places.get(key),
+            expected=expected, got=got, remedy=remedy,
+        )  # fmt: skip
+
+    def _value(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
+        value = self._values.get(key)
+        if type(value) not in kinds:
+            raise self.error(key, expected, "nothing" if value is None else kind_of(value))
+        return value
+
+    def integer(self, key: str, default: int | None = None, most: int = 2**63) -> int:
+        """A whole number from 0 to `most`."""
+        if default is not None and key not in self:
+            return default
+        value = self._value(key, "a whole number", (int,))
+        if not 0 <= value <= most:
+            raise self.error(key, f"a whole number from 0 to {most}", value)
+        return int(value)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        if default is not None and key not in self:
+            return default
+        value = self._value(key, "a number", (int, float))
+        if not math.isfinite(value):
+            raise self.error(key, "a finite number", value)
+        return float(value)
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        """True or false."""
+        if default is not None and key not in self:
+            return default
+        return bool(self._value(key, "a boolean", (bool,)))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        if default is not None and key not in self:
+            return default
+        return str(self._value(key, "a string", (str,)))
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings."""
+        value: list[str] = self._value(key, "an array of strings", (list,))
+        return value
+
+    def numbers(self, key: str, size: int) -> npt.NDArray[Any]:
+        """An array of `size` numbers."""
+        value: npt.NDArray[Any] = self._value(key, "an array of numbers", (np.ndarray,))
+        if value.shape != (size,):
+            raise self.error(key, f"{size} numbers", value.size)
+        return value
+
+    def same(self, key: str, size: int, default: int | None = None) -> int:
+        """A whole number, stored alone or `size` times over."""
+        value = self._values.get(key)
+        if not isinstance(value, np.ndarray):
+            return self.integer(key, default)
+        found = self.numbers(key, size)
+        if found.dtype.kind not in "iu" or not size or (found != found[0]).any() or found[0] < 0:
+            raise self.error(key, "one whole number for all layers", "several, or none")
+        return int(found[0])
+
+
+def kind_of(value: Value) -> str:
+    """A value's kind in words, for messages."""
+    kinds = {list: "an array of strings", str: "a string", bool: "a boolean"}
+    if isinstance(value, np.ndarray):
+        return "an array of numbers"
+    return kinds.get(type(value), "a number")
