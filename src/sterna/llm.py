@@ -93,7 +93,8 @@ class Completion:
 class LLM:
     """A language model on this machine's CPU.
 
-    model: a folder (a Hugging Face checkpoint or a packed directory) or the built-in "nano".
+    model: a folder (a Hugging Face checkpoint or a packed directory), a GGUF file or the built-in
+    "nano".
     threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
     STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
@@ -134,19 +135,31 @@ class LLM:
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
             deterministic=deterministic,
         )  # fmt: skip
-        assert loaded.path is not None
-        self.tokenizer = Tokenizer(loaded.path)
+        self._read_companions(loaded)
         self.tokenizer.check(loaded.config.vocab_size)
-        self._template: ChatTemplate | None = ChatTemplate.load(loaded.path)
-        self._defaults = self._generation_defaults(loaded.path)
         self.last = Completion()
 
-    @staticmethod
-    def _generation_defaults(path: Path) -> dict[str, Any]:
-        """Sampling that generation_config.json asks for, when it asks for sampling at all."""
+    def _read_companions(self, loaded: models.Model) -> None:
+        """Tokenizer, chat template and sampling: of the model's folder, or of its one file."""
         from sterna.checkpoints.directory import Checkpoint
 
-        config = Checkpoint.open(path).generation_config
+        own, path = loaded.companions, loaded.path
+        self._template: ChatTemplate | None
+        if own is None:
+            assert path is not None
+            self.tokenizer, self._template = Tokenizer(path), ChatTemplate.load(path)
+            file, config = path / "generation_config.json", Checkpoint.open(path).generation_config
+        else:
+            file, config = own.file, own.generation_config
+            settings = own.tokenizer_config
+            parts = (own.backend, settings, [config, loaded.json])
+            self.tokenizer = Tokenizer.from_parts(file, *parts)
+            self._template = ChatTemplate.from_settings(file, settings)
+        self._defaults = self._generation_defaults(config, file)
+
+    @staticmethod
+    def _generation_defaults(config: dict[str, Any], file: Path) -> dict[str, Any]:
+        """Sampling that generation_config.json asks for, when it asks for sampling at all."""
         if config.get("do_sample") is not True:
             return {}
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -156,7 +169,7 @@ class LLM:
             SamplingParams(**defaults)
         except RequestError as e:
             raise ModelFormatError(
-                file=path / "generation_config.json", expected="usable sampling values", got=e
+                file=file, field="generation", expected="usable sampling values", got=e
             ) from None
         return defaults
 

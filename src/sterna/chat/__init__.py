@@ -61,6 +61,15 @@ class ChatTemplate:
             named["default"] = next(iter(named.values()))
         return cls(file, named, _special_tokens(settings))
 
+    @classmethod
+    def from_settings(cls, file: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
+        """The template of a tokenizer_config.json that `file` holds within it, None without one."""
+        if settings.get("chat_template") is None:
+            return None
+        named = _named_templates(file, settings["chat_template"])
+        named.setdefault("default", next(iter(named.values())))
+        return cls(file, named, _special_tokens(settings))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
@@ -71,15 +71,22 @@ def cache_dir() -> Path | None:
         return None
 
 
-def cache_key(path: str | os.PathLike[str], format: str | None, head: str | None) -> str:
+def cache_key(
+    path: str | os.PathLike[str],
+    format: str | None,
+    head: str | None,
+    parts: Sequence[Path] = (),
+) -> str:
     """The key of a source (a folder or a file) packed in `format` with `head`.
 
-    Made of the path, the names, sizes and modification times of the files that matter, and the
-    layout's version. Raises RequestError if the source cannot be read.
+    `parts`: the files of a source that is several. Made of the path, the names, sizes and
+    modification times of the files that matter, and the layout's version. Raises RequestError if
+    the source cannot be read.
     """
     source = Path(os.path.realpath(path))
     try:
         files = [source] if source.is_file() else sorted(source.iterdir())
+        files = list(parts) or files
         states = [
             (file.name, status.st_size, status.st_mtime_ns)
             for file in files

@@ -76,8 +76,8 @@ class Vocabulary:
     """The tokenizer of a file's metadata.
 
     `backend`: the library's tokenizer; `bos_id`: the id that opens a text, or None; `eos_ids`:
-    those that end one; `tokens`: all spellings. Raises ModelFormatError, or UnsupportedModelError for a
-    kind of tokenizer that Sterna does not have.
+    those that end one; `tokens`: all spellings. Raises ModelFormatError, or UnsupportedModelError
+    for a kind of tokenizer that Sterna does not have.
     """
 
     def __init__(self, metadata: Metadata) -> None:

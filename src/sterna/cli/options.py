@@ -82,7 +82,7 @@ model_options = _all(
         "--model",
         default="nano",
         show_default=True,
-        help="A model's folder, or the name of a built-in model.",
+        help="A model's folder, a .gguf file, or the name of a built-in model.",
     ),
     click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
     head_option,

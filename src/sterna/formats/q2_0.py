@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.base import F32, Format, inverse_or_zero
+from sterna.formats.arithmetic import F32, inverse_or_zero
+from sterna.formats.base import Format
 
 BLOCK_K = 64
 

@@ -6,7 +6,9 @@ It may have DEFAULTS: fields of config.json that its class fills in where a file
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from sterna.checkpoints import cache
+from sterna.checkpoints.companions import Companions
 from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.packed import read_packed, write_packed
 from sterna.errors import (
     ModelFormatError,
@@ -26,6 +30,8 @@ from sterna.errors import (
 )
 from sterna.graph import Graph
 from sterna.models.config import TransformerConfig
+from sterna.models.gguf import companions_of, config_of
+from sterna.models.gguf_weights import I2S_LAYOUTS, GgufWeights, warn_of_i2s
 from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
 from sterna.runtime import resolve_threads
 
@@ -40,7 +46,8 @@ for _info in pkgutil.iter_modules(__path__):
 
 @dataclass(eq=False)
 class Model:
-    """A model traced into a graph: what an engine runs. `path` holds its tokenizer."""
+    """A model traced into a graph: what an engine runs. `path`, or `companions`, holds its
+    tokenizer."""
 
     path: Path | None
     json: dict[str, Any]
@@ -49,6 +56,7 @@ class Model:
     weights: WeightSource = field(repr=False)
     format: str  # that of most bytes of the linear layers, the head left out
     head: str
+    companions: Companions | None = None  # in place of a folder's files, where one file has all
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
 
     @property
@@ -113,13 +121,15 @@ def load(
     cached: bool = True,
     threads: int | None = None,
 ) -> Model:
-    """Open a model folder: a published checkpoint or a packed directory.
+    """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
     in the background, and read from there the next time. Raises ModelFormatError,
     UnsupportedModelError, RequestError or NonFiniteError.
     """
     folder = Path(path)
+    if is_gguf(folder):
+        return _load_gguf(folder, format, head, cached, threads)
     checkpoint = Checkpoint.open(folder)
     if checkpoint.is_packed:
         model = _load_packed(folder, folder, head, threads)
@@ -161,7 +171,10 @@ def save(model: Model, dst: str | Path) -> None:
     if model.path is None:
         raise RequestError("save: a model made in memory has no tokenizer to save it with")
     weights = model.weights
-    write_packed(dst, model.json, weights.modules, weights.tensors, model.path, model.format)
+    with contextlib.ExitStack() as stack:
+        own = model.companions
+        source = model.path if own is None else stack.enter_context(own.as_folder())
+        write_packed(dst, model.json, weights.modules, weights.tensors, source, model.format)
 
 
 def _has_masters(checkpoint: Checkpoint) -> bool:
@@ -185,4 +198,36 @@ def _load_packed(folder: Path, source: Path, head: str | None, threads: int | No
     )
     model = from_weights(packed.config, folder / "config.json", lambda _: weights)
     model.path = source
+    return model
+
+
+def _load_gguf(
+    path: Path, format: str | None, head: str | None, cached: bool, threads: int | None
+) -> Model:
+    """A GGUF file, or its packed form from the cache."""
+    layout = os.environ.get("STERNA_I2S") or None
+    if layout not in (None, *I2S_LAYOUTS):
+        raise RequestError(f"STERNA_I2S: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout}")
+    cached = cached and cache.cache_dir() is not None
+    asked = None if head == "exact" else head
+    key = ""
+    if cached:
+        files = [file for file in parts_of(path) if file.is_file()]
+        key = cache.cache_key(path, f"{format}-{layout}", asked, files)
+        hit = cache.lookup(key)
+        if hit is not None:
+            try:
+                return _load_packed(hit, hit, head, threads)
+            except SternaError:
+                cache.discard(key)
+    file = GgufModel(path)
+    warn_of_i2s(file, layout)
+    config, companions, team = config_of(file), companions_of(file), resolve_threads(threads)
+    model = from_weights(
+        config, path,
+        lambda _: GgufWeights(file, format, head, config["head_dim"], team, layout or "128"),
+    )  # fmt: skip
+    model.path, model.companions = path, companions
+    if cached:
+        model.store = cache.store_behind(key, lambda dst: save(model, dst))
     return model

@@ -1,0 +1,299 @@
+"""From a GGUF file's tensors to packed weights: blocks stay as they are, rows find their order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats, ops
+from sterna.checkpoints.gguf import GgufModel
+from sterna.checkpoints.gguf_types import FLOAT_TYPES
+from sterna.checkpoints.header import TensorInfo
+from sterna.errors import (
+    ModelFormatError,
+    NonFiniteError,
+    RequestError,
+    UnsupportedModelError,
+)
+from sterna.formats import PackedWeight, Shadow
+from sterna.formats.base import EXPONENTS
+from sterna.formats.ggml_blocks import BLOCKS, from_ggml
+from sterna.models import weights
+from sterna.models.gguf import gguf_name, permutes
+from sterna.models.weights import Linear, head_format, in_runs
+
+__all__ = ["I2S_LAYOUTS", "GgufWeights"]
+
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
+
+#: How I2_S packs four codes into a byte: runs of 128 weights (microsoft/BitNet on x86, and all
+#: official files), of 64 (made on ARM), or columns of four rows ("rows", its 2026 default on x86).
+I2S_LAYOUTS = ("128", "64", "rows")
+
+
+@dataclass
+class GgufWeights:
+    """Weights of a GGUF file, packed as they are asked for.
+
+    format: of the linear layers, None for their own types; head: of the embedding and the head,
+    None for theirs. Floats take any format; quantised weights only their own, or a float one.
+    head_dim: for the order of rows of q and k. i2s: one of I2S_LAYOUTS.
+    """
+
+    model: GgufModel
+    format: str | None
+    head: str | None
+    head_dim: int
+    threads: int
+    i2s: str = "128"
+    modules: dict[str, PackedWeight] = field(default_factory=dict)
+    tensors: dict[str, F32] = field(default_factory=dict)
+
+    def vector(self, name: str, size: int) -> F32:
+        """A norm's weight or a bias, float32 [size]."""
+        info = self._info(gguf_name(name), (size,))
+        if info.dtype not in FLOAT_TYPES:
+            raise self._error(info, "a vector of floats", info.dtype)
+        values = self._floats(info).reshape(-1)
+        self.tensors[name] = values[self._order(name.removesuffix(".bias"), size)]
+        return self.tensors[name]
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The rows of `parts`: a weight for each run of neighbours of one type."""
+        for part in parts:
+            bias = self.model.tensors.get(gguf_name(f"{part.name}.bias"))
+            if bias is not None and not part.bias:
+                raise UnsupportedModelError(
+                    f"{bias.file}: {bias.name}: this layer has no bias in its architecture"
+                )
+        runs = in_runs(name, parts, self._kind)
+        for module, run in runs:
+            self.modules[module] = self._packed(run, self.format, "format")
+        return [self.modules[module] for module, _ in runs]
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The embedding or the output head [M, K], as it is stored or in the head's format."""
+        part = Linear(name, M, K)
+        info = self._part(part)
+        is_float = info.dtype in FLOAT_TYPES
+        if self.head == "exact" and not is_float:
+            raise RequestError(
+                f"head: exact is for float heads, but {info.name} is {info.dtype}; "
+                "leave it out, which keeps the rows as they are"
+            )
+        asked = None if self.head is None else head_format(self.head, self._own(info))
+        self.modules[name] = self._packed([part], asked, "head")
+        return self.modules[name]
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+        return weights._shadow(table, self.head, self.threads)
+
+    # --------------------------------------------------------------------------------- tensors
+
+    def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        info = self.model.tensors.get(name)
+        if info is None:
+            raise ModelFormatError(
+                file=self.model.path, field=name, expected=f"shape {list(shape)}",
+                got="no such tensor",
+            )  # fmt: skip
+        if info.shape != shape:
+            raise self._error(info, f"shape {list(shape)}", f"shape {list(info.shape)}")
+        return info
+
+    def _part(self, part: Linear) -> TensorInfo:
+        return self._info(gguf_name(f"{part.name}.weight"), (part.M, part.K))
+
+    @staticmethod
+    def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:
+        return ModelFormatError(
+            file=info.file, field=info.name, offset=info.offset, expected=expected, got=got
+        )
+
+    @staticmethod
+    def _own(info: TensorInfo) -> str:
+        """The format that holds a tensor's type unchanged."""
+        if info.dtype == "I2_S":
+            return "i2"
+        name = info.dtype.lower()
+        return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format or name
+
+    def _kind(self, part: Linear) -> str:
+        """What parts must have in common to be one weight."""
+        return "levels" if self._scale(part) is not None else self._part(part).dtype
+
+    def _scale(self, part: Linear) -> np.float32 | None:
+        """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
+        info = self.model.tensors.get(gguf_name(f"{part.name}.scale"))
+        if info is None:
+            return None
+        if info.shape != (1,) or info.dtype != "F32":
+            raise self._error(info, "one F32", f"{info.dtype} {list(info.shape)}")
+        scale = self._floats(info).reshape(-1)[0]
+        return None if scale == 1 else np.float32(scale)
+
+    def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
+        """The stored rows in the model's order.
+
+        Stored are the pairs (i, i + head_dim / 2) of a head side by side.
+        """
+        architecture = self.model.metadata.text("general.architecture")
+        if not permutes(architecture, module):
+            return slice(None)
+        pairs = np.arange(rows).reshape(-1, self.head_dim // 2, 2)
+        order: npt.NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
+        return order
+
+    def _rows(self, part: Linear) -> U8:
+        """The bytes of a layer's rows, uint8 [M, bytes], in the model's order."""
+        raw = self.model.read(self._part(part).name)
+        order = self._order(part.name, part.M)
+        return raw if isinstance(order, slice) else raw[order]
+
+    def _floats(self, info: TensorInfo) -> F32:
+        """A float tensor as float32 [rows, K], finite."""
+        return self._checked(info, self.model.read(info.name))[1]
+
+    def _checked(self, info: TensorInfo, raw: U8) -> tuple[npt.NDArray[np.generic], F32]:
+        """(bits, values) of a float tensor's bytes."""
+        own = info.dtype.lower()
+        bits = raw.view("<u4" if own == "f32" else "<u2")
+        if _native.has_non_finite(np.ascontiguousarray(bits), EXPONENTS[own], self.threads):
+            raise NonFiniteError(
+                f"{info.file}: {info.name}: weights must be finite, but got NaN or infinity; "
+                "the file is damaged or its training diverged"
+            )
+        if own == "bf16":
+            return bits, (bits.astype(np.uint32) << 16).view(np.float32)
+        values = raw.view("<f4" if own == "f32" else "<f2")
+        return (values if own == "f32" else bits), values.astype(np.float32)
+
+    # ---------------------------------------------------------------------------------- packing
+
+    def _packed(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
+        """Rows of parts of one kind as one weight, in the format asked for or their own."""
+        info = self._part(parts[0])
+        if info.dtype == "I2_S" or self._kind(parts[0]) == "levels":
+            return self._from_levels(parts, asked, option)
+        if info.dtype in FLOAT_TYPES:
+            return self._from_floats(parts, asked)
+        raw = np.concatenate([self._rows(p) for p in parts])
+        try:
+            own = from_ggml(info.dtype.lower(), raw, threads=self.threads)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
+        except RequestError as error:
+            raise self._error(info, "sound blocks", error) from None
+        if asked in (None, own.format):
+            return own
+        if formats.get(asked or "").integer:
+            raise RequestError(
+                f"{option}: {info.file.name} has {info.name} as {info.dtype}, which another "
+                f"quantisation would round again, but got {asked!r}; leave it out, or use a file "
+                "with float weights"
+            )
+        return _pack_values([ops.dequantize(own, threads=self.threads)], asked or "", self.threads)
+
+    def _from_floats(self, parts: list[Linear], asked: str | None) -> PackedWeight:
+        info = self._part(parts[0])
+        own = info.dtype.lower()
+        checked = [self._checked(info, self._rows(p)) for p in parts]
+        if asked in (None, own):
+            return _pack_values([bits for bits, _ in checked], own, self.threads)
+        return _pack_values([values for _, values in checked], asked or own, self.threads)
+
+    def _from_levels(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
+        """Ternary parts with a scale each."""
+        f = formats.get(asked or "i2")
+        pairs = [self._levels(p) for p in parts]
+        if not f.integer:
+            return _pack_values([w.astype(np.float32) * s for w, s in pairs], f.name, self.threads)
+        if f.levels is None or f.step != 1 or f.group or f.minima:
+            raise RequestError(f"{option}: ternary layers run as t5, i2 or i8, but got {asked!r}")
+        levels = np.concatenate([w for w, _ in pairs])
+        scales = [s for _, s in pairs]
+        one = len({float(s) for s in scales}) == 1
+        scale = scales[0] if one else np.repeat(scales, [p.M for p in parts])
+        M, K = levels.shape
+        codes = f.pack_codes(levels, self.threads)
+        return PackedWeight(
+            f.name, M, K, codes, np.asarray(scale, np.float32) / np.float32(f.value)
+        )
+
+    def _levels(self, part: Linear) -> tuple[npt.NDArray[np.int8], np.float32]:
+        """Ternary levels int8 [M, K] in the model's order, and their scale."""
+        info, scale = self._part(part), self._scale(part)
+        if info.dtype == "I2_S":
+            stored, own = self._i2s_levels(info)
+            levels = stored[self._order(part.name, part.M)]
+        else:
+            values = self._plain_values(part, info)
+            own = np.abs(values).max(initial=np.float32(0))
+            levels = np.sign(values).astype(np.int8)
+            if not np.array_equal(levels * own, values):
+                raise UnsupportedModelError(
+                    f"{info.file}: {info.name}: weights beside a scale must be ternary, but are "
+                    "of several sizes; use the model's safetensors"
+                )
+        factor = np.float32(1) if scale is None else scale
+        return levels, np.float32(own * factor)
+
+    def _plain_values(self, part: Linear, info: TensorInfo) -> F32:
+        raw = self._rows(part)
+        if info.dtype in FLOAT_TYPES:
+            return self._checked(info, raw)[1]
+        return ops.dequantize(from_ggml(info.dtype.lower(), raw), threads=self.threads)
+
+    def _i2s_levels(self, info: TensorInfo) -> tuple[npt.NDArray[np.int8], np.float32]:
+        """Levels [M, K] in the file's order and the scale of an I2_S tensor."""
+        M, K = info.shape
+        raw = self.model.read(info.name)
+        scale = raw[M * K // 4 :][:4].view("<f4")[0]
+        if not np.isfinite(scale):
+            raise NonFiniteError(
+                f"{info.file}: {info.name}: scale must be finite, but got {scale}; "
+                "the file is damaged"
+            )
+        unit = 4 if self.i2s == "rows" else int(self.i2s)
+        if (M if self.i2s == "rows" else M * K) % unit:
+            rule = f"weights in runs of {unit}" if unit > 4 else "rows in fours"
+            raise self._error(info, f"{rule}, for the I2_S layout {self.i2s}", f"{M}x{K}")
+        runs = raw[: M * K // 4].reshape(-1, K if self.i2s == "rows" else unit // 4)
+        fields = runs[:, None, :] >> np.array([6, 4, 2, 0], np.uint8)[:, None] & np.uint8(3)
+        codes = fields.reshape(M, K)
+        if (codes > 2).any():
+            raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
+        return codes.astype(np.int8) - np.int8(1), np.float32(scale)
+
+
+def _pack_values(
+    parts: Sequence[npt.NDArray[np.generic]], format: str, threads: int
+) -> PackedWeight:
+    """Rows of floats, or of a float format's bits, in a format."""
+    f = formats.get(format)
+    K = parts[0].shape[1]
+    f.check_shape(sum(len(p) for p in parts), K)
+    if f.integer:
+        pairs = [f.rounded(np.asarray(p, np.float32), "row") for p in parts]
+        values = np.concatenate([levels for levels, _ in pairs])
+        scale = f.packed_scale(np.concatenate([s for _, s in pairs]), *values.shape)
+    else:
+        values, scale = np.concatenate(parts), np.float32(1)
+    return PackedWeight(f.name, len(values), K, f.pack_codes(values, threads), scale)
+
+
+def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
+    """A warning where nothing in the file says how its I2_S tensors are packed."""
+    if layout is None and any(info.dtype == "I2_S" for info in model.tensors.values()):
+        warnings.warn(
+            f"{model.path}: I2_S tensors are read as packed on x86 in runs of 128 weights, as "
+            "official files are; if the model answers nonsense, try STERNA_I2S=64 (made on ARM) "
+            "or STERNA_I2S=rows",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
