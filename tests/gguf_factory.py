@@ -6,6 +6,8 @@ Nothing here imports Sterna but where a test needs it: a reader's mistake cannot
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,8 @@ def build(tiny: Tiny) -> tuple[dict[str, tuple[np.ndarray, str]], dict[str, np.n
         if tiny.arch == "qwen2" or tiny.keys.get("bias"):
             for n, size in (("q", q), ("k", kv), ("v", kv)):
                 vector(f"{block}attn_{n}.bias", f"{layer}self_attn.{n}_proj.bias", size, 0.0)
+        if tiny.keys.get("bias"):
+            vector(f"{block}attn_output.bias", f"{layer}self_attn.o_proj.bias", d, 0.0)
         for name, shape in shapes.items():
             kind = tiny.type_of(name)
             w = (1.5 / shape[1]) ** 0.5 * rng.standard_normal(shape).astype(np.float32)
@@ -178,7 +182,7 @@ def build(tiny: Tiny) -> tuple[dict[str, tuple[np.ndarray, str]], dict[str, np.n
 # -------------------------------------------------------------------------------------- files
 
 
-def metadata(writer: gguf.GGUFWriter, tiny: Tiny) -> None:
+def metadata(tiny: Tiny) -> dict[str, Any]:
     """What llama.cpp's converter writes for such a model."""
     tok = tokenizer()
     vocab = tok.get_vocab()
@@ -209,9 +213,12 @@ def metadata(writer: gguf.GGUFWriter, tiny: Tiny) -> None:
         "tokenizer.ggml.add_bos_token": True,
         "tokenizer.chat_template": CHAT_TEMPLATE,
     }
-    for key, value in {**values, **tiny.keys}.items():
-        if value is None or key == "bias":
-            continue
+    return {k: v for k, v in {**values, **tiny.keys}.items() if v is not None and k != "bias"}
+
+
+def add_metadata(writer: gguf.GGUFWriter, tiny: Tiny) -> None:
+    """The same, through the package."""
+    for key, value in metadata(tiny).items():
         if isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, int):
@@ -228,7 +235,7 @@ def write(path: Path, tiny: Tiny, **options: Any) -> dict[str, np.ndarray]:
     """Writes the GGUF file; returns the checkpoint's float32 tensors. options: GGUFWriter's."""
     file, floats = build(tiny)
     writer = gguf.GGUFWriter(path, tiny.arch, **options)
-    metadata(writer, tiny)
+    add_metadata(writer, tiny)
     for name, (raw, kind) in file.items():
         plain = kind in ("F32", "F16")
         writer.add_tensor(name, raw, raw_dtype=None if plain else Type[kind])
@@ -253,9 +260,73 @@ def checkpoint(folder: Path, tiny: Tiny, floats: dict[str, np.ndarray]) -> Path:
         "num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads,
         "vocab_size": tok.get_vocab_size(), "max_position_embeddings": 512,
         "rope_theta": tiny.rope_theta, "tie_word_embeddings": tiny.tied,
+        "attention_bias": bool(tiny.keys.get("bias")),
         "hidden_act": "relu2" if tiny.arch.startswith("bitnet") else "silu",
     }  # fmt: skip
     if tiny.rope_factors:
         config["rope_factors"] = np.linspace(1, 8, tiny.head_dim // 2).astype(np.float32).tolist()
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+# ------------------------------------------------------------------- files byte by byte
+
+KINDS = {"u8": 0, "u16": 2, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8, "arr": 9, "u64": 10}
+PACK = {"u8": "<B", "u16": "<H", "u32": "<I", "i32": "<i", "f32": "<f", "bool": "<?", "u64": "<Q"}
+RawTensor = tuple[str, tuple[int, ...], int, bytes]  # name, shape (rows first), type id, bytes
+
+
+def text(value: str) -> bytes:
+    """A GGUF string."""
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def scalar(kind: str, value: Any) -> bytes:
+    """A GGUF value of this type."""
+    return text(value) if kind == "str" else struct.pack(PACK[kind], value)
+
+
+def entry(key: str, value: Any) -> bytes:
+    """A metadata entry; the type follows from Python's."""
+    kinds = {bool: "bool", int: "u32", float: "f32", str: "str"}
+    if isinstance(value, list):
+        kind = kinds[type(value[0])] if value else "u32"
+        body = b"".join(scalar(kind, v) for v in value)
+        return text(key) + struct.pack("<IIQ", KINDS["arr"], KINDS[kind], len(value)) + body
+    kind = kinds[type(value)]
+    return text(key) + struct.pack("<I", KINDS[kind]) + scalar(kind, value)
+
+
+def raw_file(
+    path: Path, values: dict[str, Any], tensors: Sequence[RawTensor], *, version: int = 3
+) -> Path:
+    """A GGUF file with any types, without the package's help."""
+    alignment = int(values.get("general.alignment", 32))
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values))
+    head += b"".join(entry(key, value) for key, value in values.items())
+    offset, data = 0, b""
+    for name, shape, type_id, raw in tensors:
+        sizes = struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        head += text(name) + struct.pack("<I", len(shape)) + sizes
+        head += struct.pack("<IQ", type_id, offset)
+        data += raw + bytes(-len(raw) % alignment)
+        offset = len(data)
+    path.write_bytes(head + bytes(-len(head) % alignment) + data)
+    return path
+
+
+def i2s_bytes(levels: np.ndarray, scale: float, layout: str) -> bytes:
+    """An I2_S tensor of ternary levels [M, K] in one of its layouts, weight by weight."""
+    codes = (levels + 1).astype(int)
+    packed = bytearray(codes.size // 4)
+    if layout == "rows":
+        M, K = codes.shape
+        for r in range(M):
+            for k in range(K):
+                packed[r // 4 * K + k] |= int(codes[r, k]) << (6 - 2 * (r % 4))
+    else:
+        run, quarter = int(layout), int(layout) // 4
+        for n, code in enumerate(codes.reshape(-1)):
+            at, j = n // run * quarter, n % run
+            packed[at + j % quarter] |= int(code) << (6 - 2 * (j // quarter))
+    return bytes(packed) + struct.pack("<f", scale) + bytes(28)
