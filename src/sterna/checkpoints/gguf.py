@@ -186,7 +186,9 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
 
 def _spans(path: Path, ordered: Sequence[RawTensor], data_nbytes: int) -> list[int]:
     """Bytes from each tensor's begin to the next one's, or to the end of the file."""
-    if ordered and ordered[-1].offset > data_nbytes:
+    if not ordered:
+        return []
+    if ordered[-1].offset > data_nbytes:
         rule = f"at most {data_nbytes}, the bytes of data in the file"
         raise _error(path, ordered[-1], "offset", rule, ordered[-1].offset)
     ends = [*(tensor.offset for tensor in ordered[1:]), data_nbytes]
