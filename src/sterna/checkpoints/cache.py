@@ -25,7 +25,7 @@ from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.files import sync_directory, unreadable
 from sterna.checkpoints.packed import LAYOUT_VERSION
 
-CACHE_VERSION = 1  # raise it when conversion gives other bytes for the same source
+CACHE_VERSION = 2  # raise it when conversion gives other bytes for the same source
 EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; Ctrl-C ends the wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
 _BACKGROUND_NICENESS = 10

@@ -21,15 +21,20 @@ class FourLevel(Format):
         """Round w [M, K]: (round(clamp(w / s, -0.99, 0.99) * 2 - 0.5) + 0.5) / 2, s = max |w|."""
         axis = 1 if (scale or self.default_scale) == "row" else None
         s = np.maximum(np.abs(w).max(axis=axis, initial=0.0), 1e-5).astype(np.float32)
-        ratio = np.clip(w / (s[:, None] if axis else s), -0.99, 0.99).astype(np.float32)
-        half = np.rint(ratio * np.float32(2) - np.float32(0.5))
-        return (2 * half + 1).astype(np.int8), s
+        return four_levels(w, s[:, None] if axis else s), s
 
 
 FORMAT = FourLevel(
     name="i2p", layout="b2", bits=2.0, summary="four levels, two bits (ParetoQ)",
     levels=(-3, 3), offset=3, step=2, z2=3, unit=0.25, default_scale="row",
 )  # fmt: skip
+
+
+def four_levels(w: F32, alpha: F32) -> npt.NDArray[np.int8]:
+    """Levels -3, -1, 1, 3 of weights [M, K] with the range alpha (ParetoQ, 2 bits)."""
+    ratio = np.clip(w / alpha, -0.99, 0.99).astype(np.float32)
+    half = np.rint(ratio * np.float32(2) - np.float32(0.5))
+    return np.asarray(2 * half + 1, np.int8)
 
 
 def sign_planes(w: F32) -> list[tuple[npt.NDArray[np.int8], F32]]:

@@ -19,15 +19,22 @@ TERNARY = True  # float tensors of linear layers are masters, to be ternarised
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
+    return write(g, c, w, "self_attn.attn_sub_norm", "mlp.ffn_sub_norm")
+
+
+def write(
+    g: Graph, c: TransformerConfig, w: WeightSource, attention_norm: str, ffn_norm: str
+) -> Value:
+    """The layers, with the names that the checkpoint has for the norms before o and down."""
     x, table = layers.embedding(g, c, w)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
         h = layers.attention(g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias)
-        h = layers.norm(g, c, w, h, f"{p}.self_attn.attn_sub_norm")
+        h = layers.norm(g, c, w, h, f"{p}.{attention_norm}")
         x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
-        h = layers.norm(g, c, w, h, f"{p}.mlp.ffn_sub_norm")
+        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), c.activation, f"{p}.mlp.act")
+        h = layers.norm(g, c, w, h, f"{p}.{ffn_norm}")
         x = layers.output(g, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias)
     return layers.head(g, c, w, x, table)

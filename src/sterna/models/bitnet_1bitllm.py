@@ -1,0 +1,20 @@
+"""1bitLLM's reproduction of BitNet b1.58 (BitnetForCausalLM, with a small n): -large and -3B.
+
+BitNet's layers with SiLU in place of relu^2, under other names. arXiv 2402.17764.
+"""
+
+from __future__ import annotations
+
+from sterna.graph import Graph, Value
+from sterna.models import bitnet
+from sterna.models.config import TransformerConfig
+from sterna.models.weights import WeightSource
+
+ARCHITECTURES = ("BitnetForCausalLM",)
+ACTIVATION = "silu"
+TERNARY = True  # published as masters
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return bitnet.write(g, c, w, "self_attn.inner_attn_ln", "mlp.ffn_layernorm")

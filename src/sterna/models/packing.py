@@ -1,0 +1,135 @@
+"""From what a storage read to a packed weight in a format: the one that is asked for, or its own.
+
+Levels go to the narrowest format that has them all, unchanged. Another format is a choice of the
+caller; it changes the weights only where they are floats, or may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats
+from sterna.errors import RequestError
+from sterna.formats import Format, PackedWeight
+from sterna.models.storages import Floats, Levels
+
+__all__ = ["Choice", "choose", "pack", "pack_floats"]
+
+#: By bits: what levels run as where no format is asked for.
+NARROWEST = ("i1", "i2", "i2p", "i4", "i8")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where a layer's rows go; neighbours of equal choice may be one weight.
+
+    keeps: the levels go there unchanged; else floats are stored as they are, or rounded.
+    """
+
+    format: str
+    keeps: bool
+
+
+def choose(part: Levels | Floats, asked: str | None) -> Choice:
+    """The format asked for, or the layer's own: the narrowest with all its levels, or its dtype.
+
+    Raises RequestError for a format that the weights cannot be held in.
+    """
+    if isinstance(part, Floats):
+        return Choice(part.format if asked is None else formats.get(asked).name, False)
+    if asked is None:
+        name = next(n for n in NARROWEST if _holds(formats.get(n), part, 0))
+        return Choice(f"{name}:g{part.group}" if part.group else name, True)
+    format = formats.get(asked)
+    keeps = _holds(format, part, part.group)
+    if not keeps and part.as_floats is None:
+        raise RequestError(f"format: a ternary checkpoint runs as t5, i2 or i8, but got {asked!r}")
+    return Choice(format.name, keeps)
+
+
+def _holds(format: Format, part: Levels, group: int) -> bool:
+    """Whether a format has these levels, and scales for groups of this size (0: none)."""
+    if format.levels is None or format.minima or format.group != group:
+        return False
+    low, high = format.levels
+    return set(part.kinds) <= set(format.codebook or range(low, high + 1, format.step))
+
+
+def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) -> PackedWeight:
+    """The rows of layers of one choice, one after the other, as one weight.
+
+    Raises RequestError for a shape that the format does not have; `name` is named there.
+    """
+    if choice.keeps:
+        levels = [part for part in parts if isinstance(part, Levels)]
+        return _pack_levels(levels, formats.get(choice.format), threads, name)
+    floats = [part if isinstance(part, Floats) else part.floats() for part in parts]
+    # A row has its own scale, unless the name says otherwise: i2:tensor.
+    scale = "tensor" if choice.format.endswith(":tensor") else "row"
+    return pack_floats(floats, choice.format, threads, name, scale)
+
+
+def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -> PackedWeight:
+    rows, K = [part.M for part in parts], parts[0].K
+    M = sum(rows)
+    format.check_shape(M, K, name)
+    in_tiles = all(m % format.tile_rows == 0 for m in rows[:-1])
+    if in_tiles and format.layout == "b2" and format.step == 1 and all(p.is_packed for p in parts):
+        tiles = [
+            _native.pack(format.layout, "bitnet", part.codes, part.M, K, 1, 1, threads)
+            for part in parts
+        ]
+        codes = tiles[0] if len(tiles) == 1 else np.concatenate(tiles)
+    else:
+        codes = format.pack_codes(np.concatenate([part.unpacked() for part in parts]), threads)
+    return PackedWeight(format.name, M, K, codes, _scale(parts, format))
+
+
+def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
+    """The parts' scales as one, in the unit of the format's levels, which is a power of two."""
+    unit = np.float32(1 / format.value)
+    M, K = sum(part.M for part in parts), parts[0].K
+    if format.group:
+        return format.packed_scale(np.concatenate([part.scale for part in parts]) * unit, M, K)
+    if all(part.scale.ndim == 0 for part in parts) and len({float(p.scale) for p in parts}) == 1:
+        return np.asarray(parts[0].scale * unit, np.float32)
+    rows = [np.broadcast_to(part.scale, (part.M,)) for part in parts]
+    return np.asarray(np.concatenate(rows) * unit, np.float32)
+
+
+def pack_floats(
+    parts: list[Floats], asked: str, threads: int, name: str, scale: str | None = None
+) -> PackedWeight:
+    """Float rows in a format: as their own bits where it is the same, else rounded.
+
+    scale: where an integer format without groups has its scales, "tensor" (one for each part) or
+    "row"; None: its own.
+    """
+    format = formats.get(asked)
+    M, K = sum(len(part.bits) for part in parts), parts[0].bits.shape[1]
+    format.check_shape(M, K, name)
+    if format.integer:
+        return _round_floats(parts, format, threads, scale)
+    if all(part.format == format.name for part in parts):
+        values = np.concatenate([part.bits for part in parts])
+    else:
+        values = np.concatenate([part.values() for part in parts])
+    return PackedWeight(format.name, M, K, format.pack_codes(values, threads), np.float32(1))
+
+
+def _round_floats(
+    parts: list[Floats], format: Format, threads: int, scale: str | None
+) -> PackedWeight:
+    rounded = [format.rounded(part.values(), scale) for part in parts]
+    levels = np.concatenate([levels for levels, _ in rounded])
+    if len(parts) == 1:
+        scales = rounded[0][1]
+    else:
+        scales = np.concatenate([s if s.ndim else np.repeat(s, len(w)) for w, s in rounded])
+    M, K = levels.shape
+    codes = format.pack_codes(levels, threads)
+    return PackedWeight(format.name, M, K, codes, format.packed_scale(scales, M, K))
