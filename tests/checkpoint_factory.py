@@ -98,6 +98,19 @@ RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
     "bitnet-divide": replace(BITNET, weights="divide", seed=1),
     "bitnet-online": replace(BITNET, weights="online", seed=2),
+    "bitnet-excluded": replace(
+        BITNET,
+        weights="online",
+        seed=16,
+        config={
+            "quantization_config": {
+                "quant_method": "bitnet",
+                "linear_class": "autobitlinear",
+                "quantization_mode": "online",
+                "modules_to_not_convert": ["model.layers.0.self_attn.q_proj", "mlp.up_proj"],
+            }
+        },
+    ),
     "bitnet-untied": replace(BITNET, tied=False, kv_heads=5, seed=3),
     "bitnet-large-eps": replace(BITNET, config={"rms_norm_eps": 0.01}, seed=12),
     "llama-f32": replace(LLAMA, seed=4),

@@ -102,6 +102,8 @@ def from_weights(
     config = TransformerConfig.from_json({**defaults, **json}, file, module.ACTIVATION)
     graph, source = Graph(config.rope), weights(module)
     module.build(graph, config, source)
+    if isinstance(source, CheckpointWeights):
+        source.refuse_unread()
     *layers, (last, shadow) = [
         (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
     ]
@@ -149,12 +151,11 @@ def load(
             return _load_packed(hit, folder, head, threads)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
-    masters = _has_masters(checkpoint)
     model = from_weights(
         checkpoint.config,
         folder / "config.json",
         lambda module: CheckpointWeights(
-            checkpoint, format, head, resolve_threads(threads), module.TERNARY or masters
+            checkpoint, format, head, resolve_threads(threads), module.TERNARY
         ),
     )
     model.path = folder
@@ -175,20 +176,6 @@ def save(model: Model, dst: str | Path) -> None:
         own = model.companions
         source = model.path if own is None else stack.enter_context(own.as_folder())
         write_packed(dst, model.json, weights.modules, weights.tensors, source, model.format)
-
-
-def _has_masters(checkpoint: Checkpoint) -> bool:
-    """Whether config.json declares float tensors of linear layers to be ternary masters."""
-    quantization = checkpoint.config.get("quantization_config")
-    if quantization is None:
-        return False
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if method != "bitnet":
-        raise UnsupportedModelError(
-            f"{checkpoint.path / 'config.json'}: quantization_config.quant_method must be bitnet "
-            f"or absent, but got {method!r}; Sterna does not read this quantisation"
-        )
-    return True
 
 
 def _load_packed(folder: Path, source: Path, head: str | None, threads: int | None) -> Model:

@@ -59,6 +59,7 @@ class TransformerConfig:
             )
         architecture = str((config.get("architectures") or ["?"])[0])
         fields.supported("hidden_act", config.get("hidden_act", activation), activation)
+        fields.supported("layer_sharing", fields.flag("layer_sharing"), False)
         if head_dim % 16:
             raise UnsupportedModelError(
                 f"{file}: head_dim must be a multiple of 16, but got {head_dim}; "
@@ -80,7 +81,7 @@ class TransformerConfig:
             head_dim=head_dim,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             max_position=context,
-            tied=bool(config.get("tie_word_embeddings", False)),
+            tied=bool(config.get("tie_word_embeddings") or config.get("share_embedding")),
             activation=activation,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),

@@ -170,16 +170,20 @@ class CheckpointWeights:
     format: str | None
     head: str | None
     threads: int
-    ternary_masters: bool  # float tensors of linear layers are masters of ternary weights
+    ternary_masters: bool  # the architecture's float layers are masters of ternary weights
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
 
-    @property
-    def _stored(self) -> Tensors:
-        return Tensors(self.checkpoint, self.threads)
+    def __post_init__(self) -> None:
+        """Reads what config.json says of the storage; raises as `storages.quantization` does."""
+        self._stored = Tensors(self.checkpoint, self.threads)
+        config, file = self.checkpoint.config, self.checkpoint.path / "config.json"
+        self._quantization = storages.quantization(config, file)
+        self._read: set[str] = set()
 
     def vector(self, name: str, size: int) -> F32:
         """A norm's weight or a bias, float32 [size]."""
+        self._read.add(name)
         self.tensors[name] = self._stored.floats(name, (size,))
         return self.tensors[name]
 
@@ -208,7 +212,12 @@ class CheckpointWeights:
         return [self.modules[module] for module, _ in runs]
 
     def _layer(self, part: Linear) -> Layer:
-        layer = Layer(self._stored, part, self.ternary_masters)
+        quantization = self._quantization
+        masters = (quantization.declared or self.ternary_masters) and quantization.converts(
+            part.name
+        )
+        layer = Layer(self._stored, part, masters, quantization)
+        self._read.update(f"{part.name}.{suffix}" for suffix in storages.SUFFIXES)
         for extra in ("rms_norm.weight",) if part.bias else ("bias", "rms_norm.weight"):
             if layer.has(extra):
                 raise UnsupportedModelError(
@@ -216,3 +225,18 @@ class CheckpointWeights:
                     f"a linear layer of this architecture has no {extra}"
                 )
         return layer
+
+    def refuse_unread(self) -> None:
+        """UnsupportedModelError for a tensor of a layer that the architecture did not ask for.
+
+        Such a checkpoint is of another architecture than it says: a norm or a bias more changes
+        every result. What can be computed again is left out by design.
+        """
+        for name, info in self.checkpoint.tensors.items():
+            known = name in self._read or name.endswith(".rotary_emb.inv_freq")
+            if name.startswith("model.layers.") and not known:
+                raise UnsupportedModelError(
+                    f"{info.file}: {name}: must be a tensor of "
+                    f"{(self.checkpoint.config.get('architectures') or ['?'])[0]}, but its layers "
+                    "have none of this name; config.json names another architecture"
+                )

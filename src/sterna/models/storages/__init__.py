@@ -22,9 +22,10 @@ from sterna.models.storages import (
     ternary_masters,
     unpacked_ternary,
 )
-from sterna.models.storages.base import FLOATS, Floats, Layer, Levels, Linear, Tensors
+from sterna.models.storages.base import Floats, Layer, Levels, Linear, Tensors
+from sterna.models.storages.quantization import quantization
 
-__all__ = ["FLOATS", "STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "read"]
+__all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quantization", "read"]
 
 STORAGES: tuple[ModuleType, ...] = (
     packed_ternary,
@@ -34,6 +35,10 @@ STORAGES: tuple[ModuleType, ...] = (
     float_levels,
     plain_floats,
 )
+
+
+#: The tensors of a linear layer that a storage or the graph may read.
+SUFFIXES = ("weight", "weight_scale", "weight_clip_val", "bias")
 
 
 def read(layer: Layer) -> Levels | Floats:

@@ -15,6 +15,7 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.safetensors import TensorInfo
 from sterna.errors import ModelFormatError, NonFiniteError
 from sterna.formats.base import EXPONENTS
+from sterna.models.storages.quantization import Quantization
 
 __all__ = ["FLOATS", "Floats", "Layer", "Levels", "Linear", "Tensors"]
 
@@ -130,6 +131,7 @@ class Layer:
     tensors: Tensors
     part: Linear
     masters: bool
+    quantization: Quantization
 
     @property
     def checkpoint(self) -> Checkpoint:

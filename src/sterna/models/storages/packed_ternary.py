@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from sterna import formats
-from sterna.errors import ModelFormatError
 from sterna.models.storages.base import F32, FLOATS, TERNARY, Layer, Levels
 
 
@@ -40,7 +39,7 @@ def trit_scale(layer: Layer) -> F32:
     if info.shape not in ((), (1,)) or info.dtype not in FLOATS:
         layer.fail("weight_scale", "one float", f"{info.dtype} {list(info.shape)}")
     stored = layer.floats("weight_scale", info.shape).reshape(())
-    if not _divides(layer):
+    if not layer.quantization.divides:
         return stored
     if stored == 0:
         layer.fail("weight_scale", "a scale to divide by", 0.0)
@@ -49,14 +48,3 @@ def trit_scale(layer: Layer) -> F32:
     if not np.isfinite(inverse):
         layer.fail("weight_scale", "a scale whose inverse is finite", stored)
     return inverse
-
-
-def _divides(layer: Layer) -> bool:
-    quantization = layer.checkpoint.config.get("quantization_config") or {}
-    kind = quantization.get("linear_class", "bitlinear") if isinstance(quantization, dict) else ""
-    if kind not in ("bitlinear", "autobitlinear"):
-        raise ModelFormatError(
-            file=layer.checkpoint.path / "config.json", field="quantization_config.linear_class",
-            expected="bitlinear or autobitlinear", got=kind,
-        )  # fmt: skip
-    return bool(kind == "bitlinear")

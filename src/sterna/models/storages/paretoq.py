@@ -28,8 +28,12 @@ SMALLEST = np.float32(1e-5)
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether the rows have clipping values, or config.json says that they should."""
-    return layer.has(CLIP)
+    """Whether the rows have clipping values, or should: another layer of the file has them."""
+    if layer.has(CLIP):
+        return True
+    return "w_bits" in layer.checkpoint.config and any(
+        name.endswith(CLIP) for name in layer.checkpoint.tensors
+    )
 
 
 def read(layer: Layer) -> Levels | Floats:

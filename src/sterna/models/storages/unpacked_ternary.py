@@ -17,9 +17,10 @@ from sterna.models.storages.packed_ternary import trit_scale
 
 def recognises(layer: Layer) -> bool:
     """Whether floats of a BitNet layer have a scale beside them, which is used."""
-    quantization = layer.checkpoint.config.get("quantization_config")
-    online = isinstance(quantization, dict) and quantization.get("quantization_mode") == "online"
-    return layer.masters and layer.dtype in FLOATS and layer.has("weight_scale") and not online
+    q = layer.quantization
+    if not (q.declared and layer.masters and layer.dtype in FLOATS) or q.online:
+        return False
+    return layer.has("weight_scale") or not q.divides
 
 
 def read(layer: Layer) -> Levels:

@@ -1,0 +1,10 @@
+"""MobileLLM: Llama's graph; `share_embedding` is its word for tied embeddings. arXiv 2402.14905."""
+
+from __future__ import annotations
+
+from sterna.models import llama
+
+ARCHITECTURES = ("MobileLLMForCausalLM",)
+ACTIVATION = "silu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+build = llama.build
