@@ -107,7 +107,11 @@ RECIPES: dict[str, Recipe] = {
                 "quant_method": "bitnet",
                 "linear_class": "autobitlinear",
                 "quantization_mode": "online",
-                "modules_to_not_convert": ["model.layers.0.self_attn.q_proj", "mlp.up_proj"],
+                "modules_to_not_convert": [
+                    "lm_head",
+                    "model.layers.0.self_attn.q_proj",
+                    "mlp.up_proj",
+                ],
             }
         },
     ),
