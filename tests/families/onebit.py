@@ -32,4 +32,6 @@ LARGE = Family(
     replace(LLAMA, dtype=torch.float16, tied=True, seed=30, kv_heads=8, config=CONFIG),
     masters, "i2", rounds=True, sub_norms=SUB_NORMS,
 )  # fmt: skip
-ONEBIT = {"bitnet_b1_58-large": LARGE}
+# Heads of 20: as those of 100, no multiple of 16. hidden is heads * 20.
+THREE_B = replace(LARGE, recipe=replace(LARGE.recipe, hidden=100, heads=5, kv_heads=5, seed=31))
+ONEBIT = {"bitnet_b1_58-large": LARGE, "bitnet_b1_58-3B": THREE_B}
