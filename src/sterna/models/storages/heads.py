@@ -13,6 +13,7 @@ sqrt(run / stored); and a norm between attention and o, which is `norm`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +51,11 @@ class Heads:
         return np.ascontiguousarray(self.rows(values.T).T)
 
     @property
-    def q_factor(self) -> np.float32:
+    def q_factor(self) -> float:
         """What rows of q are multiplied by."""
-        return np.float32((self.width / self.stored) ** 0.5)
+        return math.sqrt(self.width / self.stored)
 
     def norm(self, weight: F32, eps: float) -> tuple[F32, float]:
         """(weight, eps) of an RMSNorm over all heads, whose mean then counts the zeros as well."""
         part = self.stored / self.width
-        return self.rows(weight * np.float32(part**0.5)), eps * part
+        return self.rows(weight * np.float32(math.sqrt(part))), eps * part
