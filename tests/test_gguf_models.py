@@ -177,7 +177,7 @@ def floating(folder: Path, tiny: Tiny, floats: dict[str, np.ndarray]) -> LLM:
     """The float32 checkpoint; of BitNet a file of floats, since a checkpoint's would be taken for
     masters and rounded."""
     if not tiny.arch.startswith("bitnet"):
-        return LLM(checkpoint(folder, tiny, floats), head="f32")
+        return LLM(checkpoint(folder, tiny, floats), format="f32", head="f32")
     write_path = folder.with_suffix(".gguf")
     file, _ = build(replace(tiny, types={}))
     tensors = []
