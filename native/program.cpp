@@ -30,7 +30,11 @@ int64_t rows_per_block(int64_t query_rows, int threads) {
 }  // namespace
 
 KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type)
-    : layers(layers), kv_heads(kv_heads), head_dim(head_dim), pages(pages), type(type) {
+    : layers(layers),
+      kv_heads(kv_heads),
+      head_dim(padded_head(head_dim)),
+      pages(pages),
+      type(type) {
     page_bytes_ = kv_heads * head_bytes();
     layer_bytes_ = page_stride() * pages;
     base_ = HugeBuffer(static_cast<size_t>(layer_bytes_ * layers));
@@ -117,7 +121,9 @@ void Program::reserve(int64_t tokens) {
 
 // The most that any operation of this run needs.
 void Program::reserve_scratch(const Run& run, int workers) {
-    int64_t bytes = run.kernels.attention_scratch(rope_.head_dim);
+    int64_t bytes = run.kernels.attention_scratch(rope_.padded());
+    if (rope_.padded() != rope_.head_dim)  // and outputs that attend() takes the padding off
+        bytes = (bytes + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * rope_.padded() * 4;
     for (const auto& op : ops_) {
         if (op.kind == OpKind::kRowwise) bytes = std::max(bytes, padded_width(op.width) * 4);
         if (op.kind != OpKind::kLinear) continue;
@@ -183,7 +189,7 @@ void Program::split_blocks() {
         block.split = static_cast<int>(splits_.size());
         splits_.push_back({chunks, chunks, floats});
         const int64_t block_rows = int64_t{block.count} * rope_.n_heads / rope_.n_kv_heads;
-        floats += chunks * attention_partial(block_rows, rope_.head_dim);
+        floats += chunks * attention_partial(block_rows, rope_.padded());
         for (block.chunk = 0; block.chunk < chunks; ++block.chunk) blocks_.push_back(block);
     }
     const auto bytes = static_cast<size_t>(floats) * sizeof(float);
@@ -385,6 +391,17 @@ bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
     return finite;
 }
 
+// The row's heads, each padded with zeros, in the operation's own buffer.
+float* Program::pad_heads(const Op& op, const float* qkv, int64_t n) const {
+    float* const row = buffers_[static_cast<size_t>(op.dst)].row(n);
+    const int d = rope_.head_dim, padded = rope_.padded();
+    for (int h = 0; h < rope_.n_heads + 2 * rope_.n_kv_heads; ++h) {
+        float* end = std::copy_n(qkv + int64_t{h} * d, d, row + int64_t{h} * padded);
+        std::fill_n(end, padded - d, 0.0f);
+    }
+    return row;
+}
+
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
     const auto at = static_cast<size_t>(n);
     const int half = rope_.head_dim / 2;
@@ -397,20 +414,29 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
                             rope_.interleaved};
     bool finite = op.norm.empty() || normalise_heads(op, run, qkv);
     finite = run.kernels.rope(rotation) && finite;
+    if (op.dst != op.src) qkv = pad_heads(op, qkv, n);
+    const int head_dim = rope_.padded();
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
     const int64_t page = span.pages[position / kPagePositions];
-    const float* k = qkv + rope_.n_heads * rope_.head_dim;
+    const float* k = qkv + rope_.n_heads * head_dim;
     const KvStoreArgs store{k,
-                            k + rope_.n_kv_heads * rope_.head_dim,
+                            k + rope_.n_kv_heads * head_dim,
                             run.cache.keys(op.layer) + page * run.cache.page_stride(),
                             run.cache.values(op.layer) + page * run.cache.page_stride(),
                             position % kPagePositions,
                             rope_.n_kv_heads,
-                            rope_.head_dim,
+                            head_dim,
                             run.cache.type};
     finite = run.kernels.kv_store(store) && finite;
     if (!finite) run.report(index);
+}
+
+// Outputs without the padding of their heads; there are no rows left then.
+void Program::unpad(AttentionArgs& a, float* const* to) const {
+    for (int i = 0; i < a.rows; ++i)
+        if (a.out[i] != to[i]) std::copy_n(a.out[i], rope_.head_dim, to[i]);
+    a.rows = 0;
 }
 
 void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
@@ -420,13 +446,13 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     const int group = rope_.n_heads / rope_.n_kv_heads;
     constexpr int kMaxRows = kMaxAttentionRows;
     const float* q[kMaxRows];
-    float* out[kMaxRows];
+    float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
     int32_t limit[kMaxRows];
     AttentionArgs a{};
     a.q = q;
     a.out = out;
     a.limit = limit;
-    a.head_dim = rope_.head_dim;
+    a.head_dim = rope_.padded();
     a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(rope_.head_dim));
     a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
     a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
@@ -434,21 +460,26 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     a.page_stride = run.cache.page_stride();
     a.type = run.cache.type;
     a.scratch = scratch(worker);
+    const int64_t scratch_bytes = (run.kernels.attention_scratch(a.head_dim) + 63) / 64 * 64;
+    auto* const padded_out = reinterpret_cast<float*>(a.scratch + scratch_bytes);
     for (int t = 0; t < block.count; ++t) {
         const int64_t n = block.first + t;
         for (int h = 0; h < group; ++h) {
             const int head = block.kv_head * group + h;
-            q[a.rows] = src.row(n) + head * rope_.head_dim;
-            out[a.rows] = dst.row(n) + head * rope_.head_dim;
+            q[a.rows] = src.row(n) + head * a.head_dim;
+            to[a.rows] = dst.row(n) + head * rope_.head_dim;
+            out[a.rows] =
+                a.head_dim == rope_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
             limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
             if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
                 run.kernels.attention(a);
-                a.rows = 0;
+                unpad(a, to);
             }
         }
     }
     if (block.split < 0) {
         if (a.rows) run.kernels.attention(a);
+        unpad(a, to);
         return;
     }
     Split& split = splits_[static_cast<size_t>(block.split)];
@@ -459,6 +490,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     left.store(split.chunks, std::memory_order_relaxed);
     run.kernels.attention_merge(a);
+    unpad(a, to);
 }
 
 }  // namespace sterna

@@ -22,7 +22,12 @@
 
 namespace sterna {
 
-// Pages of keys and values; one page id is valid in every layer.
+// Heads are stored and attended to in whole groups of 16, padded with zeros.
+constexpr int padded_head(int head_dim) {
+    return (head_dim + kGroupRows - 1) / kGroupRows * kGroupRows;
+}
+
+// Pages of keys and values; one page id is valid in every layer. head_dim is padded.
 class KvCache {
   public:
     KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type);
@@ -87,6 +92,8 @@ class Program {
         int n_heads, n_kv_heads, head_dim;
         bool interleaved;
         std::vector<float> inverse_frequencies;  // [head_dim / 2]
+
+        int padded() const { return padded_head(head_dim); }
     };
 
     explicit Program(Rope rope) : rope_(std::move(rope)) {}
@@ -128,8 +135,10 @@ class Program {
     void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
                 bool again) const;
     bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
+    float* pad_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker);
+    void unpad(AttentionArgs& a, float* const* to) const;
     void angles(int64_t n);
     Division units(const Op& op, const Run& run) const;
 

@@ -133,6 +133,9 @@ RECIPES: dict[str, Recipe] = {
     "mistral": replace(
         LLAMA, architecture="MistralForCausalLM", config={"sliding_window": None}, seed=18
     ),
+    # As bitnet_b1_58-3B, whose heads of 100 are no multiple of 16 either.
+    "llama-heads-of-20": replace(LLAMA, hidden=100, kv_heads=5, seed=23),
+    "qwen3-heads-of-36": replace(QWEN3, head_dim=36, config={"attention_bias": True}, seed=24),
     "qwen2": QWEN2,
     "qwen2-bf16": replace(QWEN2, dtype=torch.bfloat16, tied=True, seed=20),
     "qwen3": QWEN3,

@@ -78,6 +78,18 @@ def test_every_bias_counts(recipe: str, tmp_path: Path, checkpoint: Callable[[st
         assert moved > 1e-5, name
 
 
+def test_fast_arithmetic(checkpoint: Callable[[str], Path]) -> None:
+    """Sums of bf16 products get the same biases; the same bits for any threads and chunks."""
+    model, tokens = models.load(checkpoint("qwen2-bf16")), [list(range(40))]
+    exact = Engine(model, threads=1, deterministic=True).logits(tokens)[0]
+    fast = Engine(model, threads=1, deterministic=False).logits(tokens)[0]
+    for threads, chunk in ((2, None), (3, 1), (1, 17)):
+        engine = Engine(model, threads=threads, deterministic=False)
+        assert_same_bits(engine.logits(tokens, chunk=chunk)[0], fast)
+    # Activations are rounded to bf16, 2^-9 of them, before each of 14 layers and their sums.
+    assert np.abs(fast - exact).max() < 14 * 2**-9 * np.abs(exact).max()
+
+
 def test_packed_directory(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     """Biases and norms of heads are stored, and the architecture's defaults apply again."""
     model = models.load(checkpoint("qwen3-bias"), format="q4_0", head="q8_0")

@@ -34,6 +34,7 @@ INTEGER = [
     ("bitnet-untied", "tmac2_1", "int8", "i16"),
     ("qwen2", "i8", "int8", "i16"),
     ("qwen3-bias", "q4_1", "int8", "i16"),
+    ("qwen3-heads-of-36", "i4", "int8", "i16"),
 ]
 FLOAT = [("llama-bf16", None, None, "f16"), ("llama-f32", None, None, "f32")]
 

@@ -13,7 +13,7 @@ from helpers import assert_same_bits, failure
 from sterna import _native, formats, models, ops
 from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
-from sterna.errors import ModelFormatError
+from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, Rope
 from sterna.models.weights import CheckpointWeights, Linear, PackedWeights, in_runs
@@ -164,6 +164,11 @@ def test_mixed_formats_everywhere(checkpoint: Callable[[str], Path]) -> None:
     for isa in _native.isas():
         for threads in (1, 3):
             assert_same_bits(logits_of(model, isa, threads), first)
+
+
+def test_heads_that_are_padded(checkpoint: Callable[[str], Path]) -> None:
+    """Where a part's rows are no whole groups of 16, the row [q | k | v] cannot have gaps."""
+    failure(lambda: apart(checkpoint("llama-heads-of-20"), {}), UnsupportedModelError, "head_dim")
 
 
 def test_a_packed_directory_of_several(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:

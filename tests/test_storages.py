@@ -241,14 +241,3 @@ def test_mobilellm(tmp_path: Path) -> None:
     assert_same_bits(LLM(folder, threads=1).logits([1, 2, 3]), expected)
     edit_config(folder, layer_sharing=True)
     failure(lambda: LLM(folder), UnsupportedModelError, "layer_sharing")
-
-
-def test_heads_of_another_width(tmp_path: Path) -> None:
-    """No multiple of 16: ternary layers run with zeros in between, floats are refused."""
-    for width, kind in ((20, UnsupportedModelError), (21, ModelFormatError)):
-        recipe = replace(RECIPES["llama-f32"], heads=5, head_dim=width)
-        folder = write(tmp_path / str(width), recipe)
-        failure(lambda f=folder: LLM(f), kind, "head_dim")
-    folder = write(tmp_path / "bias", replace(RECIPES["falcon-e"], head_dim=20))
-    edit_config(folder, attention_bias=True)
-    failure(lambda: LLM(folder), UnsupportedModelError, "head_dim", "20")

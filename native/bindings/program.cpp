@@ -15,6 +15,8 @@ namespace sterna::border {
 
 namespace {
 
+constexpr int kMaxHeadDim = 65536;
+
 struct PyProgram {
     Program program;
     std::vector<nb::object> keep;  // the arrays behind the weights
@@ -147,7 +149,7 @@ RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     require(tops.empty() || tops.size() == batch.spans.size(), "tops: one for each sequence");
     for (size_t i = 0; i < tops.size(); ++i) batch.spans[i].top = make_top(tops[i], p.vocab);
     const auto& rope = p.program.rope();
-    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.head_dim &&
+    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.padded() &&
                 cache.layers >= p.layers,
             "cache: does not fit the program");
     require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");
@@ -191,10 +193,10 @@ void bind_program(nb::module_& m) {
     m.def(
         "kv_bytes",
         [](int layers, int kv_heads, int head_dim, const std::string& dtype) {
-            require(layers >= 0 && kv_heads >= 0 && head_dim >= 0,
-                    "kv_bytes: must not be negative");
-            return int64_t{2} * layers * kv_heads * kv_head_bytes(kv_type(dtype), head_dim) /
-                   kPagePositions;
+            require(layers >= 0 && kv_heads >= 0 && head_dim >= 0 && head_dim <= kMaxHeadDim,
+                    "kv_bytes: must not be negative, nor head_dim above 65,536");
+            return int64_t{2} * layers * kv_heads *
+                   kv_head_bytes(kv_type(dtype), padded_head(head_dim)) / kPagePositions;
         },
         "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
     nb::class_<KvCache>(m, "KvCache")
@@ -202,9 +204,9 @@ void bind_program(nb::module_& m) {
             "__init__",
             [](KvCache* self, int layers, int kv_heads, int head_dim, int pages,
                const std::string& dtype) {
-                require(layers >= 1 && kv_heads >= 1 && head_dim >= 16 && head_dim % 16 == 0 &&
+                require(layers >= 1 && kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim &&
                             pages >= 1,
-                        "cache: needs layers, kv_heads, pages >= 1 and head_dim a multiple of 16");
+                        "cache: needs layers, kv_heads, pages >= 1 and head_dim in 1..65,536");
                 new (self) KvCache(layers, kv_heads, head_dim, pages, kv_type(dtype));
             },
             "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "dtype"_a)
@@ -216,9 +218,9 @@ void bind_program(nb::module_& m) {
             [](PyProgram* self, int n_heads, int n_kv_heads, int head_dim, bool interleaved,
                std::vector<float> inverse_frequencies) {
                 require(n_heads >= 1 && n_kv_heads >= 1 && n_heads % n_kv_heads == 0 &&
-                            head_dim >= 16 && head_dim % 16 == 0 &&
+                            head_dim >= 2 && head_dim <= kMaxHeadDim && head_dim % 2 == 0 &&
                             inverse_frequencies.size() == static_cast<size_t>(head_dim / 2),
-                        "heads: n_heads must be a multiple of n_kv_heads, head_dim one of 16");
+                        "heads: n_heads must be a multiple of n_kv_heads, head_dim one of 2");
                 new (self) PyProgram(
                     {n_heads, n_kv_heads, head_dim, interleaved, std::move(inverse_frequencies)});
             },
@@ -310,13 +312,18 @@ void bind_program(nb::module_& m) {
         .def(
             "rope",
             [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
-               std::optional<In<float, 1>> k_norm, float eps) {
+               std::optional<In<float, 1>> k_norm, float eps, int dst) {
                 Op op{OpKind::kRope, "model.layers." + std::to_string(layer) + ".self_attn"};
                 const auto& r = p.program.rope();
-                require((r.n_heads + 2 * r.n_kv_heads) * r.head_dim <= width_of(p, qkv),
-                        "rope: qkv is too narrow");
-                use_layer(p, layer);
+                const int64_t heads = r.n_heads + int64_t{2} * r.n_kv_heads;
                 op.src = qkv;
+                op.dst = dst == -1 ? qkv : dst;
+                require(heads * r.head_dim <= width_of(p, qkv) &&
+                            heads * r.padded() <= width_of(p, op.dst),
+                        "rope: the buffers are too narrow");
+                require((op.dst == qkv) == (r.padded() == r.head_dim),
+                        "rope: heads that are no multiple of 16 need a buffer to be padded in");
+                use_layer(p, layer);
                 op.layer = layer;
                 require(q_norm.has_value() == k_norm.has_value(),
                         "rope: q and k are normalised both or neither");
@@ -329,13 +336,15 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
-            "eps"_a = 0.0f)
+            "eps"_a = 0.0f, "dst"_a = -1)
         .def(
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer) {
                 Op op{OpKind::kAttention, "attention"};
                 const auto& r = p.program.rope();
-                require(r.n_heads * r.head_dim <= std::min(width_of(p, qkv), width_of(p, dst)),
+                const int64_t heads = r.n_heads;
+                require(heads * r.padded() <= width_of(p, qkv) &&
+                            heads * r.head_dim <= width_of(p, dst),
                         "attention: the buffers are too narrow");
                 use_layer(p, layer);
                 op.src = qkv;

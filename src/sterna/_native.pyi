@@ -165,6 +165,7 @@ class Program:
         q_norm: npt.NDArray[np.float32] | None = None,
         k_norm: npt.NDArray[np.float32] | None = None,
         eps: float = 0.0,
+        dst: int = -1,
     ) -> None: ...
     @property
     def allocations(self) -> int: ...

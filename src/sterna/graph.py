@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
+from sterna.errors import UnsupportedModelError
 from sterna.formats import PackedWeight, Shadow
 
 __all__ = ["Graph", "Rope", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
-GROUP_ROWS = 16  # a linear layer writes columns in whole groups of it (native kGroupRows)
+GROUP_ROWS = 16  # columns are written, and heads attended to, in groups of it (native kGroupRows)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Rope:
     head_dim: int
     inverse_frequencies: tuple[float, ...]
     interleaved: bool = False
+
+    @property
+    def padded_head(self) -> int:
+        """head_dim as the attention kernels and the KV cache want it: in whole groups of 16."""
+        return -(-self.head_dim // GROUP_ROWS) * GROUP_ROWS
 
 
 @dataclass(eq=False)
@@ -163,12 +169,19 @@ class Graph:
 
         norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation.
         """
+        r = self.rope
+        heads = r.n_heads + 2 * r.n_kv_heads
+        if qkv.width != heads * r.head_dim:
+            raise UnsupportedModelError(
+                f"layer {layer}: where q, k and v are in several formats, head_dim must be a "
+                f"multiple of {GROUP_ROWS}, but got {r.head_dim}; give them one --format"
+            )
         q_norm, k_norm = norms or (None, None)
         rotated = self._add(
-            "rope", "rope", [qkv], 0, layer=layer, norm=q_norm, k_norm=k_norm, eps=eps
-        )
-        rotated.width = qkv.width
-        width = self.rope.n_heads * self.rope.head_dim
+            "rope", "rope", [qkv], heads * r.padded_head, layer=layer,
+            norm=q_norm, k_norm=k_norm, eps=eps,
+        )  # fmt: skip
+        width = r.n_heads * r.head_dim
         return self._add("attention", "attention", [rotated], width, layer=layer)
 
     def select(self, x: Value) -> Value:
@@ -236,7 +249,7 @@ class Graph:
             elif in_place is not None and in_place.last_use == i and in_place.width == out.width:
                 out.buffer = in_place.buffer
                 in_place.last_use = -1  # the buffer lives on as the output's
-            elif op.kind == "rope":
+            elif op.kind == "rope" and out.width == op.inputs[0].width:
                 raise AssertionError("rope rotates in place: qkv must not be read again after it")
             else:
                 padded = -(-out.width // PAD) * PAD
@@ -259,7 +272,7 @@ class Graph:
         elif op.kind == "select":
             program.select(src, dst)
         elif op.kind == "rope":
-            program.rope(src, op.layer, op.norm, op.k_norm, op.eps)
+            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst)
         elif op.kind == "attention":
             program.attention(src, dst, op.layer)
         elif op.kind == "linear":

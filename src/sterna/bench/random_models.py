@@ -104,8 +104,8 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
 #: Those with a name from the models' own config.json files. Those named by a size alone are models
 #: of Bitnet.cpp (arXiv 2502.11880), Table 7. The paper does not print their sizes: 700m is that of
 #: bitnet_b1_58-large, the others those of the paper's code (utils/generate-dummy-bitnet-model.py in
-#: microsoft/BitNet), but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, for
-#: a head_dim must be a multiple of 16.
+#: microsoft/BitNet), but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, as
+#: heads of 120 are padded to 128.
 SHAPES = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),

@@ -31,8 +31,8 @@ def write(
         p = f"model.layers.{i}"
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
         h = layers.attention(g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias)
-        h = layers.attention_norm(g, c, w, h, f"{p}.{attention_norm}")
-        x = layers.attention_output(g, c, w, h, x, f"{p}.self_attn.o_proj")
+        h = layers.norm(g, c, w, h, f"{p}.{attention_norm}")
+        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
         h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), c.activation, f"{p}.mlp.act")
         h = layers.norm(g, c, w, h, f"{p}.{ffn_norm}")

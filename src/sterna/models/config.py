@@ -12,7 +12,6 @@ import numpy as np
 from sterna import _native
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.graph import Rope
-from sterna.models.storages import WIDTH
 
 __all__ = ["TransformerConfig"]
 
@@ -23,10 +22,7 @@ MAX_SIZE = (
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Sizes in the words of config.json; `file` is named in errors.
-
-    head_dim: what the kernels run, a multiple of 16; stored_head_dim: config.json's head_dim.
-    """
+    """Sizes in the words of config.json; `file` is named in errors."""
 
     file: Path
     architecture: str
@@ -37,7 +33,6 @@ class TransformerConfig:
     n_heads: int
     n_kv_heads: int
     head_dim: int
-    stored_head_dim: int
     rms_norm_eps: float
     max_position: int
     tied: bool
@@ -57,8 +52,7 @@ class TransformerConfig:
         heads = fields.count("num_attention_heads")
         kv_heads = fields.count("num_key_value_heads", heads)
         hidden = fields.count("hidden_size")
-        stored = fields.count("head_dim", hidden // heads)
-        head_dim = -(-stored // WIDTH) * WIDTH
+        head_dim = fields.count("head_dim", hidden // heads)
         if heads % kv_heads:
             fields.fail(
                 "num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads
@@ -66,14 +60,12 @@ class TransformerConfig:
         architecture = str((config.get("architectures") or ["?"])[0])
         fields.supported("hidden_act", config.get("hidden_act", activation), activation)
         fields.supported("layer_sharing", fields.flag("layer_sharing"), False)
-        if stored % 2:
-            fields.fail("head_dim", "an even number", stored)
+        if head_dim % 2:
+            fields.fail("head_dim", "an even number, as rotations are of pairs", head_dim)
         context = fields.count("max_position_embeddings", 2048)
         window = config.get("sliding_window")
         if type(window) is int and 0 < window < context and config.get("use_sliding_window", True):
             context = window  # within one window, sliding attention is full attention
-        # Pairs of zeros, which rotate to zeros.
-        frequencies = (*_frequencies(fields, stored), *[0.0] * ((head_dim - stored) // 2))
         return cls(
             file=file,
             architecture=architecture,
@@ -84,14 +76,13 @@ class TransformerConfig:
             n_heads=heads,
             n_kv_heads=kv_heads,
             head_dim=head_dim,
-            stored_head_dim=stored,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             max_position=context,
             tied=bool(config.get("tie_word_embeddings") or config.get("share_embedding")),
             activation=activation,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
-            rope=Rope(heads, kv_heads, head_dim, frequencies),
+            rope=Rope(heads, kv_heads, head_dim, _frequencies(fields, head_dim)),
         )
 
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sterna.errors import UnsupportedModelError
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, Value
 from sterna.models.config import TransformerConfig
-from sterna.models.storages import Heads
 from sterna.models.weights import Linear, WeightSource
 
-__all__ = [
-    "attention",
-    "attention_norm",
-    "attention_output",
-    "embedding",
-    "gate_up",
-    "head",
-    "linear",
-    "norm",
-    "output",
-]
+__all__ = ["attention", "embedding", "gate_up", "head", "linear", "norm", "output"]
 
 
 def embedding(g: Graph, c: TransformerConfig, w: WeightSource) -> tuple[Value, PackedWeight]:
@@ -60,46 +48,16 @@ def attention(
     bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation.
     """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
-    q, kv = _widened(c, c.n_heads), _widened(c, c.n_kv_heads)
-    if q and (bias or qk_norm):
-        raise UnsupportedModelError(
-            f"{c.file}: head_dim must be a multiple of 16 where heads have biases or norms, "
-            f"but got {c.stored_head_dim}"
-        )
     parts = [
-        Linear(f"{name}.q_proj", q_width, d, bias, out_heads=q, is_q=True),
-        Linear(f"{name}.k_proj", kv_width, d, bias, out_heads=kv),
-        Linear(f"{name}.v_proj", kv_width, d, bias, out_heads=kv),
+        Linear(f"{name}.q_proj", q_width, d, bias),
+        Linear(f"{name}.k_proj", kv_width, d, bias),
+        Linear(f"{name}.v_proj", kv_width, d, bias),
     ]
     qkv = linear(g, w, h, f"{name}.qkv_proj", parts)
     if not qk_norm:
         return g.attention(qkv, layer)
     q_norm, k_norm = (w.vector(f"{name}.{n}_norm.weight", c.head_dim) for n in "qk")
     return g.attention(qkv, layer, (q_norm, k_norm), c.rms_norm_eps)
-
-
-def _widened(c: TransformerConfig, count: int) -> Heads | None:
-    """Heads that are run wider than they are stored."""
-    if c.head_dim == c.stored_head_dim:
-        return None
-    return Heads(count, c.stored_head_dim, c.head_dim)
-
-
-def attention_norm(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str) -> Value:
-    """RMSNorm of attention's result, over all heads."""
-    heads = _widened(c, c.n_heads)
-    if heads is None:
-        return norm(g, c, w, h, name)
-    weight = w.vector(f"{name}.weight", c.n_heads * c.stored_head_dim)
-    return g.norm(h, *heads.norm(weight, c.rms_norm_eps), name)
-
-
-def attention_output(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str
-) -> Value:
-    """x + h W^T of attention's result h, back to the residual stream."""
-    part = Linear(name, x.width, h.width, c.attention_bias, in_heads=_widened(c, c.n_heads))
-    return linear(g, w, h, name, [part], residual=x)
 
 
 def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str) -> Value:
@@ -112,7 +70,7 @@ def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str
 def output(
     g: Graph, w: WeightSource, h: Value, x: Value, name: str, *, bias: bool = False
 ) -> Value:
-    """x + h W^T, back to the residual stream."""
+    """x + h W^T: o_proj or down_proj, back to the residual stream."""
     return linear(g, w, h, name, [Linear(name, x.width, h.width, bias)], residual=x)
 
 

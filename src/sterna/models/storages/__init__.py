@@ -14,9 +14,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import numpy as np
-
-from sterna.errors import UnsupportedModelError
 from sterna.models.storages import (
     float_levels,
     packed_ternary,
@@ -26,22 +23,9 @@ from sterna.models.storages import (
     unpacked_ternary,
 )
 from sterna.models.storages.base import Floats, Layer, Levels, Linear, Tensors
-from sterna.models.storages.heads import WIDTH, Heads
 from sterna.models.storages.quantization import quantization
 
-__all__ = [
-    "STORAGES",
-    "SUFFIXES",
-    "WIDTH",
-    "Floats",
-    "Heads",
-    "Layer",
-    "Levels",
-    "Linear",
-    "Tensors",
-    "quantization",
-    "read",
-]
+__all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quantization", "read"]
 
 STORAGES: tuple[ModuleType, ...] = (
     packed_ternary,
@@ -61,23 +45,4 @@ def read(layer: Layer) -> Levels | Floats:
     """What a layer's tensors mean; ModelFormatError, UnsupportedModelError or NonFiniteError."""
     storage = next(s for s in STORAGES if s.recognises(layer))
     found: Levels | Floats = storage.read(layer)
-    if layer.part.out_heads or layer.part.in_heads:
-        return _widened(found, layer)
     return found
-
-
-def _widened(found: Levels | Floats, layer: Layer) -> Levels:
-    """A layer between heads that are run wider than they are stored."""
-    if isinstance(found, Floats) or found.group or 0 not in found.kinds:
-        raise UnsupportedModelError(
-            f"{layer.info('weight').file}: {layer.part.name}.weight: head_dim must be a multiple "
-            f"of {WIDTH} for weights that are not ternary; Sterna has no attention kernel for it"
-        )
-    codes, scale = found.unpacked(), found.scale
-    if layer.part.in_heads:
-        codes = layer.part.in_heads.columns(codes)
-    if layer.part.out_heads:
-        codes = layer.part.out_heads.rows(codes)
-        scale = layer.part.out_heads.rows(scale) if scale.ndim else scale
-        scale = scale * layer.part.out_heads.q_factor if layer.part.is_q else scale
-    return Levels(found.kinds, codes, np.asarray(scale, np.float32))

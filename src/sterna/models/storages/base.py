@@ -15,7 +15,6 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.safetensors import TensorInfo
 from sterna.errors import ModelFormatError, NonFiniteError
 from sterna.formats.base import EXPONENTS
-from sterna.models.storages.heads import Heads
 from sterna.models.storages.quantization import Quantization
 
 __all__ = ["FLOATS", "Floats", "Layer", "Levels", "Linear", "Tensors"]
@@ -30,25 +29,13 @@ TERNARY, BINARY, FOUR, SIXTEEN = (-1, 0, 1), (-1, 1), (-3, -1, 1, 3), tuple(rang
 class Linear:
     """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
 
-    bias: whether the model adds the vector `name`.bias [M] to its result; out_heads, in_heads: the
-    heads that its rows (`is_q`: those of q), or its columns, are of, where these are run wider than
-    they are stored. M and K are what is run.
+    bias: whether the model adds the vector `name`.bias [M] to its result.
     """
 
     name: str
     M: int
     K: int
     bias: bool = False
-    out_heads: Heads | None = None
-    in_heads: Heads | None = None
-    is_q: bool = False
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        """(M, K) of the stored weight."""
-        rows, columns = self.out_heads, self.in_heads
-        M = rows.count * rows.stored if rows else self.M
-        return M, columns.count * columns.stored if columns else self.K
 
 
 @dataclass(frozen=True)
@@ -153,8 +140,8 @@ class Layer:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(M, K) of the stored weight, by config.json."""
-        return self.part.stored
+        """(M, K): output and input features, by config.json."""
+        return self.part.M, self.part.K
 
     @property
     def dtype(self) -> str:

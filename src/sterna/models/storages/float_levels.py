@@ -46,9 +46,9 @@ Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitud
 
 def recognises(layer: Layer) -> bool:
     """Whether some rows have few values each: a float model is told by the first few."""
-    if layer.dtype not in FLOATS or layer.shape[1] < MIN_K:
+    if layer.dtype not in FLOATS or layer.part.K < MIN_K:
         return False
-    rows = np.linspace(0, layer.shape[0] - 1, SAMPLE).astype(int)
+    rows = np.linspace(0, layer.part.M - 1, SAMPLE).astype(int)
     return _row_sizes(_magnitudes(layer.weight, rows)) is not None
 
 

@@ -41,7 +41,7 @@ def read(layer: Layer) -> Levels | Floats:
     bits = _bits(layer)
     if bits == 16:
         return layer.weight
-    stored = layer.floats(CLIP, (layer.shape[0], 1))
+    stored = layer.floats(CLIP, (layer.part.M, 1))
     alpha = np.maximum(stored, SMALLEST)
     w = layer.weight.values()
     with np.errstate(over="ignore"):  # infinities are clipped
