@@ -19,6 +19,7 @@ for keeps both as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from sterna.models.storages.base import (
 MAX_SIZES = 8  # magnitudes of a row but 0: those of -8..7, or of as many blocks of k
 SAMPLE = 8  # rows that are looked at before a matrix is
 MIN_K = 32  # shorter rows may have few values by chance
+BAND = 64  # rows that are looked at together
 GROUP_K = 32  # a group of k is a multiple of it
 MAGNITUDE = {"bf16": 0x7FFF, "f16": 0x7FFF, "f32": 0x7FFFFFFF}
 Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitudes are
@@ -75,13 +77,26 @@ def _magnitudes(stored: Floats, rows: npt.NDArray[Any] | slice = slice(None)) ->
     return np.asarray(whole & whole.dtype.type(MAGNITUDE[stored.format]))
 
 
+def _bands(rows: int) -> Iterator[slice]:
+    """Bands of rows that stay in a core's cache."""
+    for first in range(0, rows, BAND):
+        yield slice(first, first + BAND)
+
+
 def _row_sizes(magnitudes: Sizes) -> Sizes | None:
     """Every row's magnitudes, the largest first and then 0, [M, n]; None for more than eight."""
-    found = [magnitudes.max(axis=1)]
-    while found[-1].any() and len(found) <= MAX_SIZES:
-        smaller = magnitudes < found[-1][:, None]
-        found.append(magnitudes.max(axis=1, initial=0, where=smaller))
-    return None if found[-1].any() else np.stack(found[:-1] or found, axis=1)
+    table = np.zeros((len(magnitudes), MAX_SIZES), magnitudes.dtype)
+    count = 1
+    for band in _bands(len(magnitudes)):
+        rest, j = magnitudes[band], 0
+        while (largest := rest.max(axis=1)).any():
+            if j == MAX_SIZES:
+                return None
+            table[band, j] = largest
+            rest = np.where(rest < largest[:, None], rest, 0)
+            j += 1
+        count = max(count, j)
+    return table[:, :count]
 
 
 def _rule(
@@ -91,7 +106,7 @@ def _rule(
     real = _real(sizes, format)
     count = sizes.shape[1]
     ones = (sizes > 0).astype(np.int8)
-    zeros = bool((magnitudes == 0).any())
+    zeros = not magnitudes.all()
     if count == 1:
         return (TERNARY if zeros else BINARY), ones, real[:, 0]
     if count == 2 and not zeros:
@@ -149,11 +164,13 @@ def _common_scale(sizes: Sizes, format: str) -> tuple[npt.NDArray[np.int8], F32]
 def _signed(
     stored: Floats, magnitudes: Sizes, sizes: Sizes, multiples: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
+    """The levels int8 [M, K] of the values."""
+    bits = stored.bits.view(magnitudes.dtype)
     levels = np.zeros(magnitudes.shape, np.int8)
-    for j in range(sizes.shape[1]):
-        levels += (magnitudes == sizes[:, j, None]) * multiples[:, j, None]
-    negative = stored.bits.view(np.uint32 if stored.format == "f32" else np.uint16) != magnitudes
-    np.negative(levels, out=levels, where=negative)
+    for band in _bands(len(levels)):
+        for j in range(sizes.shape[1]):
+            levels[band] += (magnitudes[band] == sizes[band, j, None]) * multiples[band, j, None]
+        levels[band] *= np.where(bits[band] != magnitudes[band], np.int8(-1), np.int8(1))
     return levels
 
 
