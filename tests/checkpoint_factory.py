@@ -61,6 +61,7 @@ class Recipe:
     rope_scaling: dict[str, Any] | None = None
     shards: int = 1
     seed: int = 0
+    input_norms: bool = False  # BitNet's use_rms_norm: a norm before each linear layer
     config: dict[str, Any] = field(default_factory=dict)  # overrides the keys of config.json
 
     @property
@@ -115,6 +116,8 @@ RECIPES: dict[str, Recipe] = {
             }
         },
     ),
+    "bitnet-input-norms": replace(BITNET, input_norms=True, seed=30),
+    "falcon-input-norms": replace(FALCON, input_norms=True, seed=31),
     "bitnet-untied": replace(BITNET, tied=False, kv_heads=5, seed=3),
     "bitnet-large-eps": replace(BITNET, config={"rms_norm_eps": 0.01}, seed=12),
     "llama-f32": replace(LLAMA, seed=4),
@@ -234,6 +237,8 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
                 out[f"{block}{name}.bias"] = bias.to(recipe.dtype)
             for suffix, tensor in _linear(recipe, shape, rng).items():
                 out[f"{block}{name}.{suffix}"] = tensor
+            if recipe.input_norms:
+                out[f"{block}{name}.rms_norm.weight"] = norm(shape[1])
     return out
 
 
@@ -275,6 +280,8 @@ def quantization_config(recipe: Recipe) -> dict[str, Any]:
     if recipe.weights != "divide":
         out["linear_class"] = "autobitlinear"
         out["quantization_mode"] = "offline" if recipe.weights == "multiply" else "online"
+    if recipe.input_norms:
+        out |= {"use_rms_norm": True, "rms_norm_eps": 1e-6}
     return out
 
 

@@ -111,6 +111,8 @@ def test_ranges_that_are_not_positive(tmp_path: Path) -> None:
         {"modules_to_not_convert": [""]},
         {"modules_to_not_convert": ["(a+)+$"]},
         {"quant_method": "gptq"},
+        {"use_rms_norm": 1},
+        {"rms_norm_eps": "small", "use_rms_norm": True},
     ],
 )
 def test_bad_quantization_config(values: dict[str, Any], tmp_path: Path) -> None:
@@ -241,3 +243,23 @@ def test_mobilellm(tmp_path: Path) -> None:
     assert_same_bits(LLM(folder, threads=1).logits([1, 2, 3]), expected)
     edit_config(folder, layer_sharing=True)
     failure(lambda: LLM(folder), UnsupportedModelError, "layer_sharing")
+
+
+def test_norms_before_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """use_rms_norm: the packed form keeps it; a norm that is missing, or not declared, is named."""
+    folder = write(tmp_path / "model", RECIPES["bitnet-input-norms"])
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
+    first = LLM(folder, threads=1)
+    assert first.engine.model.store is not None
+    assert first.engine.model.store.wait(60) is not None
+    again = LLM(folder, threads=1)
+    assert again.engine.model.store is None
+    assert_same_bits(again.logits([1, 2, 3]), first.logits([1, 2, 3]))
+    monkeypatch.setenv("STERNA_CACHE", "off")
+    name = "model.layers.1.mlp.up_proj.rms_norm.weight"
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    edit_config(folder, quantization_config=config | {"use_rms_norm": False})
+    failure(lambda: LLM(folder), UnsupportedModelError, "rms_norm.weight")
+    edit_config(folder, quantization_config=config)
+    edit_tensor(folder, name, lambda _: None)
+    failure(lambda: LLM(folder), ModelFormatError, name)

@@ -115,7 +115,7 @@ class Graph:
 
     def linear(
         self,
-        x: Value,
+        x: Value | Sequence[Value],
         weight: PackedWeight | Sequence[PackedWeight],
         name: str,
         residual: Value | None = None,
@@ -125,6 +125,7 @@ class Graph:
 
         weight: one, or several, without a residual, whose rows follow each other in the result and
         which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
+        x: for all, or one for each of several.
         bias: float32 [rows of all].
         """
         weights = [weight] if isinstance(weight, PackedWeight) else list(weight)
@@ -134,12 +135,13 @@ class Graph:
         *starts, _ = accumulate((-(-m // GROUP_ROWS) * GROUP_ROWS for m in rows), initial=0)
         out = Value(starts[-1] + rows[-1], tuple(starts))
         biases = [None] * len(weights) if bias is None else _split(bias, rows)
-        rounded: dict[int | None, Value] = {}
-        for w, start, b in zip(weights, starts, biases, strict=True):
-            rounding = formats.get(w.format).rounding
-            if rounding not in rounded:
-                rounded[rounding] = self._rounded(x, rounding, name)
-            inputs = [rounded[rounding]] if residual is None else [rounded[rounding], residual]
+        inputs_of = [x] * len(weights) if isinstance(x, Value) else list(x)
+        rounded: dict[tuple[int, int | None], Value] = {}
+        for row, w, start, b in zip(inputs_of, weights, starts, biases, strict=True):
+            key = id(row), formats.get(w.format).rounding
+            if key not in rounded:
+                rounded[key] = self._rounded(row, key[1], name)
+            inputs = [rounded[key]] if residual is None else [rounded[key], residual]
             self._add(
                 "linear", name, inputs, out.width, out,
                 weight=w, residual=residual, column=start, bias=b,

@@ -29,7 +29,8 @@ from sterna.errors import (
     UnsupportedModelError,
 )
 from sterna.graph import Graph
-from sterna.models.config import TransformerConfig
+from sterna.models import storages
+from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.gguf import companions_of, config_of
 from sterna.models.gguf_weights import I2S_LAYOUTS, GgufWeights, warn_of_i2s
 from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
@@ -98,6 +99,9 @@ def from_weights(
 ) -> Model:
     """Trace a model from its config.json and a source of weights; `file` is named in errors."""
     module = _module_of(json, file)
+    quantization = json.get("quantization_config")
+    if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
+        json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
     defaults = getattr(module, "DEFAULTS", {})
     config = TransformerConfig.from_json({**defaults, **json}, file, module.ACTIVATION)
     graph, source = Graph(config.rope), weights(module)

@@ -13,11 +13,14 @@ from sterna import _native
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.graph import Rope
 
-__all__ = ["TransformerConfig"]
+__all__ = ["LINEAR_NORM", "TransformerConfig"]
 
 MAX_SIZE = (
     1 << 24
 )  # of any width, count of layers or vocabulary: far above any model, far below overflow
+#: A field of ours, for quantization_config's use_rms_norm and rms_norm_eps: a packed directory has
+#: a quantization_config of its own.
+LINEAR_NORM = "linear_norm_eps"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class TransformerConfig:
     activation: str
     attention_bias: bool  # of q, k, v and o
     mlp_bias: bool  # of gate, up and down
+    linear_norm_eps: float  # of an RMSNorm before each linear layer; 0: there is none
     rope: Rope
 
     @classmethod
@@ -82,6 +86,7 @@ class TransformerConfig:
             activation=activation,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
+            linear_norm_eps=fields.number(LINEAR_NORM) if LINEAR_NORM in config else 0.0,
             rope=Rope(heads, kv_heads, head_dim, _frequencies(fields, head_dim)),
         )
 

@@ -25,18 +25,32 @@ def norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, name: str) -
 
 def linear(
     g: Graph,
+    c: TransformerConfig,
     w: WeightSource,
     x: Value,
     name: str,
     parts: list[Linear],
     residual: Value | None = None,
 ) -> Value:
-    """x W^T (+ residual) (+ bias) of linear layers that run as one: their results side by side."""
-    weights = w.matrix(name, parts)
+    """x W^T (+ residual) (+ bias) of linear layers that run as one: their results side by side.
+
+    Layers that have norms of their own for their inputs run one by one.
+    """
     bias = None
+    if c.linear_norm_eps:
+        weights = [weight for p in parts for weight in w.matrix(p.name, [p])]
+        inputs = [_own_norm(g, c, w, x, p) for p in parts]
+    else:
+        weights = w.matrix(name, parts)
+        inputs = [x] * len(weights)
     if parts[0].bias:
         bias = np.concatenate([w.vector(f"{p.name}.bias", p.M) for p in parts])
-    return g.linear(x, weights, name, residual, bias)
+    return g.linear(inputs, weights, name, residual, bias)
+
+
+def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: Linear) -> Value:
+    name = f"{part.name}.rms_norm"
+    return g.norm(x, w.vector(f"{name}.weight", part.K), c.linear_norm_eps, name)
 
 
 def attention(
@@ -53,7 +67,7 @@ def attention(
         Linear(f"{name}.k_proj", kv_width, d, bias),
         Linear(f"{name}.v_proj", kv_width, d, bias),
     ]
-    qkv = linear(g, w, h, f"{name}.qkv_proj", parts)
+    qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
     if not qk_norm:
         return g.attention(qkv, layer)
     q_norm, k_norm = (w.vector(f"{name}.{n}_norm.weight", c.head_dim) for n in "qk")
@@ -64,14 +78,15 @@ def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str
     """The row [gate | up] of an FFN, one matrix."""
     d, ff = c.hidden_size, c.intermediate_size
     parts = [Linear(f"{name}.{n}_proj", ff, d, c.mlp_bias) for n in ("gate", "up")]
-    return linear(g, w, h, f"{name}.gate_up_proj", parts)
+    return linear(g, c, w, h, f"{name}.gate_up_proj", parts)
 
 
 def output(
-    g: Graph, w: WeightSource, h: Value, x: Value, name: str, *, bias: bool = False
-) -> Value:
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    *, bias: bool = False,
+) -> Value:  # fmt: skip
     """x + h W^T: o_proj or down_proj, back to the residual stream."""
-    return linear(g, w, h, name, [Linear(name, x.width, h.width, bias)], residual=x)
+    return linear(g, c, w, h, name, [Linear(name, x.width, h.width, bias)], residual=x)
 
 
 def head(

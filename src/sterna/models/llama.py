@@ -37,8 +37,8 @@ def build(
         h = layers.attention(
             g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm
         )
-        x = layers.output(g, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
+        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
         h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
-        x = layers.output(g, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias)
+        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias)
     return layers.head(g, c, w, x, table)

@@ -218,8 +218,9 @@ class CheckpointWeights:
         )
         layer = Layer(self._stored, part, masters, quantization)
         self._read.update(f"{part.name}.{suffix}" for suffix in storages.SUFFIXES)
-        for extra in ("rms_norm.weight",) if part.bias else ("bias", "rms_norm.weight"):
-            if layer.has(extra):
+        allowed = {"bias": part.bias, "rms_norm.weight": quantization.norm_eps > 0}
+        for extra, known in allowed.items():
+            if layer.has(extra) and not known:
                 raise UnsupportedModelError(
                     f"{layer.info(extra).file}: {part.name}.{extra}: "
                     f"a linear layer of this architecture has no {extra}"

@@ -3,6 +3,8 @@
 quant_method            "bitnet"
 linear_class            "bitlinear" (default): weight_scale divides; "autobitlinear": multiplies
 quantization_mode       "offline" (default), or "online": weights are masters without a scale
+use_rms_norm            true: an RMSNorm before each layer, of `name`.rms_norm.weight
+rms_norm_eps            of these; 1e-6 by default
 modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
 """
 
@@ -26,6 +28,7 @@ class Quantization:
     divides: bool
     online: bool
     excluded: tuple[str, ...]
+    norm_eps: float = 0.0  # 0: no norms
 
     def converts(self, name: str) -> bool:
         """Whether a layer of this name is one of BitNet's, if its model's are."""
@@ -53,7 +56,24 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
         _one_of(found, "linear_class", ("bitlinear", "autobitlinear"), file) == "bitlinear",
         _one_of(found, "quantization_mode", ("offline", "online"), file) == "online",
         _names(found.get("modules_to_not_convert"), file),
+        _norm_eps(found, file),
     )
+
+
+def _norm_eps(found: dict[str, Any], file: Path) -> float:
+    """eps of the norms before the layers, 0 without them."""
+    use = found.get("use_rms_norm")
+    if not isinstance(use, bool | None):
+        raise ModelFormatError(
+            file=file, field=f"{FIELD}.use_rms_norm", expected="true or false", got=use
+        )
+    eps = found.get("rms_norm_eps", 1e-6) if use else 0.0
+    number = isinstance(eps, int | float) and not isinstance(eps, bool)
+    if use and not (number and 0 < eps < 1):
+        raise ModelFormatError(
+            file=file, field=f"{FIELD}.rms_norm_eps", expected="a number between 0 and 1", got=eps
+        )
+    return float(eps)
 
 
 def _one_of(found: dict[str, Any], key: str, values: tuple[str, str], file: Path) -> str:
