@@ -120,7 +120,7 @@ def test_bad_quantization_config(values: dict[str, Any], tmp_path: Path) -> None
     folder = write(tmp_path / "model", RECIPES["bitnet-online"])
     config = json.loads((folder / "config.json").read_text())["quantization_config"]
     edit_config(folder, quantization_config=config | values)
-    failure(lambda: LLM(folder), SternaError, "config.json", *values)
+    failure(lambda: LLM(folder), SternaError, "config.json", next(iter(values)))
 
 
 def test_layers_that_are_not_converted(checkpoint: Callable[[str], Path]) -> None:
