@@ -205,6 +205,7 @@ def test_unsupported_architecture(folder: Path) -> None:
         ("hidden_size", 2**63),
         ("hidden_size", "80"),
         ("hidden_size", None),
+        ("head_dim", 1 << 24),
         ("num_hidden_layers", 0),
         ("num_hidden_layers", 10**9),
         ("num_hidden_layers", 3),

@@ -24,8 +24,8 @@ from sterna.errors import SternaError
 MUTATIONS = max(int(os.environ.get("STERNA_FUZZ", "256")) // len(FAMILIES), 16)  # of each
 SLOW_S = 5.0
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 3, 5, 16, 17, 63, 2**31, 2**64, 1e-30, 1e300, 0.5, "", "x",
-    [], [0], {}, "silu", "relu2", ["BitNetForCausalLM"], ["LlamaForCausalLM"],
+    None, True, False, 0, -1, 1, 2, 3, 5, 16, 17, 63, 2**24, 2**31, 2**64, 1e-30, 1e300, 0.5,
+    "", "x", [], [0], {}, "silu", "relu2", ["BitNetForCausalLM"], ["LlamaForCausalLM"],
     {"quant_method": "bitnet"},
     {"quant_method": "bitnet", "linear_class": "autobitlinear"},
     {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"},

@@ -21,6 +21,7 @@ MAX_SIZE = (
 #: A field of ours, for quantization_config's use_rms_norm and rms_norm_eps: a packed directory has
 #: a quantization_config of its own.
 LINEAR_NORM = "linear_norm_eps"
+MAX_HEAD_DIM = 1 << 14  # its rotations are listed before a tensor's shape can contradict it
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class TransformerConfig:
         heads = fields.count("num_attention_heads")
         kv_heads = fields.count("num_key_value_heads", heads)
         hidden = fields.count("hidden_size")
-        head_dim = fields.count("head_dim", hidden // heads)
+        head_dim = fields.count("head_dim", hidden // heads, MAX_HEAD_DIM)
         if heads % kv_heads:
             fields.fail(
                 "num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads
@@ -100,11 +101,11 @@ class _Fields:
     def fail(self, field: str, expected: str, got: object) -> None:
         raise ModelFormatError(file=self.file, field=field, expected=expected, got=got)
 
-    def count(self, field: str, default: int | None = None) -> int:
+    def count(self, field: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         value = self.config.get(field)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-            self.fail(field, f"a whole number in 1..{MAX_SIZE}", value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            self.fail(field, f"a whole number in 1..{most}", value)
         assert isinstance(value, int)
         return value
 
