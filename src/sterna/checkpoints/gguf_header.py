@@ -141,16 +141,20 @@ class _Cursor:
             raise self.error(field, f"at most {MAX_STRINGS} strings", self._n_strings, self.at)
         found: list[str] = []
         length_at = struct.Struct("<Q").unpack_from
-        have = self.need(0, field)
+        have, end = self.need(0, field), self.at
         for _ in range(count):
-            if self.at + 8 > have:
+            self.at = end
+            if end + 8 > have:
                 have = self.need(8, field)
-            begin = self.at + 8
-            end = begin + length_at(self._data, self.at)[0]
+            begin = end + 8
+            end = begin + length_at(self._data, begin - 8)[0]
             if end > have:
                 have = self.need(end - self.at, field)
-            found.append(self._decoded(begin, end, field))
-            self.at = end
+            try:
+                found.append(self._data[begin:end].decode("utf-8"))
+            except UnicodeDecodeError:
+                self._decoded(begin, end, field)  # raises
+        self.at = end
         return found
 
     def _decoded(self, begin: int, end: int, field: str) -> str:
