@@ -50,6 +50,7 @@ MODELS = {
     "qwen2": Tiny("qwen2", types={"": "Q4_0"}, tied=False, table="F16", seed=24),
     "qwen3": Tiny("qwen3", types=MIXED, head_dim=128, seed=25),
     "bitnet-b1.58": Tiny("bitnet-b1.58", types={"": "TQ2_0"}, table="F16", seed=26),
+    "bitnet": Tiny("bitnet", types={"": "TQ2_0"}, table="F16", seed=28),
     "bitnet-25": Tiny("bitnet-25", types={"": "TQ1_0"}, table="F16", seed=27),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.files import Span, read_span
-from sterna.checkpoints.header import MAX_DIM, MAX_DIMS, MAX_HEADER_BYTES, MAX_TENSORS
+from sterna.checkpoints.header import MAX_DIM, MAX_DIMS, MAX_HEADER_BYTES
 from sterna.errors import ModelFormatError, UnsupportedModelError
 
 __all__ = ["Header", "RawTensor", "Value", "read_header"]
@@ -28,9 +28,11 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
-# Limits far above any published file. Those of keys and strings keep what Python makes of a header
-# below twice the file and 256 MB: a string of two bytes takes ten in the file and sixty here.
+# Limits far above any published file. Those of counts keep what Python makes of a header below
+# twice the file and 256 MB: a string of two bytes takes ten in the file and sixty here, a tensor's
+# entry 33 and six hundred.
 MAX_ALIGNMENT = 1 << 16
+MAX_TENSORS = 1 << 17
 MAX_KEYS = 1 << 16
 MAX_STRINGS = 4_000_000  # elements of string arrays: 2M tokens, and merges
 MAX_NAME_BYTES = 1 << 16  # the format's own limit for keys

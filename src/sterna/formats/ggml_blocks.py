@@ -7,6 +7,7 @@ PackedWeight of a matrix of them: its weights are what ggml's dequantisation giv
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,24 +63,44 @@ def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
     f, M, K = formats.get(other or name), raw.shape[0], raw.shape[1] // nbytes * k
     f.check_shape(M, K)
     codes = np.empty((f.n_tiles(M), f.tile_bytes(K)), np.uint8)
-    lines = []
     rows = max(CHUNK_WEIGHTS // max(K, 1) // f.tile_rows, 1) * f.tile_rows
-    for begin in range(0, M, rows):
+
+    def piece(begin: int) -> U8:
+        """Rows from `begin` on, into their tiles; returns their lines of scales."""
         part = raw[begin : begin + rows]
         m, first = len(part), begin // f.tile_rows
         levels, scales = parse(np.ascontiguousarray(part).reshape(-1, nbytes))
-        if not np.isfinite(scales).all():
-            at = np.argwhere(~np.isfinite(scales))[0]
-            row, block = divmod(int(at[0]) * (m * K // k) // len(scales), K // k)
-            raise NonFiniteError(
-                f"{name}: scale must be finite, but block {block} of row {begin + row} has "
-                f"{scales[tuple(at)]}; the file is damaged"
-            )
-        codes[first : first + f.n_tiles(m)] = f.pack_codes(levels.reshape(m, K), threads)
-        lines.append(f.pack_scales(scales.reshape(f.scale_shape(m, K)), m, K))
-    if not lines:
-        lines.append(f.pack_scales(np.zeros(f.scale_shape(0, K), np.float32), 0, K))
+        levels = levels.reshape(m, K)
+        _check(name, f, levels, scales.reshape(m, -1) if m else scales, begin, k)
+        codes[first : first + f.n_tiles(m)] = f.pack_codes(levels)
+        return f.pack_scales(scales.reshape(f.scale_shape(m, K)), m, K)
+
+    with ThreadPoolExecutor(max(threads, 1)) as pool:  # numpy's loops run beside each other
+        lines = list(pool.map(piece, range(0, max(M, 1), rows)))
     return PackedWeight(f.name, M, K, codes, np.concatenate(lines))
+
+
+def _check(
+    name: str, f: formats.Format, levels: npt.NDArray[np.int8], scales: F32, begin: int, k: int
+) -> None:
+    """Levels [m, K] and scales [m, ...] of rows from `begin` on: what bytes alone do not rule out.
+
+    RequestError for a level that the format lacks, NonFiniteError.
+    """
+    assert f.levels is not None
+    if levels.max(initial=f.levels[0]) > f.levels[1]:
+        row, column = (int(i) for i in np.argwhere(levels > f.levels[1])[0])
+        raise RequestError(
+            f"{name}: codes must be 0, 1 or 2, but code {column % k} of block {column // k} of row "
+            f"{begin + row} is 3; the file is damaged, or not ternary"
+        )
+    if not np.isfinite(scales).all():
+        row, at = (int(i) for i in np.argwhere(~np.isfinite(scales))[0])
+        block = at * (levels.shape[1] // k) // scales.shape[1]
+        raise NonFiniteError(
+            f"{name}: scale must be finite, but block {block} of row {begin + row} has "
+            f"{scales[row, at]}; the file is damaged"
+        )
 
 
 def _f16(raw: U8) -> F32:
@@ -212,14 +233,8 @@ def _tq1_0(raw: U8) -> Parsed:
 
 
 def _tq2_0(raw: U8) -> Parsed:
-    """64 bytes of codes, d. RequestError for a code 3, which is not ternary."""
+    """64 bytes of codes, d. A code 3 is not ternary: `_check` refuses it."""
     codes = _fields(raw[:, :64], 2, 32)
-    if (codes > 2).any():
-        block, at = (int(i) for i in np.argwhere(codes > 2)[0])
-        raise RequestError(
-            f"tq2_0: codes must be 0, 1 or 2, but code {at} of the tensor's block {block} is 3; "
-            "the file is damaged, or not ternary"
-        )
     return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,8 +21,10 @@ from sterna.errors import (
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.base import EXPONENTS
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
-from sterna.models import weights
+from sterna.models import packing, weights
 from sterna.models.gguf import gguf_name, permutes
+from sterna.models.storages import Floats, Levels
+from sterna.models.storages.base import TERNARY
 from sterna.models.weights import Linear, head_format, in_runs
 
 __all__ = ["I2S_LAYOUTS", "GgufWeights"]
@@ -59,7 +60,7 @@ class GgufWeights:
         info = self._info(gguf_name(name), (size,))
         if info.dtype not in FLOAT_TYPES:
             raise self._error(info, "a vector of floats", info.dtype)
-        values = self._floats(info).reshape(-1)
+        values = self._floats(info).values().reshape(-1)
         self.tensors[name] = values[self._order(name.removesuffix(".bias"), size)]
         return self.tensors[name]
 
@@ -125,8 +126,9 @@ class GgufWeights:
         return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format or name
 
     def _kind(self, part: Linear) -> str:
-        """What parts must have in common to be one weight."""
-        return "levels" if self._scale(part) is not None else self._part(part).dtype
+        """What parts must have in common to be one weight: a type, or levels with a scale each."""
+        own = self._part(part).dtype
+        return "levels" if own == "I2_S" or self._scale(part) is not None else own
 
     def _scale(self, part: Linear) -> np.float32 | None:
         """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
@@ -135,7 +137,7 @@ class GgufWeights:
             return None
         if info.shape != (1,) or info.dtype != "F32":
             raise self._error(info, "one F32", f"{info.dtype} {list(info.shape)}")
-        scale = self._floats(info).reshape(-1)[0]
+        scale = self._floats(info).values().reshape(-1)[0]
         return None if scale == 1 else np.float32(scale)
 
     def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
@@ -156,33 +158,36 @@ class GgufWeights:
         order = self._order(part.name, part.M)
         return raw if isinstance(order, slice) else raw[order]
 
-    def _floats(self, info: TensorInfo) -> F32:
-        """A float tensor as float32 [rows, K], finite."""
-        return self._checked(info, self.model.read(info.name))[1]
-
-    def _checked(self, info: TensorInfo, raw: U8) -> tuple[npt.NDArray[np.generic], F32]:
-        """(bits, values) of a float tensor's bytes."""
+    def _floats(self, info: TensorInfo, raw: U8 | None = None) -> Floats:
+        """A float tensor [rows, K], finite; of other bytes than the file's if given."""
         own = info.dtype.lower()
-        bits = raw.view("<u4" if own == "f32" else "<u2")
-        if _native.has_non_finite(np.ascontiguousarray(bits), EXPONENTS[own], self.threads):
+        raw = self.model.read(info.name) if raw is None else raw
+        bits = raw.view("<f4" if own == "f32" else "<u2")
+        if _native.has_non_finite(bits, EXPONENTS[own], self.threads):
             raise NonFiniteError(
                 f"{info.file}: {info.name}: weights must be finite, but got NaN or infinity; "
                 "the file is damaged or its training diverged"
             )
-        if own == "bf16":
-            return bits, (bits.astype(np.uint32) << 16).view(np.float32)
-        values = raw.view("<f4" if own == "f32" else "<f2")
-        return (values if own == "f32" else bits), values.astype(np.float32)
+        return Floats(own, bits)
 
     # ---------------------------------------------------------------------------------- packing
 
     def _packed(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
         """Rows of parts of one kind as one weight, in the format asked for or their own."""
+        info, kind = self._part(parts[0]), self._kind(parts[0])
+        if kind not in FLOAT_TYPES and kind != "levels":
+            return self._from_blocks(parts, asked, option)
+        read: list[Floats | Levels] = [
+            self._levels(p) if kind == "levels" else self._floats(self._part(p), self._rows(p))
+            for p in parts
+        ]
+        choice = packing.choose(read[0], asked)
+        if kind == "levels" and not choice.keeps and formats.get(choice.format).integer:
+            raise self._would_round(info, choice.format, option)
+        return packing.pack(read, choice, self.threads, info.name)
+
+    def _from_blocks(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
         info = self._part(parts[0])
-        if info.dtype == "I2_S" or self._kind(parts[0]) == "levels":
-            return self._from_levels(parts, asked, option)
-        if info.dtype in FLOAT_TYPES:
-            return self._from_floats(parts, asked)
         raw = np.concatenate([self._rows(p) for p in parts])
         try:
             own = from_ggml(info.dtype.lower(), raw, threads=self.threads)
@@ -193,47 +198,26 @@ class GgufWeights:
         if asked in (None, own.format):
             return own
         if formats.get(asked or "").integer:
-            raise RequestError(
-                f"{option}: {info.file.name} has {info.name} as {info.dtype}, which another "
-                f"quantisation would round again, but got {asked!r}; leave it out, or use a file "
-                "with float weights"
-            )
-        return _pack_values([ops.dequantize(own, threads=self.threads)], asked or "", self.threads)
+            raise self._would_round(info, asked or "", option)
+        values = Floats("f32", ops.dequantize(own, threads=self.threads))
+        return packing.pack_floats([values], asked or "", self.threads, info.name)
 
-    def _from_floats(self, parts: list[Linear], asked: str | None) -> PackedWeight:
-        info = self._part(parts[0])
-        own = info.dtype.lower()
-        checked = [self._checked(info, self._rows(p)) for p in parts]
-        if asked in (None, own):
-            return _pack_values([bits for bits, _ in checked], own, self.threads)
-        return _pack_values([values for _, values in checked], asked or own, self.threads)
-
-    def _from_levels(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
-        """Ternary parts with a scale each."""
-        f = formats.get(asked or "i2")
-        pairs = [self._levels(p) for p in parts]
-        if not f.integer:
-            return _pack_values([w.astype(np.float32) * s for w, s in pairs], f.name, self.threads)
-        if f.levels is None or f.step != 1 or f.group or f.minima:
-            raise RequestError(f"{option}: ternary layers run as t5, i2 or i8, but got {asked!r}")
-        levels = np.concatenate([w for w, _ in pairs])
-        scales = [s for _, s in pairs]
-        one = len({float(s) for s in scales}) == 1
-        scale = scales[0] if one else np.repeat(scales, [p.M for p in parts])
-        M, K = levels.shape
-        codes = f.pack_codes(levels, self.threads)
-        return PackedWeight(
-            f.name, M, K, codes, np.asarray(scale, np.float32) / np.float32(f.value)
+    @staticmethod
+    def _would_round(info: TensorInfo, asked: str, option: str) -> RequestError:
+        return RequestError(
+            f"{option}: must keep {info.name}, which {info.file.name} has as {info.dtype} and "
+            f"another quantisation would round again, but got {asked!r}; leave it out, or use a "
+            "file with float weights"
         )
 
-    def _levels(self, part: Linear) -> tuple[npt.NDArray[np.int8], np.float32]:
-        """Ternary levels int8 [M, K] in the model's order, and their scale."""
-        info, scale = self._part(part), self._scale(part)
+    def _levels(self, part: Linear) -> Levels:
+        """Ternary weights with one scale, in the model's order."""
+        info, factor = self._part(part), self._scale(part)
         if info.dtype == "I2_S":
             stored, own = self._i2s_levels(info)
             levels = stored[self._order(part.name, part.M)]
         else:
-            values = self._plain_values(part, info)
+            values = self._values(part, info)
             own = np.abs(values).max(initial=np.float32(0))
             levels = np.sign(values).astype(np.int8)
             if not np.array_equal(levels * own, values):
@@ -241,13 +225,15 @@ class GgufWeights:
                     f"{info.file}: {info.name}: weights beside a scale must be ternary, but are "
                     "of several sizes; use the model's safetensors"
                 )
-        factor = np.float32(1) if scale is None else scale
-        return levels, np.float32(own * factor)
+        scale = np.asarray(own * (np.float32(1) if factor is None else factor), np.float32)
+        return Levels(
+            TERNARY, levels, scale, lambda: Floats("f32", levels.astype(np.float32) * scale)
+        )
 
-    def _plain_values(self, part: Linear, info: TensorInfo) -> F32:
+    def _values(self, part: Linear, info: TensorInfo) -> F32:
         raw = self._rows(part)
         if info.dtype in FLOAT_TYPES:
-            return self._checked(info, raw)[1]
+            return self._floats(info, raw).values()
         return ops.dequantize(from_ggml(info.dtype.lower(), raw), threads=self.threads)
 
     def _i2s_levels(self, info: TensorInfo) -> tuple[npt.NDArray[np.int8], np.float32]:
@@ -270,22 +256,6 @@ class GgufWeights:
         if (codes > 2).any():
             raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
         return codes.astype(np.int8) - np.int8(1), np.float32(scale)
-
-
-def _pack_values(
-    parts: Sequence[npt.NDArray[np.generic]], format: str, threads: int
-) -> PackedWeight:
-    """Rows of floats, or of a float format's bits, in a format."""
-    f = formats.get(format)
-    K = parts[0].shape[1]
-    f.check_shape(sum(len(p) for p in parts), K)
-    if f.integer:
-        pairs = [f.rounded(np.asarray(p, np.float32), "row") for p in parts]
-        values = np.concatenate([levels for levels, _ in pairs])
-        scale = f.packed_scale(np.concatenate([s for _, s in pairs]), *values.shape)
-    else:
-        values, scale = np.concatenate(parts), np.float32(1)
-    return PackedWeight(f.name, len(values), K, f.pack_codes(values, threads), scale)
 
 
 def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
