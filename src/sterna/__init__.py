@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sterna.errors import (
+    HubError,
     ModelFormatError,
     NonFiniteError,
     RequestError,
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "Completion",
+    "HubError",
     "ModelFormatError",
     "NonFiniteError",
     "Piece",

@@ -4,6 +4,7 @@
     ├── ModelFormatError       a model's files are damaged, hostile or not what they claim to be
     ├── UnsupportedModelError  a sound model that this version cannot run
     ├── RequestError           an argument, a path or a setting given by the caller
+    ├── HubError               a model could not be fetched: network, rights, disk space
     ├── UnsupportedCPUError    no kernel for this processor, or a forced one that it cannot run
     └── NonFiniteError         NaN or infinity in weights, scales or activations
 
@@ -16,6 +17,7 @@ import os
 from typing import Any
 
 __all__ = [
+    "HubError",
     "ModelFormatError",
     "NonFiniteError",
     "RequestError",
@@ -116,6 +118,23 @@ class UnsupportedModelError(SternaError):
 
 class RequestError(SternaError):
     """An argument, path or setting from the caller that breaks a rule."""
+
+
+class HubError(SternaError):
+    """A model could not be fetched from the Hub, through no fault of its name or its files.
+
+    `reason`: "gated" (log in, or accept the licence), "offline", "network", "server" (it answers
+    with an error) or "space" (of the disk).
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        """`reason`: one of the words above."""
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles both arguments: the default would keep the message alone."""
+        return type(self), (self.args[0], self.reason)
 
 
 class UnsupportedCPUError(SternaError):

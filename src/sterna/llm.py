@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sterna import _native, models
 from sterna.chat import ChatTemplate
+from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PREFILL_CHUNK, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError
@@ -21,8 +22,6 @@ from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
-
-BUILT_IN = {"nano": Path(__file__).parent / "data" / "nano"}
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class Completion:
 class LLM:
     """A language model on this machine's CPU.
 
-    model: a folder (a Hugging Face checkpoint or a packed directory), a GGUF file or the built-in
-    "nano".
+    model: a folder (a Hugging Face checkpoint or a packed directory), a .gguf file, the built-in
+    "nano", or org/name[@revision][:file] of the Hugging Face Hub, fetched once (docs/hub.md).
     threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
     STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
@@ -107,7 +106,7 @@ class LLM:
     formats have the same bits anyway.
     cache: keep a packed copy for the next start.
 
-    Raises ModelFormatError, UnsupportedModelError, RequestError, NonFiniteError or
+    Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
     """
 
@@ -125,10 +124,8 @@ class LLM:
         deterministic: bool | None = None,
         cache: bool = True,
     ) -> None:
-        if not isinstance(model, (str, Path)) or not str(model):
-            raise RequestError(f"model: must be a folder or a built-in name, but got {model!r}")
+        path = resolve(model)
         self.name = str(model)
-        path = BUILT_IN.get(self.name, Path(model))
         team = resolve_threads(threads, cores)
         loaded = models.load(path, format=format, head=head, cached=cache, threads=team)
         self.engine = Engine(

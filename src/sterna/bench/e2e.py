@@ -17,10 +17,10 @@ from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import random_model
 from sterna.bench.report import fractions, spread
+from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, SLOTS, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.llm import BUILT_IN
 from sterna.runtime import resolve_threads
 from sterna.sampling import Top
 
@@ -142,7 +142,7 @@ def _open(
             kv_positions=kv_positions,
             kv_dtype=kv_dtype,
         )
-    return models.load(BUILT_IN.get(model, model), format=format, head=head, cached=False)
+    return models.load(resolve(model), format=format, head=head, cached=False)
 
 
 def prompt(engine: Engine, n: int) -> tuple[float, float]:

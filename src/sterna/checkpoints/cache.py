@@ -96,7 +96,8 @@ def cache_key(
     except OSError as error:
         raise unreadable(source, error) from error
     label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{source.name}-{format}-{head}")[-64:].lstrip(".")
-    identity = _digest([str(source), format, head])
+    # Its first half is the source alone, so that all entries of a source can be found
+    identity = _source_digest(source) + _digest([str(source), format, head])[:10]
     return f"{label or 'model'}-{identity}-{_digest([CACHE_VERSION, LAYOUT_VERSION, states])}"
 
 
@@ -106,7 +107,11 @@ def lookup(key: str) -> Path | None:
     if root is None:
         return None
     entry = root / _checked(key)
-    return entry if _is_whole(entry) else None
+    if not _is_whole(entry):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(entry)  # its last use
+    return entry
 
 
 def store_behind(key: str, writer: Callable[[Path], None]) -> Store:
@@ -153,6 +158,16 @@ def entries() -> list[tuple[Path, int]]:
             if _KEY.fullmatch(entry.name):
                 found.append((entry, sum(file.stat().st_size for file in entry.iterdir())))
     return found
+
+
+def entries_of(path: str | os.PathLike[str]) -> list[tuple[Path, int]]:
+    """The entries made from this source (a folder or a file, also one that is gone) and sizes."""
+    source = _source_digest(Path(os.path.realpath(path)))
+    return [entry for entry in entries() if entry[0].name[-41:].startswith(source)]
+
+
+def _source_digest(source: Path) -> str:
+    return _digest(str(source))[:10]
 
 
 def _digest(value: object) -> str:

@@ -19,7 +19,7 @@ INDEX = "model.safetensors.index.json"
 
 MAX_CONFIG_BYTES = 16 << 20  # real ones have a few kilobytes; a quantisation map some hundred
 MAX_SHARDS = 10_000
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class Checkpoint:
@@ -159,7 +159,7 @@ def _open_weights(folder: Path) -> list[SafetensorsFile]:
     if INDEX in names:
         return _open_shards(folder / INDEX)
     expected = f"{WEIGHTS} or {INDEX}"
-    pickled = sorted(name for name in names if name.endswith(_PICKLED))
+    pickled = sorted(name for name in names if name.endswith(PICKLED))
     if pickled:
         raise ModelFormatError(
             file=folder,
@@ -176,15 +176,18 @@ def _open_weights(folder: Path) -> list[SafetensorsFile]:
     )
 
 
-def _open_shards(index: Path) -> list[SafetensorsFile]:
-    weight_map = load_json_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        got = "an empty one" if weight_map == {} else json_kind(weight_map)
+def weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> shard, as an index file says: at most MAX_SHARDS plain names of the same folder.
+
+    Raises ModelFormatError.
+    """
+    found = load_json_object(index).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        got = "an empty one" if found == {} else json_kind(found)
         raise ModelFormatError(
             file=index, field="weight_map", expected="an object of tensor names", got=got
         )
-    shards: dict[str, SafetensorsFile] = {}
-    for tensor, shard in weight_map.items():
+    for tensor, shard in found.items():
         if not _is_plain_name(shard):
             raise ModelFormatError(
                 file=index,
@@ -192,11 +195,17 @@ def _open_shards(index: Path) -> list[SafetensorsFile]:
                 expected="the name of a .safetensors file in this folder",
                 got=shard if isinstance(shard, str) else json_kind(shard),
             )
+    if len(set(found.values())) > MAX_SHARDS:
+        raise ModelFormatError(
+            file=index, field="weight_map", expected=f"at most {MAX_SHARDS} files"
+        )
+    return found
+
+
+def _open_shards(index: Path) -> list[SafetensorsFile]:
+    shards: dict[str, SafetensorsFile] = {}
+    for tensor, shard in weight_map(index).items():
         if shard not in shards:
-            if len(shards) == MAX_SHARDS:
-                raise ModelFormatError(
-                    file=index, field="weight_map", expected=f"at most {MAX_SHARDS} files"
-                )
             shards[shard] = SafetensorsFile(index.parent / shard)
         if tensor not in shards[shard].tensors:
             raise ModelFormatError(

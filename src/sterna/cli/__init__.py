@@ -1,4 +1,4 @@
-"""The command line: `sterna generate | perplexity | bench | roofline | formats | models | info`.
+"""The command line: `sterna generate`, `sterna pull` and the others of COMMANDS.
 
 Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C. A command is a
 module of this package, imported when it is asked for.
@@ -17,7 +17,17 @@ from sterna.errors import SternaError
 
 __all__ = ["main"]
 
-COMMANDS = ("generate", "perplexity", "bench", "roofline", "formats", "models", "info")
+COMMANDS = (
+    "generate",
+    "perplexity",
+    "bench",
+    "roofline",
+    "formats",
+    "pull",
+    "models",
+    "rm",
+    "info",
+)
 
 
 class _Cli(click.Group):

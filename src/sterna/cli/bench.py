@@ -14,8 +14,10 @@ from sterna.cli.options import (
     console,
     cores_option,
     deterministic_option,
+    fetch_model,
     head_option,
     kv_dtype_option,
+    offline_option,
     status,
     threads_options,
 )
@@ -72,6 +74,7 @@ def command() -> None:
     show_default=True,
     help="A model, or random:SHAPE for dummy weights, such as random:bitnet-2b.",
 )
+@offline_option
 @click.option("--format", help="Weight format of the layers.")
 @head_option
 @click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
@@ -89,10 +92,11 @@ def command() -> None:
 @threads_options
 @isa_option
 @output_options
-def e2e(model: str, output: str, **options: Any) -> None:
+def e2e(model: str, offline: bool, output: str, **options: Any) -> None:
     """Prompt processing (pp) and generation (tg), end to end."""
     from sterna.bench.e2e import run
 
+    fetch_model(model, offline)
     with status(f"loading {model}") as progress:
         rows = run(model, progress=progress, **options)
     about = {name: name for name in ("model", "format", "head", "threads", "isa")}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +12,55 @@ import click
 
 from sterna.cli.options import console, json_option, print_json
 
+MAX_WORD_CHARS = 100
+
 
 @click.command(short_help="List the models at hand.")
 @json_option
 def command(as_json: bool) -> None:
-    """List the built-in models and the packed copies in the cache."""
-    from sterna.checkpoints.cache import entries
-    from sterna.llm import BUILT_IN
-
-    rows = [_row(name, "built-in", path) for name, path in BUILT_IN.items()]
-    rows += [_row(str(path), "cache", path) for path, _ in entries()]
+    """List the built-in models, the downloads, and the packed copies in the cache."""
+    rows = _rows()
     if as_json:
         print_json(rows)
         return
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table("model", "source", "architecture", "format", "size", box=None, pad_edge=False)
+    from sterna.checkpoints.hub import human
+
+    columns = ("model", "source", "commit", "architecture", "format", "size", "last used")
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        size = "missing" if row["size_bytes"] is None else f"{row['size_bytes'] / 1e6:,.1f} MB"
-        table.add_row(
-            row["model"], row["source"], row["architecture"] or "?", row["format"] or "?", size
+        cells = (
+            row["model"],
+            row["source"] + (f" of {row['packed_from']}" if row["packed_from"] else ""),
+            (row["commit"] or "")[:12],
+            row["architecture"] or "?",
+            row["format"] or "?",
+            "missing" if row["size_bytes"] is None else human(row["size_bytes"]),
+            (row["last_used"] or "")[:10],
         )
+        table.add_row(*map(escape, cells))
     console().print(table, soft_wrap=True)
+
+
+def _rows() -> list[dict[str, Any]]:
+    from sterna.checkpoints.cache import entries, entries_of
+    from sterna.checkpoints.hub import downloads
+    from sterna.checkpoints.resolve import BUILT_IN
+
+    rows = [_row(name, "built-in", path) for name, path in BUILT_IN.items()]
+    sources = dict(BUILT_IN)
+    for d in downloads():
+        sources[d.name] = d.path
+        used = _time(d.last_used)
+        about = {"revision": d.revision, "commit": d.commit, "size_bytes": d.nbytes}
+        rows.append({**_row(d.name, "hub", d.path), **about, "last_used": used})
+    packed = {entry: name for name, path in sources.items() for entry, _ in entries_of(path)}
+    for path, _ in entries():
+        about = {"packed_from": packed.get(path), "last_used": _time(_modified(path))}
+        rows.append({**_row(str(path), "cache", path), **about})
+    return rows
 
 
 def _row(model: str, source: str, path: Path) -> dict[str, Any]:
@@ -39,18 +68,45 @@ def _row(model: str, source: str, path: Path) -> dict[str, Any]:
     config: dict[str, Any] = {}
     size = None
     try:
-        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        read = json.loads((path / "config.json").read_bytes())
-        config = read if isinstance(read, dict) else {}
+        if path.is_dir():
+            size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+            read = json.loads((path / "config.json").read_bytes())
+            config = read if isinstance(read, dict) else {}
     except (OSError, ValueError, RecursionError):
         pass
-    names = config.get("architectures")
-    packed = config.get("quantization_config")
+    names = config.get("architectures") or [None]
+    quantization = config.get("quantization_config")
+    packed = quantization if isinstance(quantization, dict) else {}
+    stored = packed.get("default_format") or config.get("torch_dtype") or config.get("dtype")
     return {
         "model": model,
         "source": source,
-        "architecture": names[0] if isinstance(names, list) and names else None,
-        "format": packed.get("default_format") if isinstance(packed, dict) else None,
+        "revision": None,
+        "commit": None,
+        "architecture": _word(names[0]) if isinstance(names, list) else None,
+        "format": "gguf" if path.suffix.lower() == ".gguf" else _word(stored),
         "size_bytes": size,
+        "last_used": None,
+        "packed_from": None,
         "path": str(path),
     }
+
+
+def _word(value: object) -> str | None:
+    # From a file of someone else's: it must not drive the terminal
+    usable = isinstance(value, str) and value.isprintable() and len(value) <= MAX_WORD_CHARS
+    return str(value) if usable else None
+
+
+def _modified(path: Path) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _time(seconds: float) -> str | None:
+    """ISO 8601 in UTC; None for 0, which means unknown."""
+    if not seconds:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

@@ -20,15 +20,18 @@ __all__ = [
     "console",
     "cores_option",
     "deterministic_option",
+    "fetch_model",
     "head_option",
     "json_option",
     "kv_dtype_option",
     "model_options",
+    "offline_option",
     "open_model",
     "print_json",
     "sampling",
     "sampling_options",
     "status",
+    "tell",
     "threads_options",
 ]
 
@@ -77,13 +80,19 @@ threads_options = _all(
     click.option("--threads", type=int, help="Threads; default: the usable cores."), cores_option
 )
 
+offline_option = click.option(
+    "--offline", is_flag=True, help="Download nothing; the same as HF_HUB_OFFLINE=1."
+)
+
 model_options = _all(
     click.option(
         "--model",
         default="nano",
         show_default=True,
-        help="A model's folder, a .gguf file, or the name of a built-in model.",
+        help="A model's folder, a .gguf file, a built-in name, or org/name[@revision][:file] on "
+        "the Hub, which is downloaded once.",
     ),
+    offline_option,
     click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
     head_option,
     click.option("--context", type=int, help="Tokens of context; default: the model's."),
@@ -110,8 +119,25 @@ def open_model(options: Mapping[str, Any]) -> LLM:
     """The model that `model_options` name."""
     from sterna.llm import LLM
 
+    fetch_model(options["model"], options["offline"])
     with status(f"loading {options['model']}"):
         return LLM(options["model"], **{name: options[name] for name in MODEL})
+
+
+def fetch_model(model: str, offline: bool = False) -> None:
+    """Downloads a model of the Hub that is not here yet, before a spinner disturbs its bar."""
+    from sterna.checkpoints.hub.names import looks_like_name
+
+    if looks_like_name(model):
+        from sterna.checkpoints.resolve import resolve
+
+        resolve(model, offline=offline, announce=tell)
+
+
+def tell(text: str) -> None:
+    """A line on stderr for the person at a terminal; none where that is no terminal."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
 
 
 def sampling(options: Mapping[str, Any]) -> dict[str, Any]:

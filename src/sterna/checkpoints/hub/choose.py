@@ -1,0 +1,183 @@
+"""Which files of a repository a model needs: no duplicates, nothing pickled, no code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
+from sterna.checkpoints.hub.names import HubName
+from sterna.errors import ModelFormatError, RequestError
+
+# Beside the weights: whatever of these the repository's root has.
+TOKENIZER = "tokenizer.json"
+SMALL = (
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER,
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+WITHOUT_TOKENIZER = ("vocab.json", "merges.txt")  # tokenizer.json holds the same
+MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json have 30 MB
+MAX_LISTED = 30
+
+_SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
+_NOT_A_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository: path, bytes, and its SHA-256 or (if not in LFS) its git SHA-1."""
+
+    path: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to fetch: small files first. `gguf`: the chosen one (of a split one, its first part).
+
+    `default`: whether the repository's name alone means this. `index`: the weights are the shards
+    that INDEX, among `files`, names.
+    """
+
+    files: tuple[str, ...]
+    gguf: str | None
+    default: bool
+    index: bool = False
+
+
+def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
+    """The files of the model that `name` means, of a repository with these files (path -> bytes).
+
+    Raises RequestError where the name fits no GGUF or several, ModelFormatError where the
+    repository holds no weights that Sterna reads.
+    """
+    models = _gguf_models(sizes)
+    has_safetensors = WEIGHTS in sizes or INDEX in sizes
+    if name.file is not None:
+        gguf = _matching(name, models, sizes)
+    elif has_safetensors:
+        return _safetensors(name, sizes)
+    elif len(models) == 1:
+        gguf = next(iter(models))
+    elif models:
+        raise _several(name, "has several GGUF files", models, models, sizes)
+    else:
+        raise _no_weights(name, sizes)
+    default = not has_safetensors and len(models) == 1
+    return Choice(models[gguf], gguf, default)
+
+
+def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
+    if CONFIG not in sizes:
+        raise ModelFormatError(
+            file=str(name), expected=f"{CONFIG} beside the weights", got="a repository without it"
+        )
+    small = [path for path in SMALL if path in sizes]
+    small += [path for path in WITHOUT_TOKENIZER if path in sizes and TOKENIZER not in sizes]
+    for path in small:
+        if sizes[path] > MAX_SMALL_BYTES:
+            raise ModelFormatError(
+                file=f"{name}:{path}",
+                field="size",
+                expected=f"at most {MAX_SMALL_BYTES} bytes",
+                got=sizes[path],
+            )
+    index = WEIGHTS not in sizes  # as in a folder: the single file wins over an index
+    return Choice((*small, INDEX if index else WEIGHTS), None, default=True, index=index)
+
+
+def _gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Models as GGUF, by the path of the (first) file: all of a model's files."""
+    models: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        if path.lower().endswith(".gguf"):
+            split = _SPLIT.fullmatch(path)
+            first = f"{split[1]}-00001-of-{split[3]}{split[4]}" if split else path
+            models.setdefault(first, []).append(path)
+    named = {first: tuple(parts) for first, parts in models.items() if first in parts}
+    language = {k: v for k, v in named.items() if not _NOT_A_MODEL.search(k.rpartition("/")[2])}
+    return language or named
+
+
+def _matching(
+    name: HubName, models: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
+) -> str:
+    """The model that `name.file` names: by its path, by the file's name, or by a word of it."""
+    asked = (name.file or "").lower()
+    if not models:
+        raise RequestError(
+            f"{name}: ':' chooses a GGUF file, but the repository {name.repo} has none; "
+            "leave it out"
+        )
+    for matches in (
+        [m for m in models if m.lower() == asked],
+        [m for m in models if m.lower().rpartition("/")[2] == asked],
+        [m for m in models if asked in _words(m)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise _several(name, f"{name.file!r} fits several files", models, matches, sizes)
+    raise _several(name, f"no GGUF file fits {name.file!r}", models, models, sizes)
+
+
+def _words(path: str) -> set[str]:
+    """The endings of a file's name that begin after '-' or '.', and its folders: "q4_k_m"."""
+    *folders, last = path.lower().split("/")
+    split = _SPLIT.fullmatch(last)
+    stem = split[1] if split else last.removesuffix(".gguf")
+    starts = (m.end() for m in re.finditer(r"[-.]", stem))
+    return {*folders, stem, *(stem[at:] for at in starts)}
+
+
+def _several(
+    name: HubName,
+    what: str,
+    models: Mapping[str, tuple[str, ...]],
+    listed: Iterable[str],
+    sizes: Mapping[str, int],
+) -> RequestError:
+    rows = [f"{m} ({human(sum(sizes[p] for p in models[m]))})" for m in sorted(listed)]
+    more = f", and {len(rows) - MAX_LISTED} more" if len(rows) > MAX_LISTED else ""
+    example = sorted(listed)[0]
+    return RequestError(
+        f"{name}: {what}; choose one with {HubName(name.repo, name.revision, example)}: "
+        f"{', '.join(rows[:MAX_LISTED])}{more}"
+    )
+
+
+def _no_weights(name: HubName, sizes: Mapping[str, int]) -> ModelFormatError:
+    expected = f"{WEIGHTS}, {INDEX} or a .gguf file"
+    pickled = sorted(path for path in sizes if path.endswith(PICKLED))
+    if pickled:
+        return ModelFormatError(
+            file=str(name),
+            expected=expected,
+            got=f"a repository with pickled weights only ({pickled[0]})",
+            remedy="unpickling can run any code, so nothing was downloaded: look for a revision or "
+            "another repository with safetensors, or convert it to safetensors",
+        )
+    other = sorted(path for path in sizes if path.endswith(".safetensors"))
+    return ModelFormatError(
+        file=str(name),
+        expected=expected,
+        got=f"only {other[0]}" if other else "a repository without weights",
+        remedy="is it an adapter, or a model of another kind? choose a language model",
+    )
+
+
+def human(nbytes: int) -> str:
+    """ "1.2 GB", "3 kB": bytes in decimal units."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,346 @@
+"""Downloaded models on disk: the Hugging Face cache's own layout, and Sterna's record of each.
+
+Other tools share the files. Under HF_HUB_CACHE, for each repository:
+
+    models--org--name/blobs/DIGEST                 the files, named by their SHA-256 or git SHA-1
+    models--org--name/snapshots/COMMIT/PATH        links to them
+    models--org--name/refs/REVISION                the commit of a branch or tag
+    models--org--name/sterna/KEY.json              what Sterna fetched, whole and checked
+
+A record is written last and by renaming, so that half a download is never taken for a model. Its
+modification time is the model's last use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sterna.checkpoints import cache
+from sterna.checkpoints.files import replacing, unwritable
+from sterna.checkpoints.hub.choose import RemoteFile
+from sterna.checkpoints.hub.names import HubName, is_plain_path
+from sterna.checkpoints.jsonfile import load_json_object
+from sterna.errors import SternaError
+
+RECORD_VERSION = 1
+PARTIAL = ".sterna.incomplete"  # the suffix of a blob that is still being fetched
+_MAX_RECORD_BYTES = 16 << 20
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+@dataclass(frozen=True)
+class Download:
+    """A model that was fetched whole and checked.
+
+    `revision`: as asked for; `commit`: what that was; `gguf`: the chosen file, None for
+    safetensors; `default`: whether the repository's name alone means it; `asked`: the words that
+    chose the file so far, in lower case; `files`: path, bytes and digest of each; `pulled`: seconds
+    since 1970.
+    """
+
+    repo: str
+    revision: str
+    commit: str
+    gguf: str | None
+    default: bool
+    asked: tuple[str, ...]
+    files: tuple[RemoteFile, ...]
+    pulled: float
+
+    @property
+    def name(self) -> str:
+        """The name that opens it."""
+        return str(HubName(self.repo, self.revision, None if self.default else self.gguf))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def path(self) -> Path:
+        """What opens it: the snapshot's folder, or the GGUF file in it."""
+        folder = Repository(self.repo).snapshot(self.commit)
+        return folder / self.gguf if self.gguf else folder
+
+    @property
+    def record(self) -> Path:
+        """The file of this record."""
+        identity = json.dumps([self.revision, self.gguf]).encode()
+        name = hashlib.sha256(identity).hexdigest()[:20]
+        return Repository(self.repo).records / f"{name}.json"
+
+    @property
+    def last_used(self) -> float:
+        """Seconds since 1970; 0 if the record is gone."""
+        try:
+            return self.record.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def is_whole(self) -> bool:
+        """Whether every file is there with its size; contents were checked when they came."""
+        folder = Repository(self.repo).snapshot(self.commit)
+        try:
+            return all((folder / file.path).stat().st_size == file.size for file in self.files)
+        except OSError:
+            return False
+
+    def use(self) -> Path:
+        """Notes the use, where the disk allows, and gives `path`."""
+        with contextlib.suppress(OSError):
+            os.utime(self.record)
+        return self.path
+
+    def save(self) -> None:
+        """Writes the record; a former record of another commit stays, under its commit."""
+        former = _read(self.record)
+        if former is not None and former.commit != self.commit and former.is_whole():
+            replace(former, revision=former.commit)._write()
+        asked = {*self.asked, *(former.asked if former is not None else ())}
+        replace(self, asked=tuple(sorted(asked)))._write()
+
+    def _write(self) -> None:
+        self.record.parent.mkdir(parents=True, exist_ok=True)
+        data = json.dumps({"version": RECORD_VERSION, **asdict(self)}, indent=1).encode()
+        with replacing(self.record, len(data)) as out:
+            out.write(data)
+
+
+def cache_root() -> Path:
+    """The Hugging Face cache: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
+    from huggingface_hub import constants
+
+    return Path(os.path.abspath(Path(constants.HF_HUB_CACHE).expanduser()))
+
+
+class Repository:
+    """Where a repository's files lie in the cache."""
+
+    def __init__(self, repo: str) -> None:
+        """`repo`: org/name, checked."""
+        org, _, name = repo.partition("/")
+        self.folder = cache_root() / f"models--{org}--{name}"
+        self.records = self.folder / "sterna"
+
+    def snapshot(self, commit: str) -> Path:
+        """The folder of a commit's files."""
+        return self.folder / "snapshots" / commit
+
+    def blob(self, digest: str) -> Path:
+        """The contents of this digest."""
+        return self.folder / "blobs" / digest
+
+    def partial(self, digest: str) -> Path:
+        """The contents of this digest while they are being fetched."""
+        return self.folder / "blobs" / f"{digest}{PARTIAL}"
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process (and thread) at a time fetches or removes files of this repository."""
+        from huggingface_hub.utils import WeakFileLock
+
+        path = self.folder.parent / ".locks" / self.folder.name / "sterna.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path.parent, error) from error
+        with WeakFileLock(path):
+            yield
+
+    def link(self, commit: str, file: RemoteFile) -> None:
+        """Puts a blob at its place in the snapshot: a link, or a copy where links cannot be."""
+        target, blob = self.snapshot(commit) / file.path, self.blob(file.digest)
+        if not blob.exists() or (target.exists() and target.samefile(blob)):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+        try:
+            os.symlink(os.path.relpath(blob, target.parent), temporary)
+        except OSError:  # Windows without the right to
+            try:
+                os.link(blob, temporary)
+            except OSError:
+                shutil.copyfile(blob, temporary)
+        temporary.replace(target)
+
+    def set_ref(self, revision: str, commit: str) -> None:
+        """Notes the commit of a branch or tag, for other tools."""
+        if revision == commit:
+            return
+        ref = self.folder / "refs" / revision
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(ref, len(commit)) as out:
+            out.write(commit.encode())
+
+
+def downloads(repo: str | None = None) -> list[Download]:
+    """The models fetched by Sterna and still whole, by name; of one repository or of all."""
+    try:
+        folders = [Repository(repo).folder] if repo else sorted(cache_root().glob("models--*"))
+        paths = [path for folder in folders for path in (folder / "sterna").glob("*.json")]
+    except OSError:
+        return []
+    found = [record for record in map(_read, paths) if record is not None and record.is_whole()]
+    return sorted(found, key=lambda d: (d.repo, d.name, d.commit))
+
+
+def find(name: HubName) -> Download | None:
+    """The download that a name means, None if there is none; never asks the Hub."""
+    found = downloads(name.repo)
+    exact = [d for d in found if d.revision == name.revision]
+    for d in exact or [d for d in found if name.is_commit(d.commit)]:
+        if d.default if name.file is None else _is_file(d, name.file):
+            return d
+    return None
+
+
+def _is_file(download: Download, file: str) -> bool:
+    # Other words than those that chose it need the repository's list, to be unambiguous.
+    path = (download.gguf or "").lower()
+    return file.lower() in (path, path.rpartition("/")[2], *download.asked)
+
+
+def remove(download: Download) -> int:
+    """Removes a download, what was packed from it, and a transfer left half done; bytes freed.
+
+    Files that another download or another commit needs stay. Raises RequestError if the disk
+    refuses.
+    """
+    repository = Repository(download.repo)
+    path = download.path
+    packed = cache.entries_of(path)
+    with repository.lock():
+        try:
+            others = [d for d in downloads(download.repo) if d.record != download.record]
+            download.record.unlink(missing_ok=True)
+            kept = {file.path for d in others if d.commit == download.commit for file in d.files}
+            folder = repository.snapshot(download.commit)
+            freed = sum(
+                _unlink(repository, folder / file.path, file.digest)
+                for file in download.files
+                if file.path not in kept
+            )
+            freed += _prune(repository)
+        except OSError as error:
+            raise unwritable(repository.folder, error) from error
+    if not path.exists():
+        for entry, nbytes in packed:
+            cache.discard(entry.name)
+            freed += nbytes
+    return freed
+
+
+def partial_bytes(repo: str) -> int:
+    """Bytes that an interrupted pull of a repository has left."""
+    blobs = Repository(repo).folder / "blobs"
+    return sum(path.stat().st_size for path in blobs.glob(f"*{PARTIAL}"))
+
+
+def remove_partial(repo: str) -> int:
+    """Removes what an interrupted pull of a repository has left; bytes freed."""
+    repository = Repository(repo)
+    if not repository.folder.is_dir():
+        return 0
+    with repository.lock():
+        return _prune(repository)
+
+
+def _unlink(repository: Repository, path: Path, digest: str) -> int:
+    """Removes a file of a snapshot, and its blob if that was the last link; bytes freed."""
+    freed = _own_bytes(path)
+    path.unlink(missing_ok=True)
+    blob = repository.blob(digest)
+    if _is_linked(repository, blob) or not os.path.lexists(blob) or blob.lstat().st_nlink > 1:
+        return freed
+    freed += _own_bytes(blob)
+    blob.unlink()
+    return freed
+
+
+def _own_bytes(path: Path) -> int:
+    """Bytes that go when this name goes: none of a link, nor of a file with another name."""
+    if not path.is_file() or path.is_symlink():
+        return 0
+    status = path.stat()
+    return status.st_size if status.st_nlink == 1 else 0
+
+
+def _is_linked(repository: Repository, blob: Path) -> bool:
+    return any(
+        path.is_symlink() and os.path.normpath(path.parent / os.readlink(path)) == str(blob)
+        for path in (repository.folder / "snapshots").rglob("*")
+    )
+
+
+def _prune(repository: Repository) -> int:
+    """Removes partial blobs, folders left empty, refs to nothing, an empty repository; bytes."""
+    freed = 0
+    for partial in (repository.folder / "blobs").glob(f"*{PARTIAL}"):
+        freed += partial.stat().st_size
+        partial.unlink()
+    snapshots = repository.folder / "snapshots"
+    for folder in sorted(snapshots.rglob("*"), reverse=True):  # the deepest first
+        if folder.is_dir() and not folder.is_symlink():
+            with contextlib.suppress(OSError):  # it holds something
+                folder.rmdir()
+    for ref in (repository.folder / "refs").rglob("*"):
+        if ref.is_file() and not repository.snapshot(ref.read_text().strip()).is_dir():
+            ref.unlink()
+    if not snapshots.is_dir() or not any(snapshots.iterdir()):
+        shutil.rmtree(repository.folder, ignore_errors=True)
+    return freed
+
+
+def _read(path: Path) -> Download | None:
+    """A record, None if it is absent, damaged or of another version."""
+    try:
+        value = load_json_object(path, _MAX_RECORD_BYTES)
+        record = Download(
+            repo=HubName.parse(value["repo"]).repo,
+            revision=HubName.parse(f"{value['repo']}@{value['revision']}").revision,
+            commit=checked_commit(value["commit"]),
+            gguf=_checked_path(value["gguf"]) if value["gguf"] is not None else None,
+            default=bool(value["default"]),
+            asked=tuple(map(str, value["asked"])),
+            files=tuple(
+                RemoteFile(_checked_path(f["path"]), int(f["size"]), checked_digest(f["digest"]))
+                for f in value["files"]
+            ),
+            pulled=float(value["pulled"]),
+        )
+    except (SternaError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    # A record names its own folder: one that was copied elsewhere, or edited, is none
+    return record if value.get("version") == RECORD_VERSION and record.record == path else None
+
+
+def _checked_path(value: Any) -> str:
+    if not isinstance(value, str) or not is_plain_path(value):
+        raise ValueError("path")
+    return value
+
+
+def checked_commit(value: Any) -> str:
+    """A commit's 40 digits; ValueError for anything else."""
+    if not isinstance(value, str) or not _COMMIT.fullmatch(value):
+        raise ValueError("commit")
+    return value
+
+
+def checked_digest(value: Any) -> str:
+    """A SHA-256's 64 digits or a SHA-1's 40; ValueError for anything else."""
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError("digest")
+    return value

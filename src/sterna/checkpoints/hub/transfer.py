@@ -1,0 +1,160 @@
+"""One file from the Hub to the disk: resumed where it stopped, bounded, and checked by its hash.
+
+Over plain HTTP with byte ranges, in the session of huggingface_hub (token, proxies, offline mode).
+Its own download starts afresh in every process, and checks a size only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sterna.checkpoints.hub.choose import RemoteFile
+from sterna.checkpoints.hub.failures import network_errors, reason_of
+from sterna.errors import HubError, ModelFormatError
+
+HASH_BYTES = 8 << 20
+RETRIES = 4  # in a row without a new byte
+RETRY_WAIT_S = 0.5  # before the first; doubled each time: 7.5 s in all
+
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+
+Progress = Callable[[int], None]  # bytes that came; negative where they are thrown away
+
+
+class _Cut(Exception):
+    """The server closed a transfer early, or answered with another part than asked for."""
+
+
+def fetch(
+    url: str, headers: dict[str, str], file: RemoteFile, partial: Path, progress: Progress
+) -> None:
+    """Fetches a file into `partial`, which may hold its beginning, and checks it.
+
+    `progress` counts what was there already as well. Raises ModelFormatError, with the file
+    removed, if its contents are not those that the Hub's metadata name; errors of the network and
+    of the disk as they are, with the file kept for the next attempt.
+    """
+    found = partial.stat().st_size if partial.exists() else 0
+    resumed = 0 < found <= file.size
+    if found > file.size:
+        partial.unlink()
+    elif resumed:
+        progress(found)
+    _complete(url, headers, file, partial, progress)
+    try:
+        check(partial, file)
+    except ModelFormatError:
+        partial.unlink()
+        if not resumed:
+            raise
+        # The beginning came in another process, which a power cut may have ended: once more, whole
+        progress(-file.size)
+        fetch(url, headers, file, partial, progress)
+
+
+def check(path: Path, file: RemoteFile) -> None:
+    """Raises ModelFormatError unless a file has the bytes of the Hub's metadata."""
+    got = digest_of(path, file)
+    if got != file.digest:
+        kind = "SHA-256" if len(file.digest) == 64 else "git SHA-1"
+        raise ModelFormatError(
+            file=file.path,
+            field=kind,
+            expected=f"{file.digest} as the Hub's metadata say",
+            got=got,
+            remedy="the file was damaged on its way and is removed: pull again; if that does not "
+            "help, something between here and the Hub changes files",
+        )
+
+
+def digest_of(path: Path, file: RemoteFile) -> str:
+    """The SHA-256 of a file, or its git SHA-1 where the metadata have that."""
+    if len(file.digest) == 64:
+        hasher = hashlib.sha256()
+    else:
+        hasher = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as source:
+        while chunk := source.read(HASH_BYTES):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _complete(
+    url: str, headers: dict[str, str], file: RemoteFile, partial: Path, progress: Progress
+) -> None:
+    """Appends to `partial` until it has its size; a cut connection is taken up again."""
+    failures = 0
+    passing: tuple[type[Exception], ...] = (*network_errors(), _Cut)
+    with partial.open("ab") as out:
+        while (before := out.tell()) < file.size:
+            try:
+                _append(url, headers, file, out, progress)
+            except passing as error:
+                out.flush()
+                failures = 0 if out.tell() > before else failures + 1
+                if failures > RETRIES or not _may_pass(error):
+                    raise _as_error(error, file) from None
+                time.sleep(RETRY_WAIT_S * 2 ** max(0, failures - 1))
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _append(
+    url: str, headers: dict[str, str], file: RemoteFile, out: BinaryIO, progress: Progress
+) -> None:
+    """One request for what is missing; the answer must be that part, or the whole."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session, hf_raise_for_status
+
+    # identity: a compressed answer could not be resumed, nor bounded by the file's size
+    wanted = {**headers, "Accept-Encoding": "identity"}
+    begin = out.tell()
+    if begin:
+        wanted["Range"] = f"bytes={begin}-"
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    with get_session().stream("GET", url, headers=wanted, timeout=timeout) as response:
+        hf_raise_for_status(response)
+        if begin and not _is_part(response, begin, file.size):
+            progress(-begin)
+            out.truncate(0)
+            out.seek(0)
+            if response.status_code != 200:
+                raise _Cut
+        for chunk in response.iter_bytes():  # as they come: a fixed size would lose the last ones
+            if out.tell() + len(chunk) > file.size:
+                raise ModelFormatError(
+                    file=file.path, field="size", expected=f"{file.size} bytes", got="more"
+                )
+            out.write(chunk)
+            progress(len(chunk))
+    if out.tell() < file.size:
+        raise _Cut
+
+
+def _is_part(response: Any, begin: int, size: int) -> bool:
+    found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    part = found is not None and (int(found[1]), int(found[2])) == (begin, size)
+    return response.status_code == 206 and part
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another attempt may help: a cut, or a server that is busy."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status is None or status in (408, 429, 500, 502, 503, 504)
+
+
+def _as_error(error: Exception, file: RemoteFile) -> Exception:
+    if getattr(error, "response", None) is not None:
+        return error
+    what = "ended early" if isinstance(error, _Cut) else f"failed ({reason_of(error)})"
+    return HubError(
+        f"{file.path}: the connection {what} {RETRIES + 1} times in a row; pull again, the "
+        "download goes on where it stopped",
+        "network",
+    )

@@ -1,0 +1,71 @@
+"""From what a user calls a model to a path: a folder or file, a built-in model, or the Hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sterna.checkpoints import hub
+from sterna.checkpoints.directory import CONFIG
+from sterna.errors import RequestError
+
+BUILT_IN = {"nano": Path(__file__).parent.parent / "data" / "nano"}
+
+
+def resolve(
+    model: str | os.PathLike[str],
+    *,
+    offline: bool = False,
+    announce: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """The folder or GGUF file that `model` means, fetched from the Hub if it is not here yet.
+
+    An existing path comes first, then a built-in name, then org/name[@revision][:file] on the Hub
+    (hf:// in front says that the Hub is meant). What looks like a path is never fetched. A model
+    of the Hub stays at the commit that was fetched until `sterna pull` asks for a newer one.
+
+    offline, announce: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
+    """
+    if not isinstance(model, (str, os.PathLike)) or not str(model):
+        raise RequestError(f"model: must be a folder, a .gguf file or a name, but got {model!r}")
+    text = os.fspath(model)
+    path = Path(text).expanduser() if text.startswith("~") else Path(text)
+    if text in BUILT_IN and not _holds_model(path):
+        return BUILT_IN[text]
+    if not isinstance(model, str) or not hub.looks_like_name(text) or _exists(path):
+        return _existing(path, text)
+    name = hub.HubName.parse(text)
+    found = hub.find(name)
+    if found is None:
+        found = hub.pull(name, offline_only=offline, announce=announce)
+    return found.use()
+
+
+def _existing(path: Path, text: str) -> Path:
+    if _exists(path):
+        if hub.looks_like_name(text) and not _holds_model(path):
+            raise RequestError(
+                f"{text}: must be a model's folder, but the one of this name has no {CONFIG}; "
+                f"for the model of this name on the Hub write {hub.PREFIX}{text}"
+            )
+        return path
+    known = f"a built-in name ({', '.join(BUILT_IN)}) or org/name on the Hub"
+    remedy = "check the spelling"
+    if text.lower().endswith(".gguf") and text.count("/") > 1:
+        remedy += ", or write org/name:file.gguf for a file on the Hub"
+    raise RequestError(
+        f"{text}: must be a model's folder, a .gguf file, {known}, but got a path that does not "
+        f"exist; {remedy}"
+    )
+
+
+def _holds_model(path: Path) -> bool:
+    return path.is_file() or (path / CONFIG).is_file()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or a null byte
+        return False

@@ -1,0 +1,40 @@
+"""`sterna pull`: fetch models from the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import click
+
+from sterna.cli.options import json_option, offline_option, print_json, tell
+
+
+@click.command(short_help="Download models from the Hub.")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--recheck", is_flag=True, help="Hash the files that are here once more.")
+@offline_option
+@json_option
+def command(names: tuple[str, ...], recheck: bool, offline: bool, as_json: bool) -> None:
+    """Download the newest state of org/name[@revision][:file], checked by its SHA-256.
+
+    The file chooses one of several GGUFs, by its name or by a word of it: org/name:Q4_K_M. An
+    interrupted download goes on where it stopped. Prints the model's path.
+    """
+    from sterna.checkpoints import hub
+
+    rows = []
+    for name in [hub.HubName.parse(name) for name in names]:
+        download = hub.pull(name, offline_only=offline, recheck=recheck, announce=tell)
+        rows.append(
+            {
+                "model": download.name,
+                "revision": download.revision,
+                "commit": download.commit,
+                "size_bytes": download.nbytes,
+                "files": [file.path for file in download.files],
+                "path": str(download.path),
+            }
+        )
+        tell(f"{download.name}: {hub.human(download.nbytes)}, commit {download.commit}")
+        if not as_json:
+            click.echo(download.path)
+    if as_json:
+        print_json(rows)
