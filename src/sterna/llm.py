@@ -124,7 +124,7 @@ class LLM:
         deterministic: bool | None = None,
         cache: bool = True,
     ) -> None:
-        path = resolve(model)
+        path = resolve(model, inspect=models.require_architecture)
         self.name = str(model)
         team = resolve_threads(threads, cores)
         loaded = models.load(path, format=format, head=head, cached=cache, threads=team)

@@ -18,6 +18,7 @@ def resolve(
     *,
     offline: bool = False,
     announce: Callable[[str], None] = lambda text: None,
+    inspect: Callable[[Path], None] = lambda config: None,
 ) -> Path:
     """The folder or GGUF file that `model` means, fetched from the Hub if it is not here yet.
 
@@ -25,7 +26,7 @@ def resolve(
     (hf:// in front says that the Hub is meant). What looks like a path is never fetched. A model
     of the Hub stays at the commit that was fetched until `sterna pull` asks for a newer one.
 
-    offline, announce: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
+    offline, announce, inspect: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
     """
     if not isinstance(model, (str, os.PathLike)) or not str(model):
         raise RequestError(f"model: must be a folder, a .gguf file or a name, but got {model!r}")
@@ -38,7 +39,7 @@ def resolve(
     name = hub.HubName.parse(text)
     found = hub.find(name)
     if found is None:
-        found = hub.pull(name, offline_only=offline, announce=announce)
+        found = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
     return found.use()
 
 

@@ -129,9 +129,10 @@ def fetch_model(model: str, offline: bool = False) -> None:
     from sterna.checkpoints.hub.names import looks_like_name
 
     if looks_like_name(model):
+        from sterna import models
         from sterna.checkpoints.resolve import resolve
 
-        resolve(model, offline=offline, announce=tell)
+        resolve(model, offline=offline, announce=tell, inspect=models.require_architecture)
 
 
 def tell(text: str) -> None:

@@ -18,11 +18,18 @@ def command(names: tuple[str, ...], recheck: bool, offline: bool, as_json: bool)
     The file chooses one of several GGUFs, by its name or by a word of it: org/name:Q4_K_M. An
     interrupted download goes on where it stopped. Prints the model's path.
     """
+    from sterna import models
     from sterna.checkpoints import hub
 
     rows = []
     for name in [hub.HubName.parse(name) for name in names]:
-        download = hub.pull(name, offline_only=offline, recheck=recheck, announce=tell)
+        download = hub.pull(
+            name,
+            offline_only=offline,
+            recheck=recheck,
+            announce=tell,
+            inspect=models.require_architecture,
+        )
         rows.append(
             {
                 "model": download.name,

@@ -19,8 +19,9 @@ from typing import Any
 
 from sterna.checkpoints import cache
 from sterna.checkpoints.companions import Companions
-from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.directory import MAX_CONFIG_BYTES, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
+from sterna.checkpoints.jsonfile import load_json_object
 from sterna.checkpoints.packed import read_packed, write_packed
 from sterna.errors import (
     ModelFormatError,
@@ -36,7 +37,7 @@ from sterna.models.gguf_weights import I2S_LAYOUTS, GgufWeights, warn_of_i2s
 from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
 from sterna.runtime import resolve_threads
 
-__all__ = ["Model", "architectures", "from_weights", "load", "save"]
+__all__ = ["Model", "architectures", "from_weights", "load", "require_architecture", "save"]
 
 _MODULES: dict[str, ModuleType] = {}
 for _info in pkgutil.iter_modules(__path__):
@@ -78,6 +79,14 @@ class Model:
 def architectures() -> list[str]:
     """Names that config.json's `architectures` may have."""
     return sorted(_MODULES)
+
+
+def require_architecture(file: Path) -> None:
+    """Raises UnsupportedModelError unless this config.json is of a model that Sterna runs.
+
+    Spares the download of weights. Raises ModelFormatError for a file that breaks a rule.
+    """
+    _module_of(load_json_object(file, MAX_CONFIG_BYTES), file)
 
 
 def _module_of(config: dict[str, Any], file: Path) -> ModuleType:

@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from sterna.checkpoints.directory import INDEX, weight_map
-from sterna.checkpoints.hub.choose import MAX_SMALL_BYTES, Choice, RemoteFile, choose, human
-from sterna.checkpoints.hub.failures import host, hub_errors, no_space, offline
-from sterna.checkpoints.hub.names import PREFIX, HubName, is_plain_path, looks_like_name
+from sterna.checkpoints.hub.adopt import adopt
+from sterna.checkpoints.hub.choose import human
+from sterna.checkpoints.hub.failures import hub_errors, offline
+from sterna.checkpoints.hub.names import PREFIX, HubName, looks_like_name
+from sterna.checkpoints.hub.pulling import Pull, listing_of
 from sterna.checkpoints.hub.store import (
     Download,
     Repository,
-    cache_root,
-    checked_commit,
-    checked_digest,
     downloads,
     find,
     partial_bytes,
     remove,
     remove_partial,
 )
-from sterna.checkpoints.hub.transfer import Progress, check, fetch
-from sterna.errors import HubError, ModelFormatError, RequestError
 
 __all__ = [
     "PREFIX",
@@ -49,17 +40,6 @@ __all__ = [
     "remove_partial",
 ]
 
-MAX_CONNECTIONS = 4
-SPARE_BYTES = 64 << 20  # of the disk, beyond the files: records, links, and others at work
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A commit of a repository, and its files by path."""
-
-    commit: str
-    files: dict[str, RemoteFile]
-
 
 def pull(
     name: HubName,
@@ -67,12 +47,14 @@ def pull(
     offline_only: bool = False,
     recheck: bool = False,
     announce: Callable[[str], None] = lambda text: None,
+    inspect: Callable[[Path], None] = lambda config: None,
 ) -> Download:
     """Fetches the model that `name` means now, unless this commit is here already.
 
     offline_only: use what is here, or fail; so does HF_HUB_OFFLINE. recheck: hash files that are
-    here once more. announce: is told the size before a download. Where stderr is a terminal, a
-    progress bar is drawn there.
+    here once more. announce: is told the size before a download. inspect: is given config.json
+    before the weights are fetched, and may raise. Where stderr is a terminal, a progress bar is
+    drawn there.
 
     Raises RequestError (no such model, revision or file; several GGUF files to choose from),
     ModelFormatError (no weights that Sterna reads, or damaged files) or HubError (network, access,
@@ -81,46 +63,20 @@ def pull(
     from huggingface_hub import constants
 
     if offline_only or constants.HF_HUB_OFFLINE:
-        found = find(name)
+        found = find(name) or adopt(name)
         if found is None:
             raise offline(name, _what_is_there(name))
         return found
     with _quiet(), hub_errors(name):
-        listing = _list(name)
+        listing = listing_of(name)
         repository = Repository(name.repo)
         with repository.lock():
-            return _Pull(name, listing, repository, recheck, announce).run()
+            return Pull(name, listing, repository, recheck, announce, inspect).run()
 
 
 def _what_is_there(name: HubName) -> str:
     there = [d.name for d in downloads(name.repo)]
     return f" (of this repository there is {', '.join(there)})" if there else ""
-
-
-def _list(name: HubName) -> Listing:
-    """The commit of the revision and the repository's files; what the server says is checked."""
-    from huggingface_hub import HfApi, constants
-
-    api = HfApi(endpoint=constants.ENDPOINT, library_name="sterna")
-    try:
-        info = api.model_info(name.repo, revision=name.revision, files_metadata=True)
-        files = {}
-        for sibling in info.siblings or ():
-            # What has no hash is not offered: folders, and names that could leave the cache
-            digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
-            size = sibling.lfs.size if sibling.lfs else sibling.size
-            if digest and size is not None and is_plain_path(sibling.rfilename):
-                file = RemoteFile(sibling.rfilename, int(size), checked_digest(digest))
-                files[file.path] = file
-        return Listing(checked_commit(info.sha), files)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, OSError):  # also a ValueError: an HTTP status
-            raise
-        raise HubError(
-            f"{host()}: does not answer as a Hub does; check HF_ENDPOINT, the network's login page "
-            "and the proxy",
-            "server",
-        ) from None
 
 
 @contextlib.contextmanager
@@ -133,161 +89,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-class _Pull:
-    """One pull, under the repository's lock."""
-
-    def __init__(
-        self,
-        name: HubName,
-        listing: Listing,
-        repository: Repository,
-        recheck: bool,
-        announce: Callable[[str], None],
-    ) -> None:
-        self.name, self.listing, self.repository = name, listing, repository
-        self.recheck, self.announce = recheck, announce
-        # Files that an earlier pull has checked need no second hash
-        self.checked = {file.digest for d in downloads(name.repo) for file in d.files}
-
-    def run(self) -> Download:
-        sizes = {path: file.size for path, file in self.listing.files.items()}
-        choice = choose(self.name, sizes)
-        files = [self.listing.files[path] for path in choice.files]
-        if choice.index:
-            files += self._shards()
-        self._fetch(files)
-        return self._record(choice, files)
-
-    def _record(self, choice: Choice, files: list[RemoteFile]) -> Download:
-        asked = (self.name.file.lower(),) if self.name.file else ()
-        download = Download(
-            repo=self.name.repo,
-            revision=self.name.revision,
-            commit=self.listing.commit,
-            gguf=choice.gguf,
-            default=choice.default,
-            asked=asked,
-            files=tuple(files),
-            pulled=time.time(),
-        )
-        if not self.name.is_commit(download.commit):
-            self.repository.set_ref(self.name.revision, download.commit)
-        download.save()
-        return download
-
-    def _shards(self) -> list[RemoteFile]:
-        """The files that the index names; it is fetched for that."""
-        index = self.listing.files[INDEX]
-        if index.size > MAX_SMALL_BYTES:
-            raise ModelFormatError(
-                file=f"{self.name}:{INDEX}",
-                field="size",
-                expected=f"at most {MAX_SMALL_BYTES} bytes",
-                got=index.size,
-            )
-        self._fetch([index])
-        path = self.repository.snapshot(self.listing.commit) / INDEX
-        names = sorted(set(weight_map(path).values()))
-        for shard in names:
-            if shard not in self.listing.files:
-                raise ModelFormatError(
-                    file=f"{self.name}:{INDEX}",
-                    field="weight_map",
-                    expected="files of the repository",
-                    got=shard,
-                )
-        return [self.listing.files[shard] for shard in names]
-
-    def _fetch(self, files: list[RemoteFile]) -> None:
-        # Equal contents come once, whatever their names
-        missing = list({file.digest: file for file in files if not self._is_here(file)}.values())
-        if missing:
-            (self.repository.folder / "blobs").mkdir(parents=True, exist_ok=True)
-            self._require_space(missing)
-            self._transfer(missing)
-        for file in files:
-            self.repository.link(self.listing.commit, file)
-
-    def _transfer(self, files: list[RemoteFile]) -> None:
-        total = sum(file.size for file in files)
-        if any(file.path != INDEX for file in files):
-            count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
-            self.announce(f"{self.name}: {human(total)} in {count}, to {cache_root()}")
-        with _bar(str(self.name), total) as progress, ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
-            jobs = [pool.submit(self._fetch_one, file, progress) for file in files]
-            try:
-                for job in jobs:
-                    job.result()
-            except BaseException:  # also Ctrl-C: what has come stays for the next attempt
-                progress.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _fetch_one(self, file: RemoteFile, progress: Progress) -> None:
-        from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers
-
-        url = hf_hub_url(
-            self.name.repo,
-            file.path,
-            revision=self.listing.commit,
-            endpoint=constants.ENDPOINT,
-        )
-        partial = self.repository.partial(file.digest)
-        fetch(url, build_hf_headers(library_name="sterna"), file, partial, progress)
-        partial.replace(self.repository.blob(file.digest))
-
-    def _is_here(self, file: RemoteFile) -> bool:
-        """Whether the contents are here and sound; what is damaged is removed."""
-        target = self.repository.snapshot(self.listing.commit) / file.path
-        blob = self.repository.blob(file.digest)
-        path = blob if blob.exists() else target
-        if not path.exists():
-            return False
-        sound = path.stat().st_size == file.size
-        if sound and (self.recheck or file.digest not in self.checked):
-            try:
-                check(path, file)
-            except ModelFormatError:
-                sound = False
-        if not sound:
-            path.unlink()
-        return sound
-
-    def _require_space(self, missing: list[RemoteFile]) -> None:
-        need = SPARE_BYTES
-        for file in missing:
-            partial = self.repository.partial(file.digest)
-            need += file.size - (min(partial.stat().st_size, file.size) if partial.exists() else 0)
-        free = shutil.disk_usage(self.repository.folder).free
-        if free < need:
-            raise no_space(self.name, need, free)
-
-
-class _Meter:
-    """Counts bytes of several threads into one bar; ends the transfers when told to stop."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar, self._lock, self._stopped = bar, threading.Lock(), False
-
-    def __call__(self, nbytes: int) -> None:
-        if self._stopped:
-            raise RequestError("download: was stopped")
-        with self._lock:
-            self._bar.update(nbytes)
-
-    def stop(self) -> None:
-        self._stopped = True
-
-
-@contextlib.contextmanager
-def _bar(text: str, total: int) -> Iterator[_Meter]:
-    """The package's own progress bar on stderr: none where that is no terminal."""
-    from huggingface_hub.utils import tqdm
-
-    bar: Any = tqdm
-    style = {"unit": "B", "unit_scale": True, "disable": None, "leave": False}
-    with bar(total=total, desc=text, **style) as drawn:
-        yield _Meter(drawn)

@@ -24,7 +24,7 @@ SMALL = (
     "chat_template.json",
 )
 WITHOUT_TOKENIZER = ("vocab.json", "merges.txt")  # tokenizer.json holds the same
-MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json have 30 MB
+MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 MB
 MAX_LISTED = 30
 
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
@@ -83,7 +83,8 @@ def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
         )
     small = [path for path in SMALL if path in sizes]
     small += [path for path in WITHOUT_TOKENIZER if path in sizes and TOKENIZER not in sizes]
-    for path in small:
+    index = WEIGHTS not in sizes  # as in a folder: the single file wins over an index
+    for path in (*small, *([INDEX] if index else [])):
         if sizes[path] > MAX_SMALL_BYTES:
             raise ModelFormatError(
                 file=f"{name}:{path}",
@@ -91,7 +92,6 @@ def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
                 expected=f"at most {MAX_SMALL_BYTES} bytes",
                 got=sizes[path],
             )
-    index = WEIGHTS not in sizes  # as in a folder: the single file wins over an index
     return Choice((*small, INDEX if index else WEIGHTS), None, default=True, index=index)
 
 
@@ -139,6 +139,14 @@ def _words(path: str) -> set[str]:
     return {*folders, stem, *(stem[at:] for at in starts)}
 
 
+def _short(path: str, models: Iterable[str]) -> str:
+    """The shortest word that means this file and no other, as it is written in its name."""
+    others = set().union(*(_words(m) for m in models if m != path))
+    found = min((w for w in _words(path) - others), key=lambda w: (len(w), w), default=path)
+    at = path.lower().rfind(found)
+    return path[at : at + len(found)]
+
+
 def _several(
     name: HubName,
     what: str,
@@ -148,9 +156,9 @@ def _several(
 ) -> RequestError:
     rows = [f"{m} ({human(sum(sizes[p] for p in models[m]))})" for m in sorted(listed)]
     more = f", and {len(rows) - MAX_LISTED} more" if len(rows) > MAX_LISTED else ""
-    example = sorted(listed)[0]
+    example = HubName(name.repo, name.revision, _short(sorted(listed)[0], models))
     return RequestError(
-        f"{name}: {what}; choose one with {HubName(name.repo, name.revision, example)}: "
+        f"{name}: {what}; choose one, for example {example}, of: "
         f"{', '.join(rows[:MAX_LISTED])}{more}"
     )
 
@@ -176,8 +184,8 @@ def _no_weights(name: HubName, sizes: Mapping[str, int]) -> ModelFormatError:
 
 
 def human(nbytes: int) -> str:
-    """ "1.2 GB", "3 kB": bytes in decimal units."""
+    """ "1.2 GB", "3.4 kB": bytes in decimal units."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if nbytes >= size:
-            return f"{nbytes / size:.{1 if unit == 'GB' else 0}f} {unit}"
+            return f"{nbytes / size:.1f} {unit}"
     return f"{nbytes} bytes"

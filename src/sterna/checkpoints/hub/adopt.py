@@ -1,0 +1,76 @@
+"""Models that other tools have put into the Hugging Face cache, used without asking the Hub."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from sterna.checkpoints.directory import CONFIG, INDEX, weight_map
+from sterna.checkpoints.hub.choose import RemoteFile, choose
+from sterna.checkpoints.hub.names import HubName
+from sterna.checkpoints.hub.store import Download, Repository, checked_commit, checked_digest
+from sterna.checkpoints.hub.transfer import check
+from sterna.errors import RequestError
+
+
+def adopt(name: HubName) -> Download | None:
+    """The model that `name` means among the files in the cache, None if they are not all there.
+
+    Each is checked by its hash, which is its name in the cache, and the whole is recorded.
+    Raises RequestError where the name fits several GGUF files, ModelFormatError where the files
+    are no model that Sterna reads, or damaged.
+    """
+    folder = _snapshot(name)
+    files = _files(folder) if folder is not None else {}
+    if folder is None or not any(p == CONFIG or p.lower().endswith(".gguf") for p in files):
+        return None
+    choice = choose(name, {path: file.size for path, file in files.items()})
+    paths = list(choice.files)
+    if choice.index:
+        paths += sorted(set(weight_map(folder / INDEX).values()))
+    if not all(path in files for path in paths):
+        return None
+    for path in paths:
+        check(folder / path, files[path])
+    download = Download(
+        repo=name.repo,
+        revision=name.revision,
+        commit=folder.name,
+        gguf=choice.gguf,
+        default=choice.default,
+        asked=(name.file.lower(),) if name.file else (),
+        files=tuple(files[path] for path in paths),
+        pulled=time.time(),
+    )
+    with contextlib.suppress(RequestError, OSError):  # a cache that may only be read
+        download.save()
+    return download
+
+
+def _snapshot(name: HubName) -> Path | None:
+    """The folder of the commit that the revision was when it was last asked for."""
+    repository = Repository(name.repo)
+    with contextlib.suppress(OSError, ValueError):
+        folder = repository.snapshot(name.revision)
+        if not folder.is_dir():
+            ref = repository.folder / "refs" / name.revision
+            folder = repository.snapshot(checked_commit(ref.read_text().strip()))
+        if folder.is_dir():
+            return folder
+    with contextlib.suppress(OSError):
+        found = [f for f in (repository.folder / "snapshots").iterdir() if name.is_commit(f.name)]
+        return found[0] if len(found) == 1 else None
+    return None
+
+
+def _files(folder: Path) -> dict[str, RemoteFile]:
+    """The files of a snapshot by path: those that are links to blobs named by their hash."""
+    files = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError, ValueError):
+            digest = checked_digest(Path(os.readlink(path)).name)
+            relative = path.relative_to(folder).as_posix()
+            files[relative] = RemoteFile(relative, path.stat().st_size, digest)
+    return files
