@@ -518,8 +518,9 @@ def test_pull_models_rm(server: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert rows["hub"]["last_used"].startswith("20")
     assert rows["cache"]["packed_from"] == REPO
     shown = command("models").stdout
-    assert REPO in shown
+    assert f"{REPO}  hub" in shown
     assert row["commit"][:12] in shown
+    assert rows["cache"]["path"] in shown  # whole, to be copied
     failed(command("rm", REPO), "--yes")
     done = command("rm", "--yes", "--json", REPO)
     freed = row["size_bytes"] + rows["cache"]["size_bytes"]

@@ -10,38 +10,54 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, json_option, print_json
+from sterna.cli.options import json_option, print_json
 
 MAX_WORD_CHARS = 100
+
+
+MODELS = {
+    "model": "model",
+    "source": "source",
+    "commit": "commit",
+    "architecture": "architecture",
+    "format": "format",
+    "size": "size",
+    "last_used": "last used",
+}
+PACKED = {
+    "packed_from": "packed copies of",
+    "format": "format",
+    "size": "size",
+    "last_used": "last used",
+    "path": "path",
+}
 
 
 @click.command(short_help="List the models at hand.")
 @json_option
 def command(as_json: bool) -> None:
     """List the built-in models, the downloads, and the packed copies in the cache."""
+    from sterna.cli.report import table
+
     rows = _rows()
     if as_json:
         print_json(rows)
         return
-    from rich.markup import escape
-    from rich.table import Table
+    table([_shown(row) for row in rows if row["source"] != "cache"], MODELS)
+    packed = [_shown(row) for row in rows if row["source"] == "cache"]
+    if packed:
+        click.echo()
+        table(packed, PACKED)
 
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
     from sterna.checkpoints.hub import human
 
-    columns = ("model", "source", "commit", "architecture", "format", "size", "last used")
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        cells = (
-            row["model"],
-            row["source"] + (f" of {row['packed_from']}" if row["packed_from"] else ""),
-            (row["commit"] or "")[:12],
-            row["architecture"] or "?",
-            row["format"] or "?",
-            "missing" if row["size_bytes"] is None else human(row["size_bytes"]),
-            (row["last_used"] or "")[:10],
-        )
-        table.add_row(*map(escape, cells))
-    console().print(table, soft_wrap=True)
+    size = "missing" if row["size_bytes"] is None else human(row["size_bytes"])
+    unknown = {key: "?" for key in ("architecture", "format", "packed_from") if row[key] is None}
+    used = (row["last_used"] or "")[:10]
+    return {**row, **unknown, "size": size, "commit": row["commit"][:12] if row["commit"] else "",
+            "last_used": used}  # fmt: skip
 
 
 def _rows() -> list[dict[str, Any]]:
