@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,8 +43,9 @@ class Hub:
     """The repositories of a server, and how it fails.
 
     `cuts`: path -> bytes after which the connection is dropped, one for each request; `damaged`:
-    paths whose contents are not those of the metadata; `status`: path (or "api") -> HTTP status,
-    with its X-Error-Code; `redirect`: another server's address that serves the files.
+    paths whose contents are not those of the metadata; `longer`: with bytes to spare; `stalled`:
+    whose second half never comes; `status`: path (or "api") -> HTTP status, with its X-Error-Code;
+    `redirect`: another server's address that serves the files.
     """
 
     repos: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Hub:
     damaged: set[str] = field(default_factory=set)
     status: dict[str, tuple[int, str]] = field(default_factory=dict)
     longer: set[str] = field(default_factory=set)
+    stalled: set[str] = field(default_factory=set)
     ranges: bool = True
     redirect: str = ""
     api_body: bytes | None = None
@@ -114,19 +116,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _api(self, rest: str) -> None:
         hub = self.state
-        if "api" in hub.status:
-            return self._fail(*hub.status["api"])
         if hub.api_body is not None:
             return self._send(200, hub.api_body)
+        if "api" in hub.status:
+            return self._fail(*hub.status["api"])
         repo, _, revision = rest.partition("/revision/")
         if repo not in hub.repos:
             return self._fail(401, "RepoNotFound")
         commit = self._commit(repo, revision)
         if commit is None:
             return self._fail(404, "RevisionNotFound")
-        files = [_sibling(path, data) for path, data in hub.repos[repo][commit].items()]
-        info = {"id": repo, "modelId": repo, "sha": commit, "siblings": files + hub.extra}
-        self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
+        body = listing(repo, commit, hub.repos[repo][commit], hub.extra)
+        self._send(200, body, {"Content-Type": "application/json"})
 
     def _commit(self, repo: str, revision: str) -> str | None:
         hub = self.state
@@ -154,6 +155,14 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
             data, status = data[begin:], 206
         cut = hub.cuts[path].pop(0) if hub.cuts[path] else None
+        if path in hub.stalled:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2])
+            self.rfile.read(1)  # until the client has had enough
+            self.close_connection = True
+            return
         self._send(status, data, headers, cut)
 
     def _fail(self, status: int, code: str) -> None:
@@ -169,6 +178,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[:cut])
         if cut is not None:
             self.close_connection = True
+
+
+def listing(
+    repo: str, commit: str, files: Mapping[str, bytes], extra: Sequence[Mapping[str, object]] = ()
+) -> bytes:
+    """The Hub's answer about a commit."""
+    siblings = [*(_sibling(path, data) for path, data in files.items()), *extra]
+    info = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings}
+    return json.dumps(info).encode()
 
 
 def _sibling(path: str, data: bytes) -> dict[str, object]:

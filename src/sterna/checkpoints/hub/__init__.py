@@ -70,7 +70,7 @@ def pull(
     with _quiet(), hub_errors(name):
         listing = listing_of(name)
         repository = Repository(name.repo)
-        with repository.lock():
+        with repository.lock(announce):
             return Pull(name, listing, repository, recheck, announce, inspect).run()
 
 

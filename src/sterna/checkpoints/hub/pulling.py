@@ -22,6 +22,7 @@ from sterna.checkpoints.hub.store import (
     cache_root,
     checked_commit,
     checked_digest,
+    checked_size,
     downloads,
 )
 from sterna.checkpoints.hub.transfer import Progress, check, fetch
@@ -55,10 +56,10 @@ def listing_of(name: HubName) -> Listing:
             digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
             size = sibling.lfs.size if sibling.lfs else sibling.size
             if digest and size is not None and is_plain_path(sibling.rfilename):
-                file = RemoteFile(sibling.rfilename, int(size), checked_digest(digest))
+                file = RemoteFile(sibling.rfilename, checked_size(size), checked_digest(digest))
                 files[file.path] = file
         return Listing(checked_commit(info.sha), files)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, OSError):  # an HTTP status 400 is also a ValueError
             raise
         raise HubError(

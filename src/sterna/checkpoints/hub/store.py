@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from sterna.errors import SternaError
 
 RECORD_VERSION = 1
 PARTIAL = ".sterna.incomplete"  # the suffix of a blob that is still being fetched
+LOCK_QUIET_S = 0.5  # a wait longer than that is worth a line
 _MAX_RECORD_BYTES = 16 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -147,8 +148,11 @@ class Repository:
         return self.folder / "blobs" / f"{digest}{PARTIAL}"
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """One process (and thread) at a time fetches or removes files of this repository."""
+    def lock(self, announce: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+        """One process (and thread) at a time fetches or removes files of this repository.
+
+        announce: is told where another is at work, and this one waits.
+        """
         from huggingface_hub.utils import WeakFileLock
 
         path = self.folder.parent / ".locks" / self.folder.name / "sterna.lock"
@@ -156,7 +160,12 @@ class Repository:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(path.parent, error) from error
-        with WeakFileLock(path):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(WeakFileLock(path, timeout=LOCK_QUIET_S))
+            except TimeoutError:
+                announce("waiting for another process that downloads or removes this model")
+                stack.enter_context(WeakFileLock(path))
             yield
 
     def link(self, commit: str, file: RemoteFile) -> None:
@@ -315,7 +324,9 @@ def _read(path: Path) -> Download | None:
             default=bool(value["default"]),
             asked=tuple(map(str, value["asked"])),
             files=tuple(
-                RemoteFile(_checked_path(f["path"]), int(f["size"]), checked_digest(f["digest"]))
+                RemoteFile(
+                    _checked_path(f["path"]), checked_size(f["size"]), checked_digest(f["digest"])
+                )
                 for f in value["files"]
             ),
             pulled=float(value["pulled"]),
@@ -343,4 +354,11 @@ def checked_digest(value: Any) -> str:
     """A SHA-256's 64 digits or a SHA-1's 40; ValueError for anything else."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         raise ValueError("digest")
+    return value
+
+
+def checked_size(value: Any) -> int:
+    """A file's bytes; ValueError for anything but a whole number from 0 to 2^50."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1 << 50:
+        raise ValueError("size")
     return value

@@ -93,6 +93,7 @@ def _complete(
     passing: tuple[type[Exception], ...] = (*network_errors(), _Cut)
     with partial.open("ab") as out:
         while (before := out.tell()) < file.size:
+            progress(0)  # ends here, and not after more attempts, where another thread has failed
             try:
                 _append(url, headers, file, out, progress)
             except passing as error:
