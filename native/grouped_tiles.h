@@ -1,10 +1,12 @@
-// Many tokens on a matrix unit where scales are in groups: a tile of 16 tokens x 32 k times one of
-// 32 k x 16 rows gives the sums of one group, which become floats while the unit works on the next.
-// That costs more than the product: 16 conversions, 32 multiplications and additions of vectors for 16
-// cycles of the unit, which 32 k fill by half.
+// Many tokens on a matrix unit where scales are in groups of 32 k. Levels and activations are whole numbers of
+// eight bits at most, and exact as bf16; the sum of 32 products is below 2^24, and exact as a float. So a
+// product of bf16 tiles, 16 tokens x 32 k and 32 k x 16 rows, is the sums of one group, and already
+// floats. A product of bytes would take as long, as 32 k fill it by half, and leave the conversions to the
+// vector units, which have the more to do: a multiplication and an addition for each vector of sums, 32 in 16
+// cycles of the unit.
 #pragma once
+#include "float_planes.h"
 #include "grouped.h"
-#include "tiles.h"
 
 namespace {
 
@@ -13,214 +15,365 @@ struct PlainTile;
 template <class Tile>
 void grouped_tiles(const sterna::LinearArgs& a);
 template <class Tile>
-constexpr int64_t grouped_tiles_scratch(int64_t K);
+constexpr int64_t grouped_tiles_scratch(int64_t K, int n);
 
-#ifdef tile_dot
+#ifdef tile_dot_bf16
 
-// Groups of rows x 512 k, decoded, and 16 tokens of activations stay in L1, the outputs of 512 tokens in L2.
-constexpr int64_t kGroupedBlockK = 512;
+// k of a block: a tile of weights in bf16 (32 KB) stays in L1 while the tokens pass by.
+constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
+// Groups of rows whose outputs (32 KB each) wait in L2 at a time, beside a block of k of all tokens.
+constexpr int kGroupedChunkGroups = 32;
 
-// What a group of 16 tokens' activations is multiplied with, side by side: [k / 32] of these.
-struct TokenGroups {
-    float scale[16];
-    int32_t sum[16];
-    float minimum[16];  // the factor of a minimum
+// The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
+template <int kSpan>
+struct GroupedTokens {
+    int64_t groups;  // of 32 k
+    uint8_t* tiles;  // [token / 16][k / 32], 16 tokens x 32 k in bf16
+    float* scale;  // [token / 16][k / 32][16]
+    float* minimum;  // [token / 16][k / kSpan][16]: what minima are multiplied with
 
-    void gather(const sterna::LinearArgs& a, int64_t n, int64_t k) {
-        for (int i = 0; i < 16; ++i) {
-            scale[i] = group_scale(a, n + i, k);
-            sum[i] = span_sum<kGroupK>(a, n + i, k);
-            minimum[i] = span_factor<kGroupK>(a, n + i, k);
-        }
+    GroupedTokens(uint8_t* p, int64_t K, int n)
+        : groups(K / kGroupK),
+          tiles(p),
+          scale(reinterpret_cast<float*>(p + blocks(n) * groups * kTileBytes)),
+          minimum(scale + blocks(n) * groups * 16) {}
+    static constexpr int64_t blocks(int n) {
+        return ((n < kGroupedBlockTokens ? n : kGroupedBlockTokens) + 15) / 16;
     }
-};
-
-template <class F, class Tokens>
-struct GroupedScratch {
-    static constexpr int64_t kPanelBytes = F::kGroups * kGroupedBlockK * 16;
-    uint8_t* panel;  // [group][k / 4][16 rows][4]
-    int32_t* sums;  // [4][16 tokens][16 rows]
-    float* y;  // [token / 16][group][16 tokens][16 rows]
-    Tokens* x;  // [token / 16][k / 32]
-    explicit GroupedScratch(uint8_t* p)
-        : panel(p),
-          sums(reinterpret_cast<int32_t*>(p + kPanelBytes)),
-          y(reinterpret_cast<float*>(sums + 1024)),
-          x(reinterpret_cast<Tokens*>(y + kGroupedBlockTokens * F::kGroups * 16)) {}
-    static constexpr int64_t bytes(int64_t K) {
-        return kPanelBytes + 4096 + int64_t{kGroupedBlockTokens} * F::kGroups * 16 * 4 +
-               kGroupedBlockTokens / 16 * (K / kGroupK) * int64_t{sizeof(Tokens)};
-    }
-};
-
-template <class Tile>
-using ScratchOf = GroupedScratch<typename Tile::Format, typename Tile::Tokens>;
-
-template <class Tile>
-constexpr int64_t grouped_tiles_scratch(int64_t K) {
-    return ScratchOf<Tile>::bytes(K);
-}
-
-// Codes of a panel as levels: z2 / 2 less.
-inline void to_levels(uint8_t* panel, int64_t bytes, int z2) {
-    const VI offset = i_set1((z2 / 2 & 255) * 0x01010101);
-    for (int64_t i = 0; i < bytes; i += kLine) i_store(panel + i, b_sub(i_load(panel + i), offset));
-}
-
-// acc = x w, of signed weights where they are levels. A macro as tile_load is.
-#define STERNA_PRODUCT(acc, x_tile, w_tile) \
-    tile_load(x_tile, x, 64);               \
-    tile_load(w_tile, w, 64);               \
-    tile_zero(acc);                         \
-    if constexpr (F::kEvenOffset) {         \
-        tile_dot_ss(acc, x_tile, w_tile);   \
-    } else {                                \
-        tile_dot(acc, x_tile, w_tile);      \
+    static constexpr int64_t bytes(int64_t K, int n) {
+        return blocks(n) * (K / kGroupK * (kTileBytes + 64) + K / kSpan * 64);
     }
 
-// Accumulator I = the product of a tile of tokens and one of weights: one group's sums.
-template <class F>
-struct GroupProducts {
-    template <int I>
-    static void product(const int8_t* x, const uint8_t* w) {
-        if constexpr (I == 0) {
-            STERNA_PRODUCT(0, 4, 6);
-        } else if constexpr (I == 1) {
-            STERNA_PRODUCT(1, 5, 7);
-        } else if constexpr (I == 2) {
-            STERNA_PRODUCT(2, 4, 6);
-        } else {
-            STERNA_PRODUCT(3, 5, 7);
-        }
-    }
-    template <int I>
-    static void store(int32_t* sums) {
-        if constexpr (I == 0) tile_store(0, sums);
-        if constexpr (I == 1) tile_store(1, sums);
-        if constexpr (I == 2) tile_store(2, sums);
-        if constexpr (I == 3) tile_store(3, sums);
-    }
-};
-
-// 16 tokens x 16 rows over the groups of one block of k.
-template <class F>
-struct PlainTile : GroupProducts<F> {
-    using Format = F;
-    using Tokens = TokenGroups;
-    using Scales = TileScales<F>;
-    static constexpr int kSpan = kGroupK;
-    const sterna::LinearArgs& a;
-    const Scales& scales;
-    const Tokens* tokens;  // [k / 32]
-    int group;  // of rows
-
-    // A panel just decoded.
-    static void prepare(const sterna::LinearArgs& a, const Scales&, int64_t, int64_t kc,
-                        uint8_t* panel) {
-        if constexpr (F::kEvenOffset) to_levels(panel, F::kGroups * kc * 16, a.z2);
-    }
-    PlainTile(const sterna::LinearArgs& args, const Scales& s, const Tokens* x, int g)
-        : a(args), scales(s), tokens(x), group(g) {}
-
-    [[gnu::always_inline]] void add(const int32_t* sums, int64_t k, VF (&y)[16]) const {
-        const uint8_t* line = scales.at(k);
-        const int row = group * sterna::kGroupRows;
-        const VF s = scales.scale(line, row);
-        const GroupOffset<F> offset(a.z2);
-        const TokenGroups& group_x = tokens[k / kGroupK];
-#pragma GCC unroll 16
-        for (int n = 0; n < 16; ++n) {
-            VI t = i_load(sums + 16 * n);
-            if constexpr (!F::kEvenOffset)
-                t = offset.level_sum(F::settle(t, group), group_x.sum[n]);
-            y[n] = f_fma(f_from_i(t), f_mul(s, f_set1(group_x.scale[n])), y[n]);
-        }
-        if (a.groups.minima) {
-            const VF m = scales.minimum(line, row);
-#pragma GCC unroll 16
-            for (int n = 0; n < 16; ++n) y[n] = f_fma(m, f_set1(group_x.minimum[n]), y[n]);
-        }
-    }
-
-    // The group at k is in accumulator I. The unit is two groups ahead, as a product takes its time, and the
-    // vectors are one behind, as a tile just stored is slow to read.
-    template <int I>
-    [[gnu::always_inline]] void step(const int8_t* x, const uint8_t* w, int64_t k, bool ahead,
-                                     bool behind, int32_t* sums, VF (&y)[16]) const {
-        if (ahead) PlainTile::template product<(I + 2) % 4>(x, w);
-        PlainTile::template store<I>(sums + 256 * I);
-        if (behind) add(sums + 256 * ((I + 3) % 4), k - kGroupK, y);
-    }
-
-    // k in [k0, k1); w and x at k0.
-    void run(const int8_t* x, const uint8_t* w, int64_t k0, int64_t k1, int32_t* sums,
-             float* out) const {
-        constexpr int64_t kX = 1024,
-                          kW = 16 * kLine;  // bytes of 64 k; a group is half of a row of x
-        VF y[16];
-#pragma GCC unroll 16
-        for (int n = 0; n < 16; ++n) y[n] = k0 ? f_load(out + 16 * n) : f_set1(0.0f);
-        PlainTile::template product<0>(x, w);
-        PlainTile::template product<1>(x + kGroupK, w + kW / 2);
-        for (int64_t k = k0; k < k1; k += 128) {
-            const bool more = k + 64 < k1, most = k + 128 < k1;
-            step<0>(x += kX, w += kW, k, more, k > k0, sums, y);
-            step<1>(x + kGroupK, w + kW / 2, k + kGroupK, more, true, sums, y);
-            if (!more) break;
-            step<2>(x += kX, w += kW, k + 64, most, true, sums, y);
-            step<3>(x + kGroupK, w + kW / 2, k + 64 + kGroupK, most, true, sums, y);
-        }
-        add(sums + 256 * ((k1 - k0) / kGroupK % 4 == 2 ? 1 : 3), k1 - kGroupK, y);
-#pragma GCC unroll 16
-        for (int n = 0; n < 16; ++n) f_store(out + 16 * n, y[n]);
-    }
-};
-
-// Tokens [n0, n1) x one tile of weights.
-template <class Tile>
-inline void grouped_tile(const sterna::LinearArgs& a, int64_t tile, int64_t n0, int64_t n1,
-                         const ScratchOf<Tile>& s) {
-    using F = typename Tile::Format;
-    const typename Tile::Scales scales(a, tile);
-    for (int64_t k0 = 0; k0 < a.K; k0 += kGroupedBlockK) {
-        const int64_t kc = a.K - k0 < kGroupedBlockK ? a.K - k0 : kGroupedBlockK;
-        const uint8_t* codes = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
-        decode_panel<F, 0, F::kGroups, true>(codes, kc, s.panel);
-        Tile::prepare(a, scales, k0, kc, s.panel);
-        float* y = s.y;
-        const auto* x = s.x;
-        for (int64_t n = n0; n < n1; n += 16, x += a.K / kGroupK)
-            for (int g = 0; g < F::kGroups; ++g, y += 256) {
-                const Tile block(a, scales, x, g);
-                block.run(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel + g * kc * 16, k0,
-                          k0 + kc, s.sums, y);
+    // Tokens [n0, n1), and with them what fills the last block of 16.
+    void gather(const sterna::LinearArgs& a, int64_t n0, int64_t n1) const {
+        uint8_t* tile = tiles;
+        float *s = scale, *m = minimum;
+        for (int64_t n = n0; n < n1; n += 16)
+            for (int64_t k = 0; k < a.K; k += kGroupK, tile += kTileBytes, s += 16) {
+                const int8_t* x = a.xq + sterna::x_offset(n, k, a.ldx, 16);
+                for (int i = 0; i < 16; ++i) {
+                    const auto* row = reinterpret_cast<const uint8_t*>(x + 64 * i);
+                    i_store(tile + 64 * i,
+                            round_bf16(f_from_i(i_load_i8(row)), f_from_i(i_load_i8(row + 16))));
+                    s[i] = group_scale(a, n + i, k);
+                }
+                if (!a.groups.minima) continue;
+                for (int64_t j = k; j < k + kGroupK; j += kSpan, m += 16)
+                    for (int i = 0; i < 16; ++i) m[i] = span_factor<kSpan>(a, n + i, j);
             }
     }
-    const float* y = s.y;
-    for (int64_t n = n0; n < n1; n += 16)
-        for (int g = 0; g < F::kGroups; ++g, y += 256)
-            for (int i = 0; i < 16 && n + i < n1; ++i)
-                finish_output(a, f_load(y + 16 * i), n + i,
-                              (tile * F::kGroups + g) * sterna::kGroupRows);
+};
+
+// Codes of 16 rows x 4 k as levels; twice them where these are halves, as GroupOffset has it.
+template <class F>
+class Levels {
+  public:
+    explicit Levels(int z2) {
+        const int twice = z2 % 2 ? 2 : 1;
+#pragma GCC unroll 8
+        for (int g = 0; g < F::kGroups; ++g) {
+            const VF in_place = f_from_i(F::settle(i_set1(kOne), g));  // a field may stay in place
+            factor_[g] = f_mul(in_place, f_set1(static_cast<float>(twice) / kOne));
+            offset_[g] =
+                f_fma(factor_[g], f_set1(-kMagic), f_set1(static_cast<float>(-z2 * twice / 2)));
+        }
+    }
+    // Byte j of each double word. It becomes bits of a float from 2^15 on, whose units they count.
+    template <int j>
+    VF at(VI codes, int group) const {
+        const VI byte = j == 0 ? i_shl<8>(codes) : j == 1 ? codes : i_shr<j == 3 ? 16 : 8>(codes);
+        return f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))), factor_[group],
+                     offset_[group]);
+    }
+
+  private:
+    static constexpr int kOne = 1 << 14;
+    static constexpr float kMagic = 1 << 15;
+    VF factor_[F::kGroups], offset_[F::kGroups];
+};
+
+// Two k of 16 rows as a line of a bf16 tile; and in the kPlanes - 1 tiles behind it what 8 bits do not hold.
+template <int kPlanes>
+[[gnu::always_inline]] inline void store_planes(uint8_t* to, VF low, VF high) {
+    const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
+#pragma GCC unroll 2
+    for (int p = 0; p < kPlanes; ++p) {
+        i_store(to + p * kTileBytes, b_select(upper, i_bits(high), i_shr<16>(i_bits(low))));
+        low = f_sub(low, f_bits(i_and(i_bits(low), upper)));
+        high = f_sub(high, f_bits(i_and(i_bits(high), upper)));
+    }
+}
+
+// A tile of weights over kc k: panel[group][k / 32][plane]. `scale(k, g)` is what levels are multiplied with.
+template <class F, int kPlanes, class Scale>
+inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int64_t kc,
+                          uint8_t* panel, Scale scale) {
+    const int64_t stride = kc / kGroupK * kPlanes * kTileBytes;
+    const Levels<F> levels(a.z2);
+    for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
+#pragma GCC unroll 8
+        for (int line = 0; line < F::kStepBytes; line += kLine)
+            prefetch(step + kPanelPrefetchBytes + line);
+#pragma GCC unroll 8
+        for (int j = 0; j < F::kStepK; j += 4) {
+            VI w[F::kGroups];
+            F::decode(step, 0, j, w);
+            uint8_t* to =
+                panel + (k + j) / kGroupK * kPlanes * kTileBytes + (k + j) % kGroupK / 2 * kLine;
+#pragma GCC unroll 8
+            for (int g = 0; g < F::kGroups; ++g, to += stride) {
+                const VF s = scale(k + j, g);
+                store_planes<kPlanes>(to, f_mul(levels.template at<0>(w[g], g), s),
+                                      f_mul(levels.template at<1>(w[g], g), s));
+                store_planes<kPlanes>(to + kLine, f_mul(levels.template at<2>(w[g], g), s),
+                                      f_mul(levels.template at<3>(w[g], g), s));
+            }
+        }
+    }
+}
+
+// What a run of products, 16 tokens x 16 rows x up to four groups of k, is multiplied with, and its outputs.
+struct GroupedRun {
+    const float *w, *w_minimum;  // [group of k][rows of a tile]
+    const float *x, *x_minimum;  // [group of k][16]
+    float* y;  // [16 tokens][16 rows]
+    float* part;  // as much, which stays while the groups of rows pass by
+    int row;  // of the tile
+    bool first, last;  // of its block of k
+};
+
+// 16 tokens x 16 rows over the groups of a block of k.
+template <class F>
+struct PlainTile {
+    using Format = F;
+    static constexpr int kSpan = kGroupK;  // k of a minimum
+    static constexpr int kPlanes = 1;
+    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    const sterna::LinearArgs& a;
+    TileScales<F> scales;
+    int64_t k0;
+
+    PlainTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
+        : a(args), scales(args, tile), k0(k) {}
+
+    void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
+                 float* minimum) const {
+        decode_levels<F, 1>(a, codes, kc, panel, [](int64_t, int) { return f_set1(1.0f); });
+        for (int64_t k = k0; k < k0 + kc; k += kGroupK) {
+            const uint8_t* line = scales.at(k);
+            for (int row = 0; row < kRows; row += 16) {
+                f_store(scale + row, scales.scale(line, row));
+                if (a.groups.minima) f_store(minimum + row, scales.minimum(line, row));
+            }
+            scale += kRows;
+            minimum += kRows;
+        }
+    }
+    [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&y)[16]) const {
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n)
+            y[n] = k0 || !run.first ? f_load(run.y + 16 * n) : f_set1(0.0f);
+    }
+    // Group j of the run.
+    [[gnu::always_inline]] void add(const GroupedRun& run, const float* sums, int j,
+                                    VF (&y)[16]) const {
+        const VF s = f_load(run.w + j * kRows);
+        const float* x = run.x + j * 16;
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n)
+            y[n] = f_fma(f_load(sums + 16 * n), f_mul(s, f_set1(x[n])), y[n]);
+        if (!a.groups.minima) return;
+        const VF m = f_load(run.w_minimum + j * kRows);
+        x = run.x_minimum + j * 16;
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n) y[n] = f_fma(m, f_set1(x[n]), y[n]);
+    }
+    [[gnu::always_inline]] void end(const GroupedRun& run, VF (&y)[16]) const {
+#pragma GCC unroll 16
+        for (int n = 0; n < 16; ++n) f_store(run.y + 16 * n, y[n]);
+    }
+};
+
+// What a thread's scratch holds.
+template <class Tile>
+struct GroupedScratch {
+    using F = typename Tile::Format;
+    static constexpr int kChunk = kGroupedChunkGroups / F::kGroups;  // tiles
+    static constexpr int64_t kPanel =
+        F::kGroups * kGroupedBlockK / kGroupK * Tile::kPlanes * kTileBytes;
+    static constexpr int64_t kFactors = kGroupedBlockK / sterna::kSumK * Tile::kRows;
+    static constexpr int64_t kTileOutputs = int64_t{kGroupedBlockTokens} * Tile::kRows;
+    uint8_t* panel;
+    float *scale, *minimum;  // of a tile's rows
+    float* sums;  // [2][16 tokens][16 rows]
+    float* part;  // [group][16 tokens][16 rows]
+    float* y;  // [tile of a chunk][token / 16][group][16 tokens][16 rows]
+    GroupedTokens<Tile::kSpan> x;
+    GroupedScratch(uint8_t* p, int64_t K, int n)
+        : panel(p),
+          scale(reinterpret_cast<float*>(p + kPanel)),
+          minimum(scale + kFactors),
+          sums(minimum + kFactors),
+          part(sums + 512),
+          y(part + F::kGroups * 256),
+          x(reinterpret_cast<uint8_t*>(y + kChunk * kTileOutputs), K, n) {}
+    static constexpr int64_t bytes(int64_t K, int n) {
+        return kPanel + (2 * kFactors + (2 + F::kGroups) * 256 + kChunk * kTileOutputs) * 4 +
+               GroupedTokens<Tile::kSpan>::bytes(K, n);
+    }
+};
+
+template <class Tile>
+constexpr int64_t grouped_tiles_scratch(int64_t K, int n) {
+    return GroupedScratch<Tile>::bytes(K, n);
+}
+
+// Accumulator J % 2 = the sums of one group, of the x tile in register 4 + J.
+template <int J>
+inline void group_product(const uint8_t* w) {
+    if constexpr (J % 2 == 0) {
+        tile_load(2, w, kLine);
+    } else {
+        tile_load(3, w, kLine);
+    }
+    if constexpr (J == 0) {
+        tile_dot_bf16(0, 4, 2);
+    } else if constexpr (J == 1) {
+        tile_dot_bf16(1, 5, 3);
+    } else if constexpr (J == 2) {
+        tile_dot_bf16(0, 6, 2);
+    } else {
+        tile_dot_bf16(1, 7, 3);
+    }
+}
+
+// 16 tokens x a tile of weights over up to four groups of k, whose x tiles stay in the unit while the groups of
+// rows pass by: a load of a tile costs as much as a product. The unit is a group ahead of the sums that
+// are stored, and these one ahead of those that are added, as a tile just stored is slow to read.
+template <class Tile>
+class GroupedSweep {
+  public:
+    GroupedSweep(const Tile& tile, float* sums) : tile_(tile), even_(sums), odd_(sums + 256) {}
+
+    [[gnu::always_inline]] void run(const GroupedRun& run, const uint8_t* w, bool four) {
+        pair<0>(w);
+        if (run_.y) tile_.end(run_, sum_);
+        run_ = run;
+        tile_.begin(run_, sum_);
+        group_ = 0;
+        if (four) {
+            pair<2>(w + 2 * kWeights);
+            group_ = 2;
+        }
+    }
+    [[gnu::always_inline]] void drain() {
+        tile_store(1, odd_);
+        tile_.add(run_, even_, group_, sum_);
+        tile_.add(run_, odd_, group_ + 1, sum_);
+        tile_.end(run_, sum_);
+    }
+    static constexpr int64_t kWeights = Tile::kPlanes * kTileBytes;  // of a group
+
+  private:
+    template <int J>
+    [[gnu::always_inline]] void pair(const uint8_t* w) {
+        tile_zero(0);
+        group_product<J>(w);
+        if constexpr (Tile::kPlanes == 2) group_product<J>(w + kTileBytes);
+        tile_store(1, odd_);
+        if (J || run_.y) tile_.add(run_, even_, group_, sum_);
+        tile_zero(1);
+        group_product<J + 1>(w + kWeights);
+        if constexpr (Tile::kPlanes == 2) group_product<J + 1>(w + kWeights + kTileBytes);
+        tile_store(0, even_);
+        if (J || run_.y) tile_.add(run_, odd_, group_ + 1, sum_);
+    }
+
+    const Tile& tile_;
+    float *even_, *odd_;  // sums of the two groups before
+    GroupedRun run_{};  // what they belong to
+    int group_ = 0;  // the first of them
+    VF sum_[16];
+};
+
+// A tile of weights times tokens [n0, n1), over the block of k of `tile`.
+template <class Tile>
+inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, float* y,
+                          const GroupedScratch<Tile>& s) {
+    constexpr int G = Tile::Format::kGroups;
+    constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // of a group
+    const int64_t groups = kc / kGroupK;
+    GroupedSweep<Tile> sweep(tile, s.sums);
+    int64_t at = tile.k0 / kGroupK;  // of the tokens' groups
+    for (int64_t n = n0; n < n1; n += 16, at += s.x.groups, y += G * 256)
+        for (int64_t j = 0; j < groups; j += 4) {
+            const bool four = j + 4 <= groups;
+            const uint8_t* x = s.x.tiles + (at + j) * kTileBytes;
+            tile_load(4, x, kLine);
+            tile_load(5, x + kTileBytes, kLine);
+            if (four) {
+                tile_load(6, x + 2 * kTileBytes, kLine);
+                tile_load(7, x + 3 * kTileBytes, kLine);
+            }
+            for (int g = 0; g < G; ++g) {
+                const int64_t w = j * Tile::kRows + g * sterna::kGroupRows;
+                const GroupedRun run{s.scale + w,
+                                     s.minimum + kMinima * j * Tile::kRows + g * 16,
+                                     s.x.scale + (at + j) * 16,
+                                     s.x.minimum + (at + j) * kMinima * 16,
+                                     y + g * 256,
+                                     s.part + g * 256,
+                                     g * sterna::kGroupRows,
+                                     j == 0,
+                                     j + 4 >= groups};
+                sweep.run(run, s.panel + (g * groups + j) * sweep.kWeights, four);
+            }
+        }
+    sweep.drain();
+}
+
+// Weight tiles [first, last) x tokens [n0, n1).
+template <class Tile>
+inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t n0,
+                          int64_t n1, const GroupedScratch<Tile>& s) {
+    using F = typename Tile::Format;
+    for (int64_t k0 = 0; k0 < a.K; k0 += kGroupedBlockK) {
+        const int64_t kc = a.K - k0 < kGroupedBlockK ? a.K - k0 : kGroupedBlockK;
+        for (int64_t t = first; t < last; ++t) {
+            const Tile tile(a, t, k0);
+            tile.prepare(a.codes + t * a.tile_bytes + k0 / F::kStepK * F::kStepBytes, kc, s.panel,
+                         s.scale, s.minimum);
+            grouped_sweep(tile, kc, n0, n1, s.y + (t - first) * s.kTileOutputs, s);
+        }
+    }
+    for (int64_t t = first; t < last; ++t) {
+        const float* y = s.y + (t - first) * s.kTileOutputs;
+        for (int64_t n = n0; n < n1; n += 16)
+            for (int g = 0; g < F::kGroups; ++g, y += 256) {
+                const int64_t row = (t * F::kGroups + g) * sterna::kGroupRows;
+                if (row >= a.M) continue;
+                const int count = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
+                for (int i = 0; i < count; ++i) tile_output(a, f_load(y + 16 * i), n + i, row);
+            }
+    }
 }
 
 template <class Tile>
 void grouped_tiles(const sterna::LinearArgs& a) {
-    const ScratchOf<Tile> s(a.scratch);
-    tile_begin(16, Tile::kSpan);
+    const GroupedScratch<Tile> s(a.scratch, a.K, a.n);
+    tile_begin(16);
     for (int64_t n0 = 0; n0 < a.n; n0 += kGroupedBlockTokens) {
         const int64_t n1 = a.n - n0 < kGroupedBlockTokens ? a.n : n0 + kGroupedBlockTokens;
-        auto* x = s.x;
-        for (int64_t n = n0; n < n1; n += 16)
-            for (int64_t k = 0; k < a.K; k += kGroupK) (x++)->gather(a, n, k);
-        for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile)
-            grouped_tile<Tile>(a, tile, n0, n1, s);
+        if (!a.again || a.n > kGroupedBlockTokens) s.x.gather(a, n0, n1);
+        for (int64_t first = a.tile_begin; first < a.tile_end; first += s.kChunk) {
+            const int64_t end = first + s.kChunk;
+            grouped_chunk(a, first, end < a.tile_end ? end : a.tile_end, n0, n1, s);
+        }
     }
     tile_end();
 }
 
-#undef STERNA_PRODUCT
 #endif
 
 }  // namespace

@@ -100,10 +100,10 @@ int64_t scratch_bytes(int64_t K, int n) {
                 const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
                 if (tiles > bytes) bytes = tiles;
                 if (n > sterna::kFewTokens) {
-                    const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K);
+                    const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K, n);
                     if (groups > bytes) bytes = groups;
                     if constexpr (F::kSuperGroup != 0) {
-                        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K);
+                        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K, n);
                         if (blocks > bytes) bytes = blocks;
                     }
                 }

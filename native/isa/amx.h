@@ -15,13 +15,12 @@ struct alignas(64) TileConfig {  // Intel SDM vol. 1, table 18-1
     uint8_t rows[16] = {};
 };
 
-// Accumulators (0..3) have `x_rows` rows of 64 bytes, x (4, 5) as many of k bytes, weights (6, 7) k / 4
-// of 64.
-inline void tile_begin(int x_rows, int k = 64) {
+// Accumulators (0..3) and x (4, 5) have `x_rows` rows of 64 bytes, weights (6, 7) 16.
+inline void tile_begin(int x_rows) {
     TileConfig c;
     for (int i = 0; i < 8; ++i) {
-        c.row_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? k : 64);
-        c.rows[i] = static_cast<uint8_t>(i < 6 ? x_rows : k / 4);
+        c.row_bytes[i] = 64;
+        c.rows[i] = static_cast<uint8_t>(i < 6 ? x_rows : 16);
     }
     asm volatile("ldtilecfg %0" ::"m"(c));
 }
@@ -48,7 +47,6 @@ inline void tile_end() { asm volatile("tilerelease"); }
 #define tile_dot_us(acc, x, w) asm volatile("tdpbusd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 #define tile_dot_ss(acc, x, w) asm volatile("tdpbssd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
-inline VI b_sub(VI a, VI b) { return _mm512_sub_epi8(a, b); }
 // acc (f32) += x (bf16) * w (bf16), two products a lane; denormals count as 0.
 #define tile_dot_bf16(acc, x, w) asm volatile("tdpbf16ps %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
