@@ -19,7 +19,7 @@ constexpr int64_t grouped_tiles_scratch(int64_t K, int n);
 
 #ifdef tile_dot_bf16
 
-// k of a block: a tile of weights in bf16 (32 KB) stays in L1 while the tokens pass by.
+// k of a block: a tile of weights in bf16, of which half (16 KB) stays in L1 while the tokens pass by.
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
 // Groups of rows whose outputs (32 KB each) wait in L2 at a time, beside a block of k of all tokens.
@@ -133,14 +133,15 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
     }
 }
 
-// What a run of products, 16 tokens x 16 rows x up to four groups of k, is multiplied with, and its outputs.
+// What sums of 16 tokens x 16 rows are multiplied with in a block of k, and their outputs.
 struct GroupedRun {
     const float *w, *w_minimum;  // [group of k][rows of a tile]
     const float *x, *x_minimum;  // [group of k][16]
     float* y;  // [16 tokens][16 rows]
-    float* part;  // as much, which stays while the groups of rows pass by
+    float* part;  // as much, for what a super-block's runs have in common
     int row;  // of the tile
-    bool first, last;  // of its block of k
+    int begin, end;  // the run's groups of k
+    bool last;  // run of the block
 };
 
 // 16 tokens x 16 rows over the groups of a block of k.
@@ -172,10 +173,9 @@ struct PlainTile {
     }
     [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&y)[16]) const {
 #pragma GCC unroll 16
-        for (int n = 0; n < 16; ++n)
-            y[n] = k0 || !run.first ? f_load(run.y + 16 * n) : f_set1(0.0f);
+        for (int n = 0; n < 16; ++n) y[n] = k0 || run.begin ? f_load(run.y + 16 * n) : f_set1(0.0f);
     }
-    // Group j of the run.
+    // Group j of the block.
     [[gnu::always_inline]] void add(const GroupedRun& run, const float* sums, int j,
                                     VF (&y)[16]) const {
         const VF s = f_load(run.w + j * kRows);
@@ -207,7 +207,7 @@ struct GroupedScratch {
     uint8_t* panel;
     float *scale, *minimum;  // of a tile's rows
     float* sums;  // [2][16 tokens][16 rows]
-    float* part;  // [group][16 tokens][16 rows]
+    float* part;  // of one tile, as y
     float* y;  // [tile of a chunk][token / 16][group][16 tokens][16 rows]
     GroupedTokens<Tile::kSpan> x;
     GroupedScratch(uint8_t* p, int64_t K, int n)
@@ -216,10 +216,10 @@ struct GroupedScratch {
           minimum(scale + kFactors),
           sums(minimum + kFactors),
           part(sums + 512),
-          y(part + F::kGroups * 256),
+          y(part + kTileOutputs),
           x(reinterpret_cast<uint8_t*>(y + kChunk * kTileOutputs), K, n) {}
     static constexpr int64_t bytes(int64_t K, int n) {
-        return kPanel + (2 * kFactors + (2 + F::kGroups) * 256 + kChunk * kTileOutputs) * 4 +
+        return kPanel + (2 * kFactors + 512 + (1 + kChunk) * kTileOutputs) * 4 +
                GroupedTokens<Tile::kSpan>::bytes(K, n);
     }
 };
@@ -229,42 +229,56 @@ constexpr int64_t grouped_tiles_scratch(int64_t K, int n) {
     return GroupedScratch<Tile>::bytes(K, n);
 }
 
-// Accumulator J % 2 = the sums of one group, of the x tile in register 4 + J.
-template <int J>
+// Accumulator J % 2 += the x tile in register 4 + J times the first plane of weights, or the second.
+template <int J, int kPlane>
 inline void group_product(const uint8_t* w) {
-    if constexpr (J % 2 == 0) {
+    static_assert(J < 4 && (kPlane == 0 || J < 2));
+    if constexpr (kPlane == 1 && J == 0) {
+        tile_load(6, w, kLine);
+        tile_dot_bf16(0, 4, 6);
+    } else if constexpr (kPlane == 1) {
+        tile_load(7, w, kLine);
+        tile_dot_bf16(1, 5, 7);
+    } else if constexpr (J % 2 == 0) {
         tile_load(2, w, kLine);
+        if constexpr (J == 0) tile_dot_bf16(0, 4, 2);
+        if constexpr (J == 2) tile_dot_bf16(0, 6, 2);
     } else {
         tile_load(3, w, kLine);
-    }
-    if constexpr (J == 0) {
-        tile_dot_bf16(0, 4, 2);
-    } else if constexpr (J == 1) {
-        tile_dot_bf16(1, 5, 3);
-    } else if constexpr (J == 2) {
-        tile_dot_bf16(0, 6, 2);
-    } else {
-        tile_dot_bf16(1, 7, 3);
+        if constexpr (J == 1) tile_dot_bf16(1, 5, 3);
+        if constexpr (J == 3) tile_dot_bf16(1, 7, 3);
     }
 }
 
-// 16 tokens x a tile of weights over up to four groups of k, whose x tiles stay in the unit while the groups of
-// rows pass by: a load of a tile costs as much as a product. The unit is a group ahead of the sums that
-// are stored, and these one ahead of those that are added, as a tile just stored is slow to read.
+// 16 tokens x a tile of weights over a few groups of k, whose x tiles stay in the unit while the groups of rows
+// pass by, as many as leave a register for each weight tile of two groups: loads of tiles cost as much as
+// products. The unit is a group ahead of the sums that are stored, and these one ahead of those that are
+// added, as a tile just stored is slow to read.
 template <class Tile>
 class GroupedSweep {
   public:
+    static constexpr int kPlanes = Tile::kPlanes, kHeld = kPlanes == 1 ? 4 : 2;  // x tiles
+    static constexpr int64_t kWeights = kPlanes * kTileBytes;  // of a group
     GroupedSweep(const Tile& tile, float* sums) : tile_(tile), even_(sums), odd_(sums + 256) {}
 
-    [[gnu::always_inline]] void run(const GroupedRun& run, const uint8_t* w, bool four) {
+    // Of groups of k from x on.
+    static void hold(const uint8_t* x, int count) {
+        tile_load(4, x, kLine);
+        tile_load(5, x + kTileBytes, kLine);
+        if (kHeld == 2 || count == 2) return;
+        tile_load(6, x + 2 * kTileBytes, kLine);
+        tile_load(7, x + 3 * kTileBytes, kLine);
+    }
+    [[gnu::always_inline]] void run(const GroupedRun& run, const uint8_t* w) {
         pair<0>(w);
         if (run_.y) tile_.end(run_, sum_);
         run_ = run;
         tile_.begin(run_, sum_);
-        group_ = 0;
-        if (four) {
+        group_ = run.begin;
+        if constexpr (kHeld == 4) {
+            if (run.end - run.begin == 2) return;
             pair<2>(w + 2 * kWeights);
-            group_ = 2;
+            group_ += 2;
         }
     }
     [[gnu::always_inline]] void drain() {
@@ -273,19 +287,19 @@ class GroupedSweep {
         tile_.add(run_, odd_, group_ + 1, sum_);
         tile_.end(run_, sum_);
     }
-    static constexpr int64_t kWeights = Tile::kPlanes * kTileBytes;  // of a group
 
   private:
     template <int J>
     [[gnu::always_inline]] void pair(const uint8_t* w) {
         tile_zero(0);
-        group_product<J>(w);
-        if constexpr (Tile::kPlanes == 2) group_product<J>(w + kTileBytes);
+        group_product<J, 0>(w);
+        if constexpr (kPlanes == 2) group_product<J, 1>(w + kTileBytes);
         tile_store(1, odd_);
         if (J || run_.y) tile_.add(run_, even_, group_, sum_);
+        w += kWeights;
         tile_zero(1);
-        group_product<J + 1>(w + kWeights);
-        if constexpr (Tile::kPlanes == 2) group_product<J + 1>(w + kWeights + kTileBytes);
+        group_product<J + 1, 0>(w);
+        if constexpr (kPlanes == 2) group_product<J + 1, 1>(w + kTileBytes);
         tile_store(0, even_);
         if (J || run_.y) tile_.add(run_, odd_, group_ + 1, sum_);
     }
@@ -301,35 +315,32 @@ class GroupedSweep {
 template <class Tile>
 inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, float* y,
                           const GroupedScratch<Tile>& s) {
-    constexpr int G = Tile::Format::kGroups;
+    using Sweep = GroupedSweep<Tile>;
     constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // of a group
-    const int64_t groups = kc / kGroupK;
-    GroupedSweep<Tile> sweep(tile, s.sums);
-    int64_t at = tile.k0 / kGroupK;  // of the tokens' groups
-    for (int64_t n = n0; n < n1; n += 16, at += s.x.groups, y += G * 256)
-        for (int64_t j = 0; j < groups; j += 4) {
-            const bool four = j + 4 <= groups;
-            const uint8_t* x = s.x.tiles + (at + j) * kTileBytes;
-            tile_load(4, x, kLine);
-            tile_load(5, x + kTileBytes, kLine);
-            if (four) {
-                tile_load(6, x + 2 * kTileBytes, kLine);
-                tile_load(7, x + 3 * kTileBytes, kLine);
-            }
-            for (int g = 0; g < G; ++g) {
-                const int64_t w = j * Tile::kRows + g * sterna::kGroupRows;
-                const GroupedRun run{s.scale + w,
-                                     s.minimum + kMinima * j * Tile::kRows + g * 16,
-                                     s.x.scale + (at + j) * 16,
-                                     s.x.minimum + (at + j) * kMinima * 16,
-                                     y + g * 256,
-                                     s.part + g * 256,
-                                     g * sterna::kGroupRows,
-                                     j == 0,
-                                     j + 4 >= groups};
-                sweep.run(run, s.panel + (g * groups + j) * sweep.kWeights, four);
+    const int groups = static_cast<int>(kc / kGroupK);
+    Sweep sweep(tile, s.sums);
+    for (int begin = 0; begin < groups; begin += Sweep::kHeld) {
+        const int end = begin + Sweep::kHeld < groups ? begin + Sweep::kHeld : groups;
+        int64_t at = tile.k0 / kGroupK;  // of the tokens' groups
+        int64_t out = 0;
+        for (int64_t n = n0; n < n1; n += 16, at += s.x.groups) {
+            sweep.hold(s.x.tiles + (at + begin) * kTileBytes, end - begin);
+            for (int g = 0; g < Tile::Format::kGroups; ++g, out += 256) {
+                const int row = g * sterna::kGroupRows;
+                const GroupedRun run{s.scale + row,
+                                     s.minimum + row,
+                                     s.x.scale + at * 16,
+                                     s.x.minimum + at * kMinima * 16,
+                                     y + out,
+                                     s.part + out,
+                                     row,
+                                     begin,
+                                     end,
+                                     end == groups};
+                sweep.run(run, s.panel + (g * groups + begin) * Sweep::kWeights);
             }
         }
+    }
     sweep.drain();
 }
 

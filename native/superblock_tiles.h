@@ -41,7 +41,7 @@ struct SuperTile {
     }
     [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&p)[16]) const {
 #pragma GCC unroll 16
-        for (int n = 0; n < 16; ++n) p[n] = run.first ? f_set1(0.0f) : f_load(run.part + 16 * n);
+        for (int n = 0; n < 16; ++n) p[n] = run.begin ? f_load(run.part + 16 * n) : f_set1(0.0f);
     }
     [[gnu::always_inline]] void add(const GroupedRun& run, const float* sums, int j,
                                     VF (&p)[16]) const {
@@ -71,13 +71,11 @@ struct SuperTile {
 
   private:
     [[gnu::noinline]] void add_minima(const GroupedRun& run) const {
-        // run.w_minimum and run.x_minimum are those of the super-block's second half
-        constexpr int kGroups = kSuperK / kSpan;
-        const float *w = run.w_minimum - kGroups / 2 * kRows, *x = run.x_minimum - kGroups / 2 * 16;
+        const float *w = run.w_minimum, *x = run.x_minimum;
         VF u[16];
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n) u[n] = f_set1(0.0f);
-        for (int j = 0; j < kGroups; ++j, w += kRows, x += 16) {
+        for (int j = 0; j < kSuperK / kSpan; ++j, w += kRows, x += 16) {
             const VF m = f_load(w);
 #pragma GCC unroll 16
             for (int n = 0; n < 16; ++n) u[n] = f_fma(m, f_set1(x[n]), u[n]);
