@@ -33,6 +33,13 @@ struct SumsTurn {
         tile_zero(t);                                              \
     }
 
+#define float_dot(acc, w)         \
+    if constexpr (X == 4) {       \
+        tile_dot_bf16(acc, 4, w); \
+    } else {                      \
+        tile_dot_bf16(acc, 5, w); \
+    }
+
 // acc[g] += x tile in register X (4 or 5) times the weight tiles w + g * group; the next x tile goes to
 // the other register meanwhile.
 template <int X>
@@ -48,32 +55,17 @@ inline void float_product(const WeightTiles& t, const uint8_t* w, const uint8_t*
         }
     }
     float_sums_turn(0);
-    if constexpr (X == 4) {
-        tile_dot_bf16(0, 4, 6);
-    } else {
-        tile_dot_bf16(0, 5, 6);
-    }
+    float_dot(0, 6);
     tile_load(6, w + 2 * t.group, t.line);
     float_sums_turn(1);
-    if constexpr (X == 4) {
-        tile_dot_bf16(1, 4, 7);
-    } else {
-        tile_dot_bf16(1, 5, 7);
-    }
+    float_dot(1, 7);
     tile_load(7, w + 3 * t.group, t.line);
     float_sums_turn(2);
-    if constexpr (X == 4) {
-        tile_dot_bf16(2, 4, 6);
-    } else {
-        tile_dot_bf16(2, 5, 6);
-    }
+    float_dot(2, 6);
     float_sums_turn(3);
-    if constexpr (X == 4) {
-        tile_dot_bf16(3, 4, 7);
-    } else {
-        tile_dot_bf16(3, 5, 7);
-    }
+    float_dot(3, 7);
 }
+#undef float_dot
 #undef float_sums_turn
 
 // All products of one step of 32 k; `more`: another step follows, and its first x tile is loaded.
@@ -357,30 +349,6 @@ int64_t float_tiles_scratch(int64_t, int n) {
 template <class F>
 constexpr sterna::FastKernels fast_kernels() {
     return {linear_float_tiles<F>, float_tiles_scratch<F>, kXPlanes<F>, PlaneProducts<F>{}.count};
-}
-
-// Products of ones: of zeros the unit takes so little power that a core's clock rises by a fifth.
-int64_t tiles_peak_bf16(int64_t ops) {
-    const int64_t per_round = int64_t{4} * 2 * 16 * 16 * kTileK, rounds = ops / per_round + 1;
-    alignas(64) uint16_t ones[kHalfTile];
-    for (auto& one : ones) one = 0x3F80;
-    tile_begin(16);
-    tile_zero(0);
-    tile_zero(1);
-    tile_zero(2);
-    tile_zero(3);
-    tile_load(4, ones, kLine);
-    tile_load(5, ones, kLine);
-    tile_load(6, ones, kLine);
-    tile_load(7, ones, kLine);
-    for (int64_t round = 0; round < rounds; ++round) {
-        tile_dot_bf16(0, 4, 6);
-        tile_dot_bf16(1, 4, 7);
-        tile_dot_bf16(2, 5, 6);
-        tile_dot_bf16(3, 5, 7);
-    }
-    tile_end();
-    return rounds * per_round;
 }
 
 constexpr auto split = split_row_bf16;

@@ -35,7 +35,7 @@ inline int64_t peak_of(int64_t ops, V (&u)[4], const V* x, V zero, Dot dot) {
 
 int64_t peak_int8(int64_t ops) {
 #ifdef tile_dot
-    return tiles_peak(ops);
+    return tiles_peak_int8(ops);
 #else
     const int8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     const VI x[4] = {x_broadcast(bytes), x_broadcast(bytes + 1), x_broadcast(bytes + 2),

@@ -135,6 +135,13 @@ struct Ahead {
     }
 };
 
+#define tile_dot_x(acc, w)   \
+    if constexpr (X == 4) {  \
+        tile_dot(acc, 4, w); \
+    } else {                 \
+        tile_dot(acc, 5, w); \
+    }
+
 // acc[g] += the x tile in register X (4 or 5) times weight tiles g. The next x tile goes to the other
 // register meanwhile: a load has to wait for the products that still read its register. On a block's
 // first step the accumulators hold the block before, which is stored just before each is cleared.
@@ -153,22 +160,14 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
         tile_store(0, previous);
         tile_zero(0);
     }
-    if constexpr (X == 4) {
-        tile_dot(0, 4, 6);
-    } else {
-        tile_dot(0, 5, 6);
-    }
+    tile_dot_x(0, 6);
     if constexpr (G > 2) tile_load(6, w + 2 * stride, 64);
     if constexpr (G > 1) {
         if (previous) {
             tile_store(1, previous + 256);
             tile_zero(1);
         }
-        if constexpr (X == 4) {
-            tile_dot(1, 4, 7);
-        } else {
-            tile_dot(1, 5, 7);
-        }
+        tile_dot_x(1, 7);
     }
     if constexpr (G > 3) tile_load(7, w + 3 * stride, 64);
     if constexpr (G > 2) {
@@ -176,24 +175,17 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
             tile_store(2, previous + 512);
             tile_zero(2);
         }
-        if constexpr (X == 4) {
-            tile_dot(2, 4, 6);
-        } else {
-            tile_dot(2, 5, 6);
-        }
+        tile_dot_x(2, 6);
     }
     if constexpr (G > 3) {
         if (previous) {
             tile_store(3, previous + 768);
             tile_zero(3);
         }
-        if constexpr (X == 4) {
-            tile_dot(3, 4, 7);
-        } else {
-            tile_dot(3, 5, 7);
-        }
+        tile_dot_x(3, 7);
     }
 }
+#undef tile_dot_x
 
 // acc[g] = one tile of tokens times weight tiles g of a panel, over one block of k.
 template <int G, class Pending>
@@ -354,28 +346,46 @@ int64_t tiles_scratch(int64_t, int n) {
     return tiles_x_block(n) == 1 ? 20 * kTileBytes : TileScratch<F>::bytes();
 }
 
-// Products of bytes of all values: of zeros the unit takes so little power that a core's clock rises.
-int64_t tiles_peak(int64_t ops) {
-    const int64_t per_round = int64_t{4} * 2 * 16 * 16 * 64, rounds = ops / per_round + 1;
-    alignas(64) uint8_t bytes[kTileBytes];
-    for (int i = 0; i < kTileBytes; ++i) bytes[i] = static_cast<uint8_t>(i * 181 + i / 64 * 37);
+// Products of tiles in registers: of bytes, or kBf16, of which `k` fill a row.
+template <bool kBf16>
+int64_t tiles_peak(const void* tile, int k, int64_t ops) {
+    const int64_t per_round = int64_t{4} * 2 * 16 * 16 * k, rounds = ops / per_round + 1;
     tile_begin(16);
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    tile_load(4, bytes, kLine);
-    tile_load(5, bytes, kLine);
-    tile_load(6, bytes, kLine);
-    tile_load(7, bytes, kLine);
+    tile_load(4, tile, kLine);
+    tile_load(5, tile, kLine);
+    tile_load(6, tile, kLine);
+    tile_load(7, tile, kLine);
     for (int64_t round = 0; round < rounds; ++round) {
-        tile_dot(0, 4, 6);
-        tile_dot(1, 4, 7);
-        tile_dot(2, 5, 6);
-        tile_dot(3, 5, 7);
+        if constexpr (kBf16) {
+            tile_dot_bf16(0, 4, 6);
+            tile_dot_bf16(1, 4, 7);
+            tile_dot_bf16(2, 5, 6);
+            tile_dot_bf16(3, 5, 7);
+        } else {
+            tile_dot(0, 4, 6);
+            tile_dot(1, 4, 7);
+            tile_dot(2, 5, 6);
+            tile_dot(3, 5, 7);
+        }
     }
     tile_end();
     return rounds * per_round;
+}
+
+// Bytes of all values: of zeros the unit takes so little power that a core's clock rises by a fifth.
+int64_t tiles_peak_int8(int64_t ops) {
+    alignas(64) uint8_t bytes[kTileBytes];
+    for (int i = 0; i < kTileBytes; ++i) bytes[i] = static_cast<uint8_t>(i * 181 + i / 64 * 37);
+    return tiles_peak<false>(bytes, 64, ops);
+}
+int64_t tiles_peak_bf16(int64_t ops) {
+    alignas(64) uint16_t ones[kTileBytes / 2];
+    for (auto& one : ones) one = 0x3F80;
+    return tiles_peak<true>(ones, 32, ops);
 }
 
 #endif

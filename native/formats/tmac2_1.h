@@ -1,6 +1,6 @@
 // tmac2_1: the codes of tmac2_0, looked up in tables of two bytes an entry: sums are exact.
 #pragma once
-#include "lookup.h"
+#include "formats/tmac2_0.h"
 
 namespace {
 
@@ -12,11 +12,8 @@ struct tmac2_1 : LookupFormat {
 
     static int64_t tile_bytes(int64_t K) { return Split<tmac2_1>(K).tile_bytes(); }
     static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tmac2_1>(K, n); }
-    // A ternary matrix has no code 3, both bits set.
     static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
-        uint32_t threes = 0;
-        for (int64_t i = 0; z2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
-        return (threes & 15) == 0;
+        return tmac2_0::valid(codes, bytes, z2);
     }
     static int64_t bytes_before(int64_t K, int64_t k) { return Split<tmac2_1>(K).bytes_before(k); }
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
