@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from sterna.chat.budget import MAX_CHARS, OverBudget
+from sterna.chat.budget import MAX_CHARS, OverBudget, spending
 from sterna.chat.sandbox import BoundedEnvironment, Refusal
 from sterna.errors import ModelFormatError, RequestError
 
@@ -91,9 +91,12 @@ class ChatTemplate:
             "tools": None if tools is None else _plain(tools, "tools"),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        environment, template = self._template("tool_use" if tools else "default")
         try:
-            return environment.run(template, values)
+            with spending():  # of the first rendering: compiling included
+                environment, template = self._template("tool_use" if tools else "default")
+                return environment.run(template, values)
+        except ModelFormatError:
+            raise
         except OverBudget as error:
             raise _malformed(self.file, f"at most {error}", "more") from None
         except Refusal as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import sys
 import time
-from collections.abc import Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,17 +15,27 @@ from jinja2.runtime import LoopContext
 
 MAX_CHARS = 4 << 20  # of the output and of any value; an item of a list counts as 8
 MAX_SOURCE_CHARS = 128 << 10  # the largest public ones have about 30 thousand
-MAX_CREATED = 32 * MAX_CHARS  # over all values of one rendering: what may be alive at once
-MAX_PRODUCT = 16 * MAX_CHARS  # of the sizes of a call's arguments
+MAX_CREATED = 64 << 20  # bytes of all values of one rendering: what may be alive at once
+MAX_PRODUCT = 4 * MAX_CHARS  # of the sizes of a call's arguments, where the result may grow so
+MAX_WORK = 16 * MAX_CHARS  # the same, where only the time grows
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 2.0
 MAX_DEPTH = 64  # macro and recursive-loop calls within one another
 MAX_LOOPS = 16  # within one another; Python's own limit is 20
+MAX_TOKENS = 24_000  # of a template's source; the largest public ones have about 8 thousand
+MAX_NODES = 20_000  # of its syntax tree
+MAX_SCOPES = 200_000  # branches x assignments: the compiler copies every name for each branch
+MAX_ARGUMENTS = 256  # of a call: each level of a recursion keeps them several times over
+MAX_ITERATED = 1 << 16  # characters of a text taken apart: each becomes a value of its own
+MAX_PIECES = 1 << 19  # of a text that is split
 MAX_INT_BITS = 4096
 MAX_INT_ARGUMENT = 100_000  # 10**precision in `round`, a base, a width
 
 #: A width of four digits, a width taken from an argument, a field within a field.
 _WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
+_NUMBER = re.compile(r"\d+")
+#: Calls that make no long values out of short ones, but may take the product's time.
+_SLOW = {"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip", "trim"}
 
 
 class OverBudget(Exception):
@@ -38,21 +49,23 @@ class Budget:
         self.depth = self._steps = self._created = 0
         self._deadline = time.monotonic() + MAX_SECONDS
 
-    def step(self) -> None:
-        """Counts a step and looks at the clock."""
-        self._steps += 1
+    def step(self, count: int = 1) -> None:
+        """Counts steps and looks at the clock."""
+        self._steps += count
         if self._steps > MAX_STEPS:
             raise OverBudget(f"{MAX_STEPS} steps")
         if time.monotonic() > self._deadline:
             raise OverBudget(f"{MAX_SECONDS:g} seconds")
 
-    def create(self, chars: int) -> None:
-        """Counts a new value of so many characters."""
-        if chars > MAX_CHARS:
-            raise OverBudget(f"{MAX_CHARS} characters in a value")
-        self._created += chars
+    def create(self, value: object) -> None:
+        """Counts a new value's bytes, without what it refers to."""
+        self.spend(sys.getsizeof(value))
+
+    def spend(self, size: int) -> None:
+        """Counts bytes of memory."""
+        self._created += size
         if self._created > MAX_CREATED:
-            raise OverBudget(f"{MAX_CREATED} characters in all values")
+            raise OverBudget(f"{MAX_CREATED} bytes of values")
 
 
 _current: ContextVar[Budget] = ContextVar("budget")
@@ -64,7 +77,7 @@ def current() -> Budget:
 
 
 @contextlib.contextmanager
-def budget() -> Iterator[None]:
+def spending() -> Iterator[None]:
     """A fresh budget for what runs within; running out of stack is OverBudget as well."""
     reset = _current.set(Budget())
     try:
@@ -111,28 +124,67 @@ def _size(argument: object) -> int:
     return weigh(argument)[0]
 
 
-def allow(name: str, subject: object, arguments: Iterable[object]) -> None:
+def allow(name: str, subject: object, arguments: Sequence[object]) -> None:
     """Refuses a call that can grow unless (size of the subject) x (of the rest) is bounded."""
-    if name == "format" and isinstance(subject, str) and _WIDE_FORMAT.search(subject):
-        raise OverBudget("a width of three digits in a format")
-    if name == "int" and isinstance(subject, str) and len(subject) > 1000:
+    if name == "replace" and isinstance(subject, str):
+        return _allow_replace(subject, arguments)
+    if name in ("int", "float") and isinstance(subject, str) and len(subject) > 1000:
         raise OverBudget("1000 digits")  # int() is quadratic in them
-    if _size(subject) * (1 + sum(map(_size, arguments))) > MAX_PRODUCT:
+    size = _size(subject)
+    if name == "format" and isinstance(subject, str):
+        if _WIDE_FORMAT.search(subject):
+            raise OverBudget("a width of three digits in a format")
+        size += sum(map(int, _NUMBER.findall(subject)))  # widths and precisions
+    if name == "join":
+        for parts in (subject, *arguments):
+            iterated(parts)
+    if size * (1 + sum(map(_size, arguments))) > (MAX_WORK if name in _SLOW else MAX_PRODUCT):
         raise OverBudget(f"{MAX_PRODUCT} characters in a call of {name}")
 
 
-def checked(value: Any) -> Any:
-    """`value` if it is small enough; what is computed lazily becomes a list."""
+def allow_pieces(subject: str, arguments: Sequence[object]) -> None:
+    """Refuses to split a text into very many pieces."""
+    separator = arguments[0] if arguments else None
+    found = len(subject) // 2 if not isinstance(separator, str) else subject.count(separator)
+    if found > MAX_PIECES:
+        raise OverBudget(f"{MAX_PIECES} pieces of a text")
+
+
+def _allow_replace(subject: str, arguments: Sequence[object]) -> None:
+    old, new = (str(text(part)) for part in (*arguments, "", "")[:2])
+    grown = len(subject) + (subject.count(old) + 1) * max(0, len(new) - len(old))
+    if grown > MAX_CHARS:
+        raise OverBudget(f"{MAX_CHARS} characters in a value")
+
+
+def iterated(value: object) -> None:
+    """Refuses a long text where a call would take it apart."""
+    if isinstance(value, str) and len(value) > MAX_ITERATED:
+        raise OverBudget(f"{MAX_ITERATED} characters to be taken one by one")
+
+
+def checked(value: Any, fresh: bool = True) -> Any:
+    """`value` if it is small enough; what is computed lazily becomes a list.
+
+    fresh: its items are taken for new, too.
+    """
     left = current()
     if isinstance(value, str):
-        left.create(len(value))
+        if len(value) > MAX_CHARS:
+            raise OverBudget(f"{MAX_CHARS} characters in a value")
+        left.create(value)
         return value
     if isinstance(value, (Iterator, KeysView, ValuesView)) or type(value) is type({}.items()):
         value = list(itertools.islice(value, MAX_CHARS // 8 + 1))
     if isinstance(value, (list, tuple, dict)):
-        left.create(8 * weigh(value)[1])
+        weigh(value)
+        left.create(value)
+        if fresh:
+            left.spend(sum(map(sys.getsizeof, value)))
     elif isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
         raise OverBudget(f"{MAX_INT_BITS} bits in a number")
+    elif not isinstance(value, (int, float)) and value is not None:
+        left.spend(1024)  # a namespace, a macro, a loop
     return value
 
 
@@ -141,5 +193,5 @@ def text(value: object) -> str:
     if isinstance(value, str):
         return value
     printed = str(value)
-    current().create(len(printed))
+    current().create(printed)
     return printed

@@ -7,7 +7,7 @@ value that a template makes passes one check as it is made, so all that expressi
 - operators, calls, filters and attributes are intercepted; literals, `~` and loop bodies are
   rewritten into calls; each of them is a step that looks at the clock;
 - what can multiply (`*`, `replace`, `join`, `indent`, ...) is refused before it runs;
-- nothing is evaluated at compile time;
+- nothing is evaluated at compile time, and what is compiled is bounded;
 - filters, methods and statements that chat templates have no use for do not exist.
 """
 
@@ -16,32 +16,32 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, cast
 
 import jinja2
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 
 from sterna.chat.budget import (
+    MAX_ARGUMENTS,
     MAX_CHARS,
     MAX_DEPTH,
     MAX_INT_BITS,
-    MAX_LOOPS,
     MAX_SOURCE_CHARS,
     OverBudget,
     allow,
-    budget,
+    allow_pieces,
     checked,
     current,
+    iterated,
     text,
 )
+from sterna.chat.compiler import Compiler, Generation, rewrite
 
 __all__ = ["BoundedEnvironment", "Refusal"]
 
@@ -67,7 +67,14 @@ METHODS: dict[type, frozenset[str]] = {
     tuple: _names("count index"),
 }
 #: Their result, or their time, can grow with the product of their arguments' sizes.
-GROWING = _names("format indent int join lstrip replace round rstrip strip tojson trim truncate")
+GROWING = _names(
+    "float format indent int join lstrip replace rfind rindex round rpartition rsplit rstrip strip "
+    "tojson trim truncate"
+)
+#: They take a text apart into characters.
+ITERATING = _names("list map max min reject rejectattr select selectattr sort unique")
+#: A date's conversions: glibc knows widths, too.
+_DATE_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
 
 
 class Refusal(Exception):
@@ -76,87 +83,31 @@ class Refusal(Exception):
 
 @jinja2.pass_context  # a finalizer that needs the context: jinja2 then folds no output constants
 def _finalize(context: Context, value: object) -> str:
+    current().step()  # a captured block's list grows even where its parts are empty
     return text(value)
 
 
 def _concat(parts: Iterable[str]) -> str:
     # Captured blocks and macros end here; `join` itself would build before anyone could look.
     parts = list(parts)
-    current().create(sum(map(len, parts)))
-    return "".join(parts)
+    if sum(map(len, parts)) > MAX_CHARS:
+        raise OverBudget(f"{MAX_CHARS} characters in a value")
+    joined = "".join(parts)
+    current().create(joined)
+    return joined
 
 
 # ------------------------------------------------------------------------------- environment
 
 
-class _Rewriter(NodeTransformer):
-    """Turns what the environment cannot intercept into calls, which it can."""
-
-    _refused: tuple[type[nodes.Node], ...] = (
-        *(nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends),
-        nodes.EvalContextModifier,  # `autoescape`, whose argument runs at compile time
-    )
-
-    _loops = 0
-
-    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(node, self._refused):
-            message = f"{type(node).__name__.lower()} statements do not exist in chat templates"
-            raise jinja2.TemplateAssertionError(message, node.lineno)
-        return super().visit(node, *args, **kwargs)
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        if self._loops >= MAX_LOOPS:
-            raise OverBudget(f"{MAX_LOOPS} loops within one another")
-        self._loops += 1
-        self.generic_visit(node)
-        self._loops -= 1
-        node.body.insert(0, nodes.ExprStmt(self._call("tick", [], node), lineno=node.lineno))
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return self._call("join", node.nodes, node)
-
-    def _literal(self, node: nodes.Literal) -> nodes.Node:
-        if getattr(node, "ctx", "load") != "load":
-            return node  # the targets of an assignment
-        if all(isinstance(n, (nodes.Const, nodes.Pair)) for n in node.find_all(nodes.Node)):
-            return node  # as large as its source
-        self.generic_visit(node)
-        return self._call("value", [node], node)
-
-    visit_List = visit_Tuple = visit_Dict = _literal
-
-    def _call(self, method: str, args: list[nodes.Expr], at: nodes.Node) -> nodes.Call:
-        call = nodes.Call(nodes.EnvironmentAttribute(method), args, [], None, None)
-        call.set_lineno(at.lineno)
-        return call
-
-
-class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` marks trainable text; here it is just its body."""
-
-    tags = frozenset({"generation"})  # type: ignore[assignment]
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Compiler(CodeGenerator):
-    """jinja2's compiler, whose time grows faster than the template: it looks at the clock too."""
-
-    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        current().step()
-        return super().visit(node, *args, **kwargs)
-
-
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """jinja2's immutable sandbox with the limits above: `load` a template, then `run` it."""
+    """jinja2's immutable sandbox with the limits above: `load` a template, then `run` it.
+
+    Both spend from the budget of the `with spending():` that they are called in.
+    """
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
-    code_generator_class = _Compiler
+    code_generator_class = Compiler
     concat = staticmethod(_concat)
     value = staticmethod(lambda value: value)  # `call` checks it
 
@@ -166,7 +117,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             optimized=False,
             finalize=_finalize,
-            extensions=["jinja2.ext.loopcontrols", _Generation],
+            extensions=["jinja2.ext.loopcontrols", Generation],
         )
         filters = cast("dict[str, Callable[..., Any]]", self.filters)
         tests = cast("dict[str, Callable[..., Any]]", self.tests)
@@ -185,24 +136,41 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """The compiled template; OverBudget, or what jinja2 and Python's compiler raise."""
         if len(source) > MAX_SOURCE_CHARS:
             raise OverBudget(f"{MAX_SOURCE_CHARS} characters")
-        with budget():
-            return self.from_string(source)
+        return self.from_string(source)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, object]) -> str:
         """The rendered text; OverBudget, Refusal, or what jinja2 and the template raise."""
         parts, total = [], 0
-        with budget():
-            for part in template.generate(variables):
-                parts.append(part)
-                total += len(part)
-                if total > MAX_CHARS:
-                    raise OverBudget(f"{MAX_CHARS} characters of output")
+        for part in template.generate(variables):
+            parts.append(part)
+            total += len(part)
+            if total > MAX_CHARS:
+                raise OverBudget(f"{MAX_CHARS} characters of output")
         return "".join(parts)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        _Rewriter().visit(tree)
-        return tree
+        return rewrite(super()._parse(source, name, filename))
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """The error as it is: jinja2 would compile code to make its traceback prettier."""
+        raise  # this is called while the error is handled
+
+    @staticmethod
+    def part(value: object) -> object:
+        """A slice: `call` checks it."""
+        return value
+
+    @staticmethod
+    def look(value: object) -> object:
+        """An operand of a comparison: `call` counts a step."""
+        return value
+
+    @staticmethod
+    def spread(values: Any) -> Any:
+        """Arguments to be unpacked."""
+        if len(values) > MAX_ARGUMENTS:
+            raise OverBudget(f"{MAX_ARGUMENTS} arguments")
+        return values
 
     @staticmethod
     def tick() -> None:
@@ -217,15 +185,20 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Calls what a template calls: a step, of limited depth, whose result is checked."""
         left = current()
         left.step()
+        if obj is BoundedEnvironment.look:
+            return args[0]
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         subject, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(subject, str) and name in GROWING | {"join"}:
             allow(name, subject, [*args, *_given(kwargs)])
+        if isinstance(subject, str) and name in ("split", "rsplit", "splitlines"):
+            allow_pieces(subject, [*args, *_given(kwargs)])
         if left.depth >= MAX_DEPTH:
             raise OverBudget(f"{MAX_DEPTH} calls deep")
         left.depth += 1
         try:
-            return checked(super().call(context, obj, *args, **kwargs))
+            found = super().call(context, obj, *args, **kwargs)
+            return checked(found, fresh=obj is not BoundedEnvironment.part)
         finally:
             left.depth -= 1
 
@@ -236,7 +209,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             allow("format", left, [right])
         elif operator in ("*", "**", "+"):
             _allow_arithmetic(operator, left, right)
-        return checked(super().call_binop(context, operator, left, right))
+        return checked(super().call_binop(context, operator, left, right), fresh=False)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """An attribute: a step."""
@@ -294,6 +267,8 @@ def _bounded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)  # which copies `jinja_pass_arg`
     def bounded(*args: Any, **kwargs: Any) -> Any:
         current().step()
+        if name in ITERATING:
+            iterated(args[first])
         if name in GROWING:
             allow(name, args[first], [*args[first + 1 :], *_given(kwargs)])
         return checked(function(*args, **kwargs))
@@ -318,9 +293,10 @@ def _raise_exception(message: object = "") -> NoReturn:
 
 
 def _strftime_now(format: str) -> str:
-    if len(str(format)) > 100:
-        raise OverBudget("100 characters in a date format")
-    return datetime.datetime.now().strftime(str(format))
+    format = text(format)
+    if len(format) > 100 or not _DATE_FORMAT.fullmatch(format):
+        raise OverBudget("100 characters and no widths in a date format")
+    return datetime.datetime.now().strftime(format)
 
 
 def _tojson(

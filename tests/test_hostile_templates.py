@@ -1,0 +1,73 @@
+"""Hostile chat templates: a typed error in bounded time and memory, and no code has run.
+
+All of them run in one process, `template_worker.py`, that measures itself. STERNA_TEMPLATE_SECONDS
+is the sandbox's limit there: the product's 2 s take two minutes for the whole table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_templates import ATTACKS, HARMLESS
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from sterna.chat import budget
+
+SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.4"))
+#: Beyond the limit: the longest single step (parsing, a sort), on a slow processor.
+STEP_SECONDS = 2.0
+MAX_MB = 256
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, Any]]:
+    cases = [{"name": n, "source": s} for n, s in {**ATTACKS, **HARMLESS}.items()]
+    worker = Path(__file__).with_name("template_worker.py")
+    done = subprocess.run(
+        [sys.executable, str(worker), str(SECONDS)],
+        input=json.dumps(cases), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(ATTACKS) >= 60
+    assert budget.MAX_SECONDS == 2
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_template_is_refused(rows: dict[str, dict[str, Any]], name: str) -> None:
+    row = rows[name]
+    assert row["kind"] in ("ModelFormatError", "RequestError"), row
+    assert "\n" not in row["text"]
+    assert len(row["text"]) < 1000
+    assert row["events"] == []
+    assert row["cpu"] < SECONDS + STEP_SECONDS
+    assert row["peak_mb"] < MAX_MB
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_not_there_prints_as_nothing(rows: dict[str, dict[str, Any]], name: str) -> None:
+    row = rows[name]
+    assert row["kind"] == "text"
+    assert "class" not in row["text"]
+    assert "<" not in row["text"]  # as every object of Python's would print
+    assert row["events"] == []
+
+
+def test_an_attack_burns_in_a_plain_sandbox() -> None:
+    """The table tests something: the constant product is folded when it is compiled."""
+    plain = ImmutableSandboxedEnvironment()
+    tracemalloc.start()
+    plain.from_string("{{ 'x' * 10**8 }}")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak > 1e8
