@@ -128,7 +128,8 @@ def test_where_it_is_found(tmp_path: Path) -> None:
 def test_globals_and_variables(tmp_path: Path) -> None:
     assert _render(tmp_path, "{{ strftime_now('%Y') }}") == str(time.localtime().tm_year)
     assert _render(tmp_path, "{{ range(3) | list }}{{ dict(a=1) }}") == "[0, 1, 2]{'a': 1}"
-    assert _render(tmp_path, "{{ enable_thinking }}", enable_thinking=False) == "False"
+    variables = {"enable_thinking": False}
+    assert _render(tmp_path, "{{ enable_thinking }}", variables=variables) == "False"
     assert _render(tmp_path, "{{ {'b': 1, 'a': [2]} | tojson(indent=1, sort_keys=true) }}") == (
         json.dumps({"a": [2], "b": 1}, indent=1)
     )

@@ -25,6 +25,7 @@ LAYERS = (
     ("models",),
     ("engine",),
     ("llm",),
+    ("conversation",),
     ("bench", "evaluate", "server", "integrations"),
     ("cli",),
     ("__init__", "__main__"),
@@ -35,6 +36,7 @@ LEAVES = ("errors", "tokenizer", "chat")  # may import errors and third parties 
 SURFACE_ONLY = {
     "click": "cli",
     "rich": "cli",
+    "prompt_toolkit": "cli",
     "torch": "integrations",
     "transformers": "integrations",
 }

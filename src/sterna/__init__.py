@@ -23,6 +23,7 @@ from sterna.errors import (
 
 if TYPE_CHECKING:
     from sterna import ops
+    from sterna.conversation import Conversation
     from sterna.llm import LLM, Completion, Piece, Stats, TokenLogprob
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "Completion",
+    "Conversation",
     "HubError",
     "ModelFormatError",
     "NonFiniteError",
@@ -48,6 +50,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # the native core loads when it is first needed
     if name == "ops":
         return import_module("sterna.ops")
+    if name == "Conversation":
+        return import_module("sterna.conversation").Conversation
     if name in __all__:
         return getattr(import_module("sterna.llm"), name)
     raise AttributeError(f"module 'sterna' has no attribute {name!r}")

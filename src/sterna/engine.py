@@ -21,7 +21,7 @@ from sterna.ops import is_fast
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling import Top
 
-__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Sequence"]
+__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Kept", "Sequence"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -48,6 +48,14 @@ class Sequence:
     rows_rescored: int = 0
     head_bytes: int = 0
     pages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+@dataclass(eq=False)
+class Kept:
+    """A sequence that outlives a request, and the tokens whose keys and values it holds."""
+
+    sequence: Sequence = field(default_factory=Sequence)
+    tokens: list[int] = field(default_factory=list)
 
 
 class Engine:
@@ -125,6 +133,21 @@ class Engine:
             self._free.extend(int(p) for p in sequence.pages[::-1])
         sequence.pages = np.zeros(0, np.int32)
         sequence.length = 0
+
+    def resume(self, kept: Kept, prompt: SequenceOf[int]) -> Sequence:
+        """The kept sequence, cut back to where `prompt` begins as it does.
+
+        At least the prompt's last token is left to be fed, for its logits. What follows has the
+        same bits as after a prefill of the whole prompt, since a prefill may be split anywhere.
+        """
+        sequence, most = kept.sequence, min(kept.sequence.length, len(prompt) - 1)
+        same = next((i for i in range(most) if kept.tokens[i] != prompt[i]), most)
+        with self._lock:
+            self._free.extend(int(p) for p in sequence.pages[: -(-same // PAGE) - 1 : -1])
+        sequence.pages = sequence.pages[: -(-same // PAGE)]
+        sequence.length, kept.tokens = same, list(prompt[:same])
+        sequence.rows_rescored = sequence.head_bytes = 0
+        return sequence
 
     def _grow(self, sequence: Sequence, count: int) -> None:
         end = sequence.length + count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from sterna import _native, models
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import KV_DTYPES, PREFILL_CHUNK, Engine
+from sterna.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError
 from sterna.runtime import resolve_threads
@@ -22,6 +23,8 @@ from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
+
+TEMPLATE_OPTIONS = ("tools", "documents", "template_options", "continue_final_message")
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,13 @@ class Piece:
 class Stats:
     """Timing of one request; seconds from the call. ttft_s is the time to the first token.
 
+    n_cached: of the prompt's tokens, those that were not computed again (`Conversation`).
     head_bytes: read of the output head. head_rows_rescored: rows of an exact head that were
     computed from its full weights; 0 with another head.
     """
 
     n_prompt: int = 0
+    n_cached: int = 0
     n_generated: int = 0
     ttft_s: float = 0.0
     total_s: float = 0.0
@@ -222,27 +227,62 @@ class LLM:
         return self._start(prompt, options)[1]
 
     def _start(
-        self, prompt: str | Sequence[int], options: dict[str, Any]
+        self,
+        prompt: str | Sequence[int],
+        options: dict[str, Any],
+        ends: frozenset[int] = frozenset(),
+        kept: Kept | None = None,
     ) -> tuple[Completion, Iterator[Piece]]:
-        """A completion and the iterator that fills it."""
+        """A completion and the iterator that fills it.
+
+        ends: ids that end the answer beside the tokenizer's. kept: what earlier requests computed.
+        """
         params = self._params(options)
         tokens = self._encode(prompt)
+        if not params.ignore_eos:
+            ends = ends.union(self.tokenizer.eos_ids)
+        else:
+            ends = frozenset()
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        return done, self._run(tokens, params, done)
+        return done, self._run(tokens, params, done, ends, kept)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
-        """Answer a conversation: [{"role": "user", "content": "Hello"}, …]; options of `generate`.
+        """Answer a conversation: [{"role": "user", "content": "Hello"}, ...].
+
+        Options: those of `generate`, and for the template: tools and documents (lists of JSON
+        objects), template_options (more variables, such as {"enable_thinking": False}), and
+        continue_final_message (True: the answer goes on with the last message). The answer ends
+        with the template's own end of a turn, too. `Conversation` keeps what was computed between
+        turns.
 
         Raises RequestError if the model has no chat template or the template refuses the messages.
         """
-        return self.generate(self._render(messages), **options)
+        done, pieces = self._chat(messages, options)
+        for _ in pieces:
+            pass
+        return done
 
     def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Piece]:
         """As `chat`, a piece of text at a time."""
-        return self.stream(self._render(messages), **options)
+        return self._chat(messages, options)[1]
 
-    def _render(self, messages: object) -> list[int]:
-        """A conversation as token ids, by the model's template."""
+    def _chat(
+        self, messages: object, options: dict[str, Any], kept: Kept | None = None
+    ) -> tuple[Completion, Iterator[Piece]]:
+        template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
+        others = {name: value for name, value in options.items() if name not in template}
+        return self._start(self.chat_tokens(messages, **template), others, self._turn_ends, kept)
+
+    def chat_prompt(
+        self,
+        messages: object,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
+        """The text that the model's template makes of a conversation; arguments as in `chat`."""
         if self._template is None:
             raise RequestError(
                 f"chat: the model must have a chat template, but {self.name} has none; "
@@ -250,8 +290,24 @@ class LLM:
             )
         if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
             raise RequestError(f"messages: must be a list of messages, but got {messages!r}")
-        text = self._template.render(list(messages))
-        return self.tokenizer.encode(text, add_special=False)  # the template writes its own BOS
+        return self._template.render(
+            list(messages),
+            tools=tools,
+            documents=documents,
+            variables=template_options,
+            continue_final_message=continue_final_message,
+        )
+
+    def chat_tokens(self, messages: object, **template: Any) -> list[int]:
+        """`chat_prompt` as token ids."""
+        # The template writes its own BOS.
+        return self.tokenizer.encode(self.chat_prompt(messages, **template), add_special=False)
+
+    @cached_property
+    def _turn_ends(self) -> frozenset[int]:
+        """The added token that the template writes after an answer: often not the model's EOS."""
+        found = self.tokenizer.added_at(self._template.after_answer()) if self._template else None
+        return frozenset() if found is None else frozenset([found])
 
     def _params(self, options: dict[str, Any]) -> SamplingParams:
         known = set(SamplingParams.__dataclass_fields__)
@@ -299,20 +355,29 @@ class LLM:
             ids.append(int(t))
         return ids
 
-    def _run(self, prompt: list[int], params: SamplingParams, done: Completion) -> Iterator[Piece]:
+    def _run(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        done: Completion,
+        ends: frozenset[int],
+        kept: Kept | None,
+    ) -> Iterator[Piece]:
         if params.max_tokens == 0:
             done.finish_reason = "length"
             return
         begin = time.perf_counter()
-        sequence = EngineSequence()
+        sequence = self.engine.resume(kept, prompt) if kept else EngineSequence()
+        done.stats.n_cached = sequence.length
         longest = min(len(prompt) + params.max_tokens, self.context + 1)
         history = np.zeros(longest, np.int32)
         history[: len(prompt)] = prompt
         detokenizer = Detokenizer(self.tokenizer, prompt)
         text = _StopFilter(params.stop)
-        eos = frozenset() if params.ignore_eos else frozenset(self.tokenizer.eos_ids)
         try:
-            logits = self.engine.prefill(sequence, prompt, params.top(history[: len(prompt)]))
+            logits = self.engine.prefill(
+                sequence, prompt[sequence.length :], params.top(history[: len(prompt)])
+            )
             while True:
                 n = len(prompt) + len(done.tokens)
                 result = params.sample(logits, history[:n], n)
@@ -323,7 +388,7 @@ class LLM:
                 done.stats.total_s = now
                 done.stats.head_bytes = sequence.head_bytes
                 done.stats.head_rows_rescored = sequence.rows_rescored
-                if token in eos:
+                if token in ends:
                     done.finish_reason = "stop"
                     break
                 done.tokens.append(token)
@@ -351,7 +416,10 @@ class LLM:
             if rest and done.tokens:
                 yield Piece(rest, done.tokens[-1])
         finally:
-            self.engine.release(sequence)
+            if kept:
+                kept.tokens = [*prompt, *done.tokens][: sequence.length]
+            else:
+                self.engine.release(sequence)
 
     # ------------------------------------------------------------------------------- scoring
 

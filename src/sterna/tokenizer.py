@@ -144,6 +144,14 @@ class Tokenizer:
         stream = Detokenizer(self, skip_special=skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
+    def added_at(self, text: str) -> int | None:
+        """The id of the longest added token, such as <|im_end|>, that `text` begins with."""
+        added = self._backend.get_added_tokens_decoder().items()
+        found = [
+            (len(t.content), id) for id, t in added if t.content and text.startswith(t.content)
+        ]
+        return max(found)[1] if found else None
+
     def _token(self, id: int) -> str | None:
         if not 0 <= id < 1 << 32:
             raise RequestError(f"token id: must be in 0..2^32-1, but got {id}; see vocab_size")

@@ -20,6 +20,9 @@ __all__ = ["ChatTemplate"]
 
 MAX_FILE_BYTES = 16 << 20  # of tokenizer_config.json, with its added tokens
 MAX_MESSAGE_DEPTH = 32
+#: Stands for the end of a text in a rendering: no template has a reason to change it.
+_MARK = "STERNA0END0OF0TEXT"
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _REMEDY = "put a working chat_template.jinja into the model's folder"
 
 
@@ -75,25 +78,51 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        *,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
     ) -> str:
         """The prompt for `messages`, each a mapping with a "role" and usually "content".
 
-        Raises RequestError if the messages are malformed or the template does not accept them,
+        variables: more names that the template may read. continue_final_message: the prompt stops
+        at the end of the last message's text, for the model to go on with it.
+
+        Raises RequestError if the arguments are malformed or the template does not accept them,
         ModelFormatError if the template is broken or exceeds the sandbox's limits.
         """
-        _check_messages(messages)
+        check_messages(messages)
+        plain = _plain(messages, "messages")
+        if continue_final_message:
+            _mark_end(plain)
         values = {
             **self._tokens,
-            "documents": None,
-            **{name: _plain(value, name) for name, value in variables.items()},
-            "messages": _plain(messages, "messages"),
-            "tools": None if tools is None else _plain(tools, "tools"),
-            "add_generation_prompt": bool(add_generation_prompt),
+            **_variables(variables),
+            "documents": _objects(documents, "documents"),
+            "messages": plain,
+            "tools": _objects(tools, "tools"),
+            "add_generation_prompt": bool(add_generation_prompt and not continue_final_message),
         }
+        rendered = self._run("tool_use" if tools else "default", values)
+        return _until_mark(rendered) if continue_final_message else rendered
+
+    def after_answer(self) -> str:
+        """What the template writes after an assistant's message, without leading space.
+
+        It begins with the token that ends a turn, where there is one; empty if the template does
+        not accept a plain exchange.
+        """
+        exchange = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": _MARK}]
+        try:
+            found = self.render(exchange, add_generation_prompt=False).rpartition(_MARK)
+        except (RequestError, ModelFormatError):
+            return ""
+        return found[2].lstrip() if found[1] else ""
+
+    def _run(self, name: str, values: Mapping[str, Any]) -> str:
         try:
             with spending():  # of the first rendering: compiling included
-                environment, template = self._template("tool_use" if tools else "default")
+                environment, template = self._template(name)
                 return environment.run(template, values)
         except ModelFormatError:
             raise
@@ -161,7 +190,8 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _check_messages(messages: object) -> None:
+def check_messages(messages: object) -> None:
+    """RequestError unless `messages` is a list of mappings with a role and content."""
     remedy = 'pass [{"role": "user", "content": "..."}]'
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         kind = type(messages).__name__
@@ -178,6 +208,58 @@ def _check_messages(messages: object) -> None:
         if not isinstance(content, (str, Sequence, type(None))):
             kind = type(content).__name__
             raise RequestError(f"messages[{i}]: content must be text, but got {kind}; {remedy}")
+
+
+def _objects(value: object, name: str) -> Any:
+    """None, or a list of JSON objects."""
+    if value is None:
+        return None
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    wrong = [item for item in items if not isinstance(item, Mapping)]
+    if wrong or not isinstance(value, (list, tuple)):
+        kind = type((wrong or [value])[0]).__name__
+        raise RequestError(f"{name}: must be a list of JSON objects, but got {kind}; pass dicts")
+    return _plain(value, name)
+
+
+def _variables(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        raise RequestError(f"template_options: must be a mapping, but got {kind}; pass a dict")
+    for name in values:
+        if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
+            raise RequestError(
+                f"template_options: must be names other than {', '.join(_RESERVED)}, "
+                f"but got {name!r}; rename it"
+            )
+    return {name: _plain(value, name) for name, value in values.items()}
+
+
+def _mark_end(messages: list[dict[str, Any]]) -> None:
+    """Appends the mark to the text of the last message, whose last part is it."""
+    content = messages[-1].get("content")
+    parts = content if isinstance(content, list) else [messages[-1]]
+    key = "text" if isinstance(content, list) else "content"
+    texts = [part for part in parts if isinstance(part, dict) and isinstance(part.get(key), str)]
+    if not texts:
+        raise RequestError(
+            "continue_final_message: the last message must have text, but it has none; "
+            "add an assistant message to go on with"
+        )
+    texts[-1][key] += _MARK + " "
+
+
+def _until_mark(rendered: str) -> str:
+    """The text before the mark; without trailing space if the template has trimmed the message."""
+    before, mark, after = rendered.rpartition(_MARK)
+    if not mark:
+        raise RequestError(
+            "continue_final_message: the template must write the last message, but left it out; "
+            "end the messages with one of the assistant"
+        )
+    return before if after.startswith(" ") else before.rstrip()
 
 
 def _plain(value: object, name: str) -> Any:

@@ -1,0 +1,162 @@
+"""`Conversation`: a chat that grows turn by turn and pays only for what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sterna.chat import check_messages
+from sterna.engine import Kept
+from sterna.errors import RequestError
+from sterna.llm import LLM, TEMPLATE_OPTIONS, Completion, Piece
+
+__all__ = ["Conversation"]
+
+
+class Conversation:
+    """Messages with a model, whose keys and values stay between turns.
+
+    A turn computes the tokens that differ from those computed before: usually the new message.
+    The answer has the same bits as that of `LLM.chat` with the same messages and options.
+
+    system: a system prompt. tools, documents, template_options: as in `LLM.chat`.
+    drop_oldest: where the context is full, forget the oldest exchanges instead of raising.
+
+    One turn at a time: a new one ends the stream of the one before. `close` gives the memory back.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        drop_oldest: bool = False,
+    ) -> None:
+        self.llm = llm
+        self.tools, self.documents, self.template_options = tools, documents, template_options
+        self.drop_oldest = drop_oldest
+        #: Exchanges that the latest turn had to forget.
+        self.dropped = 0
+        self.last = Completion()
+        self._kept = Kept()
+        self._running: Iterator[Piece] | None = None
+        self._messages: list[dict[str, Any]] = []
+        self.reset(system=system)
+
+    def __enter__(self) -> Conversation:
+        """Itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Closes it."""
+        self.close()
+
+    def close(self) -> None:
+        """Ends a running answer and gives the keys and values back; it can be used again."""
+        self._end_running()
+        self.llm.engine.release(self._kept.sequence)
+        self._kept.tokens = []
+
+    # ------------------------------------------------------------------------------- messages
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """A copy of the messages so far; assign a list to replace them (RequestError)."""
+        return [dict(message) for message in self._messages]
+
+    @messages.setter
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        if messages:
+            check_messages(messages)
+        self._end_running()
+        self._messages = [dict(message) for message in messages]
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt, None if there is none; assign to change it."""
+        first = self._messages[0] if self._messages else {}
+        return str(first.get("content")) if first.get("role") == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        if text is not None and not isinstance(text, str):
+            raise RequestError(f"system: must be text, but got {type(text).__name__}; pass a str")
+        rest = self._messages[1:] if self.system is not None else self._messages
+        opening = [{"role": "system", "content": text}] if text else []
+        self.messages = [*opening, *rest]
+
+    def reset(self, *, system: str | None = None) -> None:
+        """Forgets all messages; a system prompt may open the next ones."""
+        self.messages = []
+        self.system = system
+
+    def undo(self) -> str | None:
+        """Takes the latest exchange back; its user message, None if there was none."""
+        for i in range(len(self._messages) - 1, -1, -1):
+            if self._messages[i].get("role") == "user":
+                text = self._messages[i].get("content")
+                self.messages = self._messages[:i]
+                return text if isinstance(text, str) else ""
+        return None
+
+    # ---------------------------------------------------------------------------------- turns
+
+    def ask(self, content: str, **options: Any) -> Completion:
+        """The answer to a user's message; options of `LLM.generate`. Both join the messages.
+
+        Raises what `LLM.chat` raises, and leaves the messages as they were.
+        """
+        for _ in self.stream(content, **options):
+            pass
+        return self.last
+
+    def stream(self, content: str, **options: Any) -> Iterator[Piece]:
+        """As `ask`, a piece of text at a time; an answer that is cut short stays as it is then.
+
+        Checks its arguments at once. Where no text has come, the messages stay as they were.
+        """
+        self._end_running()
+        messages = [*self._messages, {"role": "user", "content": content}]
+        template = {name: getattr(self, name) for name in TEMPLATE_OPTIONS[:3]}
+        messages = self._fitting(messages, template, options)
+        done, pieces = self.llm._chat(messages, {**template, **options}, self._kept)
+        self.last = done
+        self._running = self._take(messages, done, pieces)
+        return self._running
+
+    def _take(
+        self, messages: list[dict[str, Any]], done: Completion, pieces: Iterator[Piece]
+    ) -> Iterator[Piece]:
+        try:
+            yield from pieces
+        finally:
+            if done.text or done.finish_reason != "cancelled":
+                self._messages = [*messages, {"role": "assistant", "content": done.text}]
+            self._running = None
+
+    def _end_running(self) -> None:
+        if self._running is not None and hasattr(self._running, "close"):
+            self._running.close()
+        self._running = None
+
+    def _fitting(
+        self, messages: list[dict[str, Any]], template: dict[str, Any], options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The messages without the oldest exchanges that leave no room for an answer."""
+        self.dropped = 0
+        if not self.drop_oldest:
+            return messages
+        context = self.llm.context
+        wanted = options.get("max_tokens") or 0
+        room = context - min(wanted if isinstance(wanted, int) else 0, context // 4)
+        while len(self.llm.chat_tokens(messages, **template)) > room:
+            opening = 1 if messages[0].get("role") == "system" else 0
+            later = [i for i in range(opening + 1, len(messages)) if messages[i]["role"] == "user"]
+            if not later:
+                break  # the latest message alone is too long: an error, unless the answer may be
+            messages = [*messages[:opening], *messages[later[0] :]]
+            self.dropped += 1
+        return messages
