@@ -179,7 +179,8 @@ def test_template_options_reach_the_template(tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
         "{% if tools %}<t>{{ tools[0].name }}{% endif %}"
-        "{% if documents %}<d>{{ documents[0].text }}{% endif %}{% if add_generation_prompt %}[bot]{% endif %}{{ thinking }}"
+        "{% if documents %}<d>{{ documents[0].text }}{% endif %}"
+        "{% if add_generation_prompt %}[bot]{% endif %}{{ thinking }}"
     )
     llm = LLM(spoil(tmp_path / "a", template), threads=2)
     user = [{"role": "user", "content": "Q"}]

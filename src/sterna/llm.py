@@ -309,6 +309,15 @@ class LLM:
         found = self.tokenizer.added_at(self._template.after_answer()) if self._template else None
         return frozenset() if found is None else frozenset([found])
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Sampling options that the model's generation_config.json sets."""
+        return dict(self._defaults)
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """RequestError unless these are options that `generate` takes."""
+        self._params(dict(options))
+
     def _params(self, options: dict[str, Any]) -> SamplingParams:
         known = set(SamplingParams.__dataclass_fields__)
         unknown = sorted(set(options) - known)

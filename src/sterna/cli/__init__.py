@@ -1,4 +1,4 @@
-"""The command line: `sterna generate`, `sterna pull` and the others of COMMANDS.
+"""The command line: `sterna generate`, `sterna chat` and the other COMMANDS.
 
 Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C. A command is a
 module of this package, imported when it is asked for.
@@ -19,6 +19,7 @@ __all__ = ["main"]
 
 COMMANDS = (
     "generate",
+    "chat",
     "perplexity",
     "bench",
     "roofline",

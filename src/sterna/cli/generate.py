@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.options import (
+    VISIBLE,
     json_option,
     model_options,
     open_model,
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from sterna.llm import LLM, Completion, Stats
 
 MAX_STDIN_BYTES = 64 << 20  # far beyond any context
-
-#: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
-_VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
-_VISIBLE |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
 
 
 @click.command(short_help="Continue a prompt.")
@@ -75,12 +72,12 @@ def _stream(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
     out, terminal = sys.stdout.buffer, sys.stdout.isatty()
 
     def write(text: str) -> None:
-        out.write((text.translate(_VISIBLE) if terminal else text).encode())
+        out.write((text.translate(VISIBLE) if terminal else text).encode())
         out.flush()
 
     if terminal:
         dim = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        shown = prompt.translate(_VISIBLE).encode("utf-8", "replace")
+        shown = prompt.translate(VISIBLE).encode("utf-8", "replace")
         out.write(b"\x1b[2m%b\x1b[0m" % shown if dim else shown)
         out.flush()
     try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sterna.llm import LLM
 
 __all__ = [
+    "VISIBLE",
     "console",
     "cores_option",
     "deterministic_option",
@@ -36,6 +37,10 @@ __all__ = [
 ]
 
 MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype", "deterministic")
+
+#: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
+VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
+VISIBLE |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
 head_option = click.option(

@@ -1,0 +1,133 @@
+"""`sterna chat`: a conversation, typed or piped in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import model_options, open_model, sampling, sampling_options
+from sterna.errors import RequestError, SternaError
+
+if TYPE_CHECKING:
+    from sterna.cli.chat_session import Session
+
+MAX_LINE_BYTES = 64 << 20  # far beyond any context
+QUOTES = '"""'
+
+
+@click.command(
+    short_help="Talk with a model.", context_settings={"default_map": {"max_tokens": 512}}
+)
+@model_options
+@sampling_options
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option(
+    "--template-option",
+    "template_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of the chat template, such as enable_thinking=false; may be repeated.",
+)
+@click.option("--stats", is_flag=True, help="After every answer, its speed; /stats shows the last.")
+def command(
+    system: str | None, template_options: tuple[str, ...], stats: bool, **options: Any
+) -> None:
+    """Talk with a model; /help lists what else can be typed.
+
+    Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D leaves. A line with
+    nothing but \"\"\" begins and ends a text of several lines. From a pipe each line is a turn, and
+    the answers alone go to stdout.
+    """
+    from sterna.cli.chat_session import Session
+    from sterna.conversation import Conversation
+
+    given = _template_options(template_options)
+    typed = sys.stdin.isatty() and sys.stdout.isatty()
+    conversation = Conversation(
+        open_model(options), system=system, template_options=given, drop_oldest=True
+    )
+    # A model without a template, or one that refuses the system prompt: before anything is typed.
+    conversation.llm.chat_prompt(
+        [*conversation.messages, {"role": "user", "content": "Hello"}], template_options=given
+    )
+    session = Session(conversation, sampling(options), stats=stats, interactive=typed)
+    if typed:
+        from sterna.cli.chat_input import Reader
+
+        session.greet()
+        _talk(session, Reader(session.note).read)
+    else:
+        for text in _lines(sys.stdin.buffer):
+            if not session.take(text):
+                break
+
+
+def _talk(session: Session, read: Callable[[], str]) -> None:
+    """Turns from a terminal, whatever goes wrong in one of them, until Ctrl-D or /exit."""
+    while True:
+        try:
+            if not session.take(unquoted(read())):
+                return
+        except KeyboardInterrupt:  # at the prompt: the line is gone, as in a shell
+            session.note("Ctrl-D or /exit leaves")
+        except EOFError:
+            return
+        except SternaError as error:
+            session.note(" ".join(str(error).split()))
+        except OSError as error:
+            session.note(f"{error.filename or 'files'}: {error.strerror or error}")
+
+
+def unquoted(text: str) -> str:
+    """The text between triple quotes, or as it is."""
+    bare = text.strip()
+    if bare.startswith(QUOTES) and bare.endswith(QUOTES) and len(bare) >= 2 * len(QUOTES):
+        return bare[len(QUOTES) : -len(QUOTES)].strip("\n")
+    return text.strip("\n")
+
+
+def _lines(stdin: IO[bytes]) -> Iterator[str]:
+    """The turns of a pipe: lines, or what stands between two lines of triple quotes."""
+    block: list[str] | None = None
+    while data := stdin.readline(MAX_LINE_BYTES + 1):
+        if len(data) > MAX_LINE_BYTES:
+            raise RequestError(f"stdin: a line must be at most {MAX_LINE_BYTES} bytes; shorten it")
+        try:
+            line = data.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"stdin: must be UTF-8 text, but byte {error.start} of a line is not; convert it"
+            ) from None
+        if block is not None:
+            if line.strip() == QUOTES:
+                yield "\n".join(block)
+                block = None
+            else:
+                block.append(line)
+        elif line.strip() == QUOTES:
+            block = []
+        elif line.strip():
+            yield unquoted(line)
+    if block:
+        yield "\n".join(block)
+
+
+def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
+    """NAME=VALUE as a dictionary; a value is JSON, or else text."""
+    found: dict[str, Any] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise RequestError(
+                f"--template-option: must be NAME=VALUE, but got {item!r}; "
+                "try --template-option enable_thinking=false"
+            )
+        try:
+            found[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            found[name] = value
+    return found or None

@@ -1,0 +1,278 @@
+"""What a chat does with a typed text: answers it, or obeys it where it begins with a slash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.chat import check_messages
+from sterna.cli.options import VISIBLE
+from sterna.conversation import Conversation
+from sterna.errors import RequestError
+
+__all__ = ["COMMANDS", "Session"]
+
+MAX_FILE_BYTES = 64 << 20
+SETTINGS: dict[str, Callable[[str], Any]] = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repetition_penalty": float,
+    "max_tokens": int,
+    "seed": int,
+}
+COMMANDS = {
+    "/help": "this list",
+    "/reset": "forget the conversation; the system prompt stays",
+    "/system [TEXT]": "show the system prompt, or change it; - removes it",
+    "/undo": "take the latest exchange back",
+    "/retry": "answer the latest message again",
+    "/set [NAME VALUE]": f"show or change {', '.join(SETTINGS)}; - for the default",
+    "/stats": "speed and size of the latest answer",
+    "/save FILE": "write the conversation to a JSON file",
+    "/load FILE": "go on with a conversation that was saved",
+    "/exit": "leave, as Ctrl-D does",
+}
+
+
+class Session:
+    """A conversation on a terminal (interactive) or in a pipe.
+
+    options: sampling options of `LLM.generate`. Answers go to stdout, notices to stderr.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        options: dict[str, Any],
+        *,
+        stats: bool = False,
+        interactive: bool = False,
+    ) -> None:
+        self.conversation = conversation
+        self.options = options
+        self.stats = stats
+        self.interactive = interactive
+        self.retries = 0
+
+    def note(self, text: str) -> None:
+        """A notice: dimmed on a terminal that has colours."""
+        plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+        text = text.translate(VISIBLE) if sys.stderr.isatty() else text
+        click.echo(text if plain else click.style(text, dim=True), err=True)
+
+    def greet(self) -> None:
+        """The first line: what runs, and what to type."""
+        info = self.conversation.llm.info()
+        self.note(
+            f"{info['model']}: {info['format']}, context {info['context']}, "
+            f"{info['threads']} threads, {info['isa']}. /help lists commands; Ctrl-D leaves."
+        )
+
+    def take(self, text: str) -> bool:
+        """A turn or a command; False after /exit. Two slashes begin a text with one."""
+        if text.startswith("/") and not text.startswith("//"):
+            name, _, argument = text.partition(" ")
+            return self._command(name.strip(), argument.strip())
+        if text.strip():
+            self.retries = 0
+            self.answer(text.removeprefix("/") if text.startswith("//") else text)
+        return True
+
+    # --------------------------------------------------------------------------------- answers
+
+    def answer(self, text: str) -> None:
+        """Prints the answer to a message as it comes. Ctrl-C on a terminal stops the answer."""
+        options = dict(self.options)
+        if self.retries and options.get("seed") is not None:
+            options["seed"] = (options["seed"] + self.retries) % (1 << 64)
+        pieces = self.conversation.stream(text, **options)
+        if self.conversation.dropped:
+            self.note(
+                f"context full: forgot the oldest {self.conversation.dropped} exchange(s); "
+                "/reset starts anew"
+            )
+        stopped = False
+        try:
+            for piece in pieces:
+                self._write(piece.text)
+        except KeyboardInterrupt:
+            if not self.interactive:
+                raise
+            stopped = True
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
+            self._write("\n")
+        self._explain(stopped)
+
+    def _write(self, text: str) -> None:
+        shown = text.translate(VISIBLE) if sys.stdout.isatty() else text
+        sys.stdout.buffer.write(shown.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+
+    def _explain(self, stopped: bool) -> None:
+        """Why the answer ends, where that is not its own doing; its speed, if wanted."""
+        done, llm = self.conversation.last, self.conversation.llm
+        if stopped:
+            kept = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
+            self.note(f"[stopped: {kept}]")
+        elif done.finish_reason == "length" and self.interactive:
+            full = done.prompt_tokens + len(done.tokens) >= llm.context
+            reason = (
+                f"the context of {llm.context} tokens is full; /reset, or start with --context"
+                if full
+                else f"{len(done.tokens)} tokens; /set max_tokens"
+            )
+            self.note(f"[cut off: {reason}]")
+        if self.stats:
+            self._stats("")
+
+    # -------------------------------------------------------------------------------- commands
+
+    def _command(self, name: str, argument: str) -> bool:
+        found = {"/quit": "/exit", "/?": "/help"}.get(name, name)
+        if found == "/exit":
+            return False
+        names = {usage.split()[0] for usage in COMMANDS}
+        if found not in names:
+            raise RequestError(
+                f"{name}: must be one of {', '.join(sorted(names))}; "
+                "two slashes begin a message with one"
+            )
+        getattr(self, f"_{found[1:]}")(argument)
+        return True
+
+    def _help(self, _: str) -> None:
+        width = max(map(len, COMMANDS))
+        keys = (
+            'Enter sends; Alt-Enter or Esc Enter starts a new line; """ begins and ends a text '
+            "of several lines.\nCtrl-C stops an answer; Ctrl-D leaves; the arrows find what you "
+            "wrote before."
+        )
+        self.note("\n".join([*(f"{u:{width}}  {what}" for u, what in COMMANDS.items()), keys]))
+
+    def _reset(self, _: str) -> None:
+        self.conversation.reset(system=self.conversation.system)
+        self.note("a new conversation")
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.conversation.system = None if text == "-" else text
+        self.note(f"system prompt: {self.conversation.system or 'none'}")
+
+    def _undo(self, _: str) -> None:
+        text = self.conversation.undo()
+        self.note("nothing to take back" if text is None else f"taken back: {text[:200]}")
+
+    def _retry(self, _: str) -> None:
+        before = self.conversation.messages
+        text = self.conversation.undo()
+        if text is None:
+            self.note("nothing to answer again")
+            return
+        self.retries += 1
+        without = self.conversation.messages
+        try:
+            self.answer(text)
+        finally:
+            if self.conversation.messages == without:  # stopped before the first word
+                self.conversation.messages = before
+
+    def _set(self, argument: str) -> None:
+        name, _, value = argument.replace("=", " ", 1).partition(" ")
+        if not name:
+            shown = {**self.conversation.llm.defaults, **self.options}
+            given = [f"{n} {shown[n]}" for n in SETTINGS if shown.get(n) is not None]
+            self.note(", ".join(given) or "all as the model has them")
+            return
+        name = name.replace("-", "_")
+        if name not in SETTINGS:
+            raise RequestError(f"/set: must be one of {', '.join(SETTINGS)}, but got {name!r}")
+        options = dict(self.options)
+        if value.strip() == "-":
+            options.pop(name, None)
+        else:
+            try:
+                options[name] = SETTINGS[name](value)
+            except ValueError:
+                raise RequestError(f"/set {name}: must be a number, but got {value!r}") from None
+        self.conversation.llm.check_options(options)
+        self.options = options
+        self.note(f"{name} {options.get(name, 'as the model has it')}")
+
+    def _stats(self, _: str) -> None:
+        done = self.conversation.last
+        stats = done.stats
+        if not stats.n_generated:
+            self.note("no answer yet")
+            return
+        used = stats.n_prompt + stats.n_generated
+        self.note(
+            f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, then "
+            f"{stats.decode_tok_s:.1f} tok/s; prompt {stats.n_prompt} tokens, {stats.n_cached} of "
+            f"them computed before; context {used} of {self.conversation.llm.context}"
+        )
+
+    def _save(self, file: str) -> None:
+        path = _path("/save", file)
+        value = {
+            "model": self.conversation.llm.name,
+            "messages": self.conversation.messages,
+        }
+        write_private(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        self.note(f"saved to {path}")
+
+    def _load(self, file: str) -> None:
+        path = _path("/load", file)
+        messages = read_messages(path)
+        self.conversation.messages = messages
+        self.note(f"{len(messages)} messages from {path}")
+
+
+def _path(command: str, file: str) -> Path:
+    if not file:
+        raise RequestError(f"{command}: needs a file's name; try {command} chat.json")
+    return Path(file).expanduser()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, for its owner's eyes only."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def read_messages(path: Path) -> list[dict[str, Any]]:
+    """The messages of a file that /save wrote, or of a JSON list; RequestError if it has none."""
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path}: must be a regular file; give one that /save wrote")
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise RequestError(f"{path}: must be at most {MAX_FILE_BYTES} bytes")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{path}: must be JSON, but got {error}; use what /save wrote") from None
+    messages: Any = value.get("messages") if isinstance(value, dict) else value
+    if messages != []:
+        check_messages(messages)
+    return [dict(message) for message in messages]

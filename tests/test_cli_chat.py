@@ -1,0 +1,426 @@
+"""`sterna chat`: from a pipe, at a prompt_toolkit prompt, and on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from sterna import LLM, Conversation
+from sterna.cli import chat_session, main
+from sterna.cli.chat import unquoted
+from sterna.cli.chat_input import Commands, Reader, history_path, open_history
+from sterna.cli.chat_session import COMMANDS, Session
+
+SHORT = ("--max-tokens", "8", "--temperature", "0")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("STERNA_HISTORY", raising=False)
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("nano")
+
+
+def run(*args: str, stdin: str | bytes) -> Result:
+    return CliRunner().invoke(main, ["chat", *SHORT, *args], input=stdin)
+
+
+def answers(llm: LLM, *texts: str, system: str | None = None) -> list[str]:
+    with Conversation(llm, system=system) as chat:
+        return [chat.ask(text, max_tokens=8, temperature=0).text for text in texts]
+
+
+# ------------------------------------------------------------------------------------- from a pipe
+
+
+def test_lines_of_a_pipe_are_turns(llm: LLM) -> None:
+    result = run(stdin="import os\n\ndef f(x):\r\n")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "".join(a + "\n" for a in answers(llm, "import os", "def f(x):"))
+    assert result.stderr == ""
+
+
+def test_a_block_of_a_pipe_is_one_turn(llm: LLM) -> None:
+    (expected,) = answers(llm, "import os\n\nx = 1")
+    for text in ('"""\nimport os\n\nx = 1\n"""\n', '"""\nimport os\n\nx = 1'):
+        assert run(stdin=text).stdout == expected + "\n"
+    (expected,) = answers(llm, "/etc")
+    assert run(stdin="//etc\n").stdout == expected + "\n"
+
+
+def test_commands_of_a_pipe(llm: LLM, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    script = f"import os\n/save {file}\n/reset\n/system Numbers\nx = 1\n/stats\n/exit\nnever\n"
+    result = run(stdin=script)
+    assert result.exit_code == 0, result.stderr
+    first, second = answers(llm, "import os")[0], answers(llm, "x = 1", system="Numbers")[0]
+    assert result.stdout == f"{first}\n{second}\n"
+    assert "a new conversation" in result.stderr
+    assert "system prompt: Numbers" in result.stderr
+    assert "tok/s; prompt" in result.stderr
+    saved = json.loads(file.read_text())
+    assert saved["messages"] == [
+        {"role": "user", "content": "import os"},
+        {"role": "assistant", "content": first},
+    ]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = run(stdin=f"/load {file}\ndef f(x):\n")
+    assert again.stdout == answers(llm, "import os", "def f(x):")[1] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "part"),
+    [
+        ((), "/nonsense\n", "/nonsense: must be one of /exit"),
+        ((), "/set size 3\n", "/set: must be one of temperature"),
+        ((), "/set top_p x\n", "must be a number"),
+        ((), "/set top_p 7\n", "top_p: must lie in"),
+        ((), "/save\n", "/save: needs a file's name"),
+        ((), "/load /dev/null\n", "must be a regular file"),
+        ((), "/load missing.json\n", "missing.json"),
+        ((), b"\xff\n", "must be UTF-8"),
+        ((), "word " * 3000, "must fit the context of 1024 tokens"),
+        (("--template-option", "x"), "x\n", "must be NAME=VALUE"),
+        (("--template-option", "messages=[]"), "x\n", "template_options"),
+        (("--top-p", "3"), "x\n", "top_p"),
+    ],
+)
+def test_errors_of_a_pipe(args: tuple[str, ...], stdin: str | bytes, part: str) -> None:
+    result = run(*args, stdin=stdin)
+    assert result.exit_code == 2
+    assert part in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("text", ["[", "3", "{}", '{"messages": [1]}', '[{"content": "x"}]', "\0"])
+def test_files_that_are_no_conversations(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(text)
+    result = run(stdin=f"/load {file}\n")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("sterna: ")
+
+
+def test_a_model_without_a_template(folder: Path) -> None:
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    result = run("--model", str(folder), stdin="x\n")
+    assert result.exit_code == 2
+    assert "must have a chat template" in result.stderr
+    assert "use generate, or add chat_template.jinja" in result.stderr
+
+
+def test_template_options_arrive(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(
+        "{% if thinking %}{{ raise_exception('thinking ' ~ thinking) }}{% endif %}x"
+    )
+    result = run("--model", str(folder), "--template-option", "thinking=3", stdin="x\n")
+    assert "thinking 3" in result.stderr
+    result = run("--model", str(folder), "--template-option", "thinking=false", stdin="x\n")
+    assert result.exit_code == 0, result.stderr
+
+
+# ---------------------------------------------------------------------------------- one session
+
+
+def session(llm: LLM, **options: Any) -> Session:
+    return Session(
+        Conversation(llm, drop_oldest=True),
+        {"max_tokens": 8, "temperature": 0, **options},
+        interactive=True,
+    )
+
+
+def test_every_command_does_something(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    talk = session(llm)
+    for usage in COMMANDS:
+        name = usage.split()[0]
+        if name in ("/save", "/load", "/exit"):
+            continue
+        capfd.readouterr()
+        talk.take(name)
+        assert capfd.readouterr().err, name
+    assert not talk.take("/quit")
+
+
+def test_undo_and_retry(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    talk = session(llm, temperature=1.0, seed=5, max_tokens=20)
+    talk.take("import os")
+    first = talk.conversation.messages
+    texts = {first[1]["content"]}
+    for _ in range(3):  # another seed each time, and the same ones the next time
+        talk.take("/retry")
+        texts.add(talk.conversation.last.text)
+        assert len(talk.conversation.messages) == 2
+    assert len(texts) == 4
+    other = session(llm, temperature=1.0, seed=5, max_tokens=20)
+    for text in ("import os", "/retry", "/retry", "/retry"):
+        other.take(text)
+    assert other.conversation.messages == talk.conversation.messages
+    talk.take("/undo")
+    assert talk.conversation.messages == []
+    assert "taken back: import os" in capfd.readouterr().err
+
+
+def test_settings(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    talk = session(llm)
+    for command in ("/set max-tokens 3", "/set top_k=7", "/set temperature -"):
+        talk.take(command)
+    assert talk.options == {"max_tokens": 3, "top_k": 7}
+    capfd.readouterr()
+    talk.take("/set")
+    assert "temperature 0.7, top_k 7" in capfd.readouterr().err  # 0.7 is the model's own
+    talk.take("import os")
+    assert talk.conversation.last.stats.n_generated <= 3
+    assert "[cut off: 3 tokens; /set max_tokens]" in capfd.readouterr().err
+
+
+def test_a_full_context_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    talk = session(LLM("nano", context=64), max_tokens=16)
+    for i in range(6):
+        talk.take(f"value_{i} = compute(first, second, third)")
+    assert "context full: forgot the oldest 1 exchange(s); /reset" in capfd.readouterr().err
+    whole = session(LLM("nano", context=16), max_tokens=500)
+    whole.take("import os")
+    if whole.conversation.last.finish_reason == "length":
+        assert "the context of 16 tokens is full" in capfd.readouterr().err
+
+
+def test_a_stop_before_the_first_word_of_a_retry_changes_nothing(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = session(llm)
+    talk.take("import os")
+    before = talk.conversation.messages
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm.engine, "prefill", interrupted)
+    talk.take("/retry")
+    assert talk.conversation.messages == before
+    talk.take("import re")
+    assert talk.conversation.messages == before
+
+
+def test_saving_is_whole_or_not_at_all(
+    tmp_path: Path, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = session(llm)
+    file = tmp_path / "chat.json"
+    file.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(chat_session.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        talk.take(f"/save {file}")
+    assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["chat.json"]
+
+
+# ------------------------------------------------------------------------------------ the prompt
+
+
+@pytest.fixture
+def typed() -> Iterator[Callable[[str], str]]:
+    with create_pipe_input() as pipe:
+        reader = Reader(lambda _: None, input=pipe, output=DummyOutput())
+
+        def read(keys: str) -> str:
+            pipe.send_text(keys)
+            return reader.read()
+
+        yield read
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("hello\r", "hello"),
+        ("a\x1b\rb\r", "a\nb"),  # Alt-Enter
+        ("\x1b[200~a\r\nb\nc\x1b[201~\r", "a\nb\nc"),  # bracketed paste
+        ('"""\ra\r\rb"""\r', '"""\na\n\nb"""'),
+        ("hellp\x7fo\r", "hello"),
+    ],
+)
+def test_keys(typed: Callable[[str], str], keys: str, text: str) -> None:
+    assert typed(keys) == text
+
+
+def test_ways_out_of_the_prompt(typed: Callable[[str], str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        typed("hello\x03")
+    with pytest.raises(EOFError):
+        typed("\x04")
+
+
+def test_commands_complete() -> None:
+    def found(text: str) -> list[str]:
+        completions = Commands().get_completions(Document(text), CompleteEvent())
+        return [completion.text for completion in completions]
+
+    assert found("/ex") == ["/exit"]
+    assert found("/s") == ["/system", "/set", "/stats", "/save"]
+    assert found("/save a") == found("ex") == []
+
+
+def test_triple_quotes() -> None:
+    assert unquoted('"""\na\n\nb\n"""') == "a\n\nb"
+    assert unquoted('"""a"""') == "a"
+    assert unquoted('"""') == '"""'
+    assert unquoted(" a\n") == " a"
+
+
+def test_history_is_kept_and_private(typed: Callable[[str], str], home: Path) -> None:
+    typed("one\r")
+    typed("two\r")
+    path = history_path()
+    assert path == home / "sterna" / "chat_history"
+    assert "+one" in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert typed("\x1b[A\x1b[A\r") == "one"
+    path.chmod(0o644)  # as an older umask may have left it
+    history = open_history(lambda _: None)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    history.store_string("lone \ud800")
+    assert "lone ?" in path.read_text()
+
+
+def test_history_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes: list[str] = []
+    (tmp_path / "file").write_text("")
+    for value in (tmp_path / "file" / "below", Path("/dev/null")):
+        monkeypatch.setenv("STERNA_HISTORY", str(value))
+        open_history(notes.append).append_string("x")
+    assert len(notes) == 2
+    assert "STERNA_HISTORY" in notes[0]
+    monkeypatch.setenv("STERNA_HISTORY", "off")
+    assert history_path() is None
+
+
+# ---------------------------------------------------------------------------------- on a terminal
+
+
+#: Ctrl-C reaches the foreground of a controlling terminal, which a pseudo-terminal is made first.
+PROGRAM = """
+import fcntl, sys, termios, time
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+import sterna.engine
+step = sterna.engine.Engine.step
+def slow(*args, **kwargs):
+    time.sleep(0.05)
+    return step(*args, **kwargs)
+sterna.engine.Engine.step = slow
+sys.argv[0] = "sterna"
+from sterna.cli import main
+main()
+"""
+
+
+class Terminal:
+    """`sterna chat` on a pseudo-terminal, 20 tokens a second."""
+
+    def __init__(self, *args: str) -> None:
+        self.main, side = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "chat", "--threads", "1", *args],
+            stdin=side, stdout=side, stderr=side, start_new_session=True, env=environment,
+        )  # fmt: skip
+        os.close(side)
+        self.seen = ""
+
+    def wait_for(self, text: str, seconds: float = 60.0) -> str:
+        """What came up to and with `text`."""
+        end = time.monotonic() + seconds
+        while text not in self.seen:
+            ready, _, _ = select.select([self.main], [], [], max(0, end - time.monotonic()))
+            assert ready, f"{text!r} did not come: {self.seen[-2000:]!r}"
+            try:
+                self.seen += os.read(self.main, 65536).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"it ended before {text!r}: {self.seen[-2000:]!r}") from None
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def send(self, keys: str) -> None:
+        os.write(self.main, keys.encode())
+
+    def end(self) -> int:
+        """The exit code; what still comes is read, or the program could not finish."""
+        while True:
+            try:
+                if not os.read(self.main, 65536):
+                    break
+            except OSError:  # the other side is closed
+                break
+        return self.process.wait(30)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.main)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal("--temperature", "0", "--max-tokens", "200")
+    try:
+        made.wait_for("/help lists commands")
+        made.wait_for(">")
+        yield made
+    finally:
+        made.close()
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, llm: LLM) -> None:
+    terminal.send("import os, sys\r")
+    (whole,) = answers(llm, "import os, sys")
+    terminal.wait_for(whole.strip()[:4])
+    terminal.send("\x03")
+    terminal.wait_for("[stopped: it stays as it is; /retry or /undo]")
+    terminal.wait_for(">")
+    terminal.send("/stats\r")
+    terminal.wait_for("tok/s; prompt")
+    terminal.send("abc\x03")
+    terminal.wait_for("Ctrl-D or /exit leaves")
+    terminal.send("/undo\r")
+    terminal.wait_for("taken back: import os, sys")
+    terminal.send("/what\r")
+    terminal.wait_for("must be one of")
+    terminal.send("\x04")
+    assert terminal.end() == 0
+
+
+def test_a_terminal_is_not_driven_by_the_model(terminal: Terminal) -> None:
+    """Control characters of an echoed text come as pictures."""
+    terminal.send("/system \x16\x1b[5m\r")  # Ctrl-V quotes the escape
+    assert "\u241b[5m" in terminal.wait_for("[5m") + terminal.wait_for("system prompt: \u241b[5m")
+    terminal.send("/exit\r")
+    assert terminal.end() == 0
