@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -374,13 +375,13 @@ class Terminal:
 
     def end(self) -> int:
         """The exit code; what still comes is read, or the program could not finish."""
-        while True:
-            try:
-                if not os.read(self.main, 65536):
-                    break
-            except OSError:  # the other side is closed
-                break
-        return self.process.wait(30)
+        end = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < end:
+            if select.select([self.main], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):  # the other side is closed
+                    self.seen += os.read(self.main, 65536).decode(errors="replace")
+        assert self.process.poll() is not None, self.seen[-2000:]
+        return self.process.returncode
 
     def close(self) -> None:
         self.process.kill()
@@ -418,9 +419,15 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, llm: LL
     assert terminal.end() == 0
 
 
-def test_a_terminal_is_not_driven_by_the_model(terminal: Terminal) -> None:
-    """Control characters of an echoed text come as pictures."""
-    terminal.send("/system \x16\x1b[5m\r")  # Ctrl-V quotes the escape
-    assert "\u241b[5m" in terminal.wait_for("[5m") + terminal.wait_for("system prompt: \u241b[5m")
-    terminal.send("/exit\r")
-    assert terminal.end() == 0
+def test_a_terminal_is_not_driven_by_a_text(tmp_path: Path) -> None:
+    """Control characters come as pictures."""
+    terminal = Terminal("--system", "a\x1b[5mb")
+    try:
+        terminal.wait_for("/help lists commands")
+        terminal.wait_for(">")
+        terminal.send("/system\r")
+        terminal.wait_for("system prompt: a\u241b[5mb")
+        terminal.send("/exit\r")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
