@@ -371,6 +371,11 @@ class Terminal:
         return before + text
 
     def send(self, keys: str) -> None:
+        """Types at the prompt, once it is there: before, the terminal would take some keys."""
+        self.wait_for(">")
+        self.press(keys)
+
+    def press(self, keys: str) -> None:
         os.write(self.main, keys.encode())
 
     def end(self) -> int:
@@ -394,7 +399,6 @@ def terminal() -> Iterator[Terminal]:
     made = Terminal("--temperature", "0", "--max-tokens", "200")
     try:
         made.wait_for("/help lists commands")
-        made.wait_for(">")
         yield made
     finally:
         made.close()
@@ -404,9 +408,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, llm: LL
     terminal.send("import os, sys\r")
     (whole,) = answers(llm, "import os, sys")
     terminal.wait_for(whole.strip()[:4])
-    terminal.send("\x03")
+    terminal.press("\x03")
     terminal.wait_for("[stopped: it stays as it is; /retry or /undo]")
-    terminal.wait_for(">")
     terminal.send("/stats\r")
     terminal.wait_for("tok/s; prompt")
     terminal.send("abc\x03")
@@ -424,7 +427,6 @@ def test_a_terminal_is_not_driven_by_a_text(tmp_path: Path) -> None:
     terminal = Terminal("--system", "a\x1b[5mb")
     try:
         terminal.wait_for("/help lists commands")
-        terminal.wait_for(">")
         terminal.send("/system\r")
         terminal.wait_for("system prompt: a\u241b[5mb")
         terminal.send("/exit\r")
