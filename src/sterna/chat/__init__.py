@@ -22,6 +22,7 @@ MAX_FILE_BYTES = 16 << 20  # of tokenizer_config.json, with its added tokens
 MAX_MESSAGE_DEPTH = 32
 #: Stands for the end of a text in a rendering: no template has a reason to change it.
 _MARK = "STERNA0END0OF0TEXT"
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _REMEDY = "put a working chat_template.jinja into the model's folder"
 
@@ -92,7 +93,7 @@ class ChatTemplate:
         ModelFormatError if the template is broken or exceeds the sandbox's limits.
         """
         check_messages(messages)
-        plain = _plain(messages, "messages")
+        plain = [_message(message) for message in _plain(messages, "messages")]
         if continue_final_message:
             _mark_end(plain)
         values = {
@@ -210,6 +211,16 @@ def check_messages(messages: object) -> None:
             raise RequestError(f"messages[{i}]: content must be text, but got {kind}; {remedy}")
 
 
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it, as in transformers: a key without a value is left out
+    (OpenAI's API writes "content": null), and reasoning has the names that templates give it."""
+    given = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((given[key] for key in _REASONING if key in given), None)
+    if reasoning is None:
+        return given
+    return {"thinking": reasoning, **given, "reasoning_content": reasoning}
+
+
 def _objects(value: object, name: str) -> Any:
     """None, or a list of JSON objects."""
     if value is None:
@@ -259,6 +270,7 @@ def _until_mark(rendered: str) -> str:
             "continue_final_message: the template must write the last message, but left it out; "
             "end the messages with one of the assistant"
         )
+    before = before.replace(_MARK + " ", "").replace(_MARK, "")  # of a text that is written twice
     return before if after.startswith(" ") else before.rstrip()
 
 
