@@ -93,7 +93,7 @@ def test_commands_of_a_pipe(llm: LLM, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "stdin", "part"),
     [
-        ((), "/nonsense\n", "/nonsense: must be one of /exit"),
+        ((), "/nonsense\n", "command: must be one of /exit"),
         ((), "/set size 3\n", "/set: must be one of temperature"),
         ((), "/set top_p x\n", "must be a number"),
         ((), "/set top_p 7\n", "top_p: must lie in"),

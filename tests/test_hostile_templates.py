@@ -1,7 +1,8 @@
 """Hostile chat templates: a typed error in bounded time and memory, and no code has run.
 
-All of them run in one process, `template_worker.py`, that measures itself. STERNA_TEMPLATE_SECONDS
-is the sandbox's limit there: the product's 2 s take two minutes for the whole table.
+They run in one process, `template_worker.py`, that measures itself. STERNA_TEMPLATE_SECONDS is the
+sandbox's limit there: the product's 2 s take two minutes for the whole table. STERNA_TEMPLATES is
+the number of random templates.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from typing import Any
 import pytest
 from hostile_templates import ATTACKS, HARMLESS
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from random_templates import template
 
 from sterna.chat import budget
 
+RANDOM = int(os.environ.get("STERNA_TEMPLATES", "60"))  # random ones beside the table
 SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.4"))
 #: Beyond the limit: the longest single step (parsing, a sort), on a slow processor.
 STEP_SECONDS = 2.0
 MAX_MB = 256
 
 
-@pytest.fixture(scope="module")
-def rows() -> dict[str, dict[str, Any]]:
-    cases = [{"name": n, "source": s} for n, s in {**ATTACKS, **HARMLESS}.items()]
+def rendered(sources: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """What the worker says of each template."""
+    cases = [{"name": name, "source": source} for name, source in sources.items()]
     worker = Path(__file__).with_name("template_worker.py")
     done = subprocess.run(
         [sys.executable, str(worker), str(SECONDS)],
@@ -36,6 +39,20 @@ def rows() -> dict[str, dict[str, Any]]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, Any]]:
+    return rendered({**ATTACKS, **HARMLESS})
+
+
+def test_random_templates_stay_within_the_limits() -> None:
+    """Each ends as text or as a typed error, whatever the calls are and their order."""
+    for name, row in rendered({str(seed): template(seed) for seed in range(RANDOM)}).items():
+        assert row["kind"] in ("text", "ModelFormatError", "RequestError"), (name, row)
+        assert row["events"] == [], (name, row)
+        assert row["cpu"] < SECONDS + STEP_SECONDS, (name, row)
+        assert row["peak_mb"] < MAX_MB, (name, row)
 
 
 def test_there_are_enough_of_them() -> None:

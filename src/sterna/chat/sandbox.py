@@ -17,7 +17,9 @@ import datetime
 import functools
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
 from typing import Any, NoReturn, cast
 
 import jinja2
@@ -150,6 +152,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         return rewrite(super()._parse(source, name, filename))
+
+    def _compile(self, source: str, filename: str) -> CodeType:
+        with warnings.catch_warnings():  # Python's of odd expressions: nobody here can mend them
+            warnings.simplefilter("ignore")
+            return super()._compile(source, filename)
 
     def handle_exception(self, source: str | None = None) -> NoReturn:
         """The error as it is: jinja2 would compile code to make its traceback prettier."""

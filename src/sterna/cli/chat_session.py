@@ -146,7 +146,7 @@ class Session:
         names = {usage.split()[0] for usage in COMMANDS}
         if found not in names:
             raise RequestError(
-                f"{name}: must be one of {', '.join(sorted(names))}; "
+                f"command: must be one of {', '.join(sorted(names))}, but got {name!r}; "
                 "two slashes begin a message with one"
             )
         getattr(self, f"_{found[1:]}")(argument)
