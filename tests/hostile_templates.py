@@ -116,6 +116,8 @@ ATTACKS = {
     "{{ x.split() | length }}{{ x.split() | length }}",
     "lines of a text": "{% set x = '\u4e00\n' * 2000000 %}{{ x.splitlines() | length }}"
     "{{ x.splitlines() | length }}{{ x.splitlines() | length }}",
+    "words of a text": "{{ ('a b\n' * 1000000) | title | length }}",
+    "indented lines": "{{ ('\u4e00\x0b' * 2000000) | indent | length }}",
     # ---- many values that are each within the limits
     "many slices": "{% set x = 'x' * 4000000 %}"
     + "".join(f"{{% set a{i} = x[{i}:] %}}" for i in range(2000)),

@@ -276,6 +276,8 @@ def _bounded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         current().step()
         if name in ITERATING:
             iterated(args[first])
+        elif name in ("indent", "title"):  # by lines, by words
+            allow_pieces(text(args[first]), ())
         if name in GROWING:
             allow(name, args[first], [*args[first + 1 :], *_given(kwargs)])
         return checked(function(*args, **kwargs))
