@@ -1,0 +1,108 @@
+"""What a request gives back: its pieces, their times, and the text up to a stop string."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Completion", "Piece", "Stats", "StopFilter", "TokenLogprob"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token, its natural-log probability, and the likeliest alternatives (id, logprob)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a streamed answer: text (possibly empty), and the token that completed it."""
+
+    text: str
+    token: int
+    logprob: TokenLogprob | None = None
+
+
+@dataclass
+class Stats:
+    """Timing of one request; seconds from the call. ttft_s is the time to the first token.
+
+    n_cached: of the prompt's tokens, those that were not computed again (`Conversation`).
+    head_bytes: read of the output head. head_rows_rescored: rows of an exact head that were
+    computed from its full weights; 0 with another head.
+    """
+
+    n_prompt: int = 0
+    n_cached: int = 0
+    n_generated: int = 0
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    head_bytes: int = 0
+    head_rows_rescored: int = 0
+
+    @property
+    def prefill_s(self) -> float:
+        """Time spent on the prompt and the first token."""
+        return self.ttft_s
+
+    @property
+    def decode_s(self) -> float:
+        """Time spent on the tokens after the first."""
+        return self.total_s - self.ttft_s
+
+    @property
+    def decode_tok_s(self) -> float:
+        """Tokens per second after the first; 0 where there is none."""
+        return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 else 0.0
+
+
+@dataclass
+class Completion:
+    """The answer to one request. finish_reason: "stop", "length" or "cancelled"."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str = "cancelled"
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.stats.n_prompt
+
+
+class StopFilter:
+    """Passes text on until a stop string appears, holding back what may be the start of one."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self.stops = stops
+        self.held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """What of the text so far is sure not to belong to a stop string."""
+        if self.stopped:
+            return ""
+        self.held += text
+        found = [i for i in (self.held.find(s) for s in self.stops) if i >= 0]
+        if found:
+            self.stopped = True
+            out, self.held = self.held[: min(found)], ""
+            return out
+        keep = max((self._overlap(s) for s in self.stops), default=0)
+        cut = len(self.held) - keep
+        out, self.held = self.held[:cut], self.held[cut:]
+        return out
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest start of `stop` that ends the held text."""
+        longest = min(len(stop) - 1, len(self.held))
+        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)
+
+    def flush(self) -> str:
+        """The rest, once the model has ended."""
+        out, self.held = ("" if self.stopped else self.held), ""
+        return out
