@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed import LAYOUT_VERSION, read_packed, verify, write_packed
-from sterna.checkpoints.safetensors import SafetensorsFile, write_safetensors
+from sterna.checkpoints.packed import LAYOUT_VERSION, read_packed, verify
+from sterna.checkpoints.packed_writer import write_packed
+from sterna.checkpoints.safetensors import SafetensorsFile, SafetensorsWriter, write_safetensors
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.formats.base import PackedWeight
 
@@ -349,12 +350,10 @@ def test_the_writer_overwrites_nothing_and_fills_an_empty_folder(tmp_path: Path)
 
 
 def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sterna.checkpoints import packed
-
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packed, "write_safetensors", fail)
+    monkeypatch.setattr(SafetensorsWriter, "add", fail)
     with pytest.raises(RequestError, match="free disk space"):
         make(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []

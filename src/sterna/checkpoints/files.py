@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -16,10 +17,16 @@ from typing import BinaryIO, NamedTuple
 
 from sterna.errors import ModelFormatError, RequestError
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows: temporaries of killed writers stay
+    fcntl = None  # type: ignore[assignment]
+
 CHUNK_BYTES = 32 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
 MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth beyond that
 
 _COPY_BYTES = 1 << 20
+_HEX = re.compile("[0-9a-f]{16}")
 
 _OPEN_FLAGS = (
     os.O_RDONLY
@@ -160,14 +167,23 @@ def replacing(path: Path, nbytes: int) -> Iterator[BinaryIO]:
     It is written beside `path` under another name, flushed to the disk and renamed. `nbytes` is
     what will be written, for the message when the disk is full. Raises RequestError.
     """
-    temporary = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}.tmp")
-    try:
-        # mode 0o666 less the umask, as any other file; mkstemp's 0o600 would stay after the rename
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+    with replacing_path(path, nbytes) as temporary:
+        flags = os.O_WRONLY | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags), "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing_path(path: Path, nbytes: int) -> Iterator[Path]:
+    """The same for a writer that opens the file by its name: an empty file to be filled."""
+    temporary = _temporary(path)
+    try:
+        require_space(path, nbytes)
+        # mode 0o666 less the umask, as any other file; mkstemp's 0o600 would stay after the rename
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with _claimed(path, os.open(temporary, flags, 0o666)) as descriptor:
+            yield temporary
+            os.fsync(descriptor)
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
@@ -179,30 +195,112 @@ def replacing(path: Path, nbytes: int) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def replacing_directory(path: Path, nbytes: int) -> Iterator[Path]:
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """A new binary file whose bytes are on the disk when the block has ended."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterator[Path]:
     """A fresh directory beside `path` that takes its name once the block ends without an error.
 
-    `path` must not exist, or be an empty directory. Raises RequestError.
+    `path` must not exist, or be an empty directory; with `force` it may be one with files, which
+    are removed after the rename. Raises RequestError.
     """
-    temporary = path.with_name(f".{path.name[:64]}.{secrets.token_hex(8)}.tmp")
+    temporary = _temporary(path)
     try:
-        if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
+        full = path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None)
+        if full and not (force and path.is_dir()):
             raise RequestError(
                 f"{path}: must not exist or be an empty folder, but got one with files; "
                 "remove it or choose another place"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
+        require_space(path, nbytes)
         temporary.mkdir()
-        yield temporary
+        with _claimed(path, None if os.name == "nt" else os.open(temporary, os.O_RDONLY)):
+            yield temporary
         sync_directory(temporary)
-        if path.exists():
-            path.rmdir()  # Windows does not rename onto an empty directory
-        temporary.rename(path)
+        _take_name(temporary, path, full)
         sync_directory(path.parent)
     except OSError as error:
         raise unwritable(path, error, nbytes) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # nothing is left of it after the rename
+
+
+def _take_name(temporary: Path, path: Path, full: bool) -> None:
+    if not full:
+        if path.exists():
+            path.rmdir()  # Windows does not rename onto an empty directory
+        temporary.rename(path)
+        return
+    old = _temporary(path)  # two renames: for a moment no folder has the name, never half of one
+    path.rename(old)
+    try:
+        temporary.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.tmp")
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name[:64]}."
+
+
+@contextlib.contextmanager
+def _claimed(path: Path, descriptor: int | None) -> Iterator[int]:
+    """Locks a temporary while it is written, and removes those of `path` whose writers were killed.
+
+    The system gives up a lock with its process, so one that can be had belongs to nobody.
+    """
+    try:
+        if fcntl is not None and descriptor is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _sweep(path)
+        yield -1 if descriptor is None else descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _sweep(path: Path) -> None:
+    prefix = _temporary_prefix(path)
+    for entry in list(path.parent.iterdir()):
+        middle = entry.name[len(prefix) : -len(".tmp")]
+        if not (entry.name == f"{prefix}{middle}.tmp" and _HEX.fullmatch(middle)):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(entry, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def require_space(path: Path, nbytes: int) -> None:
+    """RequestError if the file system of `path` has fewer than `nbytes` bytes free."""
+    with contextlib.suppress(OSError):  # what cannot be asked is found out by writing
+        free = shutil.disk_usage(path.parent).free
+        if free < nbytes:
+            raise RequestError(
+                f"{path}: must have {nbytes} bytes of disk space, but {free} are free; "
+                "free disk space or choose another place"
+            )
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -188,11 +188,15 @@ def _entry_error(
 
 
 def build_header(
-    path: Path, entries: Sequence[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]
+    path: Path,
+    entries: Sequence[tuple[str, str, tuple[int, ...]]],
+    metadata: Mapping[str, str],
+    room: int = 0,
 ) -> bytes:
     """Length and JSON for tensors (name, dtype, shape) in file order, without gaps.
 
-    Padded with spaces so that the data begin at a multiple of 64 bytes. Raises RequestError.
+    Padded with spaces so that the data begin at a multiple of 64 bytes, and at `room` or later.
+    Raises RequestError.
     """
     document: dict[str, object] = {METADATA: dict(metadata)}
     begin = 0
@@ -207,7 +211,7 @@ def build_header(
             f"{path}: tensor names and metadata must be Unicode text, but got a lone surrogate; "
             "rename the tensor"
         ) from None
-    data_offset = -(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT
+    data_offset = -(-max(LENGTH_BYTES + len(text), room) // ALIGNMENT) * ALIGNMENT
     header_bytes = data_offset - LENGTH_BYTES
     if header_bytes > MAX_HEADER_BYTES or len(entries) > MAX_TENSORS:
         raise RequestError(

@@ -11,9 +11,7 @@ other tensor is f32. config.json says what they are:
 
 from __future__ import annotations
 
-import json
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +22,10 @@ from numpy.typing import NDArray
 
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS, require_folder
-from sterna.checkpoints.files import Span, copy_file, replacing, replacing_directory
+from sterna.checkpoints.files import Span
 from sterna.checkpoints.header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
 from sterna.checkpoints.jsonfile import json_kind, load_json_object
-from sterna.checkpoints.safetensors import (
-    Array,
-    SafetensorsFile,
-    verify_hashes,
-    write_safetensors,
-)
+from sterna.checkpoints.safetensors import Array, SafetensorsFile, verify_hashes
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.formats.base import PackedWeight
 from sterna.runtime import resolve_threads
@@ -40,26 +33,8 @@ from sterna.runtime import resolve_threads
 LAYOUT_VERSION = 1  # of the tiles; a change makes old packed directories and caches unreadable
 QUANT_METHOD = "sterna"
 CODES, SCALE = ".codes", ".scale"
-_QUANTIZATION = "quantization_config"
+QUANTIZATION = "quantization_config"
 _REMEDY = "convert the model again with this version"
-
-# What travels with the weights: all that generation needs besides them, and their licence.
-COMPANIONS = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "LICENSE",
-    "LICENSE.md",
-    "LICENSE.txt",
-    "NOTICE",
-)
 
 
 @dataclass(frozen=True)
@@ -75,8 +50,8 @@ class PackedModel:
 
 
 @dataclass(frozen=True)
-class _Module:
-    """One entry of `modules` in config.json, checked."""
+class ModuleSpec:
+    """One entry of `modules` in config.json, checked: format, M, K, and where the scales are."""
 
     format: str
     M: int
@@ -84,10 +59,12 @@ class _Module:
     scale: str
 
     def codes_shape(self) -> tuple[int, int]:
+        """(tiles, bytes of a tile)."""
         layout = formats.get(self.format)
         return layout.n_tiles(self.M), layout.tile_bytes(self.K)
 
     def scale_shape(self) -> tuple[int, ...]:
+        """() or (M,), or of groups (tiles, bytes of their lines)."""
         if self.grouped:
             layout = formats.get(self.format)
             tiles = layout.n_tiles(self.M)
@@ -96,44 +73,8 @@ class _Module:
 
     @property
     def grouped(self) -> bool:
+        """Whether the scales lie in groups of k."""
         return self.scale.startswith("group:")
-
-
-def write_packed(
-    dst: str | os.PathLike[str],
-    config: Mapping[str, Any],
-    modules: Mapping[str, PackedWeight],
-    tensors: Mapping[str, NDArray[np.float32]],
-    source: str | os.PathLike[str] | None = None,
-    default_format: str | None = None,
-) -> None:
-    """Writes a packed directory, whole or not at all; `dst` must be absent or empty.
-
-    `config`: the model's config.json, whose quantization_config is replaced; `source`: the folder
-    whose tokenizer, chat template, generation config and licence are copied; `default_format`:
-    the format asked for, else the commonest. Raises RequestError (a full disk, arrays that do not
-    fit their format).
-    """
-    dst = Path(dst)
-    specs = {name: _spec_of(name, weight) for name, weight in modules.items()}
-    commonest = Counter(spec.format for spec in specs.values()).most_common(1)
-    quantization = {
-        "quant_method": QUANT_METHOD,
-        "layout_version": LAYOUT_VERSION,
-        "default_format": default_format or (commonest[0][0] if commonest else "f32"),
-        "modules": {name: vars(spec) for name, spec in specs.items()},
-    }
-    arrays = _named_arrays(modules, tensors)
-    text = _config_text(dst, {**config, _QUANTIZATION: quantization})
-    nbytes = len(text) + sum(array.nbytes for array in arrays.values())
-    with replacing_directory(dst, nbytes) as folder:
-        with replacing(folder / CONFIG, len(text)) as file:
-            file.write(text)
-        for name in COMPANIONS if source is not None else ():
-            if (Path(source or "") / name).is_file():
-                copy_file(Path(source or "") / name, folder / name)
-        # "pt" is what transformers wants to read of any safetensors file's metadata
-        write_safetensors(folder / WEIGHTS, arrays, {"format": "pt"})
 
 
 def read_packed(path: str | os.PathLike[str], threads: int | None = None) -> PackedModel:
@@ -183,57 +124,12 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None 
     return verify_hashes(file, progress)
 
 
-def _spec_of(name: str, weight: PackedWeight) -> _Module:
-    group = formats.get(weight.format).group
-    scale = f"group:{group}" if group else "tensor" if weight.scale.ndim == 0 else "row"
-    spec = _Module(weight.format, int(weight.M), int(weight.K), scale)
-    of_scale = np.dtype(np.uint8 if group else np.float32)
-    expected = (np.dtype(np.uint8), spec.codes_shape(), of_scale, spec.scale_shape())
-    codes, scales = weight.codes, weight.scale
-    got = (codes.dtype, codes.shape, scales.dtype, scales.shape)
-    if got != expected:
-        raise RequestError(
-            f"{name}: codes and scale must be {_words(expected)} for {spec.format} with "
-            f"M={spec.M}, K={spec.K}, but got {_words(got)}; pack it with ops.pack"
-        )
-    return spec
-
-
-def _words(kinds: tuple[object, ...]) -> str:
-    return " ".join(str(kind) for kind in kinds)
-
-
-def _named_arrays(
-    modules: Mapping[str, PackedWeight], tensors: Mapping[str, NDArray[np.float32]]
-) -> dict[str, Array]:
-    arrays: dict[str, Array] = {name + CODES: weight.codes for name, weight in modules.items()}
-    arrays.update({name + SCALE: weight.scale for name, weight in modules.items()})
-    for name, tensor in tensors.items():
-        if name in arrays or tensor.dtype != np.float32:
-            raise RequestError(
-                f"{name}: must be float32 and no module's {CODES} or {SCALE}, but got "
-                f"{tensor.dtype}; convert or rename it"
-            )
-        arrays[name] = tensor
-    return arrays
-
-
-def _config_text(dst: Path, config: Mapping[str, Any]) -> bytes:
-    try:
-        text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8") + b"\n"
-    except (TypeError, ValueError) as error:
-        raise RequestError(
-            f"{dst}: the config must be JSON with finite numbers, but got {error}; correct it"
-        ) from None
-
-
-def _read_specs(config: dict[str, Any], path: Path) -> dict[str, _Module]:
-    quantization = config.get(_QUANTIZATION)
+def _read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
+    quantization = config.get(QUANTIZATION)
     if not isinstance(quantization, dict) or quantization.get("quant_method") != QUANT_METHOD:
         raise ModelFormatError(
             file=path,
-            field=f"{_QUANTIZATION}.quant_method",
+            field=f"{QUANTIZATION}.quant_method",
             expected=repr(QUANT_METHOD),
             got="another or none",
             remedy="this folder is not packed: convert it first",
@@ -242,17 +138,17 @@ def _read_specs(config: dict[str, Any], path: Path) -> dict[str, _Module]:
     if type(version) is not int or version != LAYOUT_VERSION:
         raise ModelFormatError(
             file=path,
-            field=f"{_QUANTIZATION}.layout_version",
+            field=f"{QUANTIZATION}.layout_version",
             expected=LAYOUT_VERSION,
             got=version if type(version) is int else json_kind(version),
             remedy=_REMEDY,
         )
-    _check_format(path, f"{_QUANTIZATION}.default_format", quantization.get("default_format"))
+    _check_format(path, f"{QUANTIZATION}.default_format", quantization.get("default_format"))
     modules = quantization.get("modules")
     if not isinstance(modules, dict):
         raise ModelFormatError(
             file=path,
-            field=f"{_QUANTIZATION}.modules",
+            field=f"{QUANTIZATION}.modules",
             expected="an object",
             got=json_kind(modules),
             remedy=_REMEDY,
@@ -260,9 +156,9 @@ def _read_specs(config: dict[str, Any], path: Path) -> dict[str, _Module]:
     return {name: _read_spec(path, name, entry) for name, entry in modules.items()}
 
 
-def _read_spec(path: Path, name: str, entry: object) -> _Module:
+def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
     values = entry if isinstance(entry, dict) else {}
-    where = f"{_QUANTIZATION}.modules.{name}"
+    where = f"{QUANTIZATION}.modules.{name}"
     format_name = _check_format(path, f"{where}.format", values.get("format"))
     for key in ("M", "K"):
         value = values.get(key)
@@ -295,7 +191,7 @@ def _read_spec(path: Path, name: str, entry: object) -> _Module:
             got=f"{M}x{K}",
             remedy=str(error),
         ) from None
-    return _Module(format_name, M, K, str(scale))
+    return ModuleSpec(format_name, M, K, str(scale))
 
 
 def _check_format(path: Path, field: str, name: object) -> str:
@@ -310,7 +206,7 @@ def _check_format(path: Path, field: str, name: object) -> str:
     return name
 
 
-def _check_tensors(file: SafetensorsFile, specs: Mapping[str, _Module]) -> None:
+def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> None:
     expected: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, spec in specs.items():
         expected[name + CODES] = ("U8", spec.codes_shape())
@@ -380,7 +276,7 @@ def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
     return spans, starts, end
 
 
-def _checked_scale(file: SafetensorsFile, spec: _Module, name: str, array: Array) -> Array:
+def _checked_scale(file: SafetensorsFile, spec: ModuleSpec, name: str, array: Array) -> Array:
     if not spec.grouped:
         return _finite(file, name, array)
     if not formats.get(spec.format).scales_valid(array):

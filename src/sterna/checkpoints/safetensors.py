@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,14 @@ from sterna.checkpoints.header import (
 from sterna.checkpoints.tensor_file import TensorFile
 from sterna.errors import ModelFormatError, RequestError
 
-__all__ = ["SafetensorsFile", "TensorInfo", "verify_hashes", "write_safetensors"]
+__all__ = [
+    "SafetensorsFile",
+    "SafetensorsWriter",
+    "TensorInfo",
+    "header_room",
+    "verify_hashes",
+    "write_safetensors",
+]
 
 Array = NDArray[Any]
 
@@ -114,15 +121,82 @@ def write_safetensors(
     """
     path = Path(path)
     typed = {name: _typed(name, value) for name, value in tensors.items()}
-    order = sorted(typed, key=lambda n: _write_rank(typed[n][1]))  # stable: then the caller's order
-    hashes = {HASH_PREFIX + n: hashlib.sha256(_bytes_of(typed[n][1])).hexdigest() for n in order}
-    entries = [(n, typed[n][0], typed[n][1].shape) for n in order]
-    header = build_header(path, entries, {**(metadata or {}), **hashes})
-    nbytes = len(header) + sum(array.nbytes for _, array in typed.values())
+    order = _final_order({name: array for name, (_, array) in typed.items()})
+    entries = [(name, typed[name][0], typed[name][1].shape) for name in order]
+    hashes = {HASH_PREFIX + name: "0" * 64 for name in order}
+    room = len(build_header(path, entries, {**(metadata or {}), **hashes}))
+    nbytes = room + sum(array.nbytes for _, array in typed.values())
     with replacing(path, nbytes) as file:
-        file.write(header)
-        for name in order:
-            file.write(_bytes_of(typed[name][1]))
+        writer = SafetensorsWriter(path, file, room, metadata)
+        for name, value in typed.items():
+            writer.add(name, value)
+        writer.finish()
+
+
+def header_room(n_tensors: int, name_bytes: int) -> int:
+    """Bytes that a header of so many tensors, with names of at most so many bytes, cannot exceed.
+
+    An entry is twice the name, in JSON at most six bytes each, a SHA-256 and four numbers.
+    """
+    return 4096 + n_tensors * (2 * 6 * name_bytes + 64 + 256)
+
+
+class SafetensorsWriter:
+    """A safetensors file whose tensors arrive one by one and are not kept.
+
+    Those whose size is a multiple of 64 are written as they come, the others, which are small in
+    models, at the end. The header, known only then, is put into room left for it.
+    """
+
+    def __init__(
+        self, path: Path, file: BinaryIO, room: int, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """`file`: empty, positioned at 0; `path`: named in errors; `room`: bytes of the header."""
+        self._path, self._file, self._room = path, file, -(-room // ALIGNMENT) * ALIGNMENT
+        self._metadata = dict(metadata or {})
+        self._entries: list[tuple[str, str, tuple[int, ...]]] = []
+        self._names: set[str] = set()
+        self._late: dict[str, tuple[str, Array]] = {}
+        file.seek(self._room)
+
+    def add(self, name: str, value: Array | tuple[str, Array]) -> None:
+        """Writes a tensor, as `write_safetensors` takes it. Raises RequestError for its name too."""
+        dtype, array = _typed(name, value)
+        if name in self._names:
+            raise RequestError(
+                f"{self._path}: tensors must have names of their own, but {name} came twice"
+            )
+        self._names.add(name)
+        if array.nbytes % ALIGNMENT:
+            self._late[name] = dtype, array.copy()
+        else:
+            self._write(name, dtype, array)
+
+    def finish(self) -> None:
+        """Writes what is left, and the header."""
+        for name in _final_order({name: array for name, (_, array) in self._late.items()}):
+            self._write(name, *self._late[name])
+        header = build_header(self._path, self._entries, self._metadata, self._room)
+        if len(header) != self._room:
+            raise RequestError(
+                f"{self._path}: the header must fit into {self._room} bytes, but takes {len(header)}"
+            )
+        self._file.seek(0)
+        self._file.write(header)
+
+    def _write(self, name: str, dtype: str, array: Array) -> None:
+        data = _bytes_of(array)
+        self._metadata[HASH_PREFIX + name] = hashlib.sha256(data).hexdigest()
+        self._file.write(data)
+        self._entries.append((name, dtype, array.shape))
+
+
+def _final_order(arrays: Mapping[str, Array]) -> list[str]:
+    """Names as SafetensorsWriter writes them: whole lines as they come, then by item size."""
+    return sorted(
+        arrays,
+        key=lambda n: -arrays[n].dtype.itemsize if arrays[n].nbytes % ALIGNMENT else -ALIGNMENT,
+    )
 
 
 def _typed(name: str, value: Array | tuple[str, Array]) -> tuple[str, Array]:
@@ -145,10 +219,6 @@ def _typed(name: str, value: Array | tuple[str, Array]) -> tuple[str, Array]:
             f"of 1 to {MAX_DIM}, but got shape {list(array.shape)}; reshape or rename it"
         )
     return dtype, array
-
-
-def _write_rank(array: Array) -> tuple[bool, int]:
-    return array.nbytes % ALIGNMENT != 0, -array.dtype.itemsize
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -22,7 +22,8 @@ from sterna.checkpoints.companions import Companions
 from sterna.checkpoints.directory import MAX_CONFIG_BYTES, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.jsonfile import load_json_object
-from sterna.checkpoints.packed import read_packed, write_packed
+from sterna.checkpoints.packed import read_packed
+from sterna.checkpoints.packed_writer import write_packed
 from sterna.errors import (
     ModelFormatError,
     RequestError,

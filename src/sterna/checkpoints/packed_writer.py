@@ -1,0 +1,167 @@
+"""Writes the packed directory (sterna.checkpoints.packed), one weight after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sterna import formats
+from sterna.checkpoints.directory import CONFIG, WEIGHTS
+from sterna.checkpoints.files import copy_file, replacing_directory, synced
+from sterna.checkpoints.packed import (
+    CODES,
+    LAYOUT_VERSION,
+    QUANT_METHOD,
+    QUANTIZATION,
+    SCALE,
+    ModuleSpec,
+)
+from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
+from sterna.errors import RequestError
+from sterna.formats.base import PackedWeight
+
+__all__ = ["COMPANIONS", "PackedWriter", "packing", "write_packed"]
+
+# What travels with the weights: all that generation needs besides them, and their licence.
+COMPANIONS = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+)
+
+
+class PackedWriter:
+    """What `packing` gives: takes packed matrices and f32 tensors, and keeps none of them."""
+
+    def __init__(self, file: SafetensorsWriter) -> None:
+        """Made by `packing`."""
+        self._file = file
+        self.specs: dict[str, ModuleSpec] = {}
+        self.nbytes = 0  # of tensors so far
+
+    def add(self, name: str, item: PackedWeight | NDArray[np.float32]) -> None:
+        """Writes a matrix or a tensor. RequestError: arrays that do not fit their format."""
+        if isinstance(item, PackedWeight):
+            self.specs[name] = _spec_of(name, item)
+            self._file.add(name + CODES, item.codes)
+            self._file.add(name + SCALE, item.scale)
+            self.nbytes += item.codes.nbytes + item.scale.nbytes
+            return
+        if item.dtype != np.float32:
+            raise RequestError(f"{name}: must be float32, but got {item.dtype}; convert it")
+        self._file.add(name, item)
+        self.nbytes += item.nbytes
+
+
+@contextlib.contextmanager
+def packing(
+    dst: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    *,
+    nbytes: int,
+    n_tensors: int,
+    name_bytes: int,
+    source: str | os.PathLike[str] | None = None,
+    default_format: str | None = None,
+    force: bool = False,
+) -> Iterator[PackedWriter]:
+    """A packed directory to be filled, whole or not at all; `dst` must be absent or empty.
+
+    `config`: the model's config.json, whose quantization_config is replaced; `nbytes`: about what
+    will be written, for the disk; `n_tensors`, `name_bytes`: at most so many tensors with names of
+    at most so many bytes (`header_room`), a matrix being two; `source`: the folder whose tokenizer,
+    chat template, generation config and licence are copied; `default_format`: the format asked for,
+    else the commonest; `force`: replace a folder with files. Raises RequestError (a full disk).
+    """
+    dst = Path(dst)
+    room = header_room(n_tensors, name_bytes)
+    with replacing_directory(dst, nbytes, force) as folder:
+        with synced(folder / WEIGHTS) as file:
+            # "pt" is what transformers wants to read of any safetensors file's metadata
+            tensors = SafetensorsWriter(dst / WEIGHTS, file, room, {"format": "pt"})
+            writer = PackedWriter(tensors)
+            yield writer
+            tensors.finish()
+        commonest = Counter(spec.format for spec in writer.specs.values()).most_common(1)
+        quantization = {
+            "quant_method": QUANT_METHOD,
+            "layout_version": LAYOUT_VERSION,
+            "default_format": default_format or (commonest[0][0] if commonest else "f32"),
+            "modules": {name: vars(spec) for name, spec in writer.specs.items()},
+        }
+        text = _config_text(dst, {**config, QUANTIZATION: quantization})
+        with synced(folder / CONFIG) as file:
+            file.write(text)
+        for name in COMPANIONS if source is not None else ():
+            if (Path(source or "") / name).is_file():
+                copy_file(Path(source or "") / name, folder / name)
+
+
+def write_packed(
+    dst: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    modules: Mapping[str, PackedWeight],
+    tensors: Mapping[str, NDArray[np.float32]],
+    source: str | os.PathLike[str] | None = None,
+    default_format: str | None = None,
+) -> None:
+    """Writes a model that is in memory as a packed directory; arguments and errors as `packing`."""
+    items: list[tuple[str, PackedWeight | NDArray[np.float32]]]
+    items = [*modules.items(), *tensors.items()]
+    nbytes = sum(item.nbytes for _, item in items)
+    with packing(
+        dst, config, nbytes=nbytes, n_tensors=2 * len(modules) + len(tensors),
+        name_bytes=max((len(name.encode("utf-8", "replace")) for name, _ in items), default=0)
+        + len(CODES), source=source, default_format=default_format,
+    ) as writer:  # fmt: skip
+        for name, item in items:
+            writer.add(name, item)
+
+
+def _spec_of(name: str, weight: PackedWeight) -> ModuleSpec:
+    group = formats.get(weight.format).group
+    scale = f"group:{group}" if group else "tensor" if weight.scale.ndim == 0 else "row"
+    spec = ModuleSpec(weight.format, int(weight.M), int(weight.K), scale)
+    of_scale = np.dtype(np.uint8 if group else np.float32)
+    expected = (np.dtype(np.uint8), spec.codes_shape(), of_scale, spec.scale_shape())
+    codes, scales = weight.codes, weight.scale
+    got = (codes.dtype, codes.shape, scales.dtype, scales.shape)
+    if got != expected:
+        raise RequestError(
+            f"{name}: codes and scale must be {_words(expected)} for {spec.format} with "
+            f"M={spec.M}, K={spec.K}, but got {_words(got)}; pack it with ops.pack"
+        )
+    return spec
+
+
+def _words(kinds: tuple[object, ...]) -> str:
+    return " ".join(str(kind) for kind in kinds)
+
+
+def _config_text(dst: Path, config: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8") + b"\n"
+    except (TypeError, ValueError) as error:
+        raise RequestError(
+            f"{dst}: the config must be JSON with finite numbers, but got {error}; correct it"
+        ) from None
