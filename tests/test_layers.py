@@ -26,7 +26,7 @@ LAYERS = (
     ("engine",),
     ("llm",),
     ("conversation",),
-    ("bench", "evaluate", "server", "integrations"),
+    ("bench", "convert", "evaluate", "server", "integrations"),
     ("cli",),
     ("__init__", "__main__"),
 )

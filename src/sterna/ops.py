@@ -17,7 +17,16 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import Format, PackedWeight
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["PackedWeight", "dequantize", "is_fast", "linear", "pack", "quantize", "unpack"]
+__all__ = [
+    "PackedWeight",
+    "dequantize",
+    "is_fast",
+    "linear",
+    "pack",
+    "quantize",
+    "real_values",
+    "unpack",
+]
 
 F32 = npt.NDArray[np.float32]
 
@@ -129,19 +138,24 @@ def unpack(packed: PackedWeight, *, threads: int | None = None) -> tuple[npt.NDA
 
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
     """The real weights float32 [M, K] that a packed weight stands for."""
-    f = formats.get(packed.format)
     values, scale = unpack(packed, threads=threads)
+    return real_values(formats.get(packed.format), values, scale)
+
+
+def real_values(f: Format, values: npt.NDArray[Any], scale: F32) -> F32:
+    """The real weights float32 [M, K] of what `unpack` returns."""
     if not f.integer:
         return np.asarray(values, dtype=np.float32)
     if not f.group:
         row = np.asarray(scale * np.float32(f.value)).reshape(-1, 1)
         return np.asarray(values.astype(np.float32) * row)
-    pairs = f.group_values(scale, *packed.shape)[..., None]
+    M, K = values.shape
+    pairs = f.group_values(scale, M, K)[..., None]
     groups = values.reshape(*pairs.shape[:2], f.group).astype(np.float32)
     real = groups * (pairs[:, :, 0] * np.float32(f.value))
     if f.minima:
         real = real + pairs[:, :, 1]
-    return np.asarray(real, np.float32).reshape(packed.shape)
+    return np.asarray(real, np.float32).reshape(M, K)
 
 
 def linear(

@@ -75,6 +75,11 @@ class Checkpoint:
         return isinstance(quantization, dict) and quantization.get("quant_method") == "sterna"
 
     @property
+    def files(self) -> list[SafetensorsFile]:
+        """The weight files, in the order of their first tensors."""
+        return list(self._files.values())
+
+    @property
     def metadata(self) -> dict[str, str]:
         """The metadata of all weight files together; a later shard's entry wins."""
         return {k: v for file in self._files.values() for k, v in file.metadata.items()}

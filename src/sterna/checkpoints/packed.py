@@ -12,10 +12,10 @@ other tensor is f32. config.json says what they are:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ LAYOUT_VERSION = 1  # of the tiles; a change makes old packed directories and ca
 QUANT_METHOD = "sterna"
 CODES, SCALE = ".codes", ".scale"
 QUANTIZATION = "quantization_config"
+_T = TypeVar("_T")
 _REMEDY = "convert the model again with this version"
 
 
@@ -41,12 +42,13 @@ _REMEDY = "convert the model again with this version"
 class PackedModel:
     """A packed directory in memory: `modules` are the packed matrices, `tensors` the f32 rest.
 
-    All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them.
+    All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them; those of
+    `open_packed` are read anew whenever they are asked for.
     """
 
     config: dict[str, Any]
-    modules: dict[str, PackedWeight]
-    tensors: dict[str, NDArray[np.float32]]
+    modules: Mapping[str, PackedWeight]
+    tensors: Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -83,32 +85,85 @@ def read_packed(path: str | os.PathLike[str], threads: int | None = None) -> Pac
     Hashes are not checked (`verify`). Raises ModelFormatError, RequestError (no such folder, not
     enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
+    config, specs, file = _opened(path)
+    arrays = _read_all(file)
+    modules = {n: _module(file, n, spec, arrays.pop, threads) for n, spec in specs.items()}
+    return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
+
+
+def open_packed(path: str | os.PathLike[str], threads: int | None = None) -> PackedModel:
+    """The same with each weight read and checked when it is taken, and not kept."""
+    config, specs, file = _opened(path)
+
+    def read(name: str) -> Array:
+        info = file.info(name)
+        whole = _buffer(file, info.nbytes)[: info.nbytes].view(DTYPES[info.dtype])
+        return file.read(name, whole.reshape(info.shape))
+
+    plain = [n for n in file.tensors if n.removesuffix(CODES).removesuffix(SCALE) not in specs]
+    return PackedModel(
+        config,
+        _OnDemand(list(specs), lambda n: _module(file, n, specs[n], read, threads)),
+        _OnDemand(plain, lambda n: _finite(file, n, read(n))),
+    )
+
+
+class _OnDemand(Mapping[str, _T]):
+    """A mapping whose values are made each time they are asked for."""
+
+    def __init__(self, names: list[str], read: Callable[[str], _T]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+
+    def __getitem__(self, name: str) -> _T:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _opened(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, Any], dict[str, ModuleSpec], SafetensorsFile]:
+    """config.json, its modules, and the file that has their tensors, of these shapes."""
     folder = require_folder(path)
     config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
     specs = _read_specs(config, folder / CONFIG)
     file = SafetensorsFile(folder / WEIGHTS)
     _check_tensors(file, specs)
-    arrays = _read_all(file)
-    modules = {
-        name: PackedWeight(
-            format=spec.format,
-            M=spec.M,
-            K=spec.K,
-            codes=arrays.pop(name + CODES),
-            scale=_checked_scale(file, spec, name + SCALE, arrays.pop(name + SCALE)),
+    return config, specs, file
+
+
+def _module(
+    file: SafetensorsFile,
+    name: str,
+    spec: ModuleSpec,
+    take: Callable[[str], Array],
+    threads: int | None,
+) -> PackedWeight:
+    weight = PackedWeight(
+        format=spec.format,
+        M=spec.M,
+        K=spec.K,
+        codes=take(name + CODES),
+        scale=_checked_scale(file, spec, name + SCALE, take(name + SCALE)),
+    )
+    if not formats.get(weight.format).codes_valid(weight.codes, resolve_threads(threads)):
+        raise ModelFormatError(
+            file=file.path,
+            field=name + CODES,
+            expected=f"codes of {weight.format}",
+            got="a code that it does not have",
+            remedy=_REMEDY,
         )
-        for name, spec in specs.items()
-    }
-    for name, weight in modules.items():
-        if not formats.get(weight.format).codes_valid(weight.codes, resolve_threads(threads)):
-            raise ModelFormatError(
-                file=file.path,
-                field=name + CODES,
-                expected=f"codes of {weight.format}",
-                got="a code that it does not have",
-                remedy=_REMEDY,
-            )
-    return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
+    return weight
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
@@ -117,10 +172,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None 
     `progress` is called with the bytes read since its last call. Raises ModelFormatError naming
     the first tensor that differs.
     """
-    folder = require_folder(path)
-    config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
-    file = SafetensorsFile(folder / WEIGHTS)
-    _check_tensors(file, _read_specs(config, folder / CONFIG))
+    _, _, file = _opened(path)
     return verify_hashes(file, progress)
 
 
@@ -236,16 +288,8 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> No
 
 def _read_all(file: SafetensorsFile) -> dict[str, Array]:
     """All tensors, as views of one buffer read in a few large pieces."""
-    from sterna import _native  # here: the writer and `verify` work without the native core
-
     spans, starts, nbytes = _place(list(file.tensors.values()))
-    try:
-        buffer: NDArray[np.uint8] = _native.alloc(max(nbytes, ALIGNMENT))
-    except MemoryError:
-        raise RequestError(
-            f"{file.path}: the weights must fit into memory, but need {nbytes} bytes; "
-            "use a machine with more memory"
-        ) from None
+    buffer = _buffer(file, nbytes)
     file.read_into(buffer.data, spans)
     return {
         name: buffer[starts[name] : starts[name] + info.nbytes]
@@ -253,6 +297,19 @@ def _read_all(file: SafetensorsFile) -> dict[str, Array]:
         .reshape(info.shape)
         for name, info in file.tensors.items()
     }
+
+
+def _buffer(file: SafetensorsFile, nbytes: int) -> NDArray[np.uint8]:
+    """At least so many bytes, aligned as kernels need them."""
+    from sterna import _native  # here: the writer and `verify` work without the native core
+
+    try:
+        return _native.alloc(max(nbytes, ALIGNMENT))
+    except MemoryError:
+        raise RequestError(
+            f"{file.path}: the weights must fit into memory, but need {nbytes} bytes; "
+            "use a machine with more memory"
+        ) from None
 
 
 def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:

@@ -36,6 +36,7 @@ __all__ = [
     "SafetensorsFile",
     "SafetensorsWriter",
     "TensorInfo",
+    "check_hash",
     "header_room",
     "verify_hashes",
     "write_safetensors",
@@ -160,7 +161,7 @@ class SafetensorsWriter:
         file.seek(self._room)
 
     def add(self, name: str, value: Array | tuple[str, Array]) -> None:
-        """Writes a tensor, as `write_safetensors` takes it. Raises RequestError for its name too."""
+        """Writes a tensor, as `write_safetensors` takes it. RequestError for a name that came."""
         dtype, array = _typed(name, value)
         if name in self._names:
             raise RequestError(
@@ -179,7 +180,8 @@ class SafetensorsWriter:
         header = build_header(self._path, self._entries, self._metadata, self._room)
         if len(header) != self._room:
             raise RequestError(
-                f"{self._path}: the header must fit into {self._room} bytes, but takes {len(header)}"
+                f"{self._path}: the header must fit into {self._room} bytes, "
+                f"but takes {len(header)}"
             )
         self._file.seek(0)
         self._file.write(header)
@@ -232,24 +234,41 @@ def verify_hashes(file: SafetensorsFile, progress: Callable[[int], None] | None 
     `progress` is called with the bytes done since the last call. Raises ModelFormatError naming
     the first tensor whose hash is missing or differs.
     """
-    for name, info in file.tensors.items():
-        expected = file.metadata.get(HASH_PREFIX + name)
-        if expected is None:
+    for info in file.tensors.values():
+        if HASH_PREFIX + info.name not in file.metadata:
             raise ModelFormatError(
-                file=file.path, field=name, expected="a hash in the metadata", got="none"
+                file=file.path, field=info.name, expected="a hash in the metadata", got="none"
             )
-        digest = hashlib.sha256()
-        for chunk in file.chunks(info):
-            digest.update(chunk)
-            if progress is not None:
-                progress(len(chunk))
-        if digest.hexdigest() != expected:
-            raise ModelFormatError(
-                file=file.path,
-                field=name,
-                offset=info.offset,
-                expected=f"SHA-256 {expected}",
-                got=digest.hexdigest(),
-                remedy="the file is damaged: make or download it again",
-            )
+        check_hash(file, info, progress)
     return len(file.tensors)
+
+
+def check_hash(
+    file: SafetensorsFile,
+    info: TensorInfo,
+    progress: Callable[[int], None] | None = None,
+    look: Callable[[memoryview], None] | None = None,
+) -> bool:
+    """Whether a tensor has a SHA-256 in the metadata; ModelFormatError if it is another's.
+
+    `progress` as in `verify_hashes`; `look` sees the bytes, in pieces of a multiple of 64.
+    """
+    expected = file.metadata.get(HASH_PREFIX + info.name)
+    digest = hashlib.sha256()
+    for chunk in file.chunks(info):
+        if expected is not None:
+            digest.update(chunk)
+        if look is not None:
+            look(chunk)
+        if progress is not None:
+            progress(len(chunk))
+    if expected not in (None, digest.hexdigest()):
+        raise ModelFormatError(
+            file=file.path,
+            field=info.name,
+            offset=info.offset,
+            expected=f"SHA-256 {expected}",
+            got=digest.hexdigest(),
+            remedy="the file is damaged: make or download it again",
+        )
+    return expected is not None

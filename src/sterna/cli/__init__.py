@@ -27,6 +27,9 @@ COMMANDS = (
     "pull",
     "models",
     "rm",
+    "convert",
+    "quantize",
+    "verify",
     "info",
 )
 

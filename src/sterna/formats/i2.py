@@ -22,7 +22,8 @@ class Ternary(Format):
         s = mean_abs(w, axis)
         # The reciprocal is rounded first, as the reference does: it decides near-ties.
         inverse = np.float32(1.0) / s
-        levels = np.clip(np.rint(w * (inverse[:, None] if axis else inverse)), -1, 1)
+        levels = w * (inverse[:, None] if axis else inverse)
+        np.clip(np.rint(levels, out=levels), -1, 1, out=levels)
         return levels.astype(np.int8), s
 
 

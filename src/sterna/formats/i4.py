@@ -21,7 +21,8 @@ class Int4(Format):
         axis = 1 if (scale or self.default_scale) == "row" else None
         s = np.asarray(np.abs(w).max(axis=axis, initial=0.0) / np.float32(7), np.float32)
         s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
-        levels = np.clip(np.rint(w / (s[:, None] if axis else s)), -8, 7)
+        levels = w / (s[:, None] if axis else s)
+        np.clip(np.rint(levels, out=levels), -8, 7, out=levels)
         return levels.astype(np.int8), s
 
 

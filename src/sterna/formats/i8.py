@@ -22,7 +22,8 @@ class Int8(Format):
         absmax = np.abs(w).max(axis=axis, initial=0.0)
         s = np.where(absmax > 0, absmax / np.float32(127), np.float32(1)).astype(np.float32)
         s = np.where(s == 0, np.float32(1), s)  # all of the row is below the smallest scale
-        levels = np.clip(np.rint(w / (s[:, None] if axis else s)), -127, 127)
+        levels = w / (s[:, None] if axis else s)
+        np.clip(np.rint(levels, out=levels), -127, 127, out=levels)
         return levels.astype(np.int8), s
 
 

@@ -11,7 +11,7 @@ import importlib
 import os
 import pkgutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +22,7 @@ from sterna.checkpoints.companions import Companions
 from sterna.checkpoints.directory import MAX_CONFIG_BYTES, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.jsonfile import load_json_object
-from sterna.checkpoints.packed import read_packed
+from sterna.checkpoints.packed import open_packed, read_packed
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.errors import (
     ModelFormatError,
@@ -39,6 +39,8 @@ from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
 from sterna.runtime import resolve_threads
 
 __all__ = ["Model", "architectures", "from_weights", "load", "require_architecture", "save"]
+
+Through = Callable[[WeightSource], WeightSource]
 
 _MODULES: dict[str, ModuleType] = {}
 for _info in pkgutil.iter_modules(__path__):
@@ -136,19 +138,22 @@ def load(
     head: str | None = None,
     cached: bool = True,
     threads: int | None = None,
+    through: Through | None = None,
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
-    in the background, and read from there the next time. Raises ModelFormatError,
-    UnsupportedModelError, RequestError or NonFiniteError.
+    in the background, and read from there the next time. `through`: makes a source of weights that
+    the architecture asks in place of the model's own, which then reads each as it is asked for;
+    without the cache. Raises ModelFormatError, UnsupportedModelError, RequestError or
+    NonFiniteError.
     """
     folder = Path(path)
     if is_gguf(folder):
-        return _load_gguf(folder, format, head, cached, threads)
+        return _load_gguf(folder, format, head, cached, threads, through)
     checkpoint = Checkpoint.open(folder)
     if checkpoint.is_packed:
-        model = _load_packed(folder, folder, head, threads)
+        model = _load_packed(folder, folder, head, threads, through)
         for option, asked, has in (("format", format, model.format), ("head", head, model.head)):
             if asked not in (None, has):
                 raise RequestError(
@@ -156,7 +161,7 @@ def load(
                     "load the checkpoint that it was made from"
                 )
         return model
-    cached = cached and cache.cache_dir() is not None
+    cached = cached and through is None and cache.cache_dir() is not None
     # An exact head is stored as the checkpoint's own, and so is the default.
     key = cache.cache_key(folder, format, None if head == "exact" else head) if cached else ""
     hit = cache.lookup(key) if cached else None
@@ -165,13 +170,12 @@ def load(
             return _load_packed(hit, folder, head, threads)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
-    model = from_weights(
-        checkpoint.config,
-        folder / "config.json",
-        lambda module: CheckpointWeights(
-            checkpoint, format, head, resolve_threads(threads), module.TERNARY
-        ),
-    )
+
+    def weights(module: ModuleType) -> WeightSource:
+        own = CheckpointWeights(checkpoint, format, head, resolve_threads(threads), module.TERNARY)
+        return through(own) if through else own
+
+    model = from_weights(checkpoint.config, folder / "config.json", weights)
     model.path = folder
     if cached:
         model.store = cache.store_behind(key, lambda dst: save(model, dst))
@@ -186,30 +190,53 @@ def save(model: Model, dst: str | Path) -> None:
     if model.path is None:
         raise RequestError("save: a model made in memory has no tokenizer to save it with")
     weights = model.weights
-    with contextlib.ExitStack() as stack:
-        own = model.companions
-        source = model.path if own is None else stack.enter_context(own.as_folder())
+    with companions_of_model(model) as source:
         write_packed(dst, model.json, weights.modules, weights.tensors, source, model.format)
 
 
-def _load_packed(folder: Path, source: Path, head: str | None, threads: int | None) -> Model:
-    packed = read_packed(folder, threads)
+@contextlib.contextmanager
+def companions_of_model(model: Model) -> Iterator[Path | None]:
+    """The folder with the model's tokenizer, chat template and settings."""
+    if model.companions is None:
+        yield model.path
+        return
+    with model.companions.as_folder() as folder:
+        yield folder
+
+
+def _load_packed(
+    folder: Path,
+    source: Path,
+    head: str | None,
+    threads: int | None,
+    through: Through | None = None,
+) -> Model:
+    packed = open_packed(folder, threads) if through else read_packed(folder, threads)
     weights = PackedWeights(
         packed.modules, packed.tensors, str(folder), head, resolve_threads(threads)
     )
-    model = from_weights(packed.config, folder / "config.json", lambda _: weights)
+    model = from_weights(
+        packed.config,
+        folder / "config.json",
+        lambda _: through(weights) if through else weights,
+    )
     model.path = source
     return model
 
 
 def _load_gguf(
-    path: Path, format: str | None, head: str | None, cached: bool, threads: int | None
+    path: Path,
+    format: str | None,
+    head: str | None,
+    cached: bool,
+    threads: int | None,
+    through: Through | None,
 ) -> Model:
     """A GGUF file, or its packed form from the cache."""
     layout = os.environ.get("STERNA_I2S") or None
     if layout not in (None, *I2S_LAYOUTS):
         raise RequestError(f"STERNA_I2S: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout}")
-    cached = cached and cache.cache_dir() is not None
+    cached = cached and through is None and cache.cache_dir() is not None
     asked = None if head == "exact" else head
     key = ""
     if cached:
@@ -224,10 +251,8 @@ def _load_gguf(
     file = GgufModel(path)
     warn_of_i2s(file, layout)
     config, companions, team = config_of(file), companions_of(file), resolve_threads(threads)
-    model = from_weights(
-        config, path,
-        lambda _: GgufWeights(file, format, head, config["head_dim"], team, layout or "128"),
-    )  # fmt: skip
+    own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
+    model = from_weights(config, path, lambda _: through(own) if through else own)
     model.path, model.companions = path, companions
     if cached:
         model.store = cache.store_behind(key, lambda dst: save(model, dst))

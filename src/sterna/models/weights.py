@@ -7,7 +7,7 @@ it is stored, `packing` puts it into a format.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
@@ -85,8 +85,13 @@ def in_runs(
 class WeightSource(Protocol):
     """Where a model file gets its weights; what it has handed out, by name."""
 
-    modules: dict[str, PackedWeight]
-    tensors: dict[str, F32]
+    @property
+    def modules(self) -> Mapping[str, PackedWeight]:
+        """Matrices and tables."""
+
+    @property
+    def tensors(self) -> Mapping[str, F32]:
+        """Vectors."""
 
     def vector(self, name: str, size: int) -> F32:
         """A norm's weight or a bias, float32 [size], finite."""
@@ -109,8 +114,8 @@ class WeightSource(Protocol):
 class PackedWeights:
     """Weights of a packed directory: they are there already, but for an exact head's shadow."""
 
-    modules: dict[str, PackedWeight]
-    tensors: dict[str, F32]
+    modules: Mapping[str, PackedWeight]
+    tensors: Mapping[str, F32]
     path: str
     head: str | None
     threads: int

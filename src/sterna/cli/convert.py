@@ -1,0 +1,127 @@
+"""`sterna convert`: a model in another format or container."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, json_option, print_json
+
+__all__ = ["command", "finished", "places", "progress_bar", "size_of"]
+
+head = click.option(
+    "--head",
+    help="Format of the embedding and the output head: bf16, f16, f32, int8 or another such as "
+    "q8_0; default: their own.",
+)
+
+
+def places(function: Any) -> Any:
+    """SRC, DST and --force, as all commands that write a model take them."""
+    for decorate in (
+        click.option("--force", is_flag=True, help="Replace a model that is at DST."),
+        click.argument("dst", type=click.Path(path_type=Path)),
+        click.argument("src"),
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.command(short_help="Write a model in another format or container.")
+@places
+@click.option(
+    "--format",
+    "format",
+    help="Weight format of the layers, such as t5, i2 or q8_0, or a GGUF file: gguf:F16, "
+    "gguf:Q8_0, gguf:Q4_0, gguf:TQ2_0; default: the model's own, in a packed directory.",
+)
+@head
+@click.option("--threads", type=int, help="Threads; default: the usable cores.")
+@json_option
+def command(src: str, dst: Path, as_json: bool, **options: Any) -> None:
+    """Write the model SRC (a folder or a built-in name) at DST: a folder, or a .gguf file.
+
+    Weights go through memory one after the other. DST takes its name when it is whole and on the
+    disk. What loses precision is said; `sterna quantize` says it for each tensor.
+    """
+    from sterna.convert import convert
+
+    started = time.perf_counter()
+    with progress_bar(f"converting {src}") as progress:
+        losses = convert(src, dst, progress=progress, **options)
+    row = finished(src, dst, options["format"], losses, time.perf_counter() - started)
+    if as_json:
+        print_json([row])
+    else:
+        report(row)
+
+
+def finished(
+    src: str, dst: Path, format: str | None, losses: list[Any], seconds: float
+) -> dict[str, Any]:
+    """What a conversion did, as a row."""
+    rounded = [loss for loss in losses if not loss.exact]
+    worst = max(rounded, key=lambda loss: loss.relative_rms, default=None)
+    return {
+        "source": src,
+        "path": str(dst),
+        "format": format,
+        "bytes": size_of(dst),
+        "seconds": seconds,
+        "matrices": len(losses),
+        "rounded": len(rounded),
+        "worst_tensor": worst and worst.name,
+        "worst_relative_rms_error": worst.relative_rms if worst else 0.0,
+    }
+
+
+def report(row: dict[str, Any]) -> None:
+    """Says what was written and what it lost."""
+    out = console()
+    size, speed = row["bytes"], row["bytes"] / max(row["seconds"], 1e-9) / 1e6
+    out.print(
+        f"{row['path']}: {size / 1e6:,.1f} MB in {row['seconds']:.1f} s ({speed:,.0f} MB/s)",
+        soft_wrap=True,
+    )
+    if row["rounded"] == 0:
+        out.print(f"lossless: all {row['matrices']} matrices have the weights they had")
+        return
+    out.print(
+        f"[bold]LOSSY[/]: {row['rounded']} of {row['matrices']} matrices were rounded, worst "
+        f"{row['worst_tensor']} with a relative error of {row['worst_relative_rms_error']:.2g}",
+        soft_wrap=True,
+    )
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of a folder's files."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@contextlib.contextmanager
+def progress_bar(text: str, unit: str = "weights") -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr for a function that takes (done, total); None unless that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
+        TextColumn("{task.fields[amount]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=None, amount="")
+
+        def update(done: int, total: int) -> None:
+            amount = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} million {unit}"
+            bar.update(task, completed=done, total=total, amount=amount)
+
+        yield update

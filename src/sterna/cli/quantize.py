@@ -1,0 +1,71 @@
+"""`sterna quantize`: a model with fewer bits, and what that costs each tensor."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.convert import finished, head, places, progress_bar, report
+from sterna.cli.options import console, json_option, print_json
+
+
+@click.command(short_help="Round a model's weights to few bits, and report the error.")
+@places
+@click.option(
+    "--format",
+    "format",
+    required=True,
+    help="Weight format of the layers: i2 and t5 (ternary), i2p (four levels), i1, i4, i8, q4_0, "
+    "q8_0, q4_k, gguf:Q8_0 …; `sterna formats` lists them.",
+)
+@click.option(
+    "--scales",
+    help="Where the scales are: tensor, row, or group:N for N weights of a row (a multiple of 32); "
+    "default: row, or as the format has them.",
+)
+@head
+@click.option("--threads", type=int, help="Threads; default: the usable cores.")
+@json_option
+def command(
+    src: str, dst: Path, format: str, scales: str | None, as_json: bool, **options: Any
+) -> None:
+    """Round the weights of SRC (a folder or a built-in name) and write them at DST.
+
+    This is lossy. The table has a line for each matrix: the root of mean squares of the error over
+    that of the weights, the largest error, and their ratio in decibels, in which 6 are one bit. How
+    much a model's answers suffer is another question: `sterna perplexity` answers it.
+    """
+    from sterna.convert import convert, with_scales
+
+    started = time.perf_counter()
+    with progress_bar(f"quantising {src}") as progress:
+        losses = convert(src, dst, with_scales(format, scales), progress=progress, **options)
+    if as_json:
+        print_json([loss.row() for loss in losses])
+        return
+    _table(losses)
+    report(finished(src, dst, format, losses, time.perf_counter() - started))
+
+
+def _table(losses: list[Any]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tensor", min_width=max(len(loss.name) for loss in losses))
+    for name in ("MxK", "from", "to"):
+        table.add_column(name, no_wrap=True)
+    for name in ("relative error", "max error", "SNR dB"):
+        table.add_column(name, justify="right")
+    for loss in losses:
+        figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
+        shown = ("exact", "", "") if loss.exact else figures
+        table.add_row(loss.name, f"{loss.M}x{loss.K}", loss.stored, loss.format, *shown)
+    console().print(table, soft_wrap=True)
+
+
+def _decibels(value: float) -> str:
+    return f"{value:.1f}" if math.isfinite(value) else "-"

@@ -1,0 +1,46 @@
+"""Models from one storage to another: packed directories and GGUF files, and what is lost.
+
+    convert("models/falcon-e", "falcon-e-t5", "t5")       # the same weights in fewer bytes
+    convert("models/llama", "llama.gguf", "gguf:Q8_0")
+
+Weights are read, converted and written one after the other; what is written takes its name when it
+is whole. `sterna convert` and `sterna quantize` are these functions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sterna.convert.loss import Loss
+from sterna.convert.packing import Progress, to_directory
+from sterna.convert.rounding import with_scales
+from sterna.convert.targets import model_path
+from sterna.errors import RequestError
+
+__all__ = ["GGUF", "Loss", "Progress", "convert", "with_scales"]
+
+GGUF = "gguf:"
+
+
+def convert(
+    src: str | Path,
+    dst: str | Path,
+    format: str | None = None,
+    head: str | None = None,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Loss]:
+    """Writes the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
+
+    format: of the linear layers, None for their own; head: of the embedding and the output head,
+    None for their own; force: replace a model at `dst`; progress: called with the weights done and
+    those there are. Returns the error of each matrix. Raises ModelFormatError,
+    UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
+    """
+    if format is not None and format.startswith(GGUF):
+        raise RequestError("gguf: not yet")
+    return to_directory(
+        model_path(src), dst, format, head, force=force, threads=threads, progress=progress
+    )

@@ -1,0 +1,74 @@
+"""What a weight loses in another format, measured while it is converted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Loss"]
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass
+class Loss:
+    """One matrix: where it went, and the error of its weights.
+
+    stored: what it was; format: what it is; exact: whether every weight kept its value;
+    max_error: the largest |w' - w|.
+    """
+
+    name: str
+    M: int
+    K: int
+    stored: str = ""
+    format: str = ""
+    nbytes: int = 0
+    max_error: float = 0.0
+    _error: float = 0.0  # sum of (w' - w)^2, in float64
+    _signal: float = 0.0  # sum of w^2
+
+    @property
+    def exact(self) -> bool:
+        """Whether every weight kept its value."""
+        return self.max_error == 0
+
+    @property
+    def relative_rms(self) -> float:
+        """Root of mean squares of the error over that of the weights; 0 where nothing is lost."""
+        if self._error == 0:
+            return 0.0
+        return math.sqrt(self._error / self._signal) if self._signal else math.inf
+
+    @property
+    def snr_db(self) -> float:
+        """Signal-to-noise ratio in dB: infinite where nothing is lost."""
+        if self._error == 0:
+            return math.inf
+        return 10 * math.log10(self._signal / self._error) if self._signal else -math.inf
+
+    def add(self, before: F32, after: F32) -> None:
+        """Some weights, and what became of them."""
+        difference = after - before
+        self.max_error = max(self.max_error, float(np.abs(difference).max(initial=0.0)))
+        self._error += float(np.square(difference, dtype=np.float64).sum())
+        self._signal += float(np.square(before, dtype=np.float64).sum())
+
+    def row(self) -> dict[str, Any]:
+        """As a row of a table or of JSON."""
+        return {
+            "tensor": self.name,
+            "M": self.M,
+            "K": self.K,
+            "from": self.stored,
+            "to": self.format,
+            "bytes": self.nbytes,
+            "exact": self.exact,
+            "relative_rms_error": self.relative_rms,
+            "max_error": self.max_error,
+            "snr_db": self.snr_db,
+        }

@@ -1,0 +1,132 @@
+"""A model of any kind to a packed directory, one weight after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats, models
+from sterna.checkpoints.packed import CODES
+from sterna.checkpoints.packed_writer import packing
+from sterna.convert.loss import Loss
+from sterna.convert.plan import Item, Plan, plan
+from sterna.convert.rounding import Rows, layer_scale
+from sterna.convert.targets import check_places
+from sterna.formats import PackedWeight
+from sterna.models.weights import head_format
+from sterna.runtime import resolve_threads
+
+__all__ = ["Progress", "to_directory"]
+
+Progress = Callable[[int, int], None]  # (weights done, weights in all)
+F32 = npt.NDArray[np.float32]
+
+
+def to_directory(
+    src: str | Path,
+    dst: str | Path,
+    format: str | None,
+    head: str | None = None,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Loss]:
+    """Writes `src` as a packed directory in a format; None keeps each weight's own.
+
+    head: of the embedding and the output head, as `models.load` takes it; force: replace a model at
+    `dst`. Returns what happened to each matrix. The model is the one that `models.load(src,
+    format=format, head=head)` gives, bit for bit. Raises as that does, and RequestError for a full
+    disk or a `dst` that is in use.
+    """
+    check_places(src, dst, force)
+    if format is not None:
+        formats.get(format)
+    model, planned = plan(src, threads)
+    writing = _Writing(planned, format, head, resolve_threads(threads))
+    longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
+    longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
+    done = 0
+    with models.companions_of_model(model) as source, packing(
+        dst, model.json, nbytes=writing.nbytes(), name_bytes=longest + len(CODES) + 4,
+        n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
+        source=source, default_format=format, force=force,
+    ) as writer:  # fmt: skip
+        for item in planned.items.values():
+            for name, made in writing.made(item):
+                writer.add(name, made)
+            done += item.M * item.K
+            if progress is not None:
+                progress(done, planned.n_weights)
+    return writing.losses
+
+
+class _Writing:
+    """What becomes of each item of a plan."""
+
+    def __init__(self, planned: Plan, format: str | None, head: str | None, threads: int) -> None:
+        self._plan, self._format, self._head, self._threads = planned, format, head, threads
+        self.losses: list[Loss] = []
+
+    def nbytes(self) -> int:
+        """Bytes that the weights take at least, where the formats are known."""
+        total = 0
+        for item in self._plan.items.values():
+            if item.kind == "vector":
+                total += 4 * item.M
+            else:  # what keeps its own format has no less than a bit for each weight
+                f = self._target(item, "i1")
+                total += f.n_tiles(item.M) * f.tile_bytes(item.K)
+        return total
+
+    def made(self, item: Item) -> Iterator[tuple[str, PackedWeight | F32]]:
+        """An item as it is written: named weights, neighbours of one format joined."""
+        runs: list[Rows | PackedWeight] = []
+        rest = item.M
+        for name, piece in self._plan.read(item):
+            if not isinstance(piece, PackedWeight):
+                yield name, piece
+                return
+            target = self._target(item, piece.format)
+            if rest == piece.M and not runs and target.name == piece.format:
+                runs.append(piece)  # as it is, without a copy
+                self.losses.append(_kept(name, piece))
+            else:
+                run = runs[-1] if runs else None
+                if not isinstance(run, Rows) or run.format != target:
+                    runs.append(run := self._rows(item, target, rest))
+                self.losses.append(run.add(piece, name))
+            rest -= piece.M
+            del piece
+        if len(runs) == 1:
+            yield item.name, _finished(runs.pop())
+        for i in range(len(runs)):
+            yield f"{item.name}.{i}", _finished(runs[i])
+
+    def _target(self, item: Item, own: str) -> formats.Format:
+        """The format of an item whose pieces are stored as `own`."""
+        if item.kind == "matrix":
+            return formats.get(self._format or own)
+        return formats.get(head_format(self._head, own) if self._head else own)
+
+    def _rows(self, item: Item, target: formats.Format, M: int) -> Rows:
+        target.check_shape(M, item.K, item.name)
+        scale = layer_scale(target) if item.kind == "matrix" else None
+        return Rows(target, M, item.K, scale, self._threads)
+
+
+def _kept(name: str, weight: PackedWeight) -> Loss:
+    return Loss(name, weight.M, weight.K, weight.format, weight.format)
+
+
+def _finished(made: Rows | PackedWeight) -> PackedWeight:
+    return made.finish() if isinstance(made, Rows) else made
+
+
+def default_name(src: str | Path) -> str:
+    """A short name of a model, for messages and metadata."""
+    return Path(os.path.abspath(src)).name

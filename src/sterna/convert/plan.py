@@ -1,0 +1,110 @@
+"""What a model consists of, found out without reading its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import models
+from sterna.formats import PackedWeight, Shadow
+from sterna.models.weights import Linear, PackedWeights, WeightSource
+
+__all__ = ["Item", "Plan", "plan"]
+
+F32 = npt.NDArray[np.float32]
+
+
+class Item(NamedTuple):
+    """One thing that an architecture asks for: a vector [M], a matrix of parts, or a table."""
+
+    kind: str  # "vector", "matrix" or "table"
+    name: str
+    parts: tuple[Linear, ...]
+
+    @property
+    def M(self) -> int:
+        """Rows, or the size of a vector."""
+        return sum(part.M for part in self.parts)
+
+    @property
+    def K(self) -> int:
+        """Columns; 1 of a vector."""
+        return self.parts[0].K
+
+
+@dataclass
+class Plan:
+    """A source of weights that writes down what it is asked for, and hands out hollow weights."""
+
+    own: WeightSource
+    items: dict[str, Item] = field(default_factory=dict)
+    modules: dict[str, PackedWeight] = field(default_factory=dict)
+    tensors: dict[str, F32] = field(default_factory=dict)
+
+    def vector(self, name: str, size: int) -> F32:
+        """Zeros."""
+        self.items[name] = Item("vector", name, (Linear(name, size, 1),))
+        return np.zeros(size, np.float32)
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """One weight of this shape, without codes."""
+        self.items[name] = Item("matrix", name, tuple(parts))
+        return [_hollow(sum(part.M for part in parts), parts[0].K)]
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The same."""
+        self.items[name] = Item("table", name, (Linear(name, M, K),))
+        return _hollow(M, K)
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """None: a shadow is made at loading."""
+        return None
+
+    @property
+    def n_weights(self) -> int:
+        """Weights of all items."""
+        return sum(item.M * item.K for item in self.items.values())
+
+    def read(self, item: Item) -> Iterator[tuple[str, PackedWeight | F32]]:
+        """What the model has for an item, one piece after the other: (name, rows of it).
+
+        Pieces of a matrix are its parts where the model has them apart, else what it has them
+        joined to. None is kept.
+        """
+        if item.kind == "vector":
+            yield item.name, self.own.vector(item.name, item.M)
+        elif item.kind == "table":
+            yield item.name, self.own.table(item.name, item.M, item.K)
+        elif isinstance(self.own, PackedWeights):
+            yield from ((item.name, weight) for weight in self.own.matrix(item.name, [*item.parts]))
+        else:
+            for part in item.parts:
+                self._forget()
+                yield from ((part.name, weight) for weight in self.own.matrix(part.name, [part]))
+        self._forget()
+
+    def _forget(self) -> None:
+        for made in (self.own.modules, self.own.tensors):
+            if isinstance(made, dict):
+                made.clear()
+
+
+def plan(path: str | Path, threads: int | None = None) -> tuple[models.Model, Plan]:
+    """Opens a model as `models.load` does, reads no weights, and says what there is to read."""
+    made: list[Plan] = []
+
+    def through(own: WeightSource) -> WeightSource:
+        made.append(Plan(own))
+        return made[-1]
+
+    return models.load(path, threads=threads, through=through), made[-1]
+
+
+def _hollow(M: int, K: int) -> PackedWeight:
+    nothing = np.empty((0, 0), np.uint8)
+    return PackedWeight("f32", M, K, nothing, np.ones((), np.float32))

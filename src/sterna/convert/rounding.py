@@ -1,0 +1,197 @@
+"""From rows in one weight format to rows in another, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats, ops
+from sterna.convert.loss import Loss
+from sterna.errors import RequestError
+from sterna.formats import Format, PackedWeight
+
+__all__ = [
+    "CHUNK_WEIGHTS",
+    "Rows",
+    "holds",
+    "layer_scale",
+    "row_chunks",
+    "values_in",
+    "with_scales",
+]
+
+F32 = npt.NDArray[np.float32]
+CHUNK_WEIGHTS = 1 << 21  # float32: 8 MiB, of which a rounding has half a dozen at once
+
+
+def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeight]:
+    """The rows of a weight in order, as weights of about CHUNK_WEIGHTS that share its memory."""
+    f = formats.get(weight.format)
+    tiles = max(1, CHUNK_WEIGHTS // (f.tile_rows * weight.K))
+    step = weight.M if whole else tiles * f.tile_rows
+    for start in range(0, weight.M, step):
+        rows = slice(start, min(start + step, weight.M))
+        of_tiles = slice(start // f.tile_rows, -(-rows.stop // f.tile_rows))
+        scale = weight.scale
+        if f.group or scale.ndim:
+            scale = scale[of_tiles if f.group else rows]
+        yield PackedWeight(f.name, rows.stop - start, weight.K, weight.codes[of_tiles], scale)
+
+
+def layer_scale(format: Format) -> str | None:
+    """Where rounding a layer to a format puts scales: in rows, unless its name says otherwise."""
+    return None if ":" in format.name else "row"
+
+
+def holds(new: Format, old: Format) -> bool:
+    """Whether a format has all levels of another that has no groups; its scale may be rounded."""
+    if not (new.levels and old.levels) or old.group or new.minima or _is_code(new, old):
+        return False
+    (low, high), (first, last) = new.levels, old.levels
+    steps = old.step % new.step == 0 and (first - low) % new.step == 0
+    return low <= first and last <= high and steps
+
+
+def _is_code(new: Format, old: Format) -> bool:
+    """Whether levels are a codebook's, or scales whole numbers or powers of two: not any float."""
+    return bool(new.codebook or old.codebook) or new.block != new.group or new.scale_type == "e8m0"
+
+
+@dataclass
+class Rows:
+    """A weight in the making: `add` takes its rows from weights in any format, in order.
+
+    M: rows that there will be at most. scale: as `Format.rounded` takes it.
+    """
+
+    format: Format
+    M: int
+    K: int
+    scale: str | None
+    threads: int
+    losses: list[Loss] = field(default_factory=list)
+    _codes: npt.NDArray[np.uint8] = field(init=False)
+    _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # of so many rows
+    _rest: list[npt.NDArray[Any]] = field(default_factory=list)  # rows that fill no tile yet
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the shape; RequestError."""
+        f = self.format
+        f.check_shape(self.M, self.K)
+        # Pages that are not written do not exist yet.
+        self._codes = np.empty((f.n_tiles(self.M), f.tile_bytes(self.K)), np.uint8)
+
+    def add(self, weight: PackedWeight, name: str) -> Loss:
+        """All rows of a weight, which becomes one entry of `losses`."""
+        loss = Loss(name, weight.M, weight.K, weight.format, self.format.name)
+        old, new = formats.get(weight.format), self.format
+        same = old.name.partition(":")[0] == new.name.partition(":")[0] and old.group == new.group
+        keep = new.integer and (same or holds(new, old))
+        if old.name == new.name and weight.M % new.tile_rows == 0 and not self._rest:
+            self._copy_tiles(weight)
+            self.losses.append(loss)
+            return loss
+        whole = not keep and new.integer and (self.scale or new.default_scale) == "tensor"
+        for chunk in row_chunks(weight, whole):
+            if keep:
+                self._keep_levels(chunk, loss)
+            else:
+                self._round(chunk, loss)
+        self.losses.append(loss)
+        return loss
+
+    def finish(self) -> PackedWeight:
+        """The weight of the rows so far."""
+        self._pack(final=True)
+        codes = self._codes[: self.format.n_tiles(self._done)]
+        return PackedWeight(self.format.name, self._done, self.K, codes, self._scale())
+
+    def _copy_tiles(self, weight: PackedWeight) -> None:
+        start = self._done // self.format.tile_rows
+        self._codes[start : start + len(weight.codes)] = weight.codes
+        self._scales.append((weight.M, weight.scales))
+        self._done += weight.M
+
+    def _keep_levels(self, chunk: PackedWeight, loss: Loss) -> None:
+        """Levels as they are, and the scale that makes them worth the same."""
+        old, new = formats.get(chunk.format), self.format
+        levels, scale = ops.unpack(chunk, threads=self.threads)
+        if new.group and not old.group:
+            scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scale_shape(chunk.M, self.K))
+        scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
+        if new.group:
+            kept = new.check_scales(scale, chunk.M, self.K)
+            if not np.array_equal(kept, scale):
+                before = ops.dequantize(chunk, threads=self.threads)
+                loss.add(before, ops.real_values(new, levels, kept))
+            scale = kept
+        self._take(levels, scale)
+
+    def _round(self, chunk: PackedWeight, loss: Loss) -> None:
+        values = ops.dequantize(chunk, threads=self.threads)
+        levels, scale = values_in(self.format, values, self.scale)
+        loss.add(values, ops.real_values(self.format, levels, scale))
+        self._take(levels, scale)
+
+    def _take(self, levels: npt.NDArray[Any], scale: npt.NDArray[Any]) -> None:
+        self._scales.append((len(levels), scale))
+        self._rest.append(levels)
+        self._pack(final=False)
+
+    def _pack(self, final: bool) -> None:
+        """The rows that fill tiles; at the end all."""
+        rows = sum(map(len, self._rest))
+        packed = rows if final else rows // self.format.tile_rows * self.format.tile_rows
+        if packed == 0:
+            return
+        levels = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
+        codes = self.format.codes_of(levels[:packed], self.threads)
+        start = self._done // self.format.tile_rows
+        self._codes[start : start + len(codes)] = codes
+        self._done += packed
+        self._rest = [levels[packed:].copy()] if packed < rows else []
+
+    def _scale(self) -> npt.NDArray[Any]:
+        if not self.format.integer:
+            return np.ones((), np.float32)
+        scales = [scale for _, scale in self._scales]
+        if self.format.group:
+            return self.format.pack_scales(np.concatenate(scales), self._done, self.K)
+        if all(s.ndim == 0 for s in scales) and len(set(map(float, scales))) == 1:
+            return np.asarray(scales[0], np.float32)
+        return np.concatenate([np.broadcast_to(s, (rows,)) for rows, s in self._scales])
+
+
+def values_in(
+    format: Format, values: F32, scale: str | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Real weights -> (levels, scales) of a format, the scales being those that it can hold."""
+    if not format.integer:
+        return _decoded(format, format.encode(values)), np.ones((), np.float32)
+    levels, scales = format.rounded(values, scale)
+    if format.group:
+        scales = format.check_scales(scales, *values.shape)
+    return levels, scales
+
+
+def _decoded(format: Format, bits: npt.NDArray[Any]) -> F32:
+    if format.layout == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(bits.view(np.float16) if format.layout == "f16" else bits, np.float32)
+
+
+def with_scales(format: str, scales: str | None) -> str:
+    """The format's name with `scales`: "tensor", "row" or "group:N"; RequestError for another."""
+    if scales is None:
+        return format
+    kind, _, size = scales.partition(":")
+    if kind in ("tensor", "row") and not size:
+        return formats.get(f"{format}:{kind}").name
+    if kind == "group" and size:
+        return formats.get(f"{format}:g{size}").name
+    raise RequestError(f"scales: must be tensor, row or group:N such as group:128, not {scales!r}")

@@ -1,0 +1,46 @@
+"""Where a conversion reads and writes: checked before anything is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sterna.checkpoints.directory import CONFIG
+from sterna.errors import RequestError
+from sterna.llm import BUILT_IN
+
+__all__ = ["check_places", "model_path"]
+
+
+def model_path(model: str | Path) -> Path:
+    """The path of a model's name: a built-in one's, or itself."""
+    return BUILT_IN.get(str(model), Path(model))
+
+
+def check_places(
+    src: str | Path, dst: str | os.PathLike[str], force: bool, file: bool = False
+) -> None:
+    """RequestError if `dst` is taken and may not be replaced, or holds what is read.
+
+    file: whether a file is written; else a folder, of which `force` replaces only a model's.
+    """
+    target = Path(dst)
+    if not str(dst) or not target.name:
+        raise RequestError(f"DST: must be the path of something new, but got {str(dst)!r}")
+    source, place = os.path.realpath(src), os.path.realpath(target)
+    if source == place or source.startswith(place + os.sep):
+        raise RequestError(f"{dst}: must be another place than {src}, which is read; choose one")
+    if not os.path.lexists(target):
+        return
+    kind = "file" if file else "folder"
+    if target.is_dir() == file:
+        raise RequestError(f"{dst}: must be a {kind}, but got something else; choose another place")
+    if not file and not any(target.iterdir()):
+        return
+    if not force:
+        raise RequestError(f"{dst}: must not exist, but it does; --force replaces it")
+    if not file and not (target / CONFIG).is_file():
+        raise RequestError(
+            f"{dst}: must be a model's folder to be replaced, but has no {CONFIG}; "
+            "remove it yourself"
+        )

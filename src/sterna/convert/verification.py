@@ -1,0 +1,103 @@
+"""Whether a model on disk is what was written, or, where no hashes were recorded, sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sterna import _native
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.packed import open_packed
+from sterna.checkpoints.safetensors import SafetensorsFile, TensorInfo, check_hash
+from sterna.convert.plan import plan
+from sterna.convert.targets import model_path
+from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
+from sterna.formats.base import EXPONENTS
+
+__all__ = ["DAMAGED", "SOUND", "VERIFIED", "Check", "verify"]
+
+VERIFIED = "verified"  # its SHA-256 is the recorded one
+SOUND = "sound"  # no hash is recorded; nothing is wrong with it
+DAMAGED = "damaged"
+_FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found of one tensor, or of the model as a whole; `problem` says what is wrong."""
+
+    file: Path
+    tensor: str
+    status: str
+    nbytes: int = 0
+    problem: str | None = None
+
+
+def verify(model: str | Path, progress: Callable[[int, int], None] | None = None) -> list[Check]:
+    """Reads every tensor of a model's folder and checks it against the SHA-256 recorded with it.
+
+    A packed directory has hashes of all its tensors. A published checkpoint has none; it is checked
+    for its structure, for finite weights, and for whether all that its architecture needs is there.
+    progress: called with the bytes done and those there are. Raises RequestError for a path that
+    cannot be read.
+    """
+    path = model_path(model)
+    try:
+        checkpoint = Checkpoint.open(path)
+    except ModelFormatError as error:
+        return [Check(path, "", DAMAGED, problem=str(error))]
+    total = sum(info.nbytes for info in checkpoint.tensors.values())
+    done = 0
+
+    def advance(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if progress is not None:
+            progress(done, total)
+
+    checks = [
+        _check(file, info, advance) for file in checkpoint.files for info in file.tensors.values()
+    ]
+    if not any(check.status == DAMAGED for check in checks):
+        checks += _check_whole(
+            path, checkpoint.is_packed, all(c.status == VERIFIED for c in checks)
+        )
+    return checks
+
+
+def _check(file: SafetensorsFile, info: TensorInfo, advance: Callable[[int], None]) -> Check:
+    non_finite = False
+
+    def look(chunk: memoryview) -> None:
+        nonlocal non_finite
+        words = np.frombuffer(chunk, np.uint32 if info.dtype == "F32" else np.uint16)
+        non_finite |= _native.has_non_finite(words, EXPONENTS[_FLOATS[info.dtype]], 1)
+
+    try:
+        hashed = check_hash(file, info, advance, look if info.dtype in _FLOATS else None)
+    except ModelFormatError as error:
+        return Check(file.path, info.name, DAMAGED, info.nbytes, str(error))
+    if non_finite:
+        return Check(file.path, info.name, DAMAGED, info.nbytes, "NaN or infinity in it")
+    return Check(file.path, info.name, VERIFIED if hashed else SOUND, info.nbytes)
+
+
+def _check_whole(path: Path, packed: bool, hashed: bool) -> list[Check]:
+    """What goes beyond single tensors: that they fit config.json, and are all there."""
+    try:
+        if packed:
+            modules = open_packed(path).modules
+            for name in () if hashed else modules:
+                modules[name]
+        _, planned = plan(path)
+        for item in () if hashed else planned.items.values():
+            for _ in planned.read(item):
+                pass
+    except UnsupportedModelError:
+        return []  # nothing that Sterna runs, so it does not know what should be there
+    except (ModelFormatError, NonFiniteError) as error:
+        return [Check(path, "", DAMAGED, problem=str(error))]
+    return []

@@ -1,0 +1,446 @@
+"""Conversion and quantisation: the same model as a direct load, in little memory, whole or not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import checkpoint_factory as factory
+import numpy as np
+import pytest
+
+from sterna import LLM, formats, models, ops
+from sterna.checkpoints import files
+from sterna.checkpoints.packed import verify as verify_packed
+from sterna.checkpoints.safetensors import write_safetensors
+from sterna.convert import convert, with_scales
+from sterna.convert.loss import Loss
+from sterna.convert.rounding import Rows, holds, row_chunks
+from sterna.convert.verification import DAMAGED, SOUND, VERIFIED, verify
+from sterna.errors import RequestError
+from sterna.models.weights import WeightSource
+
+SOURCES = ("bitnet-multiply", "bitnet-online", "falcon-e", "llama-bf16", "llama-f32", "llama-256")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        factory.write(root / name, factory.RECIPES[name])
+    return root
+
+
+def assert_same(got: WeightSource, want: WeightSource) -> None:
+    assert got.modules.keys() == want.modules.keys()
+    for name, weight in want.modules.items():
+        other = got.modules[name]
+        assert (other.format, other.shape) == (weight.format, weight.shape), name
+        np.testing.assert_array_equal(other.codes, weight.codes, err_msg=name)
+        np.testing.assert_array_equal(other.scale, weight.scale, err_msg=name, strict=True)
+    assert got.tensors.keys() == want.tensors.keys()
+    for name, tensor in want.tensors.items():
+        np.testing.assert_array_equal(got.tensors[name], tensor, err_msg=name)
+
+
+TERNARY = [("t5", None), ("i2", "int8"), ("tl1_1", "f16"), ("i8", None)]
+FLOAT = [("i4", None), ("bf16", "q8_0"), ("i2p", "i8"), ("i1", None), ("i2", "f32")]
+GROUPS = [("q4_0", "q6_k"), ("q4_k", None), ("tq2_0", None), ("i2:g64", "i4:g32"), ("mxfp4", None)]
+
+
+@pytest.mark.parametrize(
+    ("source", "format", "head"),
+    [(name, None, None) for name in SOURCES]
+    + [(name, *pair) for name in SOURCES[:3] for pair in TERNARY]
+    + [("llama-bf16", *pair) for pair in FLOAT[:3]]
+    + [("llama-f32", *pair) for pair in FLOAT[3:]]
+    + [("llama-256", *pair) for pair in GROUPS],
+)
+def test_the_same_model_as_a_direct_load(
+    sources: Path, tmp_path: Path, source: str, format: str | None, head: str | None
+) -> None:
+    if head == "q8_0":  # its 80 columns are no whole groups
+        head = "i8"
+    convert(sources / source, tmp_path / "m", format, head, threads=1)
+    want = models.load(sources / source, format=format, head=head, cached=False)
+    got = models.load(tmp_path / "m")
+    assert_same(got.weights, want.weights)
+    assert verify_packed(tmp_path / "m") > 0
+
+
+def test_losses_are_those_of_the_weights(sources: Path, tmp_path: Path) -> None:
+    losses = convert(sources / "llama-f32", tmp_path / "m", "i4", "f16")
+    want = models.load(sources / "llama-f32", cached=False).weights
+    got = models.load(tmp_path / "m").weights
+    by_name = {loss.name: loss for loss in losses}
+    for name in ("model.embed_tokens", "model.layers.1.mlp.down_proj"):
+        before, after = ops.dequantize(want.modules[name]), ops.dequantize(got.modules[name])
+        error = (after - before).astype(np.float64)
+        relative = math.sqrt((error**2).sum() / (before.astype(np.float64) ** 2).sum())
+        loss = by_name[name]
+        assert not loss.exact
+        assert loss.max_error == np.abs(error).max()
+        assert loss.relative_rms == pytest.approx(relative, rel=1e-12)
+        assert loss.snr_db == pytest.approx(-20 * math.log10(relative), rel=1e-9)
+    assert by_name["model.layers.0.self_attn.q_proj"].format == "i4"
+    assert {"model.layers.0.self_attn.k_proj", "lm_head"} <= by_name.keys()
+
+
+@pytest.mark.parametrize("format", ["t5", "i8", "i4", "tl2_1"])
+def test_a_packed_model_is_converted_without_loss(tmp_path: Path, format: str) -> None:
+    losses = convert("nano", tmp_path / "m", format)
+    assert all(loss.exact for loss in losses)
+    prompt = "def read_file(path):"
+    want, got = LLM("nano"), LLM(tmp_path / "m")
+    tokens = [llm.generate(prompt, max_tokens=16, temperature=0).tokens for llm in (want, got)]
+    assert tokens[0] == tokens[1]
+    if format in ("i4", "i8"):  # that the levels are ternary is no longer known
+        return
+    # and back: the same bytes of every tensor
+    convert(tmp_path / "m", tmp_path / "back", "i2")
+    back = models.load(tmp_path / "back").weights
+    assert_same(back, models.load(Path(models.__file__).parents[1] / "data" / "nano").weights)
+
+
+def test_ternary_in_blocks_rounds_its_scale_alone(tmp_path: Path) -> None:
+    losses = convert("nano", tmp_path / "m", "tq2_0")
+    rounded = [loss for loss in losses if not loss.exact]
+    assert rounded, "nano's scales should be no f16 values"
+    assert all(loss.relative_rms <= 2.0**-11 for loss in rounded)  # half a step of f16
+    assert models.load(tmp_path / "m").format == "tq2_0"
+
+
+@pytest.mark.parametrize("old", formats.names())
+def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
+    """Whatever `holds` says yes to comes through exactly, but for scales that become f16."""
+    rng = np.random.default_rng(0)
+    weight = ops.quantize(rng.standard_normal((70, 256)), old)
+    before = ops.dequantize(weight)
+    for new in [*formats.names(), "i8:g64"]:
+        f = formats.get(new)
+        if not (formats.get(old).integer and f.integer and holds(f, formats.get(old))):
+            continue
+        rows = Rows(f, 70, 256, "row", 1)
+        loss = rows.add(weight, "w")
+        after = ops.dequantize(rows.finish())
+        if f.group:
+            np.testing.assert_allclose(after, before, rtol=2.0**-11, atol=2.0**-25)
+        else:
+            assert loss.exact
+            np.testing.assert_array_equal(after, before)
+
+
+def test_rows_come_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sterna.convert import rounding
+
+    monkeypatch.setattr(rounding, "CHUNK_WEIGHTS", 1)  # a tile at a time
+    rng = np.random.default_rng(1)
+    pieces = [rng.standard_normal((m, 64)).astype(np.float32) for m in (1, 47, 100, 130, 3)]
+    whole = np.concatenate(pieces)
+    for old, new in [
+        ("f32", "t5"),
+        ("bf16", "i8"),
+        ("i2:row", "t5"),
+        ("i8", "i1"),
+        ("f32", "q4_0"),
+    ]:
+        packed = [ops.quantize(p, old) for p in pieces]
+        rows = Rows(formats.get(new), len(whole), 64, "row", 1)
+        for piece in packed:
+            assert sum(chunk.M for chunk in row_chunks(piece)) == piece.M
+            rows.add(piece, "w")
+        got = rows.finish()
+        f = formats.get(new)
+        want = Rows(f, len(whole), 64, "row", 1)
+        monkeypatch.setattr(rounding, "CHUNK_WEIGHTS", 1 << 20)
+        for piece in packed:
+            want.add(piece, "w")
+        monkeypatch.setattr(rounding, "CHUNK_WEIGHTS", 1)
+        np.testing.assert_array_equal(got.codes, want.finish().codes)
+        expected = np.concatenate([ops.dequantize(p) for p in packed])
+        if (old, new) == ("i2:row", "t5"):
+            np.testing.assert_array_equal(ops.dequantize(got), expected)
+        else:
+            levels, _ = f.rounded(expected, None if f.group else "row")
+            np.testing.assert_array_equal(ops.unpack(got)[0], levels)
+
+
+def test_scales_have_names() -> None:
+    assert with_scales("i2", None) == "i2"
+    assert with_scales("i2", "tensor") == "i2:tensor"
+    assert with_scales("i4", "group:128") == "i4:g128"
+    for scales in ("groups", "group:", "group:x", "group:100", "row:2", ""):
+        with pytest.raises(RequestError):
+            with_scales("i2", scales)
+    with pytest.raises(RequestError, match="scales fixed"):
+        with_scales("q4_0", "row")
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row", "group:32"])
+def test_scales_of_a_quantised_model(sources: Path, tmp_path: Path, scales: str) -> None:
+    losses = convert(sources / "llama-256", tmp_path / "m", with_scales("i4", scales))
+    down = models.load(tmp_path / "m").weights.modules["model.layers.0.mlp.down_proj"]
+    shape = {"tensor": (), "row": (256,), "group:32": (256, 16)}[scales]
+    assert down.scales.shape == shape
+    assert len(LLM(tmp_path / "m").generate("def", max_tokens=4).tokens) == 4
+    assert all(loss.snr_db > 5 for loss in losses)
+
+
+# ------------------------------------------------------------------------------ places and force
+
+
+def test_what_is_there_is_not_replaced_unless_asked(sources: Path, tmp_path: Path) -> None:
+    src, dst = sources / "llama-f32", tmp_path / "m"
+    dst.mkdir()
+    convert(src, dst, "i8")  # an empty folder is none
+    before = {p.name: p.read_bytes() for p in dst.iterdir()}
+    with pytest.raises(RequestError, match="--force"):
+        convert(src, dst, "i4")
+    assert {p.name: p.read_bytes() for p in dst.iterdir()} == before
+    convert(src, dst, "i4", force=True)
+    assert models.load(dst).format == "i4"
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("years of work")
+    with pytest.raises(RequestError, match=r"no config\.json"):
+        convert(src, tmp_path / "home", "i4", force=True)
+    assert (tmp_path / "home" / "thesis.txt").exists()
+    for place in (dst, tmp_path):
+        with pytest.raises(RequestError, match="another place"):
+            convert(dst, place, "i8", force=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="something else"):
+        convert(src, tmp_path / "file", "i8", force=True)
+    with pytest.raises(RequestError, match="format"):
+        convert(src, tmp_path / "x", "i3")
+
+
+# -------------------------------------------------------------------------- full disks and kills
+
+
+class Full:
+    """A file on a disk with so much room: writes end in ENOSPC, as the kernel ends them."""
+
+    room = 0
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> Full:
+        self.file.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self.file.__exit__(*details)
+
+    def write(self, data: Any) -> int:
+        nbytes = memoryview(data).nbytes
+        Full.room -= nbytes
+        if Full.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return int(self.file.write(data))
+
+
+def test_a_full_disk_at_any_point_leaves_nothing(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, dst = sources / "bitnet-multiply", tmp_path / "m"
+    convert(src, dst, "i8")
+    total = sum(p.stat().st_size for p in dst.iterdir())
+    old = {p.name: p.read_bytes() for p in dst.iterdir()}
+    fdopen = os.fdopen
+    monkeypatch.setattr(files.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
+    points = int(os.environ.get("STERNA_DISK_FULL_POINTS", "50"))
+    for point in range(points):
+        Full.room = total * point // points
+        with pytest.raises(RequestError, match=r"bytes.*free disk space") as info:
+            convert(src, dst, "i8", force=True)
+        assert str(tmp_path) in str(info.value)
+        assert {p.name: p.read_bytes() for p in dst.iterdir()} == old  # the model that was there
+        assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    Full.room = 1 << 40
+    convert(src, dst, "t5", force=True)
+    assert models.load(dst).format == "t5"
+
+
+def test_disk_space_is_looked_at_beforehand(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    monkeypatch.setattr(
+        files.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 12_345)
+    )
+    with pytest.raises(RequestError, match=r"\d+ bytes of disk space, but 12345 are free"):
+        convert(sources / "llama-f32", tmp_path / "m", "i8")
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sterna.convert import convert
+left = int(sys.argv[3])
+def deadly(module, name):
+    real = getattr(module, name)
+    def call(*args, **kwargs):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+    setattr(module, name, call)
+for name in ("open", "fsync", "replace", "mkdir", "rename", "close"):
+    deadly(os, name)
+from sterna.checkpoints.safetensors import SafetensorsWriter
+for name in ("add", "finish", "_write"):
+    deadly(SafetensorsWriter, name)
+convert(sys.argv[1], sys.argv[2], sys.argv[4], force=True)
+print(left)
+"""
+
+
+def run_killed(src: Path, dst: Path, after: int, format: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", KILLED, str(src), str(dst), str(after), format],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs SIGKILL")
+def test_a_kill_at_any_point_leaves_no_half_model(sources: Path, tmp_path: Path) -> None:
+    src, dst = sources / "bitnet-multiply", tmp_path / "m"
+    budget = 1 << 30
+    done = run_killed(src, dst, budget, "i8")
+    assert done.returncode == 0, done.stderr
+    events = budget - int(done.stdout)
+    kills = int(os.environ.get("STERNA_KILLS", "8"))
+    rng = np.random.default_rng(0)
+    points = {events - 1, events - 2, *(int(p) for p in rng.integers(0, events, kills))}
+    killed = 0
+    for point in sorted(points)[: kills + 2]:
+        format = "t5" if point % 2 else "i8"
+        killed += run_killed(src, dst, point, format).returncode == -9
+        if dst.exists():  # for a moment of a replacement there is no model, but never half of one
+            assert verify_packed(dst) > 0
+            assert len(models.load(dst).weights.modules) == 9
+    assert killed >= kills
+    convert(src, dst, "i2", force=True)
+    assert models.load(dst).format == "i2"
+    assert [p.name for p in tmp_path.iterdir()] == ["m"], "what the killed left is swept"
+
+
+# --------------------------------------------------------------------------------------- memory
+
+BIG = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 4096,
+    "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 128,
+    "vocab_size": 4096, "tie_word_embeddings": True, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+# VmHWM and not ru_maxrss, which a child has from its parent.
+MEASURED = """
+import re, sys
+from sterna.convert import convert
+convert(sys.argv[1], sys.argv[2], sys.argv[3] or None, threads=1)
+print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read()).group(1))
+"""
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """24 matrices of 17 MB in bf16 and more: 0.55 GB, the random bits of one."""
+    folder = tmp_path_factory.mktemp("big")
+    values = np.random.default_rng(0).standard_normal((4096, 2048), np.float32) * np.float32(0.02)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    tensors: dict[str, Any] = {"model.norm.weight": np.ones(2048, np.float32)}
+    tensors["model.embed_tokens.weight"] = ("BF16", bits)
+    for i in range(8):
+        layer = f"model.layers.{i}"
+        for name in ("gate", "up"):
+            tensors[f"{layer}.mlp.{name}_proj.weight"] = ("BF16", bits)
+        tensors[f"{layer}.mlp.down_proj.weight"] = ("BF16", bits.reshape(2048, 4096))
+        for name, rows in (("q", 2048), ("k", 256), ("v", 256), ("o", 2048)):
+            tensors[f"{layer}.self_attn.{name}_proj.weight"] = ("BF16", bits[:rows])
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{layer}.{name}.weight"] = np.ones(2048, np.float32)
+    write_safetensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps(BIG))
+    yield folder
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("format", ["", "i2:tensor"])
+def test_memory_is_that_of_a_tensor_not_of_the_model(
+    big: Path, tmp_path: Path, format: str
+) -> None:
+    """At most three times the largest tensor and 300 MB, of a model of 0.55 GB."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(big), str(tmp_path / "m"), format],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    limit = 3 * 4096 * 2048 * 2 + 300_000_000
+    assert 1024 * int(done.stdout) <= limit
+    assert limit < 0.7 * (big / "model.safetensors").stat().st_size
+    assert models.load(tmp_path / "m").n_params > 0
+
+
+# ----------------------------------------------------------------------------------- verification
+
+
+def test_verify(sources: Path, tmp_path: Path) -> None:
+    convert("nano", tmp_path / "m", "t5")
+    checks = verify(tmp_path / "m")
+    assert len(checks) == 75
+    assert {check.status for check in checks} == {VERIFIED}
+    path = tmp_path / "m" / "model.safetensors"
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    path.write_bytes(damaged)
+    (bad,) = [check for check in verify(tmp_path / "m") if check.status == DAMAGED]
+    assert bad.tensor
+    assert "SHA-256" in str(bad.problem)
+    path.write_bytes(whole[:-1])
+    (bad,) = verify(tmp_path / "m")
+    assert bad.status == DAMAGED
+    with pytest.raises(RequestError):
+        verify(tmp_path / "none")
+
+
+def test_verify_without_hashes(tmp_path: Path) -> None:
+    for name in ("llama-bf16", "bitnet-multiply"):
+        factory.write(tmp_path / name, factory.RECIPES[name])
+        assert {check.status for check in verify(tmp_path / name)} == {SOUND}
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "llama-bf16" / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.1.mlp.down_proj.weight"
+    save_file({**tensors, name: tensors[name] * torch.nan}, path)
+    (bad,) = [check for check in verify(tmp_path / "llama-bf16") if check.status == DAMAGED]
+    assert (bad.tensor, bad.problem) == (name, "NaN or infinity in it")
+    del tensors[name]
+    save_file(tensors, path)
+    (bad,) = [check for check in verify(tmp_path / "llama-bf16") if check.status == DAMAGED]
+    assert name in str(bad.problem)
+
+
+def test_loss_of_nothing() -> None:
+    loss = Loss("w", 1, 1)
+    assert (loss.exact, loss.relative_rms, loss.snr_db) == (True, 0.0, math.inf)
+    loss.add(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))
+    assert (loss.exact, loss.relative_rms, loss.snr_db) == (False, math.inf, -math.inf)
