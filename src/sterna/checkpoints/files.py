@@ -164,12 +164,12 @@ def _n_cpus() -> int:
 def replacing(path: Path, nbytes: int) -> Iterator[BinaryIO]:
     """A binary file that takes the place of `path` only once it is whole and on the disk.
 
-    It is written beside `path` under another name, flushed to the disk and renamed. `nbytes` is
+    It is written beside `path` under another name, and may be read. `nbytes` is
     what will be written, for the message when the disk is full. Raises RequestError.
     """
     with replacing_path(path, nbytes) as temporary:
-        flags = os.O_WRONLY | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(temporary, flags), "wb") as file:
+        flags = os.O_RDWR | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags), "w+b") as file:
             yield file
 
 

@@ -68,8 +68,18 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "default": ("default",),
 }  # fmt: skip
 PRE = {name: cut for cut, names in _NAMES.items() for name in names}
+_CANONICAL = {"llama3": "llama-bpe", "digits": "smollm"}  # as llama.cpp's converter names them
 _SLOW_MERGES = ("smaug-bpe", "dbrx")  # cut as Llama 3's, but no word is taken whole
 LLAMA3_VOCAB = 128256  # tokens of Llama 3 and of BitNet b1.58 2B
+
+
+def pre_of_cuts(cuts: tuple[str, ...]) -> str | None:
+    """The name in tokenizer.ggml.pre of expressions that cut text in turn, "" or GPT2 for GPT-2's.
+
+    None if there is no name for them.
+    """
+    plain = tuple("" if cut == GPT2 else cut for cut in cuts)
+    return next((_CANONICAL.get(n, n) for n, known in _CUTS.items() if known == plain), None)
 
 
 class Vocabulary:

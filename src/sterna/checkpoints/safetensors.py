@@ -29,15 +29,15 @@ from sterna.checkpoints.header import (
     parse_header,
     read_header,
 )
-from sterna.checkpoints.tensor_file import TensorFile
+from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.errors import ModelFormatError, RequestError
 
 __all__ = [
     "SafetensorsFile",
     "SafetensorsWriter",
     "TensorInfo",
-    "check_hash",
     "header_room",
+    "recorded_hash",
     "verify_hashes",
     "write_safetensors",
 ]
@@ -235,40 +235,15 @@ def verify_hashes(file: SafetensorsFile, progress: Callable[[int], None] | None 
     the first tensor whose hash is missing or differs.
     """
     for info in file.tensors.values():
-        if HASH_PREFIX + info.name not in file.metadata:
+        expected = recorded_hash(file, info.name)
+        if expected is None:
             raise ModelFormatError(
                 file=file.path, field=info.name, expected="a hash in the metadata", got="none"
             )
-        check_hash(file, info, progress)
+        check_hash(file, info, expected, progress)
     return len(file.tensors)
 
 
-def check_hash(
-    file: SafetensorsFile,
-    info: TensorInfo,
-    progress: Callable[[int], None] | None = None,
-    look: Callable[[memoryview], None] | None = None,
-) -> bool:
-    """Whether a tensor has a SHA-256 in the metadata; ModelFormatError if it is another's.
-
-    `progress` as in `verify_hashes`; `look` sees the bytes, in pieces of a multiple of 64.
-    """
-    expected = file.metadata.get(HASH_PREFIX + info.name)
-    digest = hashlib.sha256()
-    for chunk in file.chunks(info):
-        if expected is not None:
-            digest.update(chunk)
-        if look is not None:
-            look(chunk)
-        if progress is not None:
-            progress(len(chunk))
-    if expected not in (None, digest.hexdigest()):
-        raise ModelFormatError(
-            file=file.path,
-            field=info.name,
-            offset=info.offset,
-            expected=f"SHA-256 {expected}",
-            got=digest.hexdigest(),
-            remedy="the file is damaged: make or download it again",
-        )
-    return expected is not None
+def recorded_hash(file: SafetensorsFile, name: str) -> str | None:
+    """The SHA-256 of a tensor that the metadata has, if any."""
+    return file.metadata.get(HASH_PREFIX + name)

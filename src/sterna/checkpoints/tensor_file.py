@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sterna.checkpoints.files import (
@@ -16,7 +17,7 @@ from sterna.checkpoints.files import (
 from sterna.checkpoints.header import TensorInfo
 from sterna.errors import ModelFormatError
 
-__all__ = ["TensorFile"]
+__all__ = ["TensorFile", "check_hash"]
 
 
 class TensorFile:
@@ -64,3 +65,34 @@ class TensorFile:
                 got="one changed since",
                 remedy="load the model again",
             )
+
+
+def check_hash(
+    file: TensorFile,
+    info: TensorInfo,
+    expected: str | None,
+    progress: Callable[[int], None] | None = None,
+    look: Callable[[memoryview], None] | None = None,
+) -> None:
+    """Reads a tensor; ModelFormatError if its SHA-256 is another than the one expected, if any.
+
+    `progress` is called with the bytes done since the last call; `look` sees the bytes, in pieces
+    of a multiple of 64, but for the last.
+    """
+    digest = hashlib.sha256()
+    for chunk in file.chunks(info):
+        if expected is not None:
+            digest.update(chunk)
+        if look is not None:
+            look(chunk)
+        if progress is not None:
+            progress(len(chunk))
+    if expected not in (None, digest.hexdigest()):
+        raise ModelFormatError(
+            file=file.path,
+            field=info.name,
+            offset=info.offset,
+            expected=f"SHA-256 {expected}",
+            got=digest.hexdigest(),
+            remedy="the file is damaged: make or download it again",
+        )

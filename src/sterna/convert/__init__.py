@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sterna.convert.gguf_file import to_gguf
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, to_directory
 from sterna.convert.rounding import with_scales
 from sterna.convert.targets import model_path
-from sterna.errors import RequestError
 
-__all__ = ["GGUF", "Loss", "Progress", "convert", "with_scales"]
+__all__ = ["GGUF", "Loss", "convert", "with_scales"]
 
 GGUF = "gguf:"
 
@@ -40,7 +40,10 @@ def convert(
     UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
     """
     if format is not None and format.startswith(GGUF):
-        raise RequestError("gguf: not yet")
+        return to_gguf(
+            model_path(src), dst, format.removeprefix(GGUF), head,
+            force=force, threads=threads, progress=progress,
+        )  # fmt: skip
     return to_directory(
         model_path(src), dst, format, head, force=force, threads=threads, progress=progress
     )

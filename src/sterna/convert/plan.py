@@ -88,6 +88,12 @@ class Plan:
                 yield from ((part.name, weight) for weight in self.own.matrix(part.name, [part]))
         self._forget()
 
+    def own_format(self, item: Item) -> str:
+        """The format of an item as the model has it: that of its first piece, which is read."""
+        for _, piece in self.read(item):
+            return piece.format if isinstance(piece, PackedWeight) else "f32"
+        raise AssertionError("an item has pieces")
+
     def _forget(self) -> None:
         for made in (self.own.modules, self.own.tensors):
             if isinstance(made, dict):

@@ -89,20 +89,13 @@ class Rows:
     def add(self, weight: PackedWeight, name: str) -> Loss:
         """All rows of a weight, which becomes one entry of `losses`."""
         loss = Loss(name, weight.M, weight.K, weight.format, self.format.name)
-        old, new = formats.get(weight.format), self.format
-        same = old.name.partition(":")[0] == new.name.partition(":")[0] and old.group == new.group
-        keep = new.integer and (same or holds(new, old))
-        if old.name == new.name and weight.M % new.tile_rows == 0 and not self._rest:
-            self._copy_tiles(weight)
-            self.losses.append(loss)
-            return loss
-        whole = not keep and new.integer and (self.scale or new.default_scale) == "tensor"
-        for chunk in row_chunks(weight, whole):
-            if keep:
-                self._keep_levels(chunk, loss)
-            else:
-                self._round(chunk, loss)
         self.losses.append(loss)
+        aligned = weight.M % self.format.tile_rows == 0 and not self._rest
+        if weight.format == self.format.name and aligned:
+            self._copy_tiles(weight)
+            return loss
+        for levels, scale in converted(weight, self.format, self.scale, loss, self.threads):
+            self._take(levels, scale)
         return loss
 
     def finish(self) -> PackedWeight:
@@ -116,27 +109,6 @@ class Rows:
         self._codes[start : start + len(weight.codes)] = weight.codes
         self._scales.append((weight.M, weight.scales))
         self._done += weight.M
-
-    def _keep_levels(self, chunk: PackedWeight, loss: Loss) -> None:
-        """Levels as they are, and the scale that makes them worth the same."""
-        old, new = formats.get(chunk.format), self.format
-        levels, scale = ops.unpack(chunk, threads=self.threads)
-        if new.group and not old.group:
-            scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scale_shape(chunk.M, self.K))
-        scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
-        if new.group:
-            kept = new.check_scales(scale, chunk.M, self.K)
-            if not np.array_equal(kept, scale):
-                before = ops.dequantize(chunk, threads=self.threads)
-                loss.add(before, ops.real_values(new, levels, kept))
-            scale = kept
-        self._take(levels, scale)
-
-    def _round(self, chunk: PackedWeight, loss: Loss) -> None:
-        values = ops.dequantize(chunk, threads=self.threads)
-        levels, scale = values_in(self.format, values, self.scale)
-        loss.add(values, ops.real_values(self.format, levels, scale))
-        self._take(levels, scale)
 
     def _take(self, levels: npt.NDArray[Any], scale: npt.NDArray[Any]) -> None:
         self._scales.append((len(levels), scale))
@@ -165,6 +137,45 @@ class Rows:
         if all(s.ndim == 0 for s in scales) and len(set(map(float, scales))) == 1:
             return np.asarray(scales[0], np.float32)
         return np.concatenate([np.broadcast_to(s, (rows,)) for rows, s in self._scales])
+
+
+def converted(
+    weight: PackedWeight, new: Format, scale: str | None, loss: Loss, threads: int
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`.
+
+    Levels that the format has are kept, with a scale that makes them worth the same; others are
+    rounded. `loss` learns what changed.
+    """
+    old = formats.get(weight.format)
+    same = old.name.partition(":")[0] == new.name.partition(":")[0] and old.group == new.group
+    keep = new.integer and (same or holds(new, old))
+    # A scale for all of a tensor follows from all of it.
+    whole = not keep and new.integer and (scale or new.default_scale) == "tensor"
+    for chunk in row_chunks(weight, whole):
+        if keep:
+            yield _kept(chunk, new, loss, threads)
+        else:
+            values = ops.dequantize(chunk, threads=threads)
+            made = values_in(new, values, scale)
+            loss.add(values, ops.real_values(new, *made))
+            yield made
+
+
+def _kept(
+    chunk: PackedWeight, new: Format, loss: Loss, threads: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    old = formats.get(chunk.format)
+    levels, scale = ops.unpack(chunk, threads=threads)
+    if new.group and not old.group:
+        scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scale_shape(chunk.M, chunk.K))
+    scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
+    if not new.group:
+        return levels, scale
+    stored = new.check_scales(scale, chunk.M, chunk.K)
+    if not np.array_equal(stored, scale):
+        loss.add(ops.dequantize(chunk, threads=threads), ops.real_values(new, levels, stored))
+    return levels, stored
 
 
 def values_in(

@@ -10,8 +10,12 @@ import numpy as np
 
 from sterna import _native
 from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.gguf import GgufModel, is_gguf
+from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.packed import open_packed
-from sterna.checkpoints.safetensors import SafetensorsFile, TensorInfo, check_hash
+from sterna.checkpoints.safetensors import recorded_hash
+from sterna.checkpoints.tensor_file import TensorFile, check_hash
+from sterna.convert.gguf_file import HASHES
 from sterna.convert.plan import plan
 from sterna.convert.targets import model_path
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
@@ -37,19 +41,19 @@ class Check:
 
 
 def verify(model: str | Path, progress: Callable[[int, int], None] | None = None) -> list[Check]:
-    """Reads every tensor of a model's folder and checks it against the SHA-256 recorded with it.
+    """Reads every tensor of a model and checks it against the SHA-256 recorded with it.
 
-    A packed directory has hashes of all its tensors. A published checkpoint has none; it is checked
-    for its structure, for finite weights, and for whether all that its architecture needs is there.
+    What Sterna wrote has hashes of all tensors. A published model has none; it is checked for its
+    structure, for finite weights, and for whether all that its architecture needs is there.
     progress: called with the bytes done and those there are. Raises RequestError for a path that
     cannot be read.
     """
     path = model_path(model)
     try:
-        checkpoint = Checkpoint.open(path)
+        files, packed = _files(path)
     except ModelFormatError as error:
         return [Check(path, "", DAMAGED, problem=str(error))]
-    total = sum(info.nbytes for info in checkpoint.tensors.values())
+    total = sum(info.nbytes for file, _ in files for info in file.tensors.values())
     done = 0
 
     def advance(nbytes: int) -> None:
@@ -59,16 +63,34 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
             progress(done, total)
 
     checks = [
-        _check(file, info, advance) for file in checkpoint.files for info in file.tensors.values()
+        _check(file, info, hashes.get(info.name), advance)
+        for file, hashes in files
+        for info in file.tensors.values()
     ]
     if not any(check.status == DAMAGED for check in checks):
-        checks += _check_whole(
-            path, checkpoint.is_packed, all(c.status == VERIFIED for c in checks)
-        )
+        hashed = all(check.status == VERIFIED for check in checks)
+        checks += _check_whole(path, packed, hashed)
     return checks
 
 
-def _check(file: SafetensorsFile, info: TensorInfo, advance: Callable[[int], None]) -> Check:
+def _files(path: Path) -> tuple[list[tuple[TensorFile, dict[str, str]]], bool]:
+    """The weight files, each with the hashes that it has; and whether they are a packed model's."""
+    if is_gguf(path):
+        found: list[tuple[TensorFile, dict[str, str]]] = []
+        for part in GgufModel(path).files.values():
+            hashes = part.metadata.texts(HASHES) if HASHES in part.metadata else []
+            found.append((part, dict(zip(part.tensors, hashes, strict=False))))
+        return found, False
+    checkpoint = Checkpoint.open(path)
+    return [
+        (file, {n: h for n in file.tensors if (h := recorded_hash(file, n)) is not None})
+        for file in checkpoint.files
+    ], checkpoint.is_packed
+
+
+def _check(
+    file: TensorFile, info: TensorInfo, expected: str | None, advance: Callable[[int], None]
+) -> Check:
     non_finite = False
 
     def look(chunk: memoryview) -> None:
@@ -77,12 +99,12 @@ def _check(file: SafetensorsFile, info: TensorInfo, advance: Callable[[int], Non
         non_finite |= _native.has_non_finite(words, EXPONENTS[_FLOATS[info.dtype]], 1)
 
     try:
-        hashed = check_hash(file, info, advance, look if info.dtype in _FLOATS else None)
+        check_hash(file, info, expected, advance, look if info.dtype in _FLOATS else None)
     except ModelFormatError as error:
         return Check(file.path, info.name, DAMAGED, info.nbytes, str(error))
     if non_finite:
         return Check(file.path, info.name, DAMAGED, info.nbytes, "NaN or infinity in it")
-    return Check(file.path, info.name, VERIFIED if hashed else SOUND, info.nbytes)
+    return Check(file.path, info.name, VERIFIED if expected else SOUND, info.nbytes)
 
 
 def _check_whole(path: Path, packed: bool, hashed: bool) -> list[Check]:

@@ -1,0 +1,285 @@
+"""A model of any kind to a GGUF file that llama.cpp and its kin load.
+
+Weights are those of the model's own format, rounded by ggml's rules to the type that is asked for;
+rows that are no whole blocks of it become F16. A SHA-256 of each tensor is in `sterna.sha256`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats, models
+from sterna.checkpoints.files import replacing
+from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
+from sterna.convert.loss import Loss
+from sterna.convert.packing import Progress, default_name
+from sterna.convert.plan import Item, Plan, plan
+from sterna.convert.rounding import converted
+from sterna.convert.targets import check_places
+from sterna.errors import RequestError, UnsupportedModelError
+from sterna.formats import Format, PackedWeight
+from sterna.formats.ggml_blocks import BLOCKS
+from sterna.formats.ggml_encode import blocks_of
+from sterna.models.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
+from sterna.models.weights import head_format
+from sterna.runtime import resolve_threads
+
+__all__ = ["HASHES", "TYPES", "to_gguf"]
+
+#: GGUF type -> Sterna's format of the same values.
+TYPES = {
+    "F32": "f32", "F16": "f16", "BF16": "bf16", "Q8_0": "q8_0", "Q4_0": "q4_0", "Q4_1": "q4_1",
+    "TQ2_0": "tq2_0",
+}  # fmt: skip
+HASHES = "sterna.sha256"  # key of the tensors' hashes, in file order
+_NAMES = {format: name for name, format in TYPES.items()}
+_KEEPS_TABLES = ("Q4_0", "Q4_1", "TQ2_0")  # too coarse for an embedding, unless asked for
+_FILE_TYPE = {"F32": "ALL_F32"}  # of gguf.LlamaFileType, else MOSTLY_ and the type
+_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+#: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function.
+_ARCHITECTURES = {
+    kind.architecture: name
+    for name, kind in reversed(ARCHITECTURES_OF.items())
+    if not name.startswith("bitnet")
+} | {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
+
+
+class _Tensor(NamedTuple):
+    """A tensor of the file: its name, the part of an item that it is, and its format."""
+
+    name: str
+    M: int
+    K: int
+    format: Format
+    permuted: bool
+
+    @property
+    def row_bytes(self) -> int:
+        return row_bytes(self.format.name, self.K)
+
+
+def row_bytes(format: str, K: int) -> int:
+    """Bytes of K weights in a GGUF file."""
+    if format in _ITEM_BYTES:
+        return _ITEM_BYTES[format] * K
+    block = BLOCKS[format]
+    return K // block.k * block.nbytes
+
+
+def to_gguf(
+    src: str | Path,
+    dst: str | Path,
+    type: str,
+    head: str | None = None,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Loss]:
+    """Writes `src` as a GGUF file whose linear layers have a type of TYPES.
+
+    head: format of the embedding and the output head; default: the same type for F32, F16, BF16 and
+    Q8_0, else the model's own, or F16. Returns what happened to each matrix. Raises RequestError
+    (no gguf package, an unknown type, a full disk) and UnsupportedModelError (an architecture or a
+    tokenizer that GGUF has no words for).
+    """
+    gguf = _package()
+    if type not in TYPES:
+        raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {type!r}")
+    check_places(src, dst, force, file=True)
+    model, planned = plan(src, threads)
+    name = model.config.architecture
+    if name not in _ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"{src}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
+            f"got {name}; llama.cpp does not run it as it was trained"
+        )
+    writing = _Writing(planned, _ARCHITECTURES[name], model, type, head, resolve_threads(threads))
+    writer = gguf.GGUFWriter(None, writing.architecture)
+    kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
+    add_sizes(writer, model.config, default_name(src), int(kind))
+    factors = rope_factors(writer, model.json, model.config)
+    with models.companions_of_model(model) as folder:
+        if folder is not None:
+            add_tokenizer(gguf, writer, folder, model.config.vocab_size)
+    with replacing(Path(dst), writing.nbytes()) as file:
+        writing.write(gguf, writer, file, factors, progress)
+    return writing.losses
+
+
+def _package() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise RequestError(
+            "gguf: writing GGUF files needs the gguf package; install it with: "
+            "pip install 'sterna[gguf]'"
+        ) from None
+    return gguf
+
+
+class _Writing:
+    """The tensors of the file, and their writing."""
+
+    def __init__(
+        self, planned: Plan, architecture: str, model: models.Model, type: str, head: str | None,
+        threads: int,
+    ) -> None:  # fmt: skip
+        self.architecture, self.losses = architecture, list[Loss]()
+        self._plan, self._model, self._type, self._threads = planned, model, type, threads
+        self._head = TYPES[type] if head is None and type not in _KEEPS_TABLES else head
+        self._tensors = {item.name: self._of(item) for item in planned.items.values()}
+
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.M * t.row_bytes for some in self._tensors.values() for t in some)
+
+    def _of(self, item: Item) -> list[_Tensor]:
+        if item.kind == "vector":
+            module = item.name.rpartition(".")[0]
+            f32 = formats.get("f32")
+            return [_Tensor(gguf_name(item.name), 1, item.M, f32, self._permutes(module))]
+        return [
+            _Tensor(
+                gguf_name(f"{part.name}.weight"), part.M, part.K, self._format(item),
+                item.kind == "matrix" and self._permutes(part.name),
+            )
+            for part in item.parts
+        ]  # fmt: skip
+
+    def _permutes(self, module: str) -> bool:
+        return permutes(self.architecture, module)
+
+    def _format(self, item: Item) -> Format:
+        """Of an item's weights: what is asked for, or F16 where rows are no whole blocks."""
+        name = TYPES[self._type]
+        if item.kind == "table":
+            name = self._table_format(item)
+        f = formats.get(name)
+        return formats.get("f16") if f.group and item.K % f.block else f
+
+    def _table_format(self, item: Item) -> str:
+        own = self._plan.own_format(item) if self._head in (None, "exact") else ""
+        asked = own if self._head in (None, "exact") else head_format(self._head or "", own)
+        if asked in _NAMES:
+            return asked
+        if self._head in (None, "exact"):
+            return "f16"
+        raise RequestError(
+            f"head: must be one of {', '.join(_NAMES)} in a GGUF file, but got {self._head!r}"
+        )
+
+    def write(
+        self, gguf: Any, writer: Any, file: BinaryIO, factors: npt.NDArray[np.float32] | None,
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
+        """Header, then the tensors one after the other, then their hashes into the header."""
+        tensors = [t for some in self._tensors.values() for t in some]
+        if factors is not None:
+            tensors.append(_Tensor(ROPE_FACTORS, 1, len(factors), formats.get("f32"), False))
+        for t in tensors:
+            id = gguf.GGMLQuantizationType[_NAMES[t.format.name]]
+            shape = [t.K] if t.M == 1 and t.format.name == "f32" else [t.M, t.K]
+            # int8 says that `shape` counts values and not bytes
+            writer.add_tensor_info(t.name, shape, np.dtype(np.int8), t.M * t.row_bytes, id)
+        marks = [secrets.token_hex(32) for _ in tensors]  # as long as the hashes to come
+        writer.add_array(HASHES, marks)
+        writer.fout, writer.state = [file], gguf.gguf_writer.WriterState.EMPTY
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        hashes = []
+        for digest in self._write_all(writer, file, progress):
+            hashes.append(digest)
+        if factors is not None:
+            hashes.append(_write_rows(writer, file, iter([factors.view(np.uint8)])))
+        writer.write_padding(file, file.tell())
+        _replace(file, marks, hashes)
+
+    def _write_all(self, writer: Any, file: BinaryIO, progress: Progress | None) -> Iterator[str]:
+        done = 0
+        for item in self._plan.items.values():
+            rows = self._rows(item)
+            for t in self._tensors[item.name]:
+                yield _write_rows(writer, file, self._taken(rows, t))
+            done += item.M * item.K
+            if progress is not None:
+                progress(done, self._plan.n_weights)
+
+    def _rows(self, item: Item) -> _Rows:
+        return _Rows(self._encoded(item))
+
+    def _encoded(self, item: Item) -> Iterator[npt.NDArray[np.uint8]]:
+        """The rows of an item in the file's bytes, uint8 [rows, bytes], some at a time."""
+        for name, piece in self._plan.read(item):
+            if not isinstance(piece, PackedWeight):
+                yield np.ascontiguousarray(piece, "<f4").reshape(1, -1).view(np.uint8)
+                continue
+            f = self._tensors[item.name][0].format
+            loss = Loss(name, piece.M, piece.K, piece.format, _NAMES[f.name])
+            self.losses.append(loss)
+            for levels, scale in converted(piece, f, None, loss, self._threads):
+                if f.integer:
+                    yield blocks_of(f.name, levels, scale)
+                else:
+                    yield np.ascontiguousarray(f.encode(levels)).view(np.uint8)
+
+    def _taken(self, rows: _Rows, t: _Tensor) -> Iterator[npt.NDArray[np.uint8]]:
+        """The rows of a tensor; those of q and k in the order of interleaved rotations."""
+        if not t.permuted:
+            yield from rows.take(t.M)
+            return
+        whole = np.concatenate(list(rows.take(t.M)))
+        if t.M == 1:  # a bias: its values are the rows
+            whole = whole.reshape(t.K, -1)
+        heads = len(whole) // self._model.config.head_dim
+        halves = whole.reshape(heads, 2, self._model.config.head_dim // 2, -1)
+        yield np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(t.M, -1)
+
+
+class _Rows:
+    """Rows that come in pieces of one size and are taken in pieces of another."""
+
+    def __init__(self, pieces: Iterator[npt.NDArray[np.uint8]]) -> None:
+        self._pieces = pieces
+        self._rest: npt.NDArray[np.uint8] | None = None
+
+    def take(self, count: int) -> Iterator[npt.NDArray[np.uint8]]:
+        """The next `count` rows."""
+        while count:
+            piece = next(self._pieces) if self._rest is None else self._rest
+            self._rest = piece[count:] if len(piece) > count else None
+            piece = piece[:count]
+            count -= len(piece)
+            yield piece
+
+
+def _write_rows(writer: Any, file: BinaryIO, rows: Iterator[npt.NDArray[np.uint8]]) -> str:
+    """Writes a tensor where it belongs; its SHA-256."""
+    writer.write_padding(file, file.tell())
+    digest = hashlib.sha256()
+    for some in rows:
+        data = np.ascontiguousarray(some).reshape(-1).data
+        digest.update(data)
+        file.write(data)
+    return digest.hexdigest()
+
+
+def _replace(file: BinaryIO, marks: list[str], hashes: list[str]) -> None:
+    """Puts hashes in the place of marks of the same length, which lie one after the other."""
+    file.flush()
+    file.seek(0)
+    found, read = -1, b""
+    while found < 0:
+        read += file.read(1 << 20)
+        found = read.find(marks[0].encode())
+    for i, text in enumerate(hashes):
+        file.seek(found + i * (8 + len(text)))  # a string has its length, in eight bytes, before it
+        file.write(text.encode())

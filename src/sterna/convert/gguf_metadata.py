@@ -1,0 +1,181 @@
+"""What a GGUF file says besides its weights: sizes, rotations, tokenizer, chat template."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.checkpoints.gguf_vocab import pre_of_cuts
+from sterna.checkpoints.jsonfile import load_json_object
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.models.config import TransformerConfig
+
+__all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
+
+MAX_TOKENIZER_BYTES = 256 << 20
+_LEAST_SCORE = -1e9  # of a token that no merge makes
+
+
+def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> None:
+    """Sizes and rotations of a model, and what the file is called."""
+    writer.add_name(name)
+    writer.add_file_type(file_type)
+    writer.add_quantization_version(2)  # of ggml's block layouts
+    writer.add_vocab_size(c.vocab_size)
+    writer.add_context_length(c.max_position)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_block_count(c.n_layers)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.n_heads)
+    writer.add_head_count_kv(c.n_kv_heads)
+    writer.add_key_length(c.head_dim)
+    writer.add_value_length(c.head_dim)
+    writer.add_rope_dimension_count(c.head_dim)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+
+
+def rope_factors(
+    writer: Any, json: dict[str, Any], c: TransformerConfig
+) -> npt.NDArray[np.float32] | None:
+    """Adds the base of the rotations; what divides their frequencies [head_dim / 2], if anything.
+
+    A tensor of factors holds any scaling, Llama 3's or a linear one.
+    """
+    scaling = json.get("rope_parameters") or json.get("rope_scaling") or {}
+    theta = {**json, **scaling}.get("rope_theta") or 10000.0
+    writer.add_rope_freq_base(float(theta))
+    base = np.asarray(_native.inverse_frequencies(float(theta), c.head_dim), np.float32)
+    scaled = np.asarray(c.rope.inverse_frequencies, np.float32)
+    if np.array_equal(base, scaled):
+        return None
+    # Of neighbouring factors one that gives back the frequency itself, where there is one.
+    factors = (base / scaled).astype(np.float32)
+    for towards in (0.0, np.inf):
+        near = np.nextafter(factors, np.float32(towards))
+        better = (base / near != base / factors) & (base / near == scaled)
+        factors = np.where(better, near, factors).astype(np.float32)
+    return factors
+
+
+def add_tokenizer(gguf: Any, writer: Any, folder: Path, vocab_size: int) -> None:
+    """The tokenizer of a folder: tokenizer.json, and the special tokens and template beside it.
+
+    Raises UnsupportedModelError for a kind that GGUF has no words for, ModelFormatError.
+    """
+    file = folder / "tokenizer.json"
+    tokenizer = load_json_object(file, MAX_TOKENIZER_BYTES)
+    try:
+        byte_level = _add_vocabulary(gguf, writer, tokenizer, file, vocab_size)
+        logging.getLogger("gguf").setLevel(logging.ERROR)  # it tells what it finds, at length
+        special = gguf.SpecialVocab(folder, load_merges=byte_level, n_vocab=vocab_size)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ModelFormatError(
+            file=file, field="model", expected="a tokenizer of the tokenizers library",
+            got=f"{type(error).__name__}: {error}",
+        ) from None  # fmt: skip
+    special.add_to_gguf(writer, quiet=True)
+
+
+def _add_vocabulary(
+    gguf: Any, writer: Any, tokenizer: dict[str, Any], file: Path, vocab_size: int
+) -> bool:
+    model = tokenizer["model"]
+    if model.get("type", "BPE") != "BPE":
+        raise UnsupportedModelError(
+            f"{file}: model.type must be BPE for a GGUF file, but got {model.get('type')!r}"
+        )
+    byte_level = not model.get("byte_fallback", False)
+    tokens, types = _tokens(gguf, tokenizer, vocab_size, file)
+    if byte_level:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(_pre(tokenizer, file))
+    else:
+        writer.add_tokenizer_model("llama")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_scores(_scores(model, tokens))
+        writer.add_add_space_prefix(_has_prefix(tokenizer))
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    return byte_level
+
+
+def _tokens(
+    gguf: Any, tokenizer: dict[str, Any], vocab_size: int, file: Path
+) -> tuple[list[str], list[int]]:
+    """Spellings and types of all ids; those of the embedding without a token are unused."""
+    kinds = gguf.TokenType
+    tokens = [f"[PAD{i}]" for i in range(vocab_size)]
+    types = [int(kinds.UNUSED)] * vocab_size
+    model = tokenizer["model"]
+    named = {**{i: token for token, i in model["vocab"].items()}}
+    added = {entry["id"]: entry for entry in tokenizer.get("added_tokens") or ()}
+    last = max((*named, *added), default=0)
+    if last >= vocab_size:
+        raise ModelFormatError(
+            file=file, field="model.vocab", expected=f"ids below {vocab_size}", got=last
+        )
+    for i, token in named.items():
+        byte = model.get("byte_fallback") and len(token) == 6 and token[:3] == "<0x"
+        tokens[i], types[i] = token, int(kinds.BYTE if byte else kinds.NORMAL)
+    for i, entry in added.items():
+        special = entry.get("special", False)
+        tokens[i] = entry["content"]
+        types[i] = int(kinds.CONTROL if special else kinds.USER_DEFINED)
+    unknown = model.get("unk_token")
+    if unknown in model["vocab"]:
+        types[model["vocab"][unknown]] = int(kinds.UNKNOWN)
+    return tokens, types
+
+
+def _scores(model: dict[str, Any], tokens: list[str]) -> list[float]:
+    """Higher for what is merged earlier, as SentencePiece chooses."""
+    rank: dict[str, int] = {}
+    for i, merge in enumerate(model["merges"]):
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        rank.setdefault(left + right, i)
+    return [-float(rank[token]) if token in rank else _LEAST_SCORE for token in tokens]
+
+
+def _has_prefix(tokenizer: dict[str, Any]) -> bool:
+    """Whether a text gets a space in front."""
+    steps = [*_steps(tokenizer, "normalizer"), *_steps(tokenizer, "pre_tokenizer")]
+    return any(
+        step["type"] == "Prepend"
+        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        for step in steps
+    )
+
+
+def _pre(tokenizer: dict[str, Any], file: Path) -> str:
+    """GGUF's name of what cuts a text before merges."""
+    cuts: list[str] = []
+    for step in _steps(tokenizer, "pre_tokenizer"):
+        if step["type"] == "Split":
+            cuts.append(step["pattern"].get("Regex", ""))
+        elif step["type"] == "Digits":
+            cuts.append(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")
+        elif step["type"] == "ByteLevel":
+            cuts += [""] * bool(step.get("use_regex", True))
+        else:
+            cuts.append(str(step["type"]))
+    name = pre_of_cuts(tuple(cuts))
+    if name is None:
+        raise UnsupportedModelError(
+            f"{file}: pre_tokenizer must cut text by a rule that GGUF has a name for, but got "
+            f"{cuts}; llama.cpp could not tokenize for this model"
+        )
+    return name
+
+
+def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, sequences being unrolled once."""
+    whole = tokenizer.get(key)
+    if not whole:
+        return []
+    found: list[dict[str, Any]] = whole.get("pretokenizers") or whole.get("normalizers") or [whole]
+    return found

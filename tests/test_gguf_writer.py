@@ -1,0 +1,357 @@
+"""GGUF files that Sterna writes: read by Sterna, by the gguf package, and by llama.cpp."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import checkpoint_factory as factory
+import gguf
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from tokenizers.trainers import BpeTrainer
+
+from sterna import LLM, formats, models, ops
+from sterna.convert import convert
+from sterna.convert.gguf_file import HASHES, TYPES
+from sterna.convert.verification import DAMAGED, VERIFIED, verify
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.formats.ggml_blocks import from_ggml
+from sterna.formats.ggml_encode import ENCODERS, blocks_of, to_ggml
+
+# Seeds whose greedy tokens lead by 0.3 nats or more: rounding alone cannot turn them.
+FLOAT = replace(factory.RECIPES["llama-256"], seed=2)
+TERNARY = replace(factory.RECIPES["llama-256"], weights="divide", seed=28)
+ROPE = replace(
+    factory.RECIPES["llama3-rope"], hidden=256, intermediate=512, heads=4, kv_heads=2, seed=1
+)
+TIED = replace(FLOAT, tied=True, seed=3)
+SOURCES = {"float": FLOAT, "ternary": TERNARY, "rope": ROPE, "tied": TIED}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sources")
+    for name, recipe in SOURCES.items():
+        factory.write(root / name, recipe)
+    return root
+
+
+# ---------------------------------------------------------------------------------------- blocks
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((5, 512)).astype(np.float32)
+    values[1] = 0
+    values[2, :256] = np.where(values[2, :256] > 0, 1, -1)
+    weight = ops.quantize(values, name)
+    got = to_ggml(weight)
+    want = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name.upper()])
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(to_ggml(from_ggml(name, got)), got)  # any block, and back
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_all_levels_come_back(name: str) -> None:
+    f = formats.get(name)
+    assert f.levels is not None
+    low, high = f.levels
+    levels = (np.arange(3 * 512) % (high - low + 1) + low).astype(np.int8).reshape(3, 512)
+    scales = np.arange(1, 1 + np.prod(f.scale_shape(3, 512))).reshape(f.scale_shape(3, 512)) / 64
+    weight = ops.pack(levels, scales.astype(np.float32), format=name)
+    blocks = blocks_of(name, levels, scales.astype(np.float32))
+    back = from_ggml(name, blocks)
+    np.testing.assert_array_equal(back.codes, weight.codes)
+    np.testing.assert_array_equal(back.scale, weight.scale)
+    with pytest.raises(RequestError, match="to_ggml"):
+        blocks_of("q6_k", levels, scales)
+
+
+# ---------------------------------------------------------------------------- read by Sterna
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("type", TYPES)
+def test_a_written_file_is_the_same_model_as_a_packed_directory(
+    sources: Path, tmp_path: Path, source: str, type: str
+) -> None:
+    head = "q8_0" if type in ("Q4_0", "TQ2_0") else TYPES[type]
+    losses = convert(sources / source, tmp_path / "m.gguf", f"gguf:{type}", head)
+    convert(sources / source, tmp_path / "m", TYPES[type], head)
+    got = models.load(tmp_path / "m.gguf", cached=False)
+    want = models.load(tmp_path / "m")
+    assert got.config.rope == want.config.rope
+    assert got.config.tied == want.config.tied
+    assert got.weights.modules.keys() == want.weights.modules.keys()
+    for name, weight in want.weights.modules.items():
+        assert got.weights.modules[name].format == weight.format
+        np.testing.assert_array_equal(got.weights.modules[name].codes, weight.codes, err_msg=name)
+        np.testing.assert_array_equal(got.weights.modules[name].scale, weight.scale, err_msg=name)
+    for name, tensor in want.weights.tensors.items():
+        np.testing.assert_array_equal(got.weights.tensors[name], tensor, err_msg=name)
+    assert {loss.format for loss in losses} <= {type, head.upper()}
+
+
+def test_ternary_scales_that_are_halves_lose_nothing(tmp_path: Path) -> None:
+    """A scale that f16 has makes TQ2_0 exact; the factory's bf16 scales are rounded."""
+    src = factory.write(tmp_path / "m", replace(TERNARY, weights="multiply"))
+    losses = convert(src, tmp_path / "a.gguf", "gguf:TQ2_0")
+    rounded = [loss for loss in losses if not loss.exact]
+    assert all(loss.relative_rms <= 2.0**-11 for loss in rounded)
+    again = convert(tmp_path / "a.gguf", tmp_path / "b.gguf", "gguf:TQ2_0")
+    assert all(loss.exact for loss in again)
+    reader = [gguf.GGUFReader(tmp_path / f"{name}.gguf") for name in "ab"]
+    for a, b in zip(reader[0].tensors, reader[1].tensors, strict=True):
+        assert (a.name, a.tensor_type) == (b.name, b.tensor_type)
+        np.testing.assert_array_equal(a.data, b.data)
+
+
+def test_generation_tokenizer_and_template_travel(sources: Path, tmp_path: Path) -> None:
+    convert(sources / "float", tmp_path / "m.gguf", "gguf:F32")
+    want, got = LLM(sources / "float", cache=False), LLM(tmp_path / "m.gguf", cache=False)
+    text = "def read_lines(path):\n    return 12 files, it's  ünïcode 漢字"
+    assert got.tokenizer.encode(text) == want.tokenizer.encode(text)
+    answers = [llm.generate(text, max_tokens=8, temperature=0).tokens for llm in (want, got)]
+    assert answers[0] == answers[1]
+    messages = [{"role": "user", "content": "hello"}]
+    chats = [llm.chat(messages, max_tokens=4, temperature=0).tokens for llm in (want, got)]
+    assert chats[0] == chats[1]
+
+
+def sentencepiece_like() -> Tokenizer:
+    """A BPE with byte fallback as Llama 2's tokenizer.json has it."""
+    marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    trained = Tokenizer(tokenizer_models.BPE())
+    trained.normalizer = normalizers.Sequence(marks)
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    trained.train_from_iterator(
+        [factory.CORPUS] * 3, BpeTrainer(vocab_size=120, show_progress=False)
+    )
+    learnt = json.loads(trained.to_str())["model"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    first = [token for token in learnt["vocab"] if token not in tokens]
+    vocab = {token: i for i, token in enumerate([*tokens, *first])}
+    tok = Tokenizer(
+        tokenizer_models.BPE(
+            vocab, [tuple(m) for m in learnt["merges"]], unk_token="<unk>", fuse_unk=True,
+            byte_fallback=True,
+        )
+    )  # fmt: skip
+    tok.normalizer = normalizers.Sequence(marks)
+    tok.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1),
+        ]
+    )
+    tok.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tok
+
+
+def write_sentencepiece(folder: Path) -> Path:
+    factory.write(folder, FLOAT)
+    tok = sentencepiece_like()
+    tok.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "config.json").read_text())
+    size = tok.get_vocab_size()
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = tensors[name]
+        tensors[name] = rows.repeat(-(-size // len(rows)), 1)[:size].contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    config |= {"vocab_size": size, "bos_token_id": 1, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "add_bos_token": True,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_a_sentencepiece_tokenizer(tmp_path: Path) -> None:
+    src = write_sentencepiece(tmp_path / "m")
+    convert(src, tmp_path / "m.gguf", "gguf:Q8_0")
+    got = LLM(tmp_path / "m.gguf", cache=False).tokenizer
+    want = sentencepiece_like()
+    for text in ("def read_lines(path):", "  two  spaces", "Ünïcode 漢字 🐦", "a"):
+        assert got.encode(text)[-len(want.encode(text).ids) :] == want.encode(text).ids
+
+
+# --------------------------------------------------------------------- read by the gguf package
+
+
+def test_the_gguf_package_reads_it(sources: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    convert(sources / "rope", path, "gguf:Q8_0")
+    reader = gguf.GGUFReader(path)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert fields["general.architecture"] == "llama"
+    assert fields["general.file_type"] == gguf.LlamaFileType.MOSTLY_Q8_0
+    assert fields["llama.attention.head_count_kv"] == 2
+    assert fields["tokenizer.ggml.pre"] == "gpt-2"
+    assert fields["tokenizer.ggml.add_bos_token"] is True
+    assert fields["tokenizer.chat_template"] == factory.CHAT_TEMPLATE
+    assert len(fields["tokenizer.ggml.tokens"]) == fields["llama.vocab_size"]
+    by_name = {t.name: t for t in reader.tensors}
+    assert "rope_freqs.weight" in by_name
+    assert by_name["output_norm.weight"].tensor_type == gguf.GGMLQuantizationType.F32
+    # q is in the order of interleaved rotations: rows of both halves of a head alternate
+    from safetensors.numpy import load_file
+
+    q = load_file(sources / "rope" / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+    permuted = q.reshape(4, 2, 32, 256).swapaxes(1, 2).reshape(q.shape)
+    blocks = gguf.quants.quantize(permuted, gguf.GGMLQuantizationType.Q8_0)
+    np.testing.assert_array_equal(by_name["blk.0.attn_q.weight"].data, blocks)
+    hashes = fields[HASHES]
+    assert hashes == [hashlib.sha256(t.data.tobytes()).hexdigest() for t in reader.tensors]
+
+
+def test_verify(sources: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    convert(sources / "tied", path, "gguf:Q4_0")
+    assert {check.status for check in verify(path)} == {VERIFIED}
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    (bad,) = [check for check in verify(path) if check.status == DAMAGED]
+    assert "SHA-256" in str(bad.problem)
+    path.write_bytes(whole[:5000])
+    (bad,) = verify(path)
+    assert bad.status == DAMAGED
+
+
+# -------------------------------------------------------------------------- read by llama.cpp
+
+LLAMA_CPP = """
+import json, sys
+import llama_cpp
+from llama_cpp import llama_cpp as native
+defaults = native.llama_model_default_params
+def plain():
+    # Without repacking for matrix units: what llama.cpp's AMX code needs, not every host grants.
+    params = defaults()
+    params.use_extra_bufts = False
+    return params
+native.llama_model_default_params = plain
+model = llama_cpp.Llama(sys.argv[1], n_ctx=256, n_threads=1, verbose=False)
+prompt = model.tokenize(sys.argv[2].encode())
+tokens = [t for t, _ in zip(model.generate(prompt, temp=0.0, top_k=1), range(int(sys.argv[3])))]
+print(json.dumps([prompt, tokens]))
+"""
+
+
+@pytest.fixture(scope="module")
+def llama_cpp() -> None:
+    """llama.cpp runs in a process of its own: what kills it should not kill the tests."""
+    found = subprocess.run(
+        [sys.executable, "-c", "import llama_cpp"], capture_output=True, check=False
+    )
+    if found.returncode:
+        pytest.skip("needs llama-cpp-python: pip install llama-cpp-python")
+
+
+@pytest.mark.usefixtures("llama_cpp")
+@pytest.mark.parametrize(
+    ("source", "type"),
+    [
+        ("float", "F32"), ("float", "F16"), ("float", "BF16"), ("float", "Q8_0"),
+        ("float", "Q4_0"), ("rope", "F16"), ("tied", "Q8_0"), ("ternary", "TQ2_0"),
+        ("ternary", "Q4_0"), ("sentencepiece", "F16"),
+    ],
+)  # fmt: skip
+def test_llama_cpp_gives_the_same_greedy_tokens(
+    sources: Path, tmp_path: Path, source: str, type: str
+) -> None:
+    src = sources / source
+    if source == "sentencepiece":
+        src = write_sentencepiece(tmp_path / "m")
+    path, prompt, count = tmp_path / "m.gguf", "def read_lines(path):", 16
+    convert(src, path, f"gguf:{type}")
+    done = subprocess.run(
+        [sys.executable, "-c", LLAMA_CPP, str(path), prompt, str(count)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tokens, theirs = json.loads(done.stdout.splitlines()[-1])
+    llm = LLM(path, cache=False)
+    assert list(llm.tokenizer.encode(prompt)) == tokens
+    ours = llm.generate(tokens, max_tokens=count, temperature=0).tokens
+    assert len(ours) > 4
+    assert ours == theirs[: len(ours)]
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+def test_refusals(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dst = tmp_path / "m.gguf"
+    with pytest.raises(UnsupportedModelError, match="architecture must be one of"):
+        convert("nano", dst, "gguf:F16")
+    with pytest.raises(RequestError, match="gguf: must be one of F32"):
+        convert(sources / "float", dst, "gguf:Q9_0")
+    with pytest.raises(RequestError, match="head"):
+        convert(sources / "float", dst, "gguf:F16", "q6_k")
+    strange = factory.write(tmp_path / "strange", FLOAT)
+    document: dict[str, Any] = json.loads((strange / "tokenizer.json").read_text())
+    document["pre_tokenizer"] = {"type": "Whitespace"}
+    (strange / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(UnsupportedModelError, match="cut text"):
+        convert(strange, dst, "gguf:F16")
+    document["model"]["type"] = "Unigram"
+    (strange / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(UnsupportedModelError, match="BPE"):
+        convert(strange, dst, "gguf:F16")
+    del document["model"]["vocab"]
+    document["model"]["type"] = "BPE"
+    (strange / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(ModelFormatError, match="tokenizer"):
+        convert(strange, dst, "gguf:F16")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(RequestError, match=r"pip install 'sterna\[gguf\]'"):
+        convert(sources / "float", dst, "gguf:F16")
+    assert not dst.exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_rows_that_are_no_whole_blocks_become_f16(tmp_path: Path) -> None:
+    src = factory.write(tmp_path / "m", factory.RECIPES["llama-96"])  # 96 and 160 columns
+    losses = convert(src, tmp_path / "m.gguf", "gguf:TQ2_0")
+    assert {loss.format for loss in losses} == {"F16", "F32"}
+    assert models.load(tmp_path / "m.gguf", cached=False).format == "f16"
+
+
+def test_a_full_disk_leaves_the_old_file(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_convert import Full
+
+    from sterna.checkpoints import files
+
+    path = tmp_path / "m.gguf"
+    convert(sources / "float", path, "gguf:Q8_0")
+    whole = path.read_bytes()
+    with pytest.raises(RequestError, match="--force"):
+        convert(sources / "float", path, "gguf:Q8_0")
+    fdopen = files.os.fdopen
+    monkeypatch.setattr(files.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
+    for point in range(20):
+        Full.room = len(whole) * point // 20
+        with pytest.raises(RequestError, match=r"bytes.*free disk space"):
+            convert(sources / "float", path, "gguf:Q8_0", force=True)
+        assert path.read_bytes() == whole
+        assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
