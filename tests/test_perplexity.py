@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.errors import NonFiniteError, RequestError
+from sterna.evaluate.conventions import CONVENTIONS, Convention, chunks, windows
 from sterna.evaluate.perplexity import (
     held_out_stdlib,
     perplexity,
     read_text,
     stdlib_sources,
     text_files,
-    windows,
 )
 
 
@@ -69,6 +69,101 @@ def test_known_windows() -> None:
     assert list(windows(4, 4)) == [(0, 4, 1)]
     assert list(windows(5, 4)) == [(0, 4, 1), (2, 5, 4)]
     assert list(windows(1, 4)) == list(windows(0, 4)) == []
+
+
+@given(n=st.integers(0, 300), window=st.integers(2, 60), data=st.data())
+def test_any_stride_scores_a_token_once(n: int, window: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, window))
+    seen = [0] * n
+    for begin, end, scored in windows(n, window, stride):
+        assert 0 <= begin < scored < end <= n
+        assert end - begin <= window
+        assert begin % stride == 0
+        for i in range(scored, end):
+            seen[i] += 1
+            assert i - begin >= min(i, max(window - stride, 1))
+    first = set(range(0, n, window)) if stride == window else {0}
+    assert seen == [int(i not in first) for i in range(n)]
+
+
+def test_known_chunks() -> None:
+    """llama.cpp's: of 512 positions the logits 256 to 510 count, which predict 257 to 511."""
+    assert list(chunks(1100, 512)) == [(0, 512, 257), (512, 1024, 769)]
+    assert list(chunks(1024, 512)) == [(0, 512, 257), (512, 1024, 769)]
+    assert list(chunks(20, 8, 3)) == [(0, 8, 5), (3, 11, 8), (6, 14, 11), (9, 17, 14)]
+    assert list(chunks(8, 8, 3)) == []
+
+
+def test_sizes_of_conventions() -> None:
+    def sizes(name: str, **options: int) -> tuple[int, int | None]:
+        how = Convention.of(name, **options)
+        return how.window, how.stride
+
+    assert sizes("sterna", limit=2048) == (2048, 1024)
+    assert sizes("sterna", limit=2048, context=101) == (101, 50)
+    assert sizes("sterna", limit=2048, stride=7) == (2048, 7)
+    assert sizes("transformers", limit=2048) == (2048, 512)
+    assert sizes("transformers", limit=600) == (600, 300)
+    assert sizes("transformers", limit=2048, context=1024, stride=1024) == (1024, 1024)
+    assert sizes("llama.cpp", limit=2048) == (512, None)
+    assert sizes("llama.cpp", limit=300) == (300, None)
+    assert sizes("llama.cpp", limit=2048, context=512, stride=256) == (640, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("llama", {}, "sterna, llama.cpp, transformers"),
+        ("sterna", {"context": 1}, r"2\.\.64"),
+        ("llama.cpp", {"context": 3}, r"4\.\.64"),
+        ("sterna", {"context": 8, "stride": 9}, r"1\.\.8"),
+        ("transformers", {"stride": 0}, r"1\.\.64"),
+        ("llama.cpp", {"context": 8, "stride": 8}, r"1\.\.7"),
+        ("llama.cpp", {"context": 60, "stride": 20}, "70 tokens.*64"),
+    ],
+)
+def test_bad_sizes(name: str, options: dict[str, int], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        Convention.of(name, limit=64, **options)
+
+
+def test_llama_cpp_opens_every_chunk_with_bos() -> None:
+    class Model(UniformModel):
+        def logprobs(self, tokens: list[int], start: int = 1) -> np.ndarray:
+            windows.append(tokens)
+            return super().logprobs(tokens, start)
+
+    text, windows = "".join(map(chr, range(33, 64))), []
+    result = perplexity(Model(), [text], convention="llama.cpp", context=8)
+    ids = [256, *text.encode()]
+    assert windows == [[256, *ids[i + 1 : i + 8]] for i in (0, 8, 16, 24)]
+    assert (result.n_tokens, result.n_bytes) == (4 * 3, 0)
+    assert math.isnan(result.bits_per_byte)
+    windows.clear()
+    perplexity(Model(bos=False), [text], convention="llama.cpp", context=8)
+    assert windows[1] == ids[9:17]
+    windows.clear()
+    perplexity(Model(), [text], convention="llama.cpp", context=8, stride=4)
+    assert windows[1] == ids[4:14]
+    with pytest.raises(RequestError, match="document 1 has 15"):
+        perplexity(Model(), ["x" * 14], convention="llama.cpp", context=8)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_standard_error(convention: str) -> None:
+    class Model(UniformModel):
+        def logprobs(self, tokens: list[int], start: int = 1) -> np.ndarray:
+            values = -np.array(tokens[start:], np.float64) / 100
+            scored.extend(-values)
+            return values
+
+    scored: list[float] = []
+    result = perplexity(Model(), ["some text " * 20], convention=convention)
+    expected = np.std(scored, ddof=1) / math.sqrt(len(scored))
+    assert result.n_tokens == len(scored) > 50
+    assert result.stderr == pytest.approx(expected)
+    assert result.perplexity_stderr == pytest.approx(expected * math.exp(np.mean(scored)))
+    assert math.isnan(perplexity(UniformModel(bos=False), ["xy"]).stderr)
 
 
 def test_a_uniform_model_needs_eight_bits_a_byte() -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "offline_option",
     "open_model",
     "print_json",
+    "run_options",
     "sampling",
     "sampling_options",
     "status",
@@ -89,6 +90,15 @@ offline_option = click.option(
     "--offline", is_flag=True, help="Download nothing; the same as HF_HUB_OFFLINE=1."
 )
 
+#: What `LLM` takes beside the model.
+run_options = _all(
+    click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
+    head_option,
+    click.option("--context", type=int, help="Tokens of context; default: the model's."),
+    kv_dtype_option,
+    deterministic_option,
+    threads_options,
+)
 model_options = _all(
     click.option(
         "--model",
@@ -98,12 +108,7 @@ model_options = _all(
         "the Hub, which is downloaded once.",
     ),
     offline_option,
-    click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
-    head_option,
-    click.option("--context", type=int, help="Tokens of context; default: the model's."),
-    kv_dtype_option,
-    deterministic_option,
-    threads_options,
+    run_options,
 )
 
 sampling_options = _all(

@@ -1,4 +1,4 @@
-"""Perplexity and bits per byte of a model on texts, in overlapping windows of its context."""
+"""Perplexity and bits per byte of a model on texts, in windows of its context."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import math
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from sterna.errors import NonFiniteError, RequestError
+from sterna.evaluate.conventions import CONVENTIONS, Convention
 
 __all__ = [
     "Perplexity",
@@ -21,7 +22,6 @@ __all__ = [
     "read_text",
     "stdlib_sources",
     "text_files",
-    "windows",
 ]
 
 #: The corpus of the built-in model (examples/train_nano.py) leaves out paths with these parts.
@@ -43,14 +43,28 @@ class Perplexity:
     """Sums over the documents so far; nats are natural-log units, bytes those of the UTF-8 text.
 
     n_tokens counts the scored ones: all of a document but its first, which is BOS where the
-    tokenizer adds one. Where it adds none, the first token's bytes are not counted either.
+    tokenizer adds one, or what the convention says. Where it adds none, the first token's bytes are
+    not counted either; nor are any where the convention leaves out more.
     """
 
     n_documents: int = 0
     n_tokens: int = 0
     n_bytes: int = 0
     nats: float = 0.0
+    squares: float = 0.0
     seconds: float = 0.0
+
+    def add(self, logprobs: Iterable[float]) -> None:
+        """Counts tokens of these natural-log probabilities; NonFiniteError if one is not finite."""
+        values = [float(x) for x in logprobs]
+        self.nats -= math.fsum(values)
+        self.squares += math.fsum(x * x for x in values)
+        self.n_tokens += len(values)
+        if not math.isfinite(self.nats):
+            raise NonFiniteError(
+                "perplexity: log-probabilities must be finite, but document "
+                f"{self.n_documents + 1} gives {self.nats}; check the model's weights"
+            )
 
     @property
     def nats_per_token(self) -> float:
@@ -66,23 +80,28 @@ class Perplexity:
             return math.inf
 
     @property
+    def stderr(self) -> float:
+        """Standard error of nats_per_token, as if the tokens were drawn independently.
+
+        They are not, so it is a little small; llama.cpp prints the same.
+        """
+        if self.n_tokens < 2:
+            return math.nan
+        variance = max(self.squares / self.n_tokens - self.nats_per_token**2, 0.0)
+        return math.sqrt(variance / (self.n_tokens - 1))
+
+    @property
+    def perplexity_stderr(self) -> float:
+        """Standard error of the perplexity, to first order: its own times that of the nats."""
+        return self.perplexity * self.stderr
+
+    @property
     def bits_per_byte(self) -> float:
-        """Bits that the model needs for a byte of text: independent of the tokenizer."""
+        """Bits that the model needs for a byte of text: independent of the tokenizer.
+
+        NaN where the convention does not score all of a text.
+        """
         return self.nats / math.log(2) / self.n_bytes if self.n_bytes else math.nan
-
-
-def windows(n_tokens: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, first scored) of each window of a document: every token but 0 scored once.
-
-    Windows start half a context apart, so a scored token sees at least half a context, or all
-    there is before it.
-    """
-    stride = max(context // 2, 1)
-    begin, scored = 0, 1
-    while scored < n_tokens:
-        end = min(begin + context, n_tokens)
-        yield begin, end, scored
-        begin, scored = begin + stride, end
 
 
 def perplexity(
@@ -90,35 +109,30 @@ def perplexity(
     texts: Iterable[str],
     *,
     context: int | None = None,
+    convention: str = CONVENTIONS[0],
+    stride: int | None = None,
     progress: Callable[[float], None] = lambda done_bytes: None,
 ) -> Perplexity:
     """Scores each text as one document; memory is bounded by one text and one window.
 
-    context: tokens in a window, default the model's. progress is called with the bytes done.
-    Raises RequestError for a context out of range, NonFiniteError if the model gives NaN.
+    context, convention, stride: as in `Convention.of`, for the model's context. progress is called
+    with the bytes done. The same bits for any number of threads. Raises RequestError for sizes out
+    of range or a text too short for the convention, NonFiniteError if the model gives NaN.
     """
-    context = llm.context if context is None else context
-    if not 2 <= context <= llm.context:
-        raise RequestError(
-            f"context: must lie in 2..{llm.context}, the model's, but got {context}; lower it"
-        )
+    how = Convention.of(convention, limit=llm.context, context=context, stride=stride)
     result, started, done = Perplexity(), time.perf_counter(), 0
+    opening = llm.tokenizer.encode("")[:1] if how.reopens else []
     for text in texts:
         ids = llm.tokenizer.encode(text)
         n_bytes = len(text.encode())
-        for begin, end, scored in windows(len(ids), context):
-            logprobs = llm.logprobs(ids[begin:end], start=scored - begin)
-            result.nats -= math.fsum(float(x) for x in logprobs)
-            result.n_tokens += end - scored
-            if not math.isfinite(result.nats):
-                raise NonFiniteError(
-                    "perplexity: log-probabilities must be finite, but document "
-                    f"{result.n_documents + 1} gives {result.nats}; check the model's weights"
-                )
+        for begin, end, scored in how.spans(len(ids), result.n_documents + 1):
+            window = [*opening, *ids[begin + len(opening) : end]]
+            result.add(llm.logprobs(window, start=scored - begin))
             progress(done + n_bytes * end / len(ids))
         done += n_bytes
         result.n_documents += 1
-        result.n_bytes += n_bytes - len(llm.tokenizer.decode(ids[:1]).encode())
+        if how.scores_all:
+            result.n_bytes += n_bytes - len(llm.tokenizer.decode(ids[:1]).encode())
         result.seconds = time.perf_counter() - started
         progress(done)
     return result

@@ -1,0 +1,117 @@
+"""What commands that read texts share: which files, how they are windowed, and the bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import console
+
+__all__ = ["Texts", "convention_options", "file_options", "progress_bar", "text_options"]
+
+file_options = [
+    click.option(
+        "--file", "files", type=click.Path(path_type=Path), multiple=True, help="A UTF-8 text file."
+    ),
+    click.option(
+        "--dir",
+        "folder",
+        type=click.Path(path_type=Path),
+        help="A folder: all text files below it.",
+    ),
+    click.option(
+        "--stdlib",
+        is_flag=True,
+        help="The Python sources held out from the built-in model's training.",
+    ),
+    click.option("--limit", type=click.IntRange(min=1), help="Only the first so many files."),
+]
+convention_options = [
+    click.option(
+        "--convention",
+        type=click.Choice(["sterna", "llama.cpp", "transformers"]),
+        default="sterna",
+        show_default=True,
+        help="Which tokens count, with how much context: every one, in windows that overlap by "
+        "half; as llama.cpp's tool, the second half of disjoint windows; or as transformers' "
+        "guide, every one, in windows --stride apart.",
+    ),
+    click.option(
+        "--stride",
+        type=int,
+        help="Tokens between two windows; default: half a window, transformers 512 at most, "
+        "llama.cpp none.",
+    ),
+]
+
+
+def text_options(function: Any) -> Any:
+    """Adds the options of texts and of conventions; `Texts.of` takes the former."""
+    for option in reversed([*file_options, *convention_options]):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The files that a command reads, each a document by itself."""
+
+    source: str
+    paths: list[Path]
+    errors: str  # how bytes that are not UTF-8 are read
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Texts:
+        """Those that the options name, which are taken out; RequestError for one not readable."""
+        from sterna.evaluate.perplexity import held_out_stdlib, read_text, text_files
+
+        files, folder = options.pop("files"), options.pop("folder")
+        stdlib, limit = options.pop("stdlib"), options.pop("limit")
+        if sum([bool(files), folder is not None, stdlib]) != 1:
+            raise click.UsageError("texts: must be one of --file, --dir and --stdlib")
+        paths = held_out_stdlib() if stdlib else text_files(folder) if folder else list(files)
+        for path in files:
+            read_text(path)  # all are checked before the first takes its time
+        source = "stdlib" if stdlib else str(folder or ", ".join(map(str, files)))
+        return cls(source, paths[:limit], "replace" if stdlib else "strict")  # as in training
+
+    def __iter__(self) -> Iterator[str]:
+        """The texts, read as they are needed."""
+        from sterna.evaluate.perplexity import read_text
+
+        return (read_text(path, self.errors) for path in self.paths)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.paths)
+
+
+@contextmanager
+def progress_bar(
+    total: float, what: str, in_bytes: bool = True
+) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr, drawn only on a terminal; gives a function that takes what is done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn(what), BarColumn(), amount, TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
