@@ -374,20 +374,30 @@ class LLM:
 
         Memory stays bounded by the prefill chunk.
         """
+        parts = [
+            _native.log_softmax_at(rows, targets, self.engine.threads)
+            for rows, targets in self.logit_chunks(tokens, start)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def logit_chunks(
+        self, tokens: Sequence[int], start: int = 1, chunk: int = PREFILL_CHUNK
+    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
+        """Teacher-forced logits that predict tokens[start:], a part at a time, and these tokens.
+
+        (float32 [m, vocab], int32 [m]) for m <= chunk; row i predicts the token beside it.
+        """
         ids = self._encode(tokens)
         if isinstance(start, bool) or not isinstance(start, int) or not 1 <= start <= len(ids):
             raise RequestError(f"start: must lie in 1..{len(ids)}, but got {start!r}")
         sequence = EngineSequence()
-        parts = []
         try:
-            for begin in range(0, len(ids) - 1, PREFILL_CHUNK):
-                part = ids[begin : min(begin + PREFILL_CHUNK, len(ids) - 1)]
+            for begin in range(0, len(ids) - 1, chunk):
+                part = ids[begin : min(begin + chunk, len(ids) - 1)]
                 first = max(begin, start - 1)  # row i scores token i + 1
                 wanted = max(0, begin + len(part) - first)
                 (rows,) = self.engine.step([(sequence, part, wanted)])
                 if wanted:
-                    targets = np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
-                    parts.append(_native.log_softmax_at(rows, targets, self.engine.threads))
+                    yield rows, np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
         finally:
             self.engine.release(sequence)
-        return np.concatenate(parts) if parts else np.zeros(0, np.float32)

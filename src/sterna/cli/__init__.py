@@ -21,6 +21,7 @@ COMMANDS = (
     "generate",
     "chat",
     "perplexity",
+    "compare",
     "bench",
     "roofline",
     "formats",

@@ -153,14 +153,7 @@ def load(
         return _load_gguf(folder, format, head, cached, threads, through)
     checkpoint = Checkpoint.open(folder)
     if checkpoint.is_packed:
-        model = _load_packed(folder, folder, head, threads, through)
-        for option, asked, has in (("format", format, model.format), ("head", head, model.head)):
-            if asked not in (None, has):
-                raise RequestError(
-                    f"{option}: {folder} is packed as {has}, but {asked} is asked for; "
-                    "load the checkpoint that it was made from"
-                )
-        return model
+        return _load_packed(folder, folder, head, threads, format, through)
     cached = cached and through is None and cache.cache_dir() is not None
     # An exact head is stored as the checkpoint's own, and so is the default.
     key = cache.cache_key(folder, format, None if head == "exact" else head) if cached else ""
@@ -209,11 +202,12 @@ def _load_packed(
     source: Path,
     head: str | None,
     threads: int | None,
+    format: str | None = None,
     through: Through | None = None,
 ) -> Model:
     packed = open_packed(folder, threads) if through else read_packed(folder, threads)
     weights = PackedWeights(
-        packed.modules, packed.tensors, str(folder), head, resolve_threads(threads)
+        packed.modules, packed.tensors, str(folder), head, resolve_threads(threads), format
     )
     model = from_weights(
         packed.config,

@@ -21,6 +21,7 @@ from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.models import packing, storages
+from sterna.models.repack import repacked
 from sterna.models.storages import Layer, Linear, Tensors
 
 __all__ = [
@@ -112,13 +113,17 @@ class WeightSource(Protocol):
 
 @dataclass
 class PackedWeights:
-    """Weights of a packed directory: they are there already, but for an exact head's shadow."""
+    """Weights of a packed directory: they are there already, but for an exact head's shadow.
+
+    format, head: as in `CheckpointWeights`, for those that `repacked` can make; None as packed.
+    """
 
     modules: Mapping[str, PackedWeight]
     tensors: Mapping[str, F32]
     path: str
     head: str | None
     threads: int
+    format: str | None = None
 
     def vector(self, name: str, size: int) -> F32:
         """A norm's weight or a bias, float32 [size]."""
@@ -134,7 +139,7 @@ class PackedWeights:
         """The packed weight of this name, or those of `in_runs`, which hold whole parts each."""
         K = parts[0].K
         if f"{name}.0" not in self.modules:
-            return [self.table(name, sum(p.M for p in parts), K)]
+            return [self._packed(name, sum(p.M for p in parts), K, self.format)]
         found: list[PackedWeight] = []
         rest = list(parts)
         while rest:
@@ -143,18 +148,25 @@ class PackedWeights:
             rows = rest.pop(0).M
             while rest and stored is not None and rows < stored.M:
                 rows += rest.pop(0).M
-            found.append(self.table(module, rows, K))
+            found.append(self._packed(module, rows, K, self.format))
         return found
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The packed weight of this name."""
+        """The packed embedding or head."""
+        got = self._packed(name, M, K, None)
+        return self._packed(name, M, K, head_format(self.head, got.format) if self.head else None)
+
+    def _packed(self, name: str, M: int, K: int, format: str | None) -> PackedWeight:
         got = self.modules.get(name)
         if got is None or got.shape != (M, K):
             raise ModelFormatError(
                 file=self.path, field=name, expected=f"a packed weight of {M}x{K}",
                 got="no such module" if got is None else f"{got.M}x{got.K}",
             )  # fmt: skip
-        return got
+        made = repacked(got, format, self.threads, name)
+        if isinstance(self.modules, dict):  # else they are read as they are asked for, and not kept
+            self.modules[name] = made
+        return made
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
         """The int8 shadow of the output head's table, if the head is exact."""

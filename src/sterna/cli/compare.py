@@ -1,0 +1,144 @@
+"""`sterna compare`: how far two models, or two formats of one, are apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import MODEL, console, json_option, print_json, run_options, status
+from sterna.cli.texts import Texts, progress_bar, text_options
+
+if TYPE_CHECKING:
+    from sterna.evaluate.compare import Difference
+    from sterna.llm import LLM
+
+SIDE = ("model", "format", "head", "kv_dtype", "isa")
+
+
+@click.command(short_help="How far two models, or two formats of one, are apart.")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="[B]", required=False)
+@run_options
+@click.option("--isa", help="Kernel unit; default: the best.")
+@click.option("--format-b", help="Weight format of B's layers; default: as A.")
+@click.option("--head-b", help="B's output head; default: as A.")
+@click.option("--kv-dtype-b", type=click.Choice(["i16", "f16", "f32"]), help="B's; default: as A.")
+@click.option("--isa-b", help="B's kernel unit; default: as A.")
+@click.option("--deterministic-b/--fast-b", default=None, help="B's float layers; default: as A.")
+@text_options
+@click.option(
+    "--require",
+    type=click.Choice(["identical"]),
+    help="Exit with 1 unless every bit of every logit is the same.",
+)
+@click.option("--max-kl", type=float, help="Exit with 1 if the mean KL(A || B) is above, in nats.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    as_json: bool,
+    require: str | None,
+    max_kl: float | None,
+    **options: Any,
+) -> None:
+    """Logits of A and B on the same texts: differences, KL divergence, agreement, perplexities.
+
+    A and B are models as for --model; B is by default A, with what the options of B change:
+
+        sterna compare nano --format-b t5 --stdlib --require identical
+
+    "identical" is said only where every bit of every logit is.
+    """
+    from sterna.evaluate.compare import compare
+    from sterna.evaluate.conventions import Convention
+
+    texts = Texts.of(options)
+    a, b = _open(options)
+    sizes = {"context": options["context"], "stride": options["stride"]}
+    name = options["convention"]
+    how = Convention.of(name, limit=min(a.context, b.context), **sizes)
+    with progress_bar(texts.n_bytes, "comparing") as progress:
+        result = compare(a, b, texts, convention=name, progress=progress, **sizes)
+    row = {
+        **_side(a, "a"),
+        **_side(b, "b"),
+        "source": texts.source,
+        "convention": how.name,
+        "context": how.window,
+        "stride": how.stride,
+        **_numbers(result),
+    }
+    if as_json:
+        print_json([row])
+    else:
+        _show(row)
+    failed = require is not None and not result.identical
+    # Written so that NaN, which nothing compared gives, fails.
+    if failed or (max_kl is not None and not row["kl_mean"] <= max_kl):
+        ctx.exit(1)
+
+
+def _open(options: dict[str, Any]) -> tuple[LLM, LLM]:
+    from sterna.llm import LLM
+
+    names = ("format", "head", "kv_dtype", "isa", "deterministic")
+    changed = {n: options[f"{n}_b"] for n in names if options[f"{n}_b"] is not None}
+    if options["b"] is None and not changed:
+        raise click.UsageError("B: must be another model or A with an option such as --format-b")
+    run = {n: options[n] for n in (*MODEL, "isa")}
+    if options["convention"] == "llama.cpp":
+        run["context"] = None  # a window may be longer than --context
+    with status(f"loading {options['a']}"):
+        a = LLM(options["a"], **run)
+    with status(f"loading {options['b'] or options['a']}"):
+        return a, LLM(options["b"] or options["a"], **{**run, **changed})
+
+
+def _side(llm: LLM, name: str) -> dict[str, Any]:
+    info = llm.info()
+    return {f"{key}_{name}": info[key] for key in SIDE}
+
+
+def _numbers(result: Difference) -> dict[str, Any]:
+    return {
+        "files": result.a.n_documents,
+        "positions": result.n_positions,
+        "logits": result.n_logits,
+        "identical": result.identical,
+        "different_logits": result.n_different,
+        "max_abs": result.max_abs,
+        "mean_abs": result.mean_abs,
+        **{f"kl_{name}": value for name, value in result.kl_figures().items()},
+        "top1_agreement": result.top1_agreement,
+        "perplexity_a": round(result.a.perplexity, 4),
+        "perplexity_b": round(result.b.perplexity, 4),
+        "perplexity_stderr_a": round(result.a.perplexity_stderr, 4),
+        "perplexity_stderr_b": round(result.b.perplexity_stderr, 4),
+        "seconds": round(result.a.seconds, 3),
+    }
+
+
+def _show(row: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("", "", show_header=False, box=None, pad_edge=False)
+    for name in ("a", "b"):
+        parts = [str(row[f"{key}_{name}"]) for key in SIDE]
+        table.add_row(name.upper(), "{}: {}, head {}, kv {}, {}".format(*parts))
+    table.add_row("logits", _verdict(row))
+    table.add_row("|A − B|", f"mean {row['mean_abs']:.3g}, max {row['max_abs']:.3g}")
+    kl = ", ".join(f"{name} {row[f'kl_{name}']:.3g}" for name in ("mean", "median", "p99", "max"))
+    table.add_row("KL(A‖B)", f"{kl} nats")
+    table.add_row("same first choice", f"{row['top1_agreement']:.2%}")
+    pair = (f"{row[f'perplexity_{n}']:.4f} ± {row[f'perplexity_stderr_{n}']:.4f}" for n in "ab")
+    table.add_row("perplexity", " → ".join(pair))
+    table.add_row("of", f"{row['positions']:,} positions, {row['files']:,} files ({row['source']})")
+    console().print(table, soft_wrap=True)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if row["identical"]:
+        return f"identical: every bit of {row['logits']:,}"
+    return f"{row['different_logits']:,} of {row['logits']:,} differ"
