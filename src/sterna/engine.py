@@ -142,12 +142,22 @@ class Engine:
         """
         sequence, most = kept.sequence, min(kept.sequence.length, len(prompt) - 1)
         same = next((i for i in range(most) if kept.tokens[i] != prompt[i]), most)
-        with self._lock:
-            self._free.extend(int(p) for p in sequence.pages[: -(-same // PAGE) - 1 : -1])
-        sequence.pages = sequence.pages[: -(-same // PAGE)]
-        sequence.length, kept.tokens = same, list(prompt[:same])
+        self.rewind(sequence, same)
+        kept.tokens = list(prompt[:same])
         sequence.rows_rescored = sequence.head_bytes = 0
         return sequence
+
+    def rewind(self, sequence: Sequence, length: int) -> None:
+        """Forget a sequence's tokens from `length` on; their pages are free again.
+
+        RequestError unless the sequence is that long.
+        """
+        if not 0 <= length <= sequence.length:
+            raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
+        pages = -(-length // PAGE)
+        with self._lock:
+            self._free.extend(int(p) for p in sequence.pages[pages:][::-1])
+        sequence.pages, sequence.length = sequence.pages[:pages], length
 
     def _grow(self, sequence: Sequence, count: int) -> None:
         end = sequence.length + count

@@ -22,6 +22,7 @@ COMMANDS = (
     "chat",
     "perplexity",
     "compare",
+    "eval",
     "bench",
     "roofline",
     "formats",

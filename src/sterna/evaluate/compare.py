@@ -12,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.engine import PREFILL_CHUNK
 from sterna.errors import RequestError
 from sterna.evaluate.conventions import CONVENTIONS, Convention
 from sterna.evaluate.perplexity import Perplexity
+from sterna.evaluate.scoring import step_tokens
 from sterna.llm import LLM
 
 __all__ = ["Difference", "compare", "divergence"]
 
 F32 = npt.NDArray[np.float32]
-STEP_LOGITS = 1 << 24  # logits of a step of one model: 64 MiB
 KL_LOGITS = 1 << 20  # logits whose divergence is computed at once, in float64
 
 
@@ -127,7 +126,7 @@ def compare(
         )
     limit = min(a.context, b.context)
     how = Convention.of(convention, limit=limit, context=context, stride=stride)
-    step = max(1, min(PREFILL_CHUNK, STEP_LOGITS // sizes[0]))
+    step = step_tokens(sizes[0])
     opening = a.tokenizer.encode("")[:1] if how.reopens else []
     result, done, started = Difference(), 0, time.perf_counter()
     for text in texts:

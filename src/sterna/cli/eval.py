@@ -1,0 +1,76 @@
+"""`sterna eval`: multiple-choice tasks from their standard files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import console, json_option, model_options, open_model, print_json
+from sterna.cli.texts import progress_bar
+
+if TYPE_CHECKING:
+    from sterna.evaluate.tasks import Accuracy
+
+METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
+
+
+@click.command(short_help="Accuracy in HellaSwag or WinoGrande, from their files.")
+@click.argument("task", type=click.Choice(["hellaswag", "winogrande"]))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The task's file: a JSON object with its standard fields in each line.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many questions.")
+@model_options
+@json_option
+def command(task: str, data: Path, limit: int | None, as_json: bool, **options: Any) -> None:
+    """How often a model finds the right choice the likeliest.
+
+    acc compares the log-probabilities of the endings, acc_norm those for each character, acc_bytes
+    those for each byte, as in lm-evaluation-harness; with standard errors. WinoGrande's two
+    endings are one text, and have acc alone.
+    """
+    from sterna.evaluate.tasks import evaluate, read_questions
+
+    questions = read_questions(data, task, limit)
+    llm = open_model(options)
+    with progress_bar(len(questions), "scoring", in_bytes=False) as progress:
+        result = evaluate(llm, questions, progress)
+    info = llm.info()
+    row = {
+        "task": task,
+        "data": str(data),
+        "model": info["model"],
+        **_numbers(result, task),
+        "context": llm.context,
+        **{key: info[key] for key in ("format", "head", "kv_dtype", "isa", "threads")},
+    }
+    if as_json:
+        print_json([row])
+    else:
+        _show(row)
+
+
+def _numbers(result: Accuracy, task: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"questions": result.n}
+    for name, field in METRICS.items():
+        normed = task == "winogrande" and name != "acc"
+        share = (None, None) if normed else result.share(getattr(result, field))
+        row[name], row[f"{name}_stderr"] = share
+    return {**row, "seconds": round(result.seconds, 3)}
+
+
+def _show(row: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("", "", show_header=False, box=None, pad_edge=False)
+    for name in METRICS:
+        if row[name] is not None:
+            table.add_row(name, f"{row[name]:.4f} ± {row[f'{name}_stderr']:.4f}")
+    table.add_row("of", f"{row['questions']:,} questions of {row['task']} ({row['data']})")
+    table.add_row("model", f"{row['model']}, {row['format']}, {row['seconds']:.1f} s")
+    console().print(table, soft_wrap=True)

@@ -1,0 +1,170 @@
+"""Log-probabilities of continuations: several in a step, what they share computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+
+from sterna import _native
+from sterna.engine import PREFILL_CHUNK, SLOTS, Engine
+from sterna.engine import Sequence as EngineSequence
+from sterna.errors import NonFiniteError, RequestError
+
+__all__ = ["Request", "Score", "encode_pair", "score", "step_tokens"]
+
+STEP_LOGITS = 1 << 24  # logits of a step: 64 MiB
+
+
+@dataclass(frozen=True)
+class Request:
+    """Token ids whose last `scored` are wanted, given all before them."""
+
+    tokens: Sequence[int]
+    scored: int
+
+
+@dataclass(frozen=True)
+class Score:
+    """Natural-log probability of a continuation; greedy: whether greedy decoding would write it."""
+
+    logprob: float
+    greedy: bool
+
+
+@dataclass
+class _Job:
+    """A request on its way through the engine; `fed` are the tokens that the next steps take."""
+
+    sequence: EngineSequence
+    fed: Sequence[int]
+    targets: Sequence[int] = ()
+    logprobs: list[float] = field(default_factory=list)
+    greedy: bool = True
+
+
+def step_tokens(vocab: int) -> int:
+    """Tokens of a step whose logits are all wanted: PREFILL_CHUNK, fewer for large vocabularies."""
+    return max(1, min(PREFILL_CHUNK, STEP_LOGITS // vocab))
+
+
+def encode_pair(encode: Callable[[str], list[int]], context: str, continuation: str) -> Request:
+    """A continuation after a context, encoded as one text, so that the boundary is a natural one.
+
+    Spaces at the context's end go to the continuation, where the tokens of words have theirs
+    (lm-evaluation-harness does the same). Where the continuation ends up in one token with the end
+    of the context, that token is scored.
+    """
+    ids = encode(context + continuation)
+    return Request(ids, max(len(ids) - len(encode(context.rstrip())), 1))
+
+
+def score(
+    engine: Engine,
+    groups: Sequence[Sequence[Request]],
+    progress: Callable[[int], None] = lambda done_groups: None,
+) -> list[list[Score]]:
+    """The score of each request. Those of a group should begin alike: that part is computed once.
+
+    How they are grouped and batched changes no bit. What is too long for the context loses its
+    beginning. Raises RequestError for a request that scores nothing, has nothing before what is
+    scored, or scores more than the context; NonFiniteError if the model gives NaN.
+    """
+    checked = [[_fitted(r, engine.context) for r in group] for group in groups]
+    budget = step_tokens(engine.model.config.vocab_size)
+    results: list[list[Score]] = []
+    for batch in _batches(checked, budget):
+        results += _score_batch(engine, batch, budget)
+        progress(len(results))
+    return results
+
+
+def _fitted(request: Request, context: int) -> Request:
+    if not 1 <= request.scored <= min(context, len(request.tokens) - 1):
+        raise RequestError(
+            f"score: needs 1 to {context} scored tokens with a token before them, but got "
+            f"{request.scored} of {len(request.tokens)}; shorten the continuation"
+        )
+    return Request(request.tokens[-(context + 1) :], request.scored)
+
+
+def _batches(groups: list[list[Request]], budget: int) -> Iterator[list[list[Request]]]:
+    """Groups that run together: as many tokens as a step takes, or one group."""
+    batch: list[list[Request]] = []
+    tokens = 0
+    for group in groups:
+        longest = max((len(r.tokens) for r in group), default=0)
+        if batch and (tokens + longest > budget or len(batch) == SLOTS):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(group)
+        tokens += longest
+    if batch:
+        yield batch
+
+
+def _score_batch(engine: Engine, batch: list[list[Request]], budget: int) -> list[list[Score]]:
+    results: list[list[Score]] = [[] for _ in batch]
+    shared = [_shared(group) for group in batch]
+    sequences = [EngineSequence() for _ in batch]
+    try:
+        _run(
+            engine,
+            [
+                _Job(s, g[0].tokens[:n])
+                for s, g, n in zip(sequences, batch, shared, strict=True)
+                if n
+            ],
+            budget,
+        )
+        for i in range(max(map(len, batch))):
+            live = [k for k, group in enumerate(batch) if i < len(group)]
+            jobs = []
+            for k in live:
+                tokens, scored = batch[k][i].tokens, batch[k][i].scored
+                jobs.append(_Job(sequences[k], tokens[shared[k] : -1], tokens[-scored:]))
+            _run(engine, jobs, budget)
+            for k, job in zip(live, jobs, strict=True):
+                results[k].append(Score(math.fsum(job.logprobs), job.greedy))
+                engine.rewind(sequences[k], shared[k])
+    finally:
+        for sequence in sequences:
+            engine.release(sequence)
+    return results
+
+
+def _shared(group: list[Request]) -> int:
+    """Tokens that all requests of a group begin with, and that come before any logits wanted."""
+    if not group:
+        return 0
+    columns = zip(*(r.tokens for r in group), strict=False)  # ends with the shortest
+    common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    return min(common, *(len(r.tokens) - r.scored - 1 for r in group))
+
+
+def _run(engine: Engine, jobs: list[_Job], budget: int) -> None:
+    """Feeds each job's tokens; the logits after the last of them score its targets."""
+    size = max(1, budget // max(len(jobs), 1))
+    for start in range(0, max((len(j.fed) for j in jobs), default=0), size):
+        batch, live = [], []
+        for job in jobs:
+            part = job.fed[start : start + size]
+            if part:
+                before = len(job.fed) - len(job.targets)  # fed without logits
+                batch.append((job.sequence, part, max(0, start + len(part) - max(start, before))))
+                live.append(job)
+        for job, rows in zip(live, engine.step(batch), strict=True):
+            if len(rows):
+                done = len(job.logprobs)
+                targets = np.array(job.targets[done : done + len(rows)], np.int32)
+                found = _native.log_softmax_at(rows, targets, engine.threads).tolist()
+                if not all(map(math.isfinite, found)):
+                    raise NonFiniteError(
+                        "score: log-probabilities must be finite, but got NaN or infinity; "
+                        "check the model's weights"
+                    )
+                job.logprobs += found
+                job.greedy &= bool((rows.argmax(axis=1) == targets).all())
