@@ -117,7 +117,8 @@ def test_generate_until(model: SternaLM) -> None:
     ]
     got = model.generate_until(instances("generate_until", *asked), disable_tqdm=True)
     assert got == model.generate_until(instances("generate_until", *asked), disable_tqdm=True)
-    alone = model.llm.generate(CODE[:40], max_tokens=24, temperature=0, stop=["class"]).text
+    greedy = {"temperature": 0, "repetition_penalty": 1.0, "stop": ["class"]}
+    alone = model.llm.generate(CODE[:40], max_tokens=24, **greedy).text
     assert got[0] == alone != ""
     assert "(" not in got[1]
     for length in (2000, -1):
