@@ -325,6 +325,16 @@ def test_perplexity(tmp_path: Path) -> None:
     assert row["files"] == 2
     text = run("perplexity", "--file", file)
     assert "8.0000" in text.stdout
+    assert "sterna" in text.stdout
+    file = str(tmp_path / "a.txt")
+    llama = ("perplexity", "--file", file, "--convention", "llama.cpp", "--context", "8")
+    (row,) = json.loads(run(*llama, "--stride", "4", "--json").stdout)
+    assert (row["convention"], row["context"], row["stride"]) == ("llama.cpp", 10, 4)
+    assert (row["bytes"], row["bits_per_byte"]) == (None, None)
+    assert row["nats_stderr"] == pytest.approx(0, abs=1e-6)
+    assert "windows of 8" in run(*llama).stdout
+    (row,) = json.loads(run(*llama[:3], "--convention", "transformers", "--json").stdout)
+    assert (row["bytes"], row["stride"]) == (210, row["context"] // 2)
     assert text.stderr == ""
 
 

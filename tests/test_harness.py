@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import failure
+
+# Read when `datasets` is imported: no test may write into a user's cache. Gone at exit.
+_CACHE = tempfile.TemporaryDirectory()
+os.environ["HF_DATASETS_CACHE"] = _CACHE.name
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs pip install 'sterna[eval]'")
 
@@ -137,6 +144,16 @@ def test_arguments(model: SternaLM) -> None:
     assert model.tok_encode("<|end|>x") == model.tok_encode("x")
     assert model.tok_encode("x", add_special_tokens=False) == model.tok_encode("x")[1:]
     failure(lambda: model.apply_chat_template([]), RequestError, "nano", "none")
+
+
+def test_chat_templates(checkpoint: Callable[[str], Path]) -> None:
+    """The template writes BOS, and no second one is added."""
+    other = SternaLM(model=str(checkpoint("bitnet-multiply")), threads=1, cache=False)
+    text = other.apply_chat_template([{"role": "user", "content": "Hello"}])
+    assert text == "<|begin_of_text|>User: Hello<|eot_id|>Assistant: "
+    bos = other.llm.tokenizer.bos_id
+    assert other.tok_encode(text).count(bos) == 1
+    assert other.tok_encode(text, add_special_tokens=True).count(bos) == 2
 
 
 def test_the_same_figures_as_our_own_tasks(model: SternaLM, tmp_path: Path) -> None:
