@@ -116,4 +116,8 @@ def test_a_code_that_is_not_ternary() -> None:
     """ggml's two-bit code 3 is refused, and named."""
     raw = random_blocks("tq2_0", 2, 1, seed=6)
     raw[1, 33] |= 3 << 4
-    failure(lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3")
+    failure(
+        lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3"
+    )
+        lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3"
+    )
