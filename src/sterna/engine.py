@@ -129,10 +129,7 @@ class Engine:
 
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""
-        with self._lock:
-            self._free.extend(int(p) for p in sequence.pages[::-1])
-        sequence.pages = np.zeros(0, np.int32)
-        sequence.length = 0
+        self.rewind(sequence, 0)
 
     def resume(self, kept: Kept, prompt: SequenceOf[int]) -> Sequence:
         """The kept sequence, cut back to where `prompt` begins as it does.
