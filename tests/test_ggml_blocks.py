@@ -119,5 +119,3 @@ def test_a_code_that_is_not_ternary() -> None:
     failure(
         lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3"
     )
-        lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3"
-    )
