@@ -174,6 +174,11 @@ def test_rope_factors() -> None:
         ({"mlp_bias": "yes"}, ModelFormatError, "mlp_bias"),
         ({"partial_rotary_factor": 0.5}, UnsupportedModelError, "partial_rotary_factor"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, UnsupportedModelError, "yarn"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            UnsupportedModelError,
+            "full_attention",
+        ),
         ({"rope_scaling": {"type": "dynamic", "factor": 4}}, UnsupportedModelError, "dynamic"),
     ],
 )

@@ -153,6 +153,12 @@ def _frequencies(fields: _Fields, head_dim: int) -> tuple[float, ...]:
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, dict):
         fields.fail("rope_parameters", "an object", parameters)
+    for name, value in parameters.items():  # such as those of "sliding_attention" alone
+        if isinstance(value, dict):
+            raise UnsupportedModelError(
+                f"{fields.file}: rope_parameters must be one set for all layers, but got one "
+                f"for {name!r}; Sterna does not run this variant"
+            )
     rope = _Fields({**config, **parameters}, fields.file)
     partial = rope.config.get("partial_rotary_factor")
     if partial is not None:
