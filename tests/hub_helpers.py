@@ -48,7 +48,8 @@ def local_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(transfer, "RETRY_WAIT_S", 0.01)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        for variable in ("NO_PROXY", "no_proxy"):
+            monkeypatch.setenv(variable, "127.0.0.1,localhost")
         huggingface_hub.close_session()  # its client has read the environment
         yield running
         huggingface_hub.close_session()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gguf_factory
 import huggingface_hub
 import pytest
 from helpers import failure
@@ -212,6 +213,17 @@ def test_a_single_gguf_needs_no_word(server: Hub) -> None:
     assert resolve(REPO).is_dir()  # safetensors come first, a GGUF by its word
     assert resolve(f"{REPO}:Q8_0").read_bytes() == b"8"
     assert {d.name for d in hub.downloads(REPO)} == {REPO, f"{REPO}:nano-Q8_0.gguf"}
+
+
+def test_a_gguf_of_the_hub_runs(server: Hub, tmp_path: Path) -> None:
+    path = tmp_path / "tiny-F16.gguf"
+    gguf_factory.write(path, gguf_factory.Tiny(types={"": "F16"}))
+    server.add("terns/tiny", {path.name: path.read_bytes(), "tiny-Q8_0.gguf": b"x"})
+    texts = [
+        LLM(model, threads=1).generate("hello", max_tokens=4, temperature=0).tokens
+        for model in (path, "terns/tiny:F16")
+    ]
+    assert texts[0] == texts[1]
 
 
 # -------------------------------------------------------------------------- cut, damaged, resumed

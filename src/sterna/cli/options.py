@@ -129,7 +129,7 @@ def open_model(options: Mapping[str, Any]) -> LLM:
     """The model that `model_options` name."""
     from sterna.llm import LLM
 
-    fetch_model(options["model"], options["offline"])
+    fetch_model(options["model"], options.get("offline", False))
     with status(f"loading {options['model']}"):
         return LLM(options["model"], **{name: options[name] for name in MODEL})
 

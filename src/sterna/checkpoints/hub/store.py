@@ -305,9 +305,11 @@ def _prune(repository: Repository) -> int:
             with contextlib.suppress(OSError):  # it holds something
                 folder.rmdir()
     for ref in (repository.folder / "refs").rglob("*"):
-        if ref.is_file() and not repository.snapshot(ref.read_text().strip()).is_dir():
-            ref.unlink()
-    if not snapshots.is_dir() or not any(snapshots.iterdir()):
+        with contextlib.suppress(ValueError):  # not Sterna's, nor anyone's
+            if ref.is_file() and not repository.snapshot(ref.read_text().strip()).is_dir():
+                ref.unlink()
+    # Blobs without a snapshot are another tool's, at work
+    if not any(any(f.iterdir()) for f in (snapshots, repository.folder / "blobs") if f.is_dir()):
         shutil.rmtree(repository.folder, ignore_errors=True)
     return freed
 
