@@ -80,8 +80,12 @@ def test_all_levels_come_back(name: str) -> None:
 # ---------------------------------------------------------------------------- read by Sterna
 
 
-@pytest.mark.parametrize("source", ["float", "ternary", "rope", "tied"])
-@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize(
+    ("source", "type"),
+    [(source, type) for source in ("float", "rope", "tied") for type in TYPES]
+    # A packed directory does not make floats of what rounds activations.
+    + [("ternary", type) for type in ("Q8_0", "Q4_0", "Q4_1", "TQ2_0")],
+)
 def test_a_written_file_is_the_same_model_as_a_packed_directory(
     sources: Path, tmp_path: Path, source: str, type: str
 ) -> None:
@@ -350,8 +354,8 @@ def test_a_full_disk_leaves_the_old_file(
         convert(sources / "float", path, "gguf:Q8_0")
     fdopen = files.os.fdopen
     monkeypatch.setattr(files.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
-    for point in range(20):
-        Full.room = len(whole) * point // 20
+    for point in range(10):
+        Full.room = len(whole) * point // 10
         with pytest.raises(RequestError, match=r"bytes.*free disk space"):
             convert(sources / "float", path, "gguf:Q8_0", force=True)
         assert path.read_bytes() == whole

@@ -101,6 +101,11 @@ def to_gguf(
             f"{src}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
             f"got {name}; llama.cpp does not run it as it was trained"
         )
+    if model.config.head_dim != model.config.stored_head_dim:
+        raise UnsupportedModelError(
+            f"{src}: head_dim must be a multiple of 16 for a GGUF file, but got "
+            f"{model.config.stored_head_dim}; use a packed directory"
+        )
     writing = _Writing(planned, _ARCHITECTURES[name], model, type, head, resolve_threads(threads))
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
@@ -195,9 +200,8 @@ class _Writing:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        hashes = []
-        for digest in self._write_all(writer, file, progress):
-            hashes.append(digest)
+        hashes = list(self._write_all(writer, file, progress))
+        self._plan.check_all_read()
         if factors is not None:
             hashes.append(_write_rows(writer, file, iter([factors.view(np.uint8)])))
         writer.write_padding(file, file.tell())

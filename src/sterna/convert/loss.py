@@ -53,10 +53,12 @@ class Loss:
 
     def add(self, before: F32, after: F32) -> None:
         """Some weights, and what became of them."""
-        difference = after - before
-        self.max_error = max(self.max_error, float(np.abs(difference).max(initial=0.0)))
-        self._error += float(np.square(difference, dtype=np.float64).sum())
-        self._signal += float(np.square(before, dtype=np.float64).sum())
+        self._signal += _squares(before)
+        error = after - before
+        largest = float(max(error.max(initial=0.0), -error.min(initial=0.0)))
+        if largest > 0:
+            self.max_error = max(self.max_error, largest)
+            self._error += _squares(error)
 
     def row(self) -> dict[str, Any]:
         """As a row of a table or of JSON."""
@@ -72,3 +74,9 @@ class Loss:
             "max_error": self.max_error,
             "snr_db": self.snr_db,
         }
+
+
+def _squares(values: F32) -> float:
+    """The sum of squares, in float64."""
+    flat = values.reshape(-1).astype(np.float64)
+    return float(flat @ flat)

@@ -16,6 +16,7 @@ from sterna.convert.loss import Loss
 from sterna.convert.plan import Item, Plan, plan
 from sterna.convert.rounding import Rows, layer_scale
 from sterna.convert.targets import check_places
+from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
@@ -62,6 +63,7 @@ def to_directory(
             done += item.M * item.K
             if progress is not None:
                 progress(done, planned.n_weights)
+        planned.check_all_read()
     return writing.losses
 
 
@@ -92,6 +94,11 @@ class _Writing:
                 yield name, piece
                 return
             target = self._target(item, piece.format)
+            if formats.get(piece.format).integer and not target.integer:
+                raise RequestError(
+                    f"{name}: stored as {piece.format}, its layer rounds activations as well, so "
+                    f"must stay whole numbers, but got {target.name}; choose such as i8"
+                )
             if rest == piece.M and not runs and target.name == piece.format:
                 runs.append(piece)  # as it is, without a copy
                 self.losses.append(_kept(name, piece))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sterna import models
 from sterna.formats import PackedWeight, Shadow
-from sterna.models.weights import Linear, PackedWeights, WeightSource
+from sterna.models.weights import CheckpointWeights, Linear, PackedWeights, WeightSource
 
 __all__ = ["Item", "Plan", "plan"]
 
@@ -87,6 +87,11 @@ class Plan:
                 self._forget()
                 yield from ((part.name, weight) for weight in self.own.matrix(part.name, [part]))
         self._forget()
+
+    def check_all_read(self) -> None:
+        """UnsupportedModelError for a tensor of a layer that no item has asked for."""
+        if isinstance(self.own, CheckpointWeights):
+            self.own.refuse_unread()
 
     def own_format(self, item: Item) -> str:
         """The format of an item as the model has it: that of its first piece, which is read."""

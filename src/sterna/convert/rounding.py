@@ -20,7 +20,6 @@ __all__ = [
     "holds",
     "layer_scale",
     "row_chunks",
-    "values_in",
     "with_scales",
 ]
 
@@ -142,7 +141,8 @@ class Rows:
 def converted(
     weight: PackedWeight, new: Format, scale: str | None, loss: Loss, threads: int
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`.
+    """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`, or
+    a float format's bits and 1.
 
     Levels that the format has are kept, with a scale that makes them worth the same; others are
     rounded. `loss` learns what changed.
@@ -157,9 +157,14 @@ def converted(
             yield _kept(chunk, new, loss, threads)
         else:
             values = ops.dequantize(chunk, threads=threads)
-            made = values_in(new, values, scale)
-            loss.add(values, ops.real_values(new, *made))
-            yield made
+            if new.integer:
+                made = _rounded(new, values, scale)
+                loss.add(values, ops.real_values(new, *made))
+                yield made
+            else:
+                bits = new.encode(values)
+                loss.add(values, _decoded(new, bits))
+                yield bits, np.ones((), np.float32)
 
 
 def _kept(
@@ -178,12 +183,10 @@ def _kept(
     return levels, stored
 
 
-def values_in(
+def _rounded(
     format: Format, values: F32, scale: str | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Real weights -> (levels, scales) of a format, the scales being those that it can hold."""
-    if not format.integer:
-        return _decoded(format, format.encode(values)), np.ones((), np.float32)
+    """Real weights -> (levels, scales), the scales being those that the format can hold."""
     levels, scales = format.rounded(values, scale)
     if format.group:
         scales = format.check_scales(scales, *values.shape)

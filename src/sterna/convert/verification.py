@@ -118,6 +118,8 @@ def _check_whole(path: Path, packed: bool, hashed: bool) -> list[Check]:
         for item in () if hashed else planned.items.values():
             for _ in planned.read(item):
                 pass
+        if not hashed:
+            planned.check_all_read()
     except UnsupportedModelError:
         return []  # nothing that Sterna runs, so it does not know what should be there
     except (ModelFormatError, NonFiniteError) as error:
