@@ -343,7 +343,7 @@ def test_rows_that_are_no_whole_blocks_become_f16(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_old_file(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from test_convert import Full
+    from test_convert_safely import Full
 
     from sterna.checkpoints import files
 
