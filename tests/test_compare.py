@@ -146,6 +146,9 @@ def test_the_command(text: str) -> None:
     assert row["perplexity_a"] == row["perplexity_b"]
     assert command(*same, "--require", "identical", "--max-kl", "0").exit_code == 0
     assert "every bit" in command(*same).stdout
+    scalar = ("compare", "nano", "--isa-b", "scalar", "--context", "64", "--file", text, "--json")
+    (row,) = json.loads(command(*scalar).stdout)
+    assert (row["isa_b"], row["identical"], row["context"]) == ("scalar", True, 64)
     lossy = ("compare", "nano", "nano", "--head-b", "int8", "--file", text)
     shown = command(*lossy, "--require", "identical")
     assert shown.exit_code == 1
