@@ -263,3 +263,25 @@ def test_norms_before_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     edit_config(folder, quantization_config=config)
     edit_tensor(folder, name, lambda _: None)
     failure(lambda: LLM(folder), ModelFormatError, name)
+
+
+def test_rows_of_sixteen_levels(tmp_path: Path) -> None:
+    """A row of zeros has no scale to find; +8 is a level too many."""
+    folder = FAMILIES["paretoq-4-bf16"].write(tmp_path / "model")
+    name = "model.layers.0.mlp.down_proj"
+
+    def zero(tensor: torch.Tensor) -> torch.Tensor:
+        tensor[5] = 0
+        return tensor
+
+    edit_tensor(folder, f"{name}.weight", zero)
+    found = models.load(folder, cached=False).weights.modules[name]
+    assert found.format == "i4"
+    assert not ops.dequantize(found)[5].any()
+
+    def eights(tensor: torch.Tensor) -> torch.Tensor:
+        tensor[7] = torch.arange(tensor.shape[1]) % 17 - 8
+        return tensor
+
+    edit_tensor(folder, f"{name}.weight", eights)
+    assert models.load(folder, cached=False).weights.modules[name].format == "bf16"

@@ -5,13 +5,14 @@
     -s, s                                         binary
     -3s, -s, s, 3s                                four levels (ParetoQ, 2 bits)
     -s, 0, s, with another s for each block of k  ternary with scales in groups
-    k s rounded to the dtype, -8 <= k <= 7        sixteen levels (ParetoQ, 3 and 4 bits)
+    k s rounded to the dtype, k = +-1, +-3        four levels
+    the same with -8 <= k <= 7                    sixteen levels (ParetoQ, 3 and 4 bits)
 
 TriLM *_Unpacked (each part of a matrix that was on a device of its own in training has its own
 scale, so one for each row says all, or one for each group of k), Falcon-E's bf16 revision,
 MobileLLM-ParetoQ's published files. Nothing is rounded anew: weights stay what they are to the bit,
-and for sixteen levels rounding k s to the dtype gives the file's bits. A matrix with a single other
-value is left as floats.
+and where the dtype has rounded k s, rounding it again gives the file's bits. A matrix with a single
+other value is left as floats.
 
 Activations are rounded to int8, as all of Sterna's integer formats do; a float format that is asked
 for keeps both as they are.
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna import formats
 from sterna.models.storages.base import (
     BINARY,
     F32,
@@ -121,7 +123,8 @@ def _rule(
     multiples, row_scale = _common_scale(sizes, format)
     odd = not zeros and np.isin(multiples, (0, 1, 3)).all()
     kinds = FOUR if odd else SIXTEEN
-    return (kinds if (row_scale > 0).all() else ()), multiples, row_scale
+    found = ((row_scale > 0) | (real[:, 0] == 0)).all()
+    return (kinds if found else ()), multiples, row_scale
 
 
 def _block_scales(magnitudes: Sizes, format: str) -> F32 | None:
@@ -182,8 +185,6 @@ def _real(sizes: Sizes, format: str) -> F32:
 
 def _rounded(values: F32, format: str) -> F32:
     """Values rounded to a dtype, as float32."""
-    from sterna import formats
-
     with np.errstate(over="ignore"):
         if format == "f16":
             return values.astype(np.float16).astype(np.float32)
