@@ -154,8 +154,9 @@ def _q1_0(raw: U8) -> Parsed:
 def _q2_0(raw: U8) -> Parsed:
     """d, then two bits for each weight, the lowest first: d (code - 1), as d code + (-d)."""
     d = _f16(raw[:, :2])
+    B, n = raw.shape
     codes = raw[:, 2:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & np.uint8(3)
-    return codes.reshape(len(raw), -1).astype(np.int8), np.concatenate([d, -d], axis=1)
+    return codes.reshape(B, 4 * (n - 2)).astype(np.int8), np.concatenate([d, -d], axis=1)
 
 
 def _q2_0_128(raw: U8) -> Parsed:
