@@ -161,7 +161,11 @@ template <class F, class Groups, int N>
 inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                           int n0) {
     constexpr int G = F::kGroups, kSpan = kGroupK / Groups::kSpans;
-    constexpr int C = N == 1 && G <= 4 && Groups::kSpans == 1 ? 2 : 1;  // the next span hides them
+    // One token: all parts of a line together where their accumulators fit, or two runs; where there are more
+    // spans, the next one hides what a run waits for.
+    constexpr bool kOne = N == 1 && Groups::kSpans == 1;
+    constexpr int P = kOne && kParts * G <= kAccumulators ? kParts : 1;
+    constexpr int C = kOne && P * G <= 4 ? 2 : 1;
     static_assert(kSpan % F::kStepK == 0 && kSpan / F::kDotK * F::kMaxPairSum <= 32767);
     float y[kStreams][kParts][Groups::kFloats * N * G * kLanes] = {};
     for (int64_t k = 0; k < a.K; k += kGroupK) {
@@ -170,20 +174,24 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
             const Groups groups(a, at);
             const uint8_t* codes = a.codes + at * a.tile_bytes;
             groups.ask_ahead(k);
-            for (int part = 0; part < kParts; ++part) {
-                VI flat[Groups::kSpans][N][G];
+            for (int part = 0; part < kParts; part += P) {
+                VI flat[P][Groups::kSpans][N][G];
 #pragma GCC unroll 2
                 for (int i = 0; i < Groups::kSpans; ++i) {
                     const int64_t from = k + i * kSpan;
-                    Sums<F, N, 1> sums;
+                    Sums<F, N, P> sums;
                     for (auto& token : sums)
-                        for (auto& acc : token[0]) acc = F::zero();
-                    tile_turn<F, N, 1, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
+                        for (auto& vectors : token)
+                            for (auto& acc : vectors) acc = F::zero();
+                    tile_turn<F, N, P, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
                                           from + kSpan, n0, part, sums);
-                    for (int n = 0; n < N; ++n)
-                        for (int g = 0; g < G; ++g) flat[i][n][g] = sums[n][0][g];
+                    for (int p = 0; p < P; ++p)
+                        for (int n = 0; n < N; ++n)
+                            for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[n][p][g];
                 }
-                groups.template add<0, G, N>(k, n0, part, flat, y[s][part]);
+#pragma GCC unroll 2
+                for (int p = 0; p < P; ++p)
+                    groups.template add<0, G, N>(k, n0, part + p, flat[p], y[s][part + p]);
             }
         }
     }
