@@ -185,3 +185,11 @@ def test_rope_factors() -> None:
 def test_bad_fields(changes: dict[str, Any], kind: type, word: str) -> None:
     """Each is named, with what it must be."""
     failure(lambda: parsed("llama-f32", {}, **changes), kind, word)
+
+
+def test_the_kv_cache_of_qwen2(checkpoint: Callable[[str], Path]) -> None:
+    """Floats, where nothing else is asked for: keys with large biases are too much for i16."""
+    folder = checkpoint("qwen2")
+    assert LLM(folder, threads=1).info()["kv_dtype"] == "f16"
+    assert LLM(folder, threads=1, kv_dtype="i16").info()["kv_dtype"] == "i16"
+    assert LLM(checkpoint("qwen3"), threads=1).info()["kv_dtype"] == "i16"

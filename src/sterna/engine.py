@@ -61,9 +61,9 @@ class Kept:
 class Engine:
     """A model with a KV cache and a place to run.
 
-    threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES;
-    context: positions of a sequence,
-    at most (and by default) the model's. Raises RequestError for values out of range.
+    threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES,
+    default the model's; context: positions of a sequence, at most (and by default) the model's.
+    Raises RequestError for values out of range.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Engine:
         threads: int | None = None,
         cores: str | None = None,
         isa: str | None = None,
-        kv_dtype: str = KV_DTYPES[0],
+        kv_dtype: str | None = None,
         context: int | None = None,
         deterministic: bool | None = None,
     ) -> None:
@@ -81,6 +81,7 @@ class Engine:
         self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
         limit = model.config.max_position
+        kv_dtype = kv_dtype or model.kv_dtype
         if kv_dtype not in KV_DTYPES:
             raise RequestError(
                 f"kv_dtype: must be one of {', '.join(KV_DTYPES)}, but got {kv_dtype!r}"

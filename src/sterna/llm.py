@@ -15,7 +15,7 @@ from sterna import _native, models
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Kept
+from sterna.engine import PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError
 from sterna.runtime import resolve_threads
@@ -37,10 +37,11 @@ class LLM:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
     the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
     default the checkpoint's own and exact where that is float. context: positions, default the
-    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest), f16
-    or f32. deterministic: True, float layers add in ascending order on every unit; False,
-    where all are floats of one format, by the bf16 products of a matrix unit (`amx`), which are
-    faster for prompts; default: those for bf16 layers alone, where they are never slower. Integer
+    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest, and
+    the default of all architectures but Qwen2), f16 or f32. deterministic: True, float layers add
+    in ascending order on every unit; False, where all are floats of one format, by the bf16
+    products of a matrix unit (`amx`), which are faster for prompts; default: those for bf16 layers
+    alone, where they are never slower. Integer
     formats have the same bits anyway.
     cache: keep a packed copy for the next start.
 
@@ -58,7 +59,7 @@ class LLM:
         format: str | None = None,
         head: str | None = None,
         context: int | None = None,
-        kv_dtype: str = KV_DTYPES[0],
+        kv_dtype: str | None = None,
         deterministic: bool | None = None,
         cache: bool = True,
     ) -> None:

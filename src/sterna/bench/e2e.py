@@ -80,7 +80,7 @@ def run(
     threads: int | None = None,
     cores: str | None = None,
     isa: str | None = None,
-    kv_dtype: str = KV_DTYPES[0],
+    kv_dtype: str | None = None,
     deterministic: bool | None = None,
     repeat: int = 3,
     progress: Progress = lambda _: None,
@@ -97,7 +97,7 @@ def run(
     tests = [_Test(True, n) for n in pp] + [_Test(False, n, b) for n in tg for b in batch]
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
-    opened = _open(model, format, head, pages * PAGE, kv_dtype)
+    opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0])
     engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype, deterministic=deterministic)
     _check_room(engine, tests)
     kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)

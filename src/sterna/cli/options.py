@@ -54,9 +54,8 @@ head_option = click.option(
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["i16", "f16", "f32"]),
-    default="i16",
-    show_default=True,
-    help="Type of the key-value cache: 13-bit integers scaled by vector (fastest), or floats.",
+    help="Type of the key-value cache: 13-bit integers scaled by vector (fastest), or floats; "
+    "default: i16, or f16 where the architecture's keys are spread too far (Qwen2).",
 )
 
 

@@ -1,7 +1,8 @@
 """Architectures, one file each, and the way from a path to a model ready to run.
 
 A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
-It may have DEFAULTS: fields of config.json that its class fills in where a file leaves them out.
+It may have DEFAULTS: fields of config.json that its class fills in where a file leaves them out;
+and KV_DTYPE, the type of the key-value cache that it needs where i16 is too coarse.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Model:
     weights: WeightSource = field(repr=False)
     format: str  # that of most bytes of the linear layers, the head left out
     head: str
+    kv_dtype: str = "i16"  # unless another is asked for
     companions: Companions | None = None  # in place of a folder's files, where one file has all
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
 
@@ -128,7 +130,8 @@ def from_weights(
         nbytes[weight.format] += weight.nbytes
     stored = "int8" if last.format == "i8" else last.format
     head = "exact" if shadow is not None else stored
-    return Model(None, json, config, graph, source, nbytes.most_common(1)[0][0], head)
+    format, kv_dtype = nbytes.most_common(1)[0][0], getattr(module, "KV_DTYPE", "i16")
+    return Model(None, json, config, graph, source, format, head, kv_dtype)
 
 
 def load(

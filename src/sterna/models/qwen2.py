@@ -14,6 +14,8 @@ ARCHITECTURES = ("Qwen2ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS = {"use_sliding_window": False}
+# Keys may have biases of hundreds beside values of one: 13 bits for all of a vector are too few.
+KV_DTYPE = "f16"
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
