@@ -46,6 +46,7 @@ MODELS = {
     "mixed": Tiny(types=MIXED, table="Q6_K", seed=20),
     "untied": Tiny(types=MIXED, table="Q8_0", tied=False, seed=21),
     "biased": Tiny(types={"": "Q8_0"}, keys={"bias": True}, seed=22),
+    "heads of 20": Tiny(types={"": "F16"}, head_dim=20, seed=29),
     "rope": Tiny(rope_factors=True, rope_theta=500000.0, seed=23),
     "qwen2": Tiny("qwen2", types={"": "Q4_0"}, tied=False, table="F16", seed=24),
     "qwen3": Tiny("qwen3", types=MIXED, head_dim=128, seed=25),
