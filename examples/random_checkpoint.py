@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from sterna.bench.random_models import SHAPES
+from sterna.checkpoints.resolve import BUILT_IN
 from sterna.checkpoints.safetensors import write_safetensors
-from sterna.llm import BUILT_IN
 
 
 def bf16(values: np.ndarray) -> tuple[str, np.ndarray]:

@@ -20,7 +20,7 @@ import torch
 from train_nano import Muon, encode, read_corpus
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sterna.llm import BUILT_IN
+from sterna.checkpoints.resolve import BUILT_IN
 
 CONTEXT = 512
 WINDOWS = 16  # of CONTEXT / 4 tokens, in a step

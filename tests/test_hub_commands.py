@@ -158,6 +158,12 @@ def test_commands_fetch_a_model_by_its_name(server: Hub) -> None:
     server.requests.clear()
     assert command("generate", "--offline", "--model", REPO, "--max-tokens", "1", "x").stdout
     failed(command("generate", "--offline", "--model", "terns/none", "x"), "offline", "pull")
+    for args in (["verify"], ["compare", "nano"]):
+        more = ["--file", __file__, "--limit", "1"] if args[0] == "compare" else []
+        failed(command(*args, "--offline", "terns/none", *more), "terns/none", "offline")
+    for name in ("convert", "quantize"):
+        failed(command(name, "--offline", "--format", "i2", "terns/none", "x"), "offline")
+    assert command("verify", "--offline", REPO).exit_code == 0
     failed(command("pull", "./folder"), "org/name")
     failed(command("pull", "nano"), "org/name")
     assert not server.requests

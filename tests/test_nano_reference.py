@@ -19,8 +19,8 @@ import torch
 from nano_reference import Reference
 
 from sterna import LLM
+from sterna.checkpoints.resolve import BUILT_IN
 from sterna.evaluate.perplexity import held_out_stdlib, perplexity, read_text
-from sterna.llm import BUILT_IN
 
 BOS = 0
 

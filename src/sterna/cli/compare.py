@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.options import MODEL, console, json_option, print_json, run_options, status
+from sterna.cli.options import (
+    MODEL,
+    console,
+    fetch_model,
+    json_option,
+    offline_option,
+    print_json,
+    run_options,
+    status,
+)
 from sterna.cli.texts import Texts, progress_bar, text_options
 
 if TYPE_CHECKING:
@@ -19,6 +28,7 @@ SIDE = ("model", "format", "head", "kv_dtype", "isa")
 @click.command(short_help="How far two models, or two formats of one, are apart.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
+@offline_option
 @run_options
 @click.option("--isa", help="Kernel unit; default: the best.")
 @click.option("--format-b", help="Weight format of B's layers; default: as A.")
@@ -90,6 +100,8 @@ def _open(options: dict[str, Any]) -> tuple[LLM, LLM]:
     run = {n: options[n] for n in (*MODEL, "isa")}
     if options["convention"] == "llama.cpp":
         run["context"] = None  # a window may be longer than --context
+    for model in (options["a"], options["b"] or options["a"]):
+        fetch_model(model, options.get("offline", False))
     with status(f"loading {options['a']}"):
         a = LLM(options["a"], **run)
     with status(f"loading {options['b'] or options['a']}"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, json_option, print_json
+from sterna.cli.options import console, fetch_model, json_option, offline_option, print_json
 
 __all__ = ["command", "finished", "places", "progress_bar", "size_of"]
 
@@ -23,8 +23,9 @@ head = click.option(
 
 
 def places(function: Any) -> Any:
-    """SRC, DST and --force, as all commands that write a model take them."""
+    """SRC, DST, --force and --offline, as all commands that write a model take them."""
     for decorate in (
+        offline_option,
         click.option("--force", is_flag=True, help="Replace a model that is at DST."),
         click.argument("dst", type=click.Path(path_type=Path)),
         click.argument("src"),
@@ -44,14 +45,15 @@ def places(function: Any) -> Any:
 @head
 @click.option("--threads", type=int, help="Threads; default: the usable cores.")
 @json_option
-def command(src: str, dst: Path, as_json: bool, **options: Any) -> None:
-    """Write the model SRC (a folder or a built-in name) at DST: a folder, or a .gguf file.
+def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -> None:
+    """Write the model SRC (as for --model of `sterna generate`) at DST: a folder, or a .gguf file.
 
     Weights go through memory one after the other. DST takes its name when it is whole and on the
     disk. What loses precision is said; `sterna quantize` says it for each tensor.
     """
     from sterna.convert import convert
 
+    fetch_model(src, offline)
     started = time.perf_counter()
     with progress_bar(f"converting {src}") as progress:
         losses = convert(src, dst, progress=progress, **options)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sterna.cli.convert import finished, head, places, progress_bar, report
-from sterna.cli.options import console, json_option, print_json
+from sterna.cli.options import console, fetch_model, json_option, print_json
 
 
 @click.command(short_help="Round a model's weights to few bits, and report the error.")
@@ -31,9 +31,15 @@ from sterna.cli.options import console, json_option, print_json
 @click.option("--threads", type=int, help="Threads; default: the usable cores.")
 @json_option
 def command(
-    src: str, dst: Path, format: str, scales: str | None, as_json: bool, **options: Any
+    src: str,
+    dst: Path,
+    format: str,
+    scales: str | None,
+    offline: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Round the weights of SRC (a folder or a built-in name) and write them at DST.
+    """Round the weights of SRC (as for --model of `sterna generate`) and write them at DST.
 
     This is lossy. The table has a line for each matrix: the root of mean squares of the error over
     that of the weights, the largest error, and their ratio in decibels, in which 6 are one bit. How
@@ -42,6 +48,7 @@ def command(
     from sterna.convert import convert, with_scales
 
     started = time.perf_counter()
+    fetch_model(src, offline)
     with progress_bar(f"quantising {src}") as progress:
         losses = convert(src, dst, with_scales(format, scales), progress=progress, **options)
     if as_json:

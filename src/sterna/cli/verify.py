@@ -7,22 +7,24 @@ from typing import Any
 import click
 
 from sterna.cli.convert import progress_bar
-from sterna.cli.options import console, json_option, print_json
+from sterna.cli.options import console, fetch_model, json_option, offline_option, print_json
 
 
 @click.command(short_help="Check the SHA-256 of every tensor of a model.")
 @click.argument("model")
+@offline_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, as_json: bool) -> None:
-    """Check MODEL, a folder or a built-in name: every tensor against the SHA-256 recorded with it.
+def command(ctx: click.Context, model: str, offline: bool, as_json: bool) -> None:
+    """Check every tensor of MODEL against the SHA-256 recorded with it.
 
-    A published checkpoint has no hashes; its structure is checked, that its weights are finite, and
-    that all of them are there. Exit codes: 0, nothing is wrong; 1, something is damaged, and this
-    says what; 2, it could not be checked.
+    MODEL is as for --model of `sterna generate`. A published checkpoint has no hashes; its
+    structure is checked, that its weights are finite, and that all of them are there. Exit codes:
+    0, nothing is wrong; 1, something is damaged, and this says what; 2, it could not be checked.
     """
     from sterna.convert.verification import DAMAGED, verify
 
+    fetch_model(model, offline)
     with progress_bar(f"verifying {model}", "bytes") as progress:
         checks = verify(model, progress)
     damaged = [check for check in checks if check.status == DAMAGED]

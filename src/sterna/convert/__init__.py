@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sterna import models
+from sterna.checkpoints.resolve import resolve
 from sterna.convert.gguf_file import to_gguf
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, to_directory
 from sterna.convert.rounding import with_scales
-from sterna.convert.targets import model_path
 
 __all__ = ["GGUF", "Loss", "convert", "with_scales"]
 
@@ -39,11 +40,10 @@ def convert(
     those there are. Returns the error of each matrix. Raises ModelFormatError,
     UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
     """
+    path = resolve(src, inspect=models.require_architecture)
     if format is not None and format.startswith(GGUF):
         return to_gguf(
-            model_path(src), dst, format.removeprefix(GGUF), head,
+            path, dst, format.removeprefix(GGUF), head,
             force=force, threads=threads, progress=progress,
         )  # fmt: skip
-    return to_directory(
-        model_path(src), dst, format, head, force=force, threads=threads, progress=progress
-    )
+    return to_directory(path, dst, format, head, force=force, threads=threads, progress=progress)

@@ -7,14 +7,8 @@ from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG
 from sterna.errors import RequestError
-from sterna.llm import BUILT_IN
 
-__all__ = ["check_places", "model_path"]
-
-
-def model_path(model: str | Path) -> Path:
-    """The path of a model's name: a built-in one's, or itself."""
-    return BUILT_IN.get(str(model), Path(model))
+__all__ = ["check_places"]
 
 
 def check_places(

@@ -13,11 +13,11 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.packed import open_packed
+from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.convert.gguf_file import HASHES
 from sterna.convert.plan import plan
-from sterna.convert.targets import model_path
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
 from sterna.formats.base import EXPONENTS
 
@@ -48,7 +48,7 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     progress: called with the bytes done and those there are. Raises RequestError for a path that
     cannot be read.
     """
-    path = model_path(model)
+    path = resolve(model)
     try:
         files, packed = _files(path)
     except ModelFormatError as error:
