@@ -125,6 +125,12 @@ def test_where_it_is_found(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path).render([USER]) == "F<s>"  # type: ignore[union-attr]
 
 
+def test_compiling_warns_nobody(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(RequestError):
+        _render(tmp_path, "{{ 1[2] }}{{ 3() }}")
+    assert not recwarn.list
+
+
 def test_globals_and_variables(tmp_path: Path) -> None:
     assert _render(tmp_path, "{{ strftime_now('%Y') }}") == str(time.localtime().tm_year)
     assert _render(tmp_path, "{{ range(3) | list }}{{ dict(a=1) }}") == "[0, 1, 2]{'a': 1}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ class Conversation:
         self.dropped = 0
         self.last = Completion()
         self._kept = Kept()
+        # Nobody must run out of pages for conversations that were forgotten and not closed.
+        weakref.finalize(self, llm.engine.release, self._kept.sequence)
         self._running: Iterator[Piece] | None = None
         self._messages: list[dict[str, Any]] = []
         self.reset(system=system)

@@ -17,6 +17,7 @@ import datetime
 import functools
 import json
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
@@ -77,6 +78,9 @@ GROWING = _names(
 ITERATING = _names("list map max min reject rejectattr select selectattr sort unique")
 #: A date's conversions: glibc knows widths, too.
 _DATE_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
+
+
+_compiling = threading.Lock()
 
 
 class Refusal(Exception):
@@ -154,7 +158,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return rewrite(super()._parse(source, name, filename))
 
     def _compile(self, source: str, filename: str) -> CodeType:
-        with warnings.catch_warnings():  # Python's of odd expressions: nobody here can mend them
+        # Python warns of odd expressions, which nobody here can mend; its filters are global.
+        with _compiling, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return super()._compile(source, filename)
 
