@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from helpers import command, failed, failure
 
-from sterna import LLM, formats
+from sterna import LLM, formats, ops
 from sterna.errors import RequestError
 from sterna.evaluate.compare import Difference, compare, divergence
 from sterna.evaluate.perplexity import perplexity
+from sterna.models.repack import repacked
 
 TEXT = Path(__file__).read_text(encoding="utf-8")[:1500]
 TERNARY = [n for n in formats.names() if formats.get(n).levels == (-1, 1)]
@@ -134,6 +135,12 @@ def test_a_packed_model_keeps_its_levels() -> None:
     for format in ("q8_0", "i1", "i2p", "bf16"):
         failure(lambda f=format: LLM("nano", format=f), RequestError, "packed as i2", format)
     failure(lambda: LLM("nano", format="nonsense"), RequestError, "format", "nonsense")
+    weight = ops.quantize(np.random.default_rng(1).standard_normal((70, 512)), "q4_0")
+    same = repacked(weight, "q8_0", 1, "w")
+    assert (ops.dequantize(same) == ops.dequantize(weight)).all()
+    three = ops.quantize(ops.dequantize(weight), "q3_k")
+    for packed, format in ((same, "q4_0"), (three, "q6_k"), (weight, "q4_k"), (weight, "f32")):
+        failure(lambda p=packed, f=format: repacked(p, f, 1, "w"), RequestError, "w:", format)
     wide = LLM("nano", format="i4", threads=1)  # which has -1, 0 and 1 among its levels
     assert wide.info()["format"] == "i4"
 

@@ -17,7 +17,7 @@ from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
 from sterna.models.storages import Floats, Levels
 
-__all__ = ["Choice", "choose", "pack", "pack_floats"]
+__all__ = ["Choice", "choose", "holds", "pack", "pack_floats"]
 
 #: By bits: what levels run as where no format is asked for.
 NARROWEST = ("i1", "i2", "i2p", "i4", "i8")
@@ -42,16 +42,16 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     if isinstance(part, Floats):
         return Choice(part.format if asked is None else formats.get(asked).name, False)
     if asked is None:
-        name = next(n for n in NARROWEST if _holds(formats.get(n), part, 0))
+        name = next(n for n in NARROWEST if holds(formats.get(n), part, 0))
         return Choice(f"{name}:g{part.group}" if part.group else name, True)
     format = formats.get(asked)
-    keeps = _holds(format, part, part.group)
+    keeps = holds(format, part, part.group)
     if not keeps and part.as_floats is None:
         raise RequestError(f"format: a ternary checkpoint runs as t5, i2 or i8, but got {asked!r}")
     return Choice(format.name, keeps)
 
 
-def _holds(format: Format, part: Levels, group: int) -> bool:
+def holds(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
     if format.levels is None or format.minima or format.group != group:
         return False

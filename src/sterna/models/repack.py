@@ -6,7 +6,9 @@ import numpy as np
 
 from sterna import formats
 from sterna.errors import RequestError
-from sterna.formats import PackedWeight
+from sterna.formats import Format, PackedWeight
+from sterna.models import packing
+from sterna.models.storages import Floats, Levels
 
 __all__ = ["repacked"]
 
@@ -21,25 +23,25 @@ def repacked(weight: PackedWeight, format: str | None, threads: int, name: str) 
     if format is None or format == weight.format:
         return weight
     old, new = formats.get(weight.format), formats.get(format)
-    new.check_shape(weight.M, weight.K, name)
-    if old.integer and not _holds(new, old):
+    values = old.unpack(weight, "scalar", threads)
+    if not old.integer:
+        return packing.pack_floats([Floats("f32", values)], new.name, threads, name, "row")
+    part = None if old.levels is None or _has_superblocks(old) else _levels(old, weight, values)
+    if part is None or _has_superblocks(new) or not packing.holds(new, part, part.group):
         raise RequestError(
             f"{name}: packed as {old.name}, it runs in formats that hold its levels and scales, "
             f"but got {new.name}; load the checkpoint that it was made from"
         )
-    values = old.unpack(weight, "scalar", threads)
-    scale = weight.scale if old.integer else np.float32(1)
-    if not old.integer and new.integer:
-        values, rounded = new.rounded(values, "row")
-        scale = new.packed_scale(rounded, weight.M, weight.K)
-    codes = new.pack_codes(values, threads)
-    return PackedWeight(new.name, weight.M, weight.K, codes, scale)
+    return packing.pack([part], packing.Choice(new.name, keeps=True), threads, name)
 
 
-def _holds(new: formats.Format, old: formats.Format) -> bool:
-    """Whether every level of `old` is one of `new`, of the same worth, under the same scales."""
-    if not (new.levels and old.levels) or new.group or old.group or new.codebook or old.codebook:
-        return False
-    (low, high), (first, last) = new.levels, old.levels
-    steps = old.step % new.step == 0 and (first - low) % new.step == 0
-    return new.value == old.value and low <= first and last <= high and steps
+def _levels(format: Format, weight: PackedWeight, levels: np.ndarray) -> Levels:
+    assert format.levels is not None
+    low, high = format.levels
+    kinds = format.codebook or tuple(range(low, high + 1, format.step))
+    return Levels(kinds, levels, weight.scales * np.float32(format.value))
+
+
+def _has_superblocks(format: Format) -> bool:
+    """Whether scales are whole numbers of a few bits, or come with minima: they are made to fit."""
+    return format.minima or format.block != format.group
