@@ -307,7 +307,7 @@ def test_the_cache(mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert second.engine.model.path == entry
     assert_same_bits(logits(second), logits(first))
     message = [{"role": "user", "content": "Hello"}]
-    assert second._render(message) == first._render(message)
+    assert second.chat_tokens(message) == first.chat_tokens(message)
     assert second.tokenizer.eos_ids == first.tokenizer.eos_ids
     assert second.tokenizer.bos_id == first.tokenizer.bos_id
     os.utime(mixed, (1, 1))
@@ -391,7 +391,7 @@ def test_bitnet_template(tmp_path: Path) -> None:
     keys = {"tokenizer.chat_template": "wrong", "tokenizer.ggml.pre": None}
     write(tmp_path / "x.gguf", replace(MODELS["bitnet-b1.58"], keys=keys))
     llm = LLM(tmp_path / "x.gguf")
-    text = llm.tokenizer.decode(llm._render([{"role": "user", "content": " Hi "}]))
+    text = llm.tokenizer.decode(llm.chat_tokens([{"role": "user", "content": " Hi "}]))
     assert text == "User: HiAssistant: "
 
 
