@@ -101,11 +101,6 @@ def to_gguf(
             f"{src}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
             f"got {name}; llama.cpp does not run it as it was trained"
         )
-    if model.config.head_dim != model.config.stored_head_dim:
-        raise UnsupportedModelError(
-            f"{src}: head_dim must be a multiple of 16 for a GGUF file, but got "
-            f"{model.config.stored_head_dim}; use a packed directory"
-        )
     writing = _Writing(planned, _ARCHITECTURES[name], model, type, head, resolve_threads(threads))
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
