@@ -48,7 +48,7 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     progress: called with the bytes done and those there are. Raises RequestError for a path that
     cannot be read.
     """
-    path = resolve(model)
+    path = resolve(model, offline=True)
     try:
         files, packed = _files(path)
     except ModelFormatError as error:
