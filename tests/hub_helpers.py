@@ -17,13 +17,7 @@ from sterna.checkpoints.resolve import BUILT_IN
 
 NANO = folder_files(BUILT_IN["nano"])
 WEIGHTS = "model.safetensors"
-NEEDED = {
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    WEIGHTS,
-}
+NEEDED = set(NANO) - {"README.md"}
 REPO = "terns/nano"
 TOKEN = "hf_" + "notASecret" * 3
 GGUFS = {

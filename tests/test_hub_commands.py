@@ -136,7 +136,7 @@ def test_without_links_on_the_disk(
 def test_nothing_missing_needs_no_space(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     pull()
     monkeypatch.setattr(
-        pulling.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 0)
+        pulling.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 10**6)
     )
     assert pull().is_whole()
 
