@@ -44,6 +44,7 @@ class LLM:
     alone, where they are never slower. Integer
     formats have the same bits anyway.
     cache: keep a packed copy for the next start.
+    `tokenizer` and `template` are the model's own; template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
@@ -80,17 +81,17 @@ class LLM:
         from sterna.checkpoints.directory import Checkpoint
 
         own, path = loaded.companions, loaded.path
-        self._template: ChatTemplate | None
+        self.template: ChatTemplate | None
         if own is None:
             assert path is not None
-            self.tokenizer, self._template = Tokenizer(path), ChatTemplate.load(path)
+            self.tokenizer, self.template = Tokenizer(path), ChatTemplate.load(path)
             file, config = path / "generation_config.json", Checkpoint.open(path).generation_config
         else:
             file, config = own.file, own.generation_config
             settings = own.tokenizer_config
             parts = (own.backend, settings, [config, loaded.json])
             self.tokenizer = Tokenizer.from_parts(file, *parts)
-            self._template = ChatTemplate.from_settings(file, settings)
+            self.template = ChatTemplate.from_settings(file, settings)
         self._defaults = self._generation_defaults(config, file)
 
     @staticmethod
@@ -217,14 +218,14 @@ class LLM:
         continue_final_message: bool = False,
     ) -> str:
         """The text that the model's template makes of a conversation; arguments as in `chat`."""
-        if self._template is None:
+        if self.template is None:
             raise RequestError(
                 f"chat: the model must have a chat template, but {self.name} has none; "
                 "use generate, or add chat_template.jinja to the model's folder"
             )
         if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
             raise RequestError(f"messages: must be a list of messages, but got {messages!r}")
-        return self._template.render(
+        return self.template.render(
             list(messages),
             tools=tools,
             documents=documents,
@@ -240,7 +241,7 @@ class LLM:
     @cached_property
     def _turn_ends(self) -> frozenset[int]:
         """The added token that the template writes after an answer: often not the model's EOS."""
-        found = self.tokenizer.added_at(self._template.after_answer()) if self._template else None
+        found = self.tokenizer.added_at(self.template.after_answer()) if self.template else None
         return frozenset() if found is None else frozenset([found])
 
     @property

@@ -185,7 +185,7 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]  # the harness h
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """A conversation as the model's template writes it; RequestError if it has none."""
-        template = self.llm._template
+        template = self.llm.template
         if template is None:
             raise RequestError(
                 f"apply_chat_template: the model must have one, but {self.llm.name} has none; "
