@@ -12,12 +12,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["STERNA_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_factory import RECIPES, write
+from hub_helpers import local_hub
+from hub_server import Hub
 from sysfs_tree import Tree
 
 from sterna.bench import machine
@@ -53,3 +55,10 @@ def tree(tmp_path: Path) -> Tree:
 def little_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte in place of the gigabyte that bandwidth is measured on."""
     monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A Hub with the built-in model, and an empty cache."""
+    with local_hub(monkeypatch, tmp_path) as running:
+        yield running

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from hub_helpers import (
     WEIGHTS,
     blobs,
     files_below,
-    local_hub,
     pull,
 )
 from hub_server import Hub
@@ -35,14 +33,6 @@ from sterna.errors import (
     ModelFormatError,
     RequestError,
 )
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A Hub with the built-in model, and an empty cache."""
-    with local_hub(monkeypatch, tmp_path) as running:
-        yield running
-
 
 # ------------------------------------------------------------------------------------- fetching
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from hub_helpers import (
     REPO,
     TOKEN,
     WEIGHTS,
-    local_hub,
     pull,
 )
 from hub_server import Hub
@@ -39,14 +38,6 @@ from sterna.checkpoints.resolve import BUILT_IN, resolve
 from sterna.errors import (
     HubError,
 )
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A Hub with the built-in model, and an empty cache."""
-    with local_hub(monkeypatch, tmp_path) as running:
-        yield running
-
 
 # ---------------------------------------------------------------------------------- command line
 

@@ -8,7 +8,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import huggingface_hub
@@ -20,7 +20,6 @@ from hub_helpers import (
     REPO,
     TOKEN,
     WEIGHTS,
-    local_hub,
     pull,
 )
 from hub_server import LFS_BYTES, Hub, listing, serving
@@ -40,14 +39,6 @@ from sterna.errors import (
     SternaError,
     UnsupportedModelError,
 )
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A Hub with the built-in model, and an empty cache."""
-    with local_hub(monkeypatch, tmp_path) as running:
-        yield running
-
 
 # -------------------------------------------------------------------------------------- refusals
 
