@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,7 +35,7 @@ from sterna.graph import Graph
 from sterna.models import storages
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.gguf import companions_of, config_of
-from sterna.models.gguf_weights import I2S_LAYOUTS, GgufWeights, warn_of_i2s
+from sterna.models.gguf_weights import GgufWeights, i2s_layout, warn_of_i2s
 from sterna.models.weights import CheckpointWeights, PackedWeights, WeightSource
 from sterna.runtime import resolve_threads
 
@@ -151,30 +151,66 @@ def load(
     without the cache. Raises ModelFormatError, UnsupportedModelError, RequestError or
     NonFiniteError.
     """
-    folder = Path(path)
-    if is_gguf(folder):
-        return _load_gguf(folder, format, head, cached, threads, through)
-    checkpoint = Checkpoint.open(folder)
-    if checkpoint.is_packed:
-        return _load_packed(folder, folder, head, threads, format, through)
-    cached = cached and through is None and cache.cache_dir() is not None
+    source, parts, stored = Path(path), list[Path](), format
+    read: Callable[[], Model]
+    if is_gguf(source):
+        layout, parts = i2s_layout(), [file for file in parts_of(source) if file.is_file()]
+        stored = f"{format}-{layout}"
+        read = partial(_read_gguf, source, format, head, layout, threads, through)
+    else:
+        checkpoint = Checkpoint.open(source)
+        if checkpoint.is_packed:
+            return _load_packed(source, source, head, threads, format, through)
+        read = partial(_read_checkpoint, checkpoint, format, head, threads, through)
+    if not cached or through is not None or cache.cache_dir() is None:
+        return read()
     # An exact head is stored as the checkpoint's own, and so is the default.
-    key = cache.cache_key(folder, format, None if head == "exact" else head) if cached else ""
-    hit = cache.lookup(key) if cached else None
+    key = cache.cache_key(source, stored, None if head == "exact" else head, parts)
+    hit = cache.lookup(key)
     if hit is not None:
+        companions = hit if is_gguf(source) else source  # a single file has none beside it
         try:
-            return _load_packed(hit, folder, head, threads)
+            return _load_packed(hit, companions, head, threads)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
+    model = read()
+    model.store = cache.store_behind(key, lambda dst: save(model, dst))
+    return model
+
+
+def _read_checkpoint(
+    checkpoint: Checkpoint,
+    format: str | None,
+    head: str | None,
+    threads: int | None,
+    through: Through | None,
+) -> Model:
+    """A published checkpoint in safetensors, packed as it is read."""
 
     def weights(module: ModuleType) -> WeightSource:
         own = CheckpointWeights(checkpoint, format, head, resolve_threads(threads), module.TERNARY)
         return through(own) if through else own
 
-    model = from_weights(checkpoint.config, folder / "config.json", weights)
-    model.path = folder
-    if cached:
-        model.store = cache.store_behind(key, lambda dst: save(model, dst))
+    model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
+    model.path = checkpoint.path
+    return model
+
+
+def _read_gguf(
+    path: Path,
+    format: str | None,
+    head: str | None,
+    layout: str | None,
+    threads: int | None,
+    through: Through | None,
+) -> Model:
+    """A GGUF file, packed as it is read; layout: of I2_S tensors, None for the usual one."""
+    file = GgufModel(path)
+    warn_of_i2s(file, layout)
+    config, companions, team = config_of(file), companions_of(file), resolve_threads(threads)
+    own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
+    model = from_weights(config, path, lambda _: through(own) if through else own)
+    model.path, model.companions = path, companions
     return model
 
 
@@ -218,39 +254,4 @@ def _load_packed(
         lambda _: through(weights) if through else weights,
     )
     model.path = source
-    return model
-
-
-def _load_gguf(
-    path: Path,
-    format: str | None,
-    head: str | None,
-    cached: bool,
-    threads: int | None,
-    through: Through | None,
-) -> Model:
-    """A GGUF file, or its packed form from the cache."""
-    layout = os.environ.get("STERNA_I2S") or None
-    if layout not in (None, *I2S_LAYOUTS):
-        raise RequestError(f"STERNA_I2S: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout}")
-    cached = cached and through is None and cache.cache_dir() is not None
-    asked = None if head == "exact" else head
-    key = ""
-    if cached:
-        files = [file for file in parts_of(path) if file.is_file()]
-        key = cache.cache_key(path, f"{format}-{layout}", asked, files)
-        hit = cache.lookup(key)
-        if hit is not None:
-            try:
-                return _load_packed(hit, hit, head, threads)
-            except SternaError:
-                cache.discard(key)
-    file = GgufModel(path)
-    warn_of_i2s(file, layout)
-    config, companions, team = config_of(file), companions_of(file), resolve_threads(threads)
-    own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
-    model = from_weights(config, path, lambda _: through(own) if through else own)
-    model.path, model.companions = path, companions
-    if cached:
-        model.store = cache.store_behind(key, lambda dst: save(model, dst))
     return model

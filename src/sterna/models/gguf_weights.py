@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ from sterna.models.storages import Floats, Levels
 from sterna.models.storages.base import TERNARY
 from sterna.models.weights import Linear, head_format, in_runs
 
-__all__ = ["I2S_LAYOUTS", "GgufWeights"]
+__all__ = ["GgufWeights", "i2s_layout", "warn_of_i2s"]
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
@@ -256,6 +257,17 @@ class GgufWeights:
         if (codes > 2).any():
             raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
         return codes.astype(np.int8) - np.int8(1), np.float32(scale)
+
+
+def i2s_layout() -> str | None:
+    """How I2_S tensors are packed, by STERNA_I2S; None where it says nothing.
+
+    RequestError for a layout that there is not.
+    """
+    layout = os.environ.get("STERNA_I2S") or None
+    if layout not in (None, *I2S_LAYOUTS):
+        raise RequestError(f"STERNA_I2S: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout}")
+    return layout
 
 
 def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
