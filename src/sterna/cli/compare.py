@@ -16,7 +16,8 @@ from sterna.cli.options import (
     run_options,
     status,
 )
-from sterna.cli.texts import Texts, progress_bar, text_options
+from sterna.cli.progress import progress_bar
+from sterna.cli.texts import Texts, text_options
 
 if TYPE_CHECKING:
     from sterna.evaluate.compare import Difference
@@ -69,7 +70,7 @@ def command(
     sizes = {"context": options["context"], "stride": options["stride"]}
     name = options["convention"]
     how = Convention.of(name, limit=min(a.context, b.context), **sizes)
-    with progress_bar(texts.n_bytes, "comparing") as progress:
+    with progress_bar("comparing", "MB", total=texts.n_bytes) as progress:
         result = compare(a, b, texts, convention=name, progress=progress, **sizes)
     row = {
         **_side(a, "a"),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sterna.cli.options import console, fetch_model, json_option, offline_option, print_json
+from sterna.cli.progress import progress_bar
 
-__all__ = ["command", "finished", "places", "progress_bar", "size_of"]
+__all__ = ["command", "finished", "places", "size_of"]
 
 head = click.option(
     "--head",
@@ -55,7 +53,7 @@ def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -
 
     fetch_model(src, offline)
     started = time.perf_counter()
-    with progress_bar(f"converting {src}") as progress:
+    with progress_bar(f"converting {src}", "million weights") as progress:
         losses = convert(src, dst, progress=progress, **options)
     row = finished(src, dst, options["format"], losses, time.perf_counter() - started)
     if as_json:
@@ -105,25 +103,3 @@ def size_of(path: Path) -> int:
     """Bytes of a file, or of a folder's files."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-@contextlib.contextmanager
-def progress_bar(text: str, unit: str = "weights") -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr for a function that takes (done, total); None unless that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
-        TextColumn("{task.fields[amount]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(text, total=None, amount="")
-
-        def update(done: int, total: int) -> None:
-            amount = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} million {unit}"
-            bar.update(task, completed=done, total=total, amount=amount)
-
-        yield update

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.options import console, json_option, model_options, open_model, print_json
-from sterna.cli.texts import progress_bar
+from sterna.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from sterna.evaluate.tasks import Accuracy
@@ -38,7 +38,7 @@ def command(task: str, data: Path, limit: int | None, as_json: bool, **options: 
 
     questions = read_questions(data, task, limit)
     llm = open_model(options)
-    with progress_bar(len(questions), "scoring", in_bytes=False) as progress:
+    with progress_bar("scoring", "questions", 1, len(questions)) as progress:
         result = evaluate(llm, questions, progress)
     info = llm.info()
     row = {

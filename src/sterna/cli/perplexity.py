@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.options import console, json_option, model_options, open_model, print_json
-from sterna.cli.texts import Texts, progress_bar, text_options
+from sterna.cli.progress import progress_bar
+from sterna.cli.texts import Texts, text_options
 
 if TYPE_CHECKING:
     from sterna.evaluate.perplexity import Perplexity
@@ -33,7 +34,7 @@ def command(as_json: bool, convention: str, stride: int | None, **options: Any) 
     llm = open_model({**options, "context": None} if convention == "llama.cpp" else options)
     sizes = {"context": options["context"], "stride": stride}
     how = Convention.of(convention, limit=llm.context, **sizes)
-    with progress_bar(texts.n_bytes, "scoring") as progress:
+    with progress_bar("scoring", "MB", total=texts.n_bytes) as progress:
         result = perplexity(llm, texts, convention=convention, progress=progress, **sizes)
     info = llm.info()
     row = {

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from sterna.cli.convert import finished, head, places, progress_bar, report
+from sterna.cli.convert import finished, head, places, report
 from sterna.cli.options import console, fetch_model, json_option, print_json
+from sterna.cli.progress import progress_bar
 
 
 @click.command(short_help="Round a model's weights to few bits, and report the error.")
@@ -49,7 +50,7 @@ def command(
 
     started = time.perf_counter()
     fetch_model(src, offline)
-    with progress_bar(f"quantising {src}") as progress:
+    with progress_bar(f"quantising {src}", "million weights") as progress:
         losses = convert(src, dst, with_scales(format, scales), progress=progress, **options)
     if as_json:
         print_json([loss.row() for loss in losses])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sterna.cli.options import console
-
-__all__ = ["Texts", "convention_options", "file_options", "progress_bar", "text_options"]
+__all__ = ["Texts", "convention_options", "file_options", "text_options"]
 
 file_options = [
     click.option(
@@ -91,27 +87,3 @@ class Texts:
     def n_bytes(self) -> int:
         """Bytes of all files."""
         return sum(path.stat().st_size for path in self.paths)
-
-
-@contextmanager
-def progress_bar(
-    total: float, what: str, in_bytes: bool = True
-) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, drawn only on a terminal; gives a function that takes what is done."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn(what), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)

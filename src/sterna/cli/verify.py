@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from sterna.cli.convert import progress_bar
 from sterna.cli.options import console, fetch_model, json_option, offline_option, print_json
+from sterna.cli.progress import progress_bar
 
 
 @click.command(short_help="Check the SHA-256 of every tensor of a model.")
@@ -25,7 +25,7 @@ def command(ctx: click.Context, model: str, offline: bool, as_json: bool) -> Non
     from sterna.convert.verification import DAMAGED, verify
 
     fetch_model(model, offline)
-    with progress_bar(f"verifying {model}", "bytes") as progress:
+    with progress_bar(f"verifying {model}", "MB") as progress:
         checks = verify(model, progress)
     damaged = [check for check in checks if check.status == DAMAGED]
     if as_json:
