@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,6 +48,7 @@ class Conversation:
         # Nobody must run out of pages for conversations that were forgotten and not closed.
         weakref.finalize(self, llm.engine.release, self._kept.sequence)
         self._running: Iterator[Piece] | None = None
+        self._lock = threading.RLock()  # of whoever computes a piece or begins a turn
         self._messages: list[dict[str, Any]] = []
         self.reset(system=system)
 
@@ -59,9 +62,10 @@ class Conversation:
 
     def close(self) -> None:
         """Ends a running answer and gives the keys and values back; it can be used again."""
-        self._end_running()
-        self.llm.engine.release(self._kept.sequence)
-        self._kept.tokens = []
+        with self._alone():
+            self._end_running()
+            self.llm.engine.release(self._kept.sequence)
+            self._kept.tokens = []
 
     # ------------------------------------------------------------------------------- messages
 
@@ -74,8 +78,9 @@ class Conversation:
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
         if messages:
             check_messages(messages)
-        self._end_running()
-        self._messages = [dict(message) for message in messages]
+        with self._alone():
+            self._end_running()
+            self._messages = [dict(message) for message in messages]
 
     @property
     def system(self) -> str | None:
@@ -112,37 +117,65 @@ class Conversation:
 
         Raises what `LLM.chat` raises, and leaves the messages as they were.
         """
-        for _ in self.stream(content, **options):
+        done, pieces = self._begin(content, options)
+        for _ in pieces:
             pass
-        return self.last
+        return done
 
     def stream(self, content: str, **options: Any) -> Iterator[Piece]:
         """As `ask`, a piece of text at a time; an answer that is cut short stays as it is then.
 
         Checks its arguments at once. Where no text has come, the messages stay as they were.
         """
-        self._end_running()
-        messages = [*self._messages, {"role": "user", "content": content}]
-        template = {name: getattr(self, name) for name in TEMPLATE_OPTIONS[:3]}
-        messages = self._fitting(messages, template, options)
-        done, pieces = self.llm._chat(messages, {**template, **options}, self._kept)
-        self.last = done
-        self._running = self._take(messages, done, pieces)
-        return self._running
+        return self._begin(content, options)[1]
+
+    def _begin(
+        self, content: str, options: Mapping[str, Any]
+    ) -> tuple[Completion, Iterator[Piece]]:
+        """A turn's completion and the iterator that fills it."""
+        with self._alone():
+            self._end_running()
+            messages = [*self._messages, {"role": "user", "content": content}]
+            template = {name: getattr(self, name) for name in TEMPLATE_OPTIONS[:3]}
+            messages = self._fitting(messages, template, options)
+            done, pieces = self.llm._chat(messages, {**template, **options}, self._kept)
+            self.last = done
+            self._running = self._take(messages, done, pieces)
+            return done, self._running
 
     def _take(
         self, messages: list[dict[str, Any]], done: Completion, pieces: Iterator[Piece]
     ) -> Iterator[Piece]:
         try:
-            yield from pieces
+            while True:
+                with self._alone():
+                    piece = next(pieces, None)
+                if piece is None:
+                    return
+                yield piece
         finally:
+            if hasattr(pieces, "close"):
+                pieces.close()  # gives up what it computes with, before its time
             if done.text or done.finish_reason != "cancelled":
                 self._messages = [*messages, {"role": "assistant", "content": done.text}]
             self._running = None
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For the time of a step; RequestError where another thread is in the middle of one."""
+        if not self._lock.acquire(blocking=False):
+            raise _busy()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def _end_running(self) -> None:
         if self._running is not None and hasattr(self._running, "close"):
-            self._running.close()
+            try:
+                self._running.close()
+            except ValueError:  # "generator already executing", on another thread
+                raise _busy() from None
         self._running = None
 
     def _fitting(
@@ -163,3 +196,10 @@ class Conversation:
             messages = [*messages[:opening], *messages[later[0] :]]
             self.dropped += 1
         return messages
+
+
+def _busy() -> RequestError:
+    return RequestError(
+        "conversation: must be used by one thread at a time, but another is in the middle of a "
+        "turn; give each thread a Conversation of its own"
+    )

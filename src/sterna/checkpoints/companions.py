@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +36,12 @@ class Companions:
             "tokenizer_config.json": json.dumps(self.tokenizer_config),
             "generation_config.json": json.dumps(self.generation_config),
         }
-        with tempfile.TemporaryDirectory(prefix="sterna-") as name:
+        # Not a TemporaryDirectory: the interpreter removes those at its end, before the thread that
+        # writes the cache has copied the files.
+        folder = Path(tempfile.mkdtemp(prefix="sterna-"))
+        try:
             for file, text in texts.items():
-                (Path(name) / file).write_text(text, encoding="utf-8")
-            yield Path(name)
+                (folder / file).write_text(text, encoding="utf-8")
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -111,9 +111,11 @@ def packing(
         text = _config_text(dst, {**config, QUANTIZATION: quantization})
         with synced(folder / CONFIG) as file:
             file.write(text)
-        for name in COMPANIONS if source is not None else ():
-            if (Path(source or "") / name).is_file():
-                copy_file(Path(source or "") / name, folder / name)
+        if source is not None:
+            present = set(os.listdir(source))  # OSError if it has gone: half a model is none
+            for name in COMPANIONS:
+                if name in present:
+                    copy_file(Path(source) / name, folder / name)
 
 
 def write_packed(

@@ -52,6 +52,7 @@ class _Cli(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Runs a command and leaves the process with its exit code."""
+        _mend_streams()
         try:
             code = super().main(*args, **{"prog_name": "sterna", **extra, "standalone_mode": False})
         except click.ClickException as error:
@@ -67,16 +68,38 @@ class _Cli(click.Group):
             _fail(f"{where}{error.strerror or error}; check the path and its permissions")
         sys.exit(code if isinstance(code, int) else 0)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Reads the arguments, which for --help and --version is all."""
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError:
+            _write_no_more()
+            raise click.exceptions.Exit(0) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command; a reader of its output that has seen enough is no error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The interpreter flushes once more at its end: into nothing.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _write_no_more()
             ctx.exit(0)
         except KeyboardInterrupt:
             ctx.exit(130)  # without the line break that click would add to the command's own
+
+
+def _mend_streams() -> None:
+    """Closed streams lead nowhere; what an encoding lacks is written as a question mark."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _write_no_more() -> None:
+    # The interpreter flushes once more at its end: into nothing.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail_usage(error: click.ClickException) -> NoReturn:

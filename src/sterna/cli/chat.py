@@ -15,12 +15,13 @@ from sterna.errors import RequestError, SternaError
 if TYPE_CHECKING:
     from sterna.cli.chat_session import Session
 
+MAX_TOKENS = 512  # of an answer; `generate` has fewer
 MAX_LINE_BYTES = 64 << 20  # far beyond any context
 QUOTES = '"""'
 
 
 @click.command(
-    short_help="Talk with a model.", context_settings={"default_map": {"max_tokens": 512}}
+    short_help="Talk with a model.", context_settings={"default_map": {"max_tokens": MAX_TOKENS}}
 )
 @model_options
 @sampling_options

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from sterna.chat import check_messages
+from sterna.cli.chat import MAX_TOKENS
 from sterna.cli.options import VISIBLE
 from sterna.conversation import Conversation
 from sterna.errors import RequestError
@@ -201,6 +202,8 @@ class Session:
         options = dict(self.options)
         if value.strip() == "-":
             options.pop(name, None)
+            if name == "max_tokens":
+                options[name] = MAX_TOKENS
         else:
             try:
                 options[name] = SETTINGS[name](value)

@@ -18,6 +18,7 @@ from sterna.cli.options import (
 )
 from sterna.cli.progress import progress_bar
 from sterna.cli.texts import Texts, text_options
+from sterna.errors import RequestError
 
 if TYPE_CHECKING:
     from sterna.evaluate.compare import Difference
@@ -72,6 +73,8 @@ def command(
     how = Convention.of(name, limit=min(a.context, b.context), **sizes)
     with progress_bar("comparing", "MB", total=texts.n_bytes) as progress:
         result = compare(a, b, texts, convention=name, progress=progress, **sizes)
+    if not result.n_positions:
+        raise RequestError(f"{texts.source}: must be a text of two tokens at least, to be compared")
     row = {
         **_side(a, "a"),
         **_side(b, "b"),

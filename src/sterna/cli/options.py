@@ -161,7 +161,11 @@ def console(stderr: bool = False) -> Console:
     """A rich console on stdout or stderr; rich is imported only when it draws something."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # as any other write does, in place of leaving the process
+
+    return Piped(stderr=stderr, highlight=False)
 
 
 @contextlib.contextmanager

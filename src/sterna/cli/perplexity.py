@@ -11,6 +11,7 @@ import click
 from sterna.cli.options import console, json_option, model_options, open_model, print_json
 from sterna.cli.progress import progress_bar
 from sterna.cli.texts import Texts, text_options
+from sterna.errors import RequestError
 
 if TYPE_CHECKING:
     from sterna.evaluate.perplexity import Perplexity
@@ -47,6 +48,8 @@ def command(as_json: bool, convention: str, stride: int | None, **options: Any) 
         "stride": how.stride,
         **{key: info[key] for key in ("format", "head", "kv_dtype", "isa", "threads")},
     }
+    if not result.n_tokens:
+        raise RequestError(f"{texts.source}: must be a text of two tokens at least, to be scored")
     if as_json:
         print_json([row])
     else:

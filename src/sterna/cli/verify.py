@@ -50,7 +50,8 @@ def _report(model: str, checks: list[Any], damaged: list[Any]) -> None:
 
     out = console()
     for check in damaged:
-        out.print(f"DAMAGED {check.tensor}: {check.problem}", soft_wrap=True, markup=False)
+        name = check.tensor or check.file.name
+        out.print(f"DAMAGED {name}: {check.problem}", soft_wrap=True, markup=False)
     if damaged:
         return
     nbytes = sum(check.nbytes for check in checks)

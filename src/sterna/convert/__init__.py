@@ -17,6 +17,7 @@ from sterna.convert.gguf_file import to_gguf
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, to_directory
 from sterna.convert.rounding import with_scales
+from sterna.errors import RequestError
 
 __all__ = ["GGUF", "Loss", "convert", "with_scales"]
 
@@ -40,10 +41,18 @@ def convert(
     those there are. Returns the error of each matrix. Raises ModelFormatError,
     UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
     """
+    if format is not None and not isinstance(format, str):
+        raise RequestError(f"format: must be text, but got {format!r}")
+    to_file = format is not None and format.lower().startswith(GGUF)
+    if to_file != str(dst).lower().endswith(".gguf"):
+        kind = "a name that ends in .gguf" if to_file else "a folder's name, without .gguf"
+        raise RequestError(
+            f"{dst}: must be {kind}, since the format is {format or 'a packed directory'}"
+        )
     path = resolve(src, inspect=models.require_architecture)
-    if format is not None and format.startswith(GGUF):
+    if format is not None and to_file:
         return to_gguf(
-            path, dst, format.removeprefix(GGUF), head,
+            path, dst, format[len(GGUF) :].upper(), head,
             force=force, threads=threads, progress=progress,
         )  # fmt: skip
     return to_directory(path, dst, format, head, force=force, threads=threads, progress=progress)

@@ -14,6 +14,7 @@ from sterna.checkpoints.gguf_vocab import pre_of_cuts
 from sterna.checkpoints.jsonfile import load_json_object
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.models.config import TransformerConfig
+from sterna.tokenizer import Tokenizer
 
 __all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
 
@@ -78,6 +79,11 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, vocab_size: int) -> None
             file=file, field="model", expected="a tokenizer of the tokenizers library",
             got=f"{type(error).__name__}: {error}",
         ) from None  # fmt: skip
+    # What opens and ends a text is what the tokenizer does, whatever words its files have for it.
+    own = Tokenizer(folder)
+    around = own.encode("")
+    special.add_special_token["bos"] = bool(around) and around[0] == own.bos_id
+    special.add_special_token["eos"] = bool(around) and around[-1] in own.eos_ids
     special.add_to_gguf(writer, quiet=True)
 
 

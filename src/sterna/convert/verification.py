@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sterna import _native
-from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.directory import CONFIG, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.packed import open_packed
@@ -18,7 +18,12 @@ from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.convert.gguf_file import HASHES
 from sterna.convert.plan import plan
-from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
+from sterna.errors import (
+    ModelFormatError,
+    NonFiniteError,
+    RequestError,
+    UnsupportedModelError,
+)
 from sterna.formats.base import EXPONENTS
 
 __all__ = ["DAMAGED", "SOUND", "VERIFIED", "Check", "verify"]
@@ -49,6 +54,10 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     cannot be read.
     """
     path = resolve(model, offline=True)
+    if path.is_dir() and not (path / CONFIG).is_file():
+        raise RequestError(
+            f"{path}: must be a model's folder, but has no {CONFIG}; pass the folder that holds it"
+        )
     try:
         files, packed = _files(path)
     except ModelFormatError as error:

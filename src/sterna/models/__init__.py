@@ -167,8 +167,12 @@ def load(
     # An exact head is stored as the checkpoint's own, and so is the default.
     key = cache.cache_key(source, stored, None if head == "exact" else head, parts)
     hit = cache.lookup(key)
+    # A single file has no tokenizer beside it: its packed form has.
+    companions = hit if hit is not None and is_gguf(source) else source
+    if hit is not None and companions is hit and not (hit / "tokenizer.json").is_file():
+        cache.discard(key)
+        hit = None
     if hit is not None:
-        companions = hit if is_gguf(source) else source  # a single file has none beside it
         try:
             return _load_packed(hit, companions, head, threads)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
