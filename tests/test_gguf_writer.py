@@ -14,6 +14,7 @@ import checkpoint_factory as factory
 import gguf
 import numpy as np
 import pytest
+from helpers import failure
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
@@ -360,3 +361,19 @@ def test_a_full_disk_leaves_the_old_file(
             convert(sources / "float", path, "gguf:Q8_0", force=True)
         assert path.read_bytes() == whole
         assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_what_opens_a_text_stays_from_file_to_file(sources: Path, tmp_path: Path) -> None:
+    """BOS is written as the tokenizer does it, also where no word of a config says so."""
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    convert(sources / "float", first, "gguf:F16")
+    convert(first, second, "gguf:F16")
+    own = [LLM(path, threads=1).tokenizer for path in (sources / "float", first, second)]
+    assert len({tuple(t.encode("Hello there")) for t in own}) == 1
+    assert len({t.eos_ids for t in own}) == 1
+
+
+def test_names_say_what_is_written(sources: Path, tmp_path: Path) -> None:
+    failure(lambda: convert(sources / "float", tmp_path / "x", "gguf:F16"), RequestError, ".gguf")
+    failure(lambda: convert(sources / "float", tmp_path / "x.gguf", "q8_0"), RequestError, "folder")
+    failure(lambda: convert(sources / "float", tmp_path / "x", 5), RequestError, "format", "5")
