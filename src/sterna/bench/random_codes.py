@@ -67,6 +67,10 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
         levels, scales = f.quantize_blocks(values.reshape(-1, block))
         levels = levels.reshape(values.shape)
         scale = f.typical_scale(scales, deviation)
+        if f.minima and scale.shape == (2,):
+            # One minimum for all groups would leave a mean to all weights, and a model of them
+            # answers every prompt alike.
+            scale[1] = -scale[0] * levels.mean()
     else:
         levels, scale = f.quantize(
             values if f.integer else values * np.float32(deviation), "tensor"
