@@ -175,4 +175,5 @@ def test_the_command_with_bad_input(text: str, tmp_path: Path) -> None:
     )
     (tmp_path / "empty").write_text("")
     nothing = ("compare", "nano", "--format-b", "t5", "--file", str(tmp_path / "empty"))
-    assert command(*nothing, "--max-kl", "1").exit_code == 1
+    failed(command(*nothing, "--max-kl", "1"), "two tokens")
+    failed(command("compare", "nano", "--format-b", "t5", "--file", text, "--max-kl", "nan"), "nan")

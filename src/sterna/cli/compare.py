@@ -63,6 +63,8 @@ def command(
 
     "identical" is said only where every bit of every logit is.
     """
+    if max_kl is not None and not max_kl >= 0:  # nor NaN
+        raise click.UsageError(f"--max-kl: must be at least 0, but got {max_kl}")
     from sterna.evaluate.compare import compare
     from sterna.evaluate.conventions import Convention
 
@@ -88,10 +90,15 @@ def command(
         print_json([row])
     else:
         _show(row)
-    failed = require is not None and not result.identical
-    # Written so that NaN, which nothing compared gives, fails.
-    if failed or (max_kl is not None and not row["kl_mean"] <= max_kl):
-        ctx.exit(1)
+    if require is not None and not result.identical:
+        _too_far(ctx, "the logits are not identical")
+    if max_kl is not None and not row["kl_mean"] <= max_kl:  # NaN is too far
+        _too_far(ctx, f"the mean KL is {row['kl_mean']:.3g}, above {max_kl:g}")
+
+
+def _too_far(ctx: click.Context, why: str) -> None:
+    click.echo(f"sterna: {why}", err=True)
+    ctx.exit(1)
 
 
 def _open(options: dict[str, Any]) -> tuple[LLM, LLM]:
