@@ -350,12 +350,6 @@ def test_perplexity_of_bad_input(tmp_path: Path) -> None:
     failed(run("perplexity", "--stdlib", "--limit", "0"), "--limit")
 
 
-def test_nothing_to_score_is_null_in_json(tmp_path: Path) -> None:
-    (tmp_path / "empty").write_text("")
-    (row,) = json.loads(run("perplexity", "--file", str(tmp_path / "empty"), "--json").stdout)
-    assert row["bits_per_byte"] is None
-
-
 def test_info(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
     monkeypatch.setattr("sterna._native.bandwidth_gb_s", lambda threads, nbytes: 12.25)
