@@ -65,12 +65,14 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     if f.group:
         block = GROUP_K if f.block == f.group else f.block  # groups of any size would not fit
         levels, scales = f.quantize_blocks(values.reshape(-1, block))
-        levels = levels.reshape(values.shape)
         scale = f.typical_scale(scales, deviation)
+        # The blocks' own scales have signs and minima. One for all would leave a mean to all
+        # weights, and a model of them answers every prompt alike.
         if f.minima and scale.shape == (2,):
-            # One minimum for all groups would leave a mean to all weights, and a model of them
-            # answers every prompt alike.
             scale[1] = -scale[0] * levels.mean()
+        elif not f.minima and f.levels is not None:
+            levels[1::2] = np.clip(-levels[1::2], *f.levels)
+        levels = levels.reshape(values.shape)
     else:
         levels, scale = f.quantize(
             values if f.integer else values * np.float32(deviation), "tensor"
