@@ -94,7 +94,7 @@ def stored(kind: str, w: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarr
         return w.astype(np.float16), w.astype(np.float16).astype(np.float32)
     try:
         raw = gguf.quants.quantize(w, Type[kind])
-    except NotImplementedError:
+    except NotImplementedError:  # a type that the gguf package reads and does not make: K-quants
         raw = sized(kind, w.shape, rng, float(w.std()))
     return raw, gguf.quants.dequantize(raw, Type[kind])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 #: {name} is a value of that type, bigger ones being more likely.
 RULES: dict[str, tuple[str, ...]] = {
@@ -95,9 +96,8 @@ def template(seed: int) -> str:
 class _Lazy:
     """A part of a rule: another value each time that it is formatted."""
 
-    def __init__(self, *call: object) -> None:
-        self.call = call
+    def __init__(self, rule: Callable[..., object], *arguments: object) -> None:
+        self.rule, self.arguments = rule, arguments
 
     def __format__(self, _: str) -> str:
-        value, kind, depth = self.call
-        return str(value(kind, depth))  # type: ignore[operator]
+        return str(self.rule(*self.arguments))

@@ -107,6 +107,7 @@ class Generation(Extension):
     It is also where the parser's tokens are counted.
     """
 
+    # jinja2 declares a set and reads it alone; one that nothing can add to is as good for all.
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
     def filter_stream(self, stream: Iterable[Any]) -> Iterator[Any]:

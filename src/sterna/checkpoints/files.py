@@ -19,7 +19,8 @@ from sterna.errors import ModelFormatError, RequestError
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows: temporaries of killed writers stay
+except ImportError:  # pragma: no cover - Windows, which is not tested: temporaries of killed
+    # writers stay there. mypy takes the name for a module, whatever is bound to it here.
     fcntl = None  # type: ignore[assignment]
 
 CHUNK_BYTES = 32 << 20  # large enough that a read's fixed cost vanishes, small enough to balance

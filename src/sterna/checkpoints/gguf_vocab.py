@@ -7,6 +7,7 @@ SentencePiece's BPE (`llama`, whose merges follow from the tokens' scores).
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -103,8 +104,7 @@ class Vocabulary:
             raise metadata.error(f"{PREFIX}tokens", f"1 to {MAX_VOCAB} tokens", len(self.tokens))
         self._ids = {token: i for i, token in enumerate(self.tokens)}
         if len(self._ids) < len(self.tokens):
-            seen: set[str] = set()
-            again = next(t for t in self.tokens if t in seen or seen.add(t))  # type: ignore[func-returns-value]
+            again = Counter(self.tokens).most_common(1)[0][0]
             raise metadata.error(f"{PREFIX}tokens", "each token once", f"{again!r} again")
         self._types = self._read_types()
         self.pre = self._pre(kind)

@@ -32,7 +32,8 @@ GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetitio
 
 
 @register_model("sterna")
-class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]  # the harness has no types
+# The harness has no types, so mypy sees a base that is Any; where it is not installed, no base.
+class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     """A model for the harness: model and the options of `LLM`, as model_args.
 
     max_gen_toks: tokens of an answer where a task names none. seed: of tasks that sample. The

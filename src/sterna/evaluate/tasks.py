@@ -98,8 +98,9 @@ def _text(record: Mapping[str, Any], field: str, empty: bool = False) -> str:
 
 def _number(record: Mapping[str, Any], field: str, low: int, high: int) -> int:
     value = record.get(field)
-    digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value)
-    number = int(value) if digits else value  # type: ignore[arg-type]
+    number = value
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value):
+        number = int(value)
     if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
         raise _FieldError(
             field, f"a number in {low}..{high} (files without answers have none)", value
