@@ -74,7 +74,7 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
 // bf16 weights lie in tiles as they are, where no k is missing.
 template <class F>
 inline bool tiles_in_place(int64_t valid, int64_t steps) {
-    return F::kPlanes == 1 && valid >= steps * kTileK;
+    return F::kStepBytes == 4 * kLine && F::kPlanes == 1 && valid >= steps * kTileK;
 }
 template <class F>
 inline WeightTiles tiles_of_codes(const uint8_t* step) {

@@ -144,7 +144,7 @@ struct FloatPending {
                 if (!last) {
                     f_store(kept, sum);
                 } else if (row + 16 * g < a.M) {
-                    output(sum, (n + next) * a.ldy + row + 16 * g);
+                    output(scaled_float(a, sum, row + 16 * g), (n + next) * a.ldy + row + 16 * g);
                 }
             }
         }

@@ -83,8 +83,12 @@ class Levels {
     template <int j>
     VF at(VI codes, int group) const {
         const VI byte = j == 0 ? i_shl<8>(codes) : j == 1 ? codes : i_shr<j == 3 ? 16 : 8>(codes);
-        return f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))), factor_[group],
-                     offset_[group]);
+        const VF level = f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))),
+                               factor_[group], offset_[group]);
+        if constexpr (!F::kTop) return level;
+        // Powers of two, and 127 in place of 128: what carries into the exponent makes it that.
+        return f_bits(i_and(i_add(i_bits(level), i_set1(1 << 17)),
+                            i_set1(static_cast<int32_t>(0xFF800000u))));
     }
 
   private:

@@ -72,7 +72,7 @@ struct GroupScales {
 struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
-        scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for floats, groups
+        scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for groups, may be for floats
     // In place of `scale`; x_scale is [n][ldx / x_group] then, and x_sum [n][ldx / kSumK].
     GroupScales groups;
     int64_t tile_bytes;
@@ -108,6 +108,7 @@ enum class SourceKind : int {
     kBitnet,  // uint8 [M/4][K]: BitNet's checkpoint layout, row i*M/4 + r in bits 2i of row r
     kF32,  // float [M][K]
     kHalf,  // uint16 [M][K], bf16 or f16 bits as the format wants them
+    kByte,  // uint8 [M][K], as the format stores it
 };
 
 // Packs tiles [tile_begin, tile_end) of a matrix.
@@ -263,6 +264,7 @@ struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
     bool integer;
     int tile_rows;
+    int source_bytes;  // of an element that `pack` takes
     bool rows;  // whether weights may have a scale for each row, and in groups of k
     bool groups;
     bool long_groups;  // whether activations may have a scale for each kLongGroupK

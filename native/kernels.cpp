@@ -21,6 +21,7 @@ constexpr sterna::FormatKernels format_kernels() {
     k.name = F::kName;
     k.integer = F::kInteger;
     k.tile_rows = kTileRows<F>;
+    k.source_bytes = F::kSourceBytes;
     k.rows = F::kRowScales;
     k.groups = F::kGroupScales;
     if constexpr (F::kInteger) k.long_groups = F::kLongGroups;

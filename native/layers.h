@@ -63,7 +63,8 @@ void linear_layer(const sterna::LinearArgs& a) {
             return linear_vectors<F, GroupedBlocks<F, PlainGroups<F, kGroupK>>>(a);
         }
         if constexpr (kMatrixUnit) {
-            if (a.n >= kFewestTileTokens) return linear_tiles<F>(a);
+            if (a.n >= (F::kTop ? sterna::kFewTokens + 1 : kFewestTileTokens))
+                return linear_tiles<F>(a);
         }
     }
     linear_vectors<F, RowBlocks<F>>(a);

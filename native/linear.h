@@ -38,6 +38,11 @@ inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int group, int6
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
 
+// And from a float sum: rows of powers of two have a scale.
+inline VF scaled_float(const sterna::LinearArgs& a, VF sum, int64_t row) {
+    return a.scale ? f_mul(sum, f_load(a.scale + row)) : sum;
+}
+
 inline void finish_output(const sterna::LinearArgs& a, VF y, int64_t n, int64_t row) {
     if (row >= a.M) return;  // a tile may reach further beyond M than the outputs' padding
     if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
@@ -50,7 +55,7 @@ inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, 
     if constexpr (F::kInteger) {
         if (row < a.M) finish_output(a, scaled<F>(a, acc, n, group, row), n, row);
     } else {
-        finish_output(a, acc, n, row);
+        finish_output(a, row < a.M ? scaled_float(a, acc, row) : acc, n, row);
     }
 }
 
@@ -198,12 +203,15 @@ void linear_direct(const sterna::LinearArgs& a) {
 // int16 it has to fit there: a format says in kMaxPairSum how much one product adds (0: runs are int32).
 struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true;
+    static constexpr int kSourceBytes = 1;  // of a level
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
     // Whether z2 is even, so that levels are whole numbers, and no field stays in place.
     static constexpr bool kEvenOffset = false;
+    // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
+    static constexpr bool kTop = false;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
     static constexpr int kDotK = 4;
     using Acc = VI;
@@ -216,7 +224,8 @@ struct IntegerDot {
 
 // What formats share of a float product; a run goes on with the sum.
 struct FloatDot {
-    static constexpr bool kInteger = false, kRowScales = false, kGroupScales = false;
+    static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false;
+    static constexpr int kSourceBytes = 2;  // of a weight to be packed
     static constexpr int kSuperGroup = 0;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1, kMaxPairSum = 0;

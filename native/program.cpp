@@ -323,6 +323,8 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
     if (format.integer)  // 2 * code - z2 is exact; one rounding
         for (int64_t k = 0; k < w.K; ++k)
             x[k] = (2 * x[k] - static_cast<float>(w.z2)) * w.scale[row];
+    else if (w.scale)
+        for (int64_t k = 0; k < w.K; ++k) x[k] *= w.scale[row];
 }
 
 void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const {

@@ -34,12 +34,16 @@ constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
 
+// Panels of a block: a second one of what the first lacks (IntegerDot::kTop).
+template <class F>
+constexpr int kPanels = F::kTop ? 2 : 1;
+
 // Blocks of k are of about one length, and start where a layout can be decoded from.
 template <class F>
 constexpr int64_t block_k(int64_t K) {
-    constexpr int64_t kUnit = F::kBlockUnit;
-    static_assert(kBlockK % kUnit == 0 && kUnit % 64 == 0);
-    const int64_t blocks = (K + kBlockK - 1) / kBlockK, units = (K + kUnit - 1) / kUnit;
+    constexpr int64_t kUnit = F::kBlockUnit, kMost = kBlockK / kPanels<F>;
+    static_assert(kMost % kUnit == 0 && kUnit % 64 == 0);
+    const int64_t blocks = (K + kMost - 1) / kMost, units = (K + kUnit - 1) / kUnit;
     return blocks ? (units + blocks - 1) / blocks * kUnit : kUnit;
 }
 
@@ -187,26 +191,46 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
 }
 #undef tile_dot_x
 
-// acc[g] = one tile of tokens times weight tiles g of a panel, over one block of k.
-template <int G, class Pending>
-inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int32_t* block,
-                         Pending& pending, Ahead& ahead, int64_t lines_ahead) {
+// acc[g] = one tile of tokens times weight tiles g of `panels` panels (kTwo: there may be two), one behind
+// the other, over one block of k.
+template <int G, bool kTwo, class Pending>
+inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int panels,
+                         int32_t* block, Pending& pending, Ahead& ahead, int64_t lines_ahead) {
     const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
-    const int64_t stride = kc * 16;
+    const int64_t stride = kc * 16, end = kTwo ? panels * stride : stride;
+    const auto weights = [&](int64_t at) {
+        return panel + (kTwo && at >= stride ? (G - 1) * stride + at : at);
+    };
+    const auto tokens_at = [&](int64_t at) {
+        if (at >= end) return static_cast<const int8_t*>(nullptr);
+        return x + (kTwo && at >= stride ? at - stride : at);
+    };
     tile_load_once(4, x, 64);
-    for (int64_t at = 0; at < stride; at += 2 * kTileBytes) {
-        const bool more = at + kTileBytes < stride;
-        tile_step<4, G>(panel + at, stride, more ? x + at + kTileBytes : nullptr,
-                        at == 0 ? block : nullptr);
+    for (int64_t at = 0; at < end; at += 2 * kTileBytes) {
+        const int64_t second = at + kTileBytes;
+        tile_step<4, G>(weights(at), stride, tokens_at(second), at == 0 ? block : nullptr);
         pending.template run<G>(tokens);
         ahead.run(lines_ahead);
-        if (!more) break;
-        tile_step<5, G>(panel + at + kTileBytes, stride,
-                        at + 2 * kTileBytes < stride ? x + at + 2 * kTileBytes : nullptr, nullptr);
+        if (second >= end) break;
+        tile_step<5, G>(weights(second), stride, tokens_at(second + kTileBytes), nullptr);
         pending.template run<G>(tokens);
         ahead.run(lines_ahead);
     }
     pending.template run<G>(16);
+}
+
+// Writes behind a panel of `bytes` what its levels of 128 lack; whether there are any.
+inline bool top_panel(uint8_t* panel, int64_t bytes) {
+    VI any = i_set1(0);
+    for (int64_t i = 0; i < bytes; i += kLine) {
+        const VI top = b_top(i_load(panel + i));
+        i_store(panel + bytes + i, top);
+        any = i_or(any, top);
+    }
+    int32_t lanes[kLanes], all = 0;
+    i_store(lanes, any);
+    for (const int32_t lane : lanes) all |= lane;
+    return all != 0;
 }
 
 // Stores the accumulators that tile_block_k has left, and finishes them.
@@ -249,11 +273,13 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
         const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
         Ahead ahead{next, next + bytes};
         decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
+        int panels = 1;
+        if constexpr (F::kTop) panels += top_panel(s.panel, G * kc * 16);
         auto* sums = reinterpret_cast<typename Added::Kept*>(s.sums) +
                      (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
-            tile_block_k<G>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, s.block,
-                            pending, ahead, lines_ahead);
+            tile_block_k<G, F::kTop>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, panels,
+                                     s.block, pending, ahead, lines_ahead);
             if (n == n0) pending.added = Added(a, tile, k0, G0);  // the tile before has passed
             pending.sums = sums;
             pending.n = n;

@@ -22,13 +22,22 @@ FORMATS = [name for name in formats.names() if not formats.get(name).group]
 GROUPED = [name for name in formats.names() if formats.get(name).group]
 # The levels of each integer format; the others hold floats.
 LEVELS = {
-    name: np.arange(f.levels[0], f.levels[1] + 1, f.step)
+    name: np.array(f.codebook or range(f.levels[0], f.levels[1] + 1, f.step), f.level_type)
     for name, f in ((name, formats.get(name)) for name in FORMATS)
     if f.levels is not None
 }
 INTEGER = [name for name in FORMATS if name in LEVELS]
 LOSSY = [name for name in INTEGER if not formats.get(name).lossless]
-FLOAT = [name for name in FORMATS if name not in LEVELS]
+# Formats of floats; and of those that are powers of two alone, which have a scale for each row.
+FLOAT = [name for name in FORMATS if not formats.get(name).scaled]
+POWERS = [name for name in FORMATS if name not in LEVELS and name not in FLOAT]
+
+
+def powers(name: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Weights +-2^e of a format of POWERS, e within nine of 0."""
+    f = formats.get(name)
+    exponents = rng.integers(max(f.low, -9), min(f.high, 9) + 1, shape)
+    return np.ldexp(rng.choice((-1.0, 1.0), shape), exponents).astype(np.float32)
 
 
 def bits(array: np.ndarray) -> np.ndarray:

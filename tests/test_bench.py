@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import FLOAT, FORMATS, GROUPED, INTEGER, failure
+from helpers import FLOAT, FORMATS, GROUPED, INTEGER, POWERS, failure
 
 from sterna import _native, formats
 from sterna.bench import e2e, format_table, linear, machine, report, roofline
@@ -209,8 +209,8 @@ def test_floats_are_held_against_their_own_peak(fake: FakeMachine) -> None:
     rows = linear.run(["64x256"], format_names=["all"], n=(16,), deterministic=True, **SMALL)
     assert [row["format"] for row in rows] == linear.formats_named(["all"])
     assert {row["format"] for row in rows} == {*FORMATS, *GROUPED}
-    assert {row["peak_gops"] for row in rows if row["format"] not in FLOAT} == {1000.0}
-    assert {row["peak_gops"] for row in rows if row["format"] in FLOAT} == {250.0}
+    assert {row["peak_gops"] for row in rows if row["format"] not in FLOAT + POWERS} == {1000.0}
+    assert {row["peak_gops"] for row in rows if row["format"] in FLOAT + POWERS} == {250.0}
     assert {row["test"] for row in rows} == {"gemm"}
     assert {row["kind"] for row in rows if not formats.get(row["format"]).integer} == {"f32"}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from helpers import FORMATS, INTEGER, ISAS, LEVELS, LOSSY, assert_same_bits, failure
+from helpers import FORMATS, INTEGER, ISAS, LEVELS, LOSSY, POWERS, assert_same_bits, failure, powers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +55,14 @@ def weights(name: str, M: int, K: int, kind: str, rng: np.random.Generator) -> P
                 np.add.outer(np.arange(M), np.arange(K)) % 2, levels[0], levels[-1]
             ),
         }.get(kind, rng.choice(levels, (M, K)))
-        return ops.pack(codes.astype(np.int8), scale, format=name)
+        return ops.pack(codes.astype(levels.dtype), scale, format=name)
+    if name in POWERS:
+        low, high = formats.get(name).low, formats.get(name).high
+        ends = {"lowest": (low, low), "highest": (high, high), "stripes": (low, high)}
+        values = powers(name, (M, K), rng)
+        if kind in ends:
+            values = np.ldexp(np.sign(values), rng.choice(ends[kind], (M, K)))
+        return ops.pack(values, scale, format=name)
     values = rng.standard_normal((M, K), np.float32)
     if kind in ("lowest", "highest", "stripes"):
         values = rng.choice(AWKWARD, (M, K))
@@ -111,7 +118,7 @@ def test_longest_sum(name: str, end: int) -> None:
     """The largest K with every code and activation at its extreme: no accumulator overflows."""
     K = _native.max_integer_k
     level, scale = int(LEVELS[name][end]), np.float32(0.5)
-    packed = ops.pack(np.full((66, K), level, np.int8), scale, format=name)
+    packed = ops.pack(np.full((66, K), level, np.int16), scale, format=name)
     x = np.stack([np.full(K, 1, np.float32), np.full(K, -1, np.float32)])
     unit = ops.dequantize(packed)[0, 0].astype(np.float64)
     for isa in ISAS:
@@ -187,12 +194,11 @@ def test_any_array(name: str, view: str) -> None:
     """Strided, read-only, unaligned and DLPack arrays mean the same as plain ones."""
     rng = np.random.default_rng(3)
     x = activations(6, 50, "random", rng)
-    codes = (
-        rng.choice(LEVELS[name], (70, 50)).astype(np.int8)
-        if name in LEVELS
-        else (rng.standard_normal((70, 50), np.float32))
-    )
-    scale = rng.uniform(0.1, 1, 70).astype(np.float32) if name in LEVELS else None
+    if name in LEVELS:
+        codes = rng.choice(LEVELS[name], (70, 50))
+    else:
+        codes = powers(name, (70, 50), rng) if name in POWERS else rng.standard_normal((70, 50))
+    scale = rng.uniform(0.1, 1, 70).astype(np.float32) if formats.get(name).scaled else None
     plain = ops.pack(codes, scale, format=name)
     same = ops.pack(VIEWS[view](codes), scale, format=name)
     np.testing.assert_array_equal(same.codes, plain.codes)

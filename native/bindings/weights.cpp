@@ -60,9 +60,8 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     require(static_cast<int64_t>(codes.shape(0)) == w.weight.tiles &&
                 static_cast<int64_t>(codes.shape(1)) == w.weight.tile_bytes,
             "codes: shape does not fit M, K and the layout");
-    require(f.integer == (scale.has_value() != groups.has_value()) &&
-                !(scale.has_value() && groups.has_value()),
-            "scale: integer layouts have one for each row or groups of them, float layouts none");
+    require(!(scale && groups) && (f.integer ? scale || groups : !groups),
+            "scale: integer layouts have one for each row or groups of them, float layouts for rows alone");
     require(!scale || f.rows, "scale: this layout has super-blocks alone");
     if (groups) {
         w.weight.groups = group_scales(*groups, w.weight, f);
@@ -93,12 +92,15 @@ Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
     } else if (source == "f32") {
         a.kind = SourceKind::kF32;
         element = 4;
+    } else if (source == "byte") {
+        a.kind = SourceKind::kByte;
     } else {
-        require(source == "half", "source: must be levels, bitnet, f32 or half");
+        require(source == "half", "source: must be levels, bitnet, byte, f32 or half");
         a.kind = SourceKind::kHalf;
         element = 2;
     }
-    require(f.integer == (element == 1) && (f.integer || (layout == "f32") == (element == 4)),
+    require(f.source_bytes == static_cast<int>(element) &&
+                f.integer != (a.kind == SourceKind::kByte || element > 1),
             "source: does not fit the layout");
     require(data.itemsize() == element, "data: element size does not fit the source");
     require(static_cast<int64_t>(data.shape(0)) == rows && static_cast<int64_t>(data.shape(1)) == K,

@@ -7,7 +7,7 @@ namespace {
 struct FourBits {
     static VI decode(VI low) { return i_and(low, i_set1(0x0F0F0F0F)); }
     static uint32_t encode(uint32_t code) { return code & 15; }
-    static uint8_t value(int nibble) { return static_cast<uint8_t>(nibble); }
+    static int value(int nibble) { return nibble; }
 };
 
 struct b4 : Nibbles<FourBits> {

@@ -7,7 +7,7 @@ namespace {
 struct f32 : FloatDot {
     static constexpr const char* kName = "f32";
     static constexpr int kPlanes = 3;  // bf16 numbers whose sum any value is
-    static constexpr int kStepK = 1, kStepBytes = 256;
+    static constexpr int kStepK = 1, kStepBytes = 256, kSourceBytes = 4;
 
     static void decode(const uint8_t* step, int part, int, VF* w) {
         const auto* p = reinterpret_cast<const float*>(step) + kLanes * part;

@@ -16,16 +16,12 @@ struct Fp4Codes {
         while (nibble < 15 && kFp4Values[nibble] != value) ++nibble;
         return nibble;
     }
-    static uint8_t value(int nibble) { return kFp4Values[nibble]; }
+    static int value(int nibble) { return kFp4Values[nibble]; }
 };
 
-struct fp4 : Nibbles<Fp4Codes> {
+// A run of eight would reach 8 * 24 * 127 * 2 = 48,768.
+struct fp4 : TableNibbles<Fp4Codes> {
     static constexpr const char* kName = "fp4";
-    // A run of eight would reach 8 * 24 * 127 * 2 = 48,768 in int16: each product is summed in int32.
-    static constexpr int kMaxPairSum = 0;
-    static VI dot_on(VI run, VI w, VI x) { return ::dot(run, w, x); }
-    static VI end(VI sum, VI run) { return i_add(sum, run); }
-
     static void linear(const sterna::LinearArgs& a) { linear_layer<fp4>(a); }
     static void pack(const sterna::PackArgs& a) { pack_nibbles<fp4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<fp4>(a); }

@@ -111,6 +111,13 @@ inline VI b_lookup(const uint8_t* t, VI code) {
     for (auto& b : bytes) b = t[b & 15];
     return i_load(bytes);
 }
+// Bytes: 1 where one is 255, else 0.
+inline VI b_top(VI a) {
+    uint8_t x[4 * kLanes];
+    i_store(x, a);
+    for (auto& byte : x) byte = byte == 255;
+    return i_load(x);
+}
 // Bytes, modulo 256; and those whose flag's bit n is set, negated.
 inline VI b_add(VI a, VI b) {
     uint8_t x[4 * kLanes], y[4 * kLanes];

@@ -72,12 +72,11 @@ def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[A
         raise NonFiniteError(
             f"{format}: scale must be finite, but got {s[~np.isfinite(s)].flat[0]}"
         )
-    checked: F32 = s.copy()
-    return checked
+    return f.packed_scale(s.copy(), M, K)
 
 
 def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = None) -> PackedWeight:
-    """Pack integer levels [M, K] (or float values, for f32, f16, bf16) into tiles.
+    """Pack integer levels [M, K] (or float values, for f32, f16, bf16, pot8, pot16) into tiles.
 
     scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
     minima [M, K / group, 2], a scale and a minimum each; those of
@@ -93,10 +92,8 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
     if f.integer:
         values = f.check_levels(values)
     else:
-        if scale is not None:
-            raise RequestError(
-                f"{format}: float formats have no scale, but got one; multiply first"
-            )
+        if scale is not None and not f.scaled:
+            raise RequestError(f"{format}: this format has no scale, but got one; multiply first")
         values = np.asarray(values, dtype=np.float32)
         if not np.isfinite(values).all():
             at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
@@ -124,7 +121,7 @@ def quantize(
     if not np.isfinite(values).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise NonFiniteError(f"{format}: weights must be finite, but element {at} is {values[at]}")
-    if not f.integer:
+    if not f.scaled:
         return pack(values, format=format, threads=threads)
     levels, s = f.rounded(values, scale)
     return pack(levels, s, format=format, threads=threads)
@@ -144,7 +141,7 @@ def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
 
 def real_values(f: Format, values: npt.NDArray[Any], scale: F32) -> F32:
     """The real weights float32 [M, K] of what `unpack` returns."""
-    if not f.integer:
+    if not f.scaled:
         return np.asarray(values, dtype=np.float32)
     if not f.group:
         row = np.asarray(scale * np.float32(f.value)).reshape(-1, 1)

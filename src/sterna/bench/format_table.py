@@ -67,7 +67,7 @@ def _n_levels(f: Format) -> int | None:
 
 
 def _scales(f: Format) -> str | None:
-    if not f.integer:
+    if not f.scaled:
         return None
     if not f.group:
         return f.default_scale

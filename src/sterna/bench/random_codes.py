@@ -57,7 +57,7 @@ def packed_bytes(f: Format, M: int, K: int) -> int:
 def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     """(codes of normally distributed weights, their scale), read-only; the same on every call.
 
-    deviation: the weights' standard deviation. It is the scale's alone in an integer format. The
+    deviation: the weights' standard deviation. It is the scale's alone where there is one. The
     scale is that of one block, for all of them.
     """
     f = formats.get(format)
@@ -75,9 +75,9 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
         levels = levels.reshape(values.shape)
     else:
         levels, scale = f.quantize(
-            values if f.integer else values * np.float32(deviation), "tensor"
+            values if f.scaled else values * np.float32(deviation), "tensor"
         )
-        scale = scale * np.float32(deviation) if f.integer else np.float32(1)
+        scale = scale * np.float32(deviation) if f.scaled else np.float32(1)
     pool: Codes = f.codes_of(levels).reshape(-1)
     pool.flags.writeable = False
     return pool, np.asarray(scale, np.float32)

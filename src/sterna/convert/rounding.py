@@ -128,7 +128,7 @@ class Rows:
         self._rest = [levels[packed:].copy()] if packed < rows else []
 
     def _scale(self) -> npt.NDArray[Any]:
-        if not self.format.integer:
+        if not self.format.scaled:
             return np.ones((), np.float32)
         scales = [scale for _, scale in self._scales]
         if self.format.group:
@@ -149,15 +149,15 @@ def converted(
     """
     old = formats.get(weight.format)
     same = old.name.partition(":")[0] == new.name.partition(":")[0] and old.group == new.group
-    keep = new.integer and (same or holds(new, old))
+    keep = new.scaled and (same or holds(new, old))
     # A scale for all of a tensor follows from all of it.
-    whole = not keep and new.integer and (scale or new.default_scale) == "tensor"
+    whole = not keep and new.scaled and (scale or new.default_scale) == "tensor"
     for chunk in row_chunks(weight, whole):
         if keep:
             yield _kept(chunk, new, loss, threads)
         else:
             values = ops.dequantize(chunk, threads=threads)
-            if new.integer:
+            if new.scaled:
                 made = _rounded(new, values, scale)
                 loss.add(values, ops.real_values(new, *made))
                 yield made

@@ -60,7 +60,7 @@ def known(name: str) -> bool:
 @lru_cache(maxsize=64)
 def _with_scale(format: Format, scale: str) -> Format:
     name = f"{format.name}:{scale}"
-    if not format.integer or format.group:
+    if not format.scaled or format.group:
         raise RequestError(f"format: {format.name} has its scales fixed, but got {name!r}")
     if scale in ("tensor", "row"):
         return replace(format, name=name, default_scale=scale)

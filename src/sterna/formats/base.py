@@ -22,6 +22,7 @@ __all__ = ["GROUP_K", "Format", "PackedWeight"]
 MAX_INTEGER_K: int = _native.max_integer_k
 GROUP_K = 32  # activations that share a scale, where weights have scales in groups
 PAD_K = 64  # integer layouts pad K to it
+SOURCES = {1: "byte", 2: "half", 4: "f32"}  # of float layouts, by the bytes of a value
 #: All exponent bits of a float layout: an infinity or NaN has them set.
 EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
 
@@ -33,7 +34,7 @@ class PackedWeight:
     codes: uint8 [ceil(M / tile_rows), tile_bytes]; scale: float32, shape () (one for all) or (M,)
     (one a row), or for groups of k the kernels' lines of them, uint8 [tiles, bytes] (`scales` has
     their values). A weight is level * scale, for i2p level / 4 * scale, plus a minimum where the
-    format has one. Float formats have the scale 1.
+    format has one. Float formats have the scale 1, but for those of powers of two.
     """
 
     format: str
@@ -100,6 +101,11 @@ class Format:
     lossless: bool = True  # integer: sums are exact; False: as reference_linear rounds them
 
     @property
+    def scaled(self) -> bool:
+        """Whether rows have scales: all integer formats, and floats that are powers of two."""
+        return self.integer or self.default_scale != "none"
+
+    @property
     def rounding(self) -> int | None:
         """Activations sharing a scale in int8: 32, 256, 0 (all of a token); None: not rounded."""
         if not self.integer:
@@ -139,7 +145,7 @@ class Format:
 
     def scale_bytes(self, M: int, K: int) -> int:
         """Bytes of scales that one pass over a packed matrix reads."""
-        if not self.integer:
+        if not self.scaled:
             return 0
         if not self.group:
             return 4 * self.n_tiles(M) * self.tile_rows
@@ -181,8 +187,13 @@ class Format:
         if not (0 <= M < 2**31 and 0 <= K < 2**31):
             raise RequestError(f"{self.name}: M and K must lie below 2^31, but {name} is {M}x{K}")
 
-    def check_levels(self, levels: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-        """`levels` [M, K] as int8; RequestError names the first one the codebook lacks."""
+    @property
+    def level_type(self) -> type[np.signedinteger[Any]]:
+        """Of arrays of levels: int8, or int16 where they reach 128."""
+        return np.int16 if self.levels is not None and self.levels[1] > 127 else np.int8
+
+    def check_levels(self, levels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """`levels` [M, K] as `level_type`; RequestError names the first that the codebook lacks."""
         assert self.levels is not None
         low, high = self.levels
         if levels.dtype.kind not in "iub":
@@ -204,7 +215,7 @@ class Format:
             raise RequestError(
                 f"{self.name}: levels must lie in {{{all_}}}, but element {at} is {levels[at]}"
             )
-        return np.ascontiguousarray(levels, dtype=np.int8)
+        return np.ascontiguousarray(levels, dtype=self.level_type)
 
     def pack_codes(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
         """Levels int8 [M, K] (or float values, for a float format) -> tiles."""
@@ -213,20 +224,16 @@ class Format:
 
     def codes_of(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
         """The same for any K: groups may be cut."""
-        M, K = values.shape
-        if self.integer:
-            source, data = "levels", values
-        else:
-            source = "f32" if self.layout == "f32" else "half"
-            data = self.encode(values)
+        data = np.ascontiguousarray(self.encode(values))
+        source = "levels" if self.integer else SOURCES[data.itemsize]
         return _native.pack(
-            self.layout, source, np.ascontiguousarray(data), M, K, self.offset, self.step, threads
+            self.layout, source, data, *values.shape, self.offset, self.step, threads
         )
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Float values -> the format's bits (float formats only)."""
-        if values.dtype == np.uint16:
-            return values  # already bits
+        """What kernels pack: levels as they are, float values as the format's bits."""
+        if self.integer or values.dtype == np.uint16:
+            return values  # levels, or bits already
         with np.errstate(over="ignore"):  # reported below
             x = np.asarray(values, dtype=np.float32)
             half = x.astype(np.float16).view(np.uint16) if self.layout == "f16" else None
@@ -342,7 +349,7 @@ class Format:
             return _native.Weight(
                 self.layout, packed.M, packed.K, packed.codes, None, self.z2, groups
             )
-        if self.integer:
+        if self.scaled:
             scale = np.zeros(packed.codes.shape[0] * self.tile_rows, np.float32)
             scale[: packed.M] = packed.scale * np.float32(self.unit)
         return _native.Weight(self.layout, packed.M, packed.K, packed.codes, scale, self.z2)
@@ -362,27 +369,31 @@ class Format:
         raw = _native.unpack(self.native(packed), isa, threads)
         if not self.integer:
             return raw
-        return (raw.astype(np.int16) * self.step - self.offset).astype(np.int8)
+        levels = raw.astype(np.int16) * self.step - self.z2 * self.step // 2
+        return levels.astype(self.level_type)
 
     def reference_linear(self, x: F32, packed: PackedWeight) -> F32:
         """y [N, M] from x [N, K] in numpy, with the kernels' arithmetic: the oracle."""
-        values = self.unpack(packed, "scalar", 1)
         x = np.asarray(x, np.float32)
         if not self.integer:
+            values = _native.unpack(self.native(packed), "scalar", 1)
             acc = np.zeros((x.shape[0], packed.M), np.float32)
             values = np.pad(values, ((0, 0), (0, -packed.K % self.step_k)))
             x = np.pad(x, ((0, 0), (0, -packed.K % self.step_k)))
             for k in range(values.shape[1]):
                 acc = fma_f32(values[None, :, k], x[:, None, k], acc)
-            return acc
+            return acc * self._row_scales(packed) if self.scaled else acc
+        levels = self.unpack(packed, "scalar", 1)
         if self.group:
-            return self._reference_groups(x, packed, values)
+            return self._reference_groups(x, packed, levels)
         q, s_x = quantize_activations(x)
         per_level = 2 // self.step  # t counts half steps of the codebook
-        t = per_level * (q.astype(np.int64) @ values.T.astype(np.int64))
-        s_w = np.broadcast_to(packed.scale * np.float32(self.unit), (packed.M,))
-        y: F32 = t.astype(np.float32) * (s_w[None, :] * s_x[:, None])
+        t = per_level * (q.astype(np.int64) @ levels.T.astype(np.int64))
+        y: F32 = t.astype(np.float32) * (self._row_scales(packed)[None, :] * s_x[:, None])
         return y
+
+    def _row_scales(self, packed: PackedWeight) -> F32:
+        return np.broadcast_to(packed.scale * np.float32(self.unit), (packed.M,))
 
     def _reference_groups(self, x: F32, packed: PackedWeight, levels: npt.NDArray[Any]) -> F32:
         """The same where weights and activations have scales in groups (native/grouped.h)."""

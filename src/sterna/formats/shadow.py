@@ -37,7 +37,7 @@ class Shadow:
         from sterna.formats import get
 
         layout = get(weight.format)
-        if layout.integer:
+        if layout.scaled:
             raise RequestError(
                 f"head: an exact head screens bf16, f16 or f32 rows, but got {weight.format}; "
                 "use --head int8"

@@ -106,13 +106,13 @@ def pack_floats(
 ) -> PackedWeight:
     """Float rows in a format: as their own bits where it is the same, else rounded.
 
-    scale: where an integer format without groups has its scales, "tensor" (one for each part) or
+    scale: where a format with scales, but not in groups, has them, "tensor" (one for each part) or
     "row"; None: its own.
     """
     format = formats.get(asked)
     M, K = sum(len(part.bits) for part in parts), parts[0].bits.shape[1]
     format.check_shape(M, K, name)
-    if format.integer:
+    if format.scaled:
         return _round_floats(parts, format, threads, scale)
     if all(part.format == format.name for part in parts):
         values = np.concatenate([part.bits for part in parts])

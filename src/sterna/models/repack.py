@@ -24,7 +24,7 @@ def repacked(weight: PackedWeight, format: str | None, threads: int, name: str) 
         return weight
     old, new = formats.get(weight.format), formats.get(format)
     values = old.unpack(weight, "scalar", threads)
-    if not old.integer:
+    if not old.scaled:
         return packing.pack_floats([Floats("f32", values)], new.name, threads, name, "row")
     part = None if old.levels is None or _has_superblocks(old) else _levels(old, weight, values)
     if part is None or _has_superblocks(new) or not packing.holds(new, part, part.group):

@@ -1,0 +1,39 @@
+// pot8: powers of two for float activations, a byte each: sign << 7 | e with e = 0..31 (E5:P1 of Golzar et
+// al., Table 1). A step is one k of 64 rows, one 64-byte line. What is decoded is the float
+// sign * 2^(e - 31): its exponent field is 96 + e, put together by one shift and one selection of bits. The
+// product with it is exact, with all that IEEE 754 says of infinities, NaN, zeros and denormals.
+#pragma once
+#include "layers.h"
+
+namespace {
+
+struct pot8 : FloatDot {
+    static constexpr const char* kName = "pot8";
+    static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
+    static constexpr int kStepK = 1, kStepBytes = 64, kSourceBytes = 1;
+
+    static void decode(const uint8_t* step, int part, int, VF* w) {
+        const VI from_code = i_set1(static_cast<int32_t>(0x8F800000u)), bias = i_set1(96 << 23);
+        for (int f = 0; f < kGroups; ++f) {
+            const VI code = i_load_i8(step + 16 * f + kLanes * part);  // the sign fills bits 31..7
+            w[f] = f_bits(b_select(from_code, i_shl<23>(code), bias));
+        }
+    }
+    static void linear(const sterna::LinearArgs& a) { linear_layer<pot8>(a); }
+    static void pack(const sterna::PackArgs& a) {
+        const auto* source = static_cast<const uint8_t*>(a.source);
+        pack_steps<pot8>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+            for (int r = 0; r < kTileRows<pot8>; ++r)
+                out[r] = row + r < a.M && k < a.K ? source[(row + r) * a.ld + k] : uint8_t{0};
+        });
+    }
+    static void row(const sterna::RowArgs& a) {
+        for (int64_t k = 0; k < a.K; ++k) {
+            const uint32_t code = step_of<pot8>(a, k)[a.row % kTileRows<pot8>];
+            const uint32_t bits = (code & 128) << 24 | (96 + (code & 31)) << 23;
+            __builtin_memcpy(a.out + k, &bits, 4);
+        }
+    }
+};
+
+}  // namespace
