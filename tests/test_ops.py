@@ -57,7 +57,8 @@ def weights(name: str, M: int, K: int, kind: str, rng: np.random.Generator) -> P
         }.get(kind, rng.choice(levels, (M, K)))
         return ops.pack(codes.astype(levels.dtype), scale, format=name)
     if name in POWERS:
-        low, high = formats.get(name).low, formats.get(name).high
+        # Beyond these, products overflow or are denormals.
+        low, high = max(formats.get(name).low, -60), min(formats.get(name).high, 100)
         ends = {"lowest": (low, low), "highest": (high, high), "stripes": (low, high)}
         values = powers(name, (M, K), rng)
         if kind in ends:
@@ -126,7 +127,7 @@ def test_longest_sum(name: str, end: int) -> None:
         np.testing.assert_allclose(y, np.outer([1, -1], np.full(66, unit * K)), rtol=1e-6)
         assert_same_bits(y, formats.get(name).reference_linear(x, packed))
     with pytest.raises(RequestError, match="K"):
-        ops.pack(np.full((1, K + 1), level, np.int8), scale, format=name)
+        ops.pack(np.full((1, K + 1), level, np.int16), scale, format=name)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in LOSSY])

@@ -14,22 +14,9 @@ import numpy.typing as npt
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
+from sterna.formats.power_of_two import nearest
 
-__all__ = ["PowerFloats", "PowerLevels", "nearest_powers"]
-
-
-def nearest_powers(w: F32, scale: str, top: int, zero: bool) -> tuple[F32, F32]:
-    """Round w [M, K] to sign * 2^e, e = 0..top, or 0 where there is a zero: (values, scale)."""
-    axis = 1 if scale == "row" else None
-    s = np.asarray(np.abs(w).max(axis=axis, initial=0.0) * np.float32(2.0**-top), np.float32)
-    s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
-    ratio = np.abs(w) / (s[:, None] if axis else s)
-    mantissa, exponent = np.frexp(ratio)  # of 0: 0, 0
-    e = np.clip(exponent - (mantissa < np.float32(2**-0.5)), 0, top)
-    values = np.ldexp(np.where(np.signbit(w), np.float32(-1), np.float32(1)), e)
-    if zero:
-        values = np.where(ratio < 0.5, np.float32(0), values)
-    return values, s
+__all__ = ["PowerFloats", "PowerLevels"]
 
 
 @dataclass(frozen=True)
@@ -47,10 +34,12 @@ class PowerLevels(Format):
         return table[values.astype(np.int16) - low]
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to the nearest powers, in the logarithm; docs/power-of-two.md."""
+        """Round w [M, K] to the nearest powers; see formats.power_of_two for other rules."""
         top = max(self.nibbles).bit_length() - 1
-        levels, s = nearest_powers(w, scale or self.default_scale, top, 0 in self.nibbles)
-        return levels.astype(self.level_type), s
+        made = nearest(
+            w, scale or self.default_scale, max_exponent=top, zero=0 in self.nibbles
+        )
+        return made.levels().astype(self.level_type), made.scale
 
 
 @dataclass(frozen=True)
@@ -66,9 +55,9 @@ class PowerFloats(Format):
         return 1.0
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to the nearest powers, in the logarithm; docs/power-of-two.md."""
-        values, s = nearest_powers(w, scale or self.default_scale, self.high - self.low, zero=False)
-        return np.ldexp(values, self.low), np.asarray(np.ldexp(s, -self.low), np.float32)
+        """Round w [M, K] to the nearest powers; see formats.power_of_two for other rules."""
+        made = nearest(w, scale or self.default_scale, max_exponent=self.high)
+        return made.levels(), made.scale
 
     def exponents(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """The e of values sign * 2^e; RequestError names the first that is none of the format's."""
