@@ -84,22 +84,30 @@ class Encoding:
         unused bits or in the padding of an odd K; it names the word.
         """
         codes = self._checked_words(codes, K)
-        fields = np.zeros((codes.shape[0], codes.shape[1] * self.per_word), np.uint32)
-        for i in range(self.per_word):
-            fields[:, i :: self.per_word] = codes >> (i * self.bits) & ((1 << self.bits) - 1)
-        unused = fields & ~np.uint32(1 << (self.bits - 1) | self.max_exponent << self.shift)
-        unused[:, K:] = fields[:, K:]
-        if unused.any():
-            at, k = (int(i) for i in np.argwhere(unused)[0])
-            word = k // self.per_word
+        if stray := self.stray(codes, K):
             raise RequestError(
                 f"{self.name}: bits outside sign and exponent, and padding, must be 0, but word "
-                f"{(at, word)} is {int(codes[at, word]):#x}; the codes are damaged or of another "
-                "encoding"
+                f"{stray} is {int(codes[stray]):#x}; the codes are damaged or of another encoding"
             )
-        fields = fields[:, :K]
+        fields = self._fields(codes)[:, :K]
         signs = np.where(fields >> (self.bits - 1), -1, 1).astype(np.int8)
         return signs, (fields >> self.shift & self.max_exponent).astype(np.uint8)
+
+    def stray(self, codes: Array, K: int) -> tuple[int, int] | None:
+        """The place of the first word with bits set that must be 0; None: there is none."""
+        fields = self._fields(codes)
+        fields[:, :K] &= ~np.uint32(1 << (self.bits - 1) | self.max_exponent << self.shift)
+        if not fields.any():
+            return None
+        row, k = np.argwhere(fields)[0]
+        return int(row), int(k) // self.per_word
+
+    def _fields(self, codes: Array) -> npt.NDArray[np.uint32]:
+        """A field for each weight, padding included."""
+        fields = np.empty((codes.shape[0], codes.shape[1] * self.per_word), np.uint32)
+        for i in range(self.per_word):
+            fields[:, i :: self.per_word] = codes >> (i * self.bits) & ((1 << self.bits) - 1)
+        return fields
 
     def multiply(self, x: Array, signs: Array, exponents: Array, *, special: bool = True) -> Array:
         """x * sign * 2^exponent, element by element; all three of one shape after broadcasting.
@@ -117,14 +125,16 @@ class Encoding:
         signs, exponents = np.broadcast_arrays(*self._in_range(signs, exponents))
         if self.fixed:
             shifted = x.view(np.uint32) << exponents.astype(np.uint32)
-            return np.where(signs < 0, -shifted, shifted).view(np.int32)
+            negated = np.where(signs < 0, -shifted, shifted)
+            return np.asarray(negated, np.uint32).view(np.int32)
         if special:
             # Exact in float64, whose exponents reach 1023; float32 is then exact or infinite.
             with np.errstate(over="ignore", invalid="ignore"):
                 powers = np.ldexp(signs.astype(np.float64), exponents.astype(np.int32))
                 return np.asarray(x.astype(np.float64) * powers, np.float32)
         bits = x.view(np.uint32) + (exponents.astype(np.uint32) << MANTISSA_BITS)
-        return (bits ^ ((signs < 0).astype(np.uint32) << 31)).view(np.float32)
+        bits ^= (signs < 0).astype(np.uint32) << 31
+        return bits.view(np.float32)
 
     def _checked(self, signs: Array, exponents: Array) -> tuple[Array, Array]:
         """Both as arrays [M, K] of one shape, in range."""

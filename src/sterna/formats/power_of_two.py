@@ -1,0 +1,382 @@
+"""Rounding real weights to powers of two: nearest, DenseShift, S3 and DeepShift-Q.
+
+A weight becomes sign * 2^e * s, with a sign of -1 or 1 (0 where the scheme has a zero), an exponent
+e = 0..E and a scale s > 0, one for the matrix, for each row, or for each N weights of a row:
+
+    nearest, denseshift(T)   e = round(log2(|w| / s)), at least 0 and at most E; denseshift: E = T
+    s3(T)                    the same with E = T - 1, and 0 where |w| < s / 2
+    deepshift_q(bits)        the same with E = 2^(bits - 1) - 2, s a power of two, and 0 only for 0
+
+where log2 is rounded: 2^e s stands for the |w| from 2^(e - 1/2) s to 2^(e + 1/2) s. That is what
+the literature calls the nearest power of two; the nearest in value would have its bounds at
+3/4 2^e s and 3/2 2^e s, not at 0.71 and 1.41. No float32 lies on such a bound, sqrt(2) being
+irrational, so rounding is exact and has no ties.
+
+The scale is searched for: the largest level, 2^E s, goes down from sqrt(2) max|w| in steps of
+1/2 octave, over 8 - E octaves (since with few exponents to clip the largest weights pays) and two
+at least; and from 3/8 octave below the best of these to 3/8 above it in steps of 1/8. Where s is a
+power of two, it starts at 2^round(log2 max|w|) and the steps are octaves. The first scale of least
+squared error is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.arithmetic import F32
+
+__all__ = [
+    "Error",
+    "PotLevels",
+    "Quantizer",
+    "check_scale",
+    "deepshift_q",
+    "denseshift",
+    "error",
+    "from_latents",
+    "nearest",
+    "s3",
+]
+
+F64 = npt.NDArray[np.float64]
+RANGE = 8  # octaves below the largest weight that the smallest level is tried at
+FINE = np.arange(-3, 4) / 8  # octaves around the best of steps of 1/2
+MAX_EXPONENT = 31  # of rounding: 2^-31 of the largest weight is below any error
+CHUNK = 1 << 16  # weights rounded at a time: float64 in the second-level cache
+SQRT_HALF = math.sqrt(0.5)
+TINY, HUGE = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
+MANTISSA_BITS, BIAS = 52, 1023  # of float64
+
+
+class Error(NamedTuple):
+    """What rounding lost.
+
+    relative_rms: root of the mean squares of the error over that of the weights; max: the largest
+    |w' - w|; snr_db: their ratio in decibels, infinite where nothing is lost.
+    """
+
+    relative_rms: float
+    max: float
+    snr_db: float
+
+
+@dataclass(frozen=True)
+class PotLevels:
+    """Weights [M, K] as sign * 2^exponent * scale.
+
+    signs: int8 [M, K] of -1, 0 and 1; exponents: uint8 [M, K], 0 where the sign is; scale: float32
+    (), (M,) or [M, groups], finite and positive; zeros: weights of 0 that became +2^0, since the
+    scheme has no zero. Raises RequestError and NonFiniteError for others, naming the element.
+    """
+
+    signs: npt.NDArray[np.int8]
+    exponents: npt.NDArray[np.uint8]
+    scale: F32
+    zeros: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks shapes, dtypes and values."""
+        shape = self.signs.shape
+        if len(shape) != 2 or self.exponents.shape != shape:
+            raise RequestError(
+                "power of two: signs and exponents must both have the shape [M, K], but got "
+                f"{shape} and {self.exponents.shape}"
+            )
+        if self.signs.dtype != np.int8 or self.exponents.dtype != np.uint8:
+            raise RequestError(
+                "power of two: signs must be int8 and exponents uint8, but got "
+                f"{self.signs.dtype} and {self.exponents.dtype}"
+            )
+        if (wrong := np.abs(self.signs) > 1).any():
+            at = _first(wrong)
+            raise RequestError(
+                f"power of two: signs must be -1, 0 or 1, but element {at} is {self.signs[at]}; "
+                "put the size of a weight into its exponent"
+            )
+        check_scale(self.scale, *shape, "power of two")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, K)."""
+        M, K = self.signs.shape
+        return M, K
+
+    def levels(self) -> F32:
+        """sign * 2^exponent, float32 [M, K]; RequestError for an exponent of 128 or more."""
+        if (wrong := self.exponents > 127).any():
+            at = _first(wrong)
+            raise RequestError(
+                f"power of two: 2^e must be a float32, but element {at} has the exponent "
+                f"{self.exponents[at]}; use a larger scale"
+            )
+        return np.ldexp(self.signs.astype(np.float32), self.exponents.astype(np.int32))
+
+    def values(self) -> F32:
+        """The weights, float32 [M, K]: exact, infinite from 2^128 on."""
+        M, K = self.shape
+        scale = np.asarray(self.scale, np.float32)
+        per_row = (
+            scale.reshape(-1, 1) if scale.ndim < 2 else np.repeat(scale, K // len(scale[0]), 1)
+        )
+        with np.errstate(over="ignore", under="ignore"):
+            signed = self.signs * np.broadcast_to(per_row, (M, K))
+            return np.ldexp(signed, self.exponents.astype(np.int32))
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A rule of rounding: call it with weights float [M, K] and where the scales are.
+
+    max_exponent: E above; zero: "none", "near" (for |w| < s / 2) or "exact" (for 0 only);
+    power_scale: s is a power of two.
+    """
+
+    name: str
+    max_exponent: int
+    zero: str = "none"
+    power_scale: bool = False
+
+    def __call__(self, w: Any, scale: str = "row") -> PotLevels:
+        """Weights [M, K] -> PotLevels.
+
+        scale: "tensor", "row" or "group:N", N dividing K. A weight of 0 becomes +2^0 where there is
+        no zero; `PotLevels.zeros` counts them. Raises NonFiniteError for NaN and infinities, naming
+        the element, and RequestError.
+        """
+        weights = _weights(w, self.name)
+        M, K = weights.shape
+        size = _group(scale, K, self.name)
+        groups = K // size if size else 1
+        blocks = weights.reshape(M * groups, size)
+        scales = self._scales(blocks, shared=scale == "tensor")
+        signs = np.where(blocks < 0, -1, 1).astype(np.int8)
+        exponents = np.empty(blocks.shape, np.uint8)
+        for rows, magnitudes in _chunks(blocks):
+            exponents[rows], kept = self._rounded(magnitudes, scales[rows])
+            if kept is not None:
+                signs[rows] *= kept
+        zeros = int((weights == 0).sum()) if self.zero == "none" else 0
+        if scale == "tensor":
+            found = scales[:1].reshape(()) if M else np.ones((), np.float32)
+        else:
+            found = scales if scale == "row" else scales.reshape(M, groups)
+        return PotLevels(signs.reshape(M, K), exponents.reshape(M, K), found.copy(), zeros)
+
+    def _scales(self, blocks: npt.NDArray[Any], shared: bool) -> F32:
+        """A scale for each block [B, n], float32 [B]; shared: the same for all."""
+        largest = np.abs(blocks).max(axis=1, initial=0.0).astype(np.float64)
+        if shared:
+            largest[:] = largest.max(initial=0.0)
+        octaves = max(2, RANGE - self.max_exponent)
+        if self.power_scale:
+            top = np.where(largest > 0, np.ldexp(1.0, _round_log2(largest)), 0.0)
+            return self._best(blocks, top, -np.arange(octaves), shared)[0]
+        coarse = -np.arange(2 * octaves) / 2
+        _, top = self._best(blocks, math.sqrt(2) * largest, coarse, shared)
+        return self._best(blocks, top, FINE, shared)[0]
+
+    def _best(
+        self, blocks: npt.NDArray[Any], top: F64, octaves: npt.NDArray[Any], shared: bool
+    ) -> tuple[F32, F64]:
+        """Of the largest levels [B] `top` * 2^octaves those of least error: (scales, levels)."""
+        tried = [np.minimum(top * 2.0**o, 2.0**127 if self.power_scale else HUGE) for o in octaves]
+        # No level overflows, no scale is 0: a block of zeros has the smallest there is.
+        lowest = [np.maximum(np.ldexp(t, -self.max_exponent), TINY) for t in tried]
+        scales = np.stack(lowest).astype(np.float32)
+        errors = np.empty(scales.shape)
+        for rows, magnitudes in _chunks(blocks):
+            for i, s in enumerate(scales[:, rows]):
+                e, kept = self._rounded(magnitudes, s)
+                e += BIAS
+                e <<= MANTISSA_BITS
+                made = e.view(np.float64)  # 2^e, of its bits
+                made *= s[:, None]
+                if kept is not None:
+                    made *= kept
+                made -= magnitudes
+                errors[i, rows] = np.einsum("bn,bn->b", made, made)
+        if shared:
+            errors[:] = errors.sum(axis=1, keepdims=True)
+        at = errors.argmin(axis=0), np.arange(len(blocks))
+        return np.asarray(scales[at], np.float32), np.asarray(np.stack(tried)[at], np.float64)
+
+    def _rounded(
+        self, magnitudes: F64, scales: F32
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+        """|w| [b, n], scales [b] -> (exponents int64 [b, n], which are not 0; None: all)."""
+        s = scales.astype(np.float64)[:, None]
+        # floor(log2(a / b)) of positive floats is the difference of their bits, shifted. That s
+        # sqrt(1/2) is rounded does not matter: |p/q - sqrt(1/2)| > 1e-15 for all p, q < 2^24.
+        e = magnitudes.view(np.int64) - (s * SQRT_HALF).view(np.int64)
+        e >>= MANTISSA_BITS
+        np.clip(e, 0, self.max_exponent, out=e)
+        if self.zero == "none":
+            return e, None
+        kept = magnitudes >= s / 2 if self.zero == "near" else magnitudes > 0
+        e *= kept
+        return e, kept
+
+
+def nearest(w: Any, scale: str = "row", *, max_exponent: int = 7, zero: bool = False) -> PotLevels:
+    """Weights [M, K] to the nearest power of two, exponents 0..max_exponent, as a `Quantizer`.
+
+    zero: weights below half of the smallest level become 0.
+    """
+    if not isinstance(max_exponent, int) or not 0 <= max_exponent <= 255:
+        raise RequestError(f"nearest: max_exponent must be 0 to 255, but got {max_exponent!r}")
+    top = min(max_exponent, MAX_EXPONENT)
+    return Quantizer("nearest", top, "near" if zero else "none")(w, scale)
+
+
+def denseshift(T: int) -> Quantizer:
+    """Levels +-2^0 .. +-2^T, without a zero (DenseShift, arXiv 2208.09708), T = 2..4."""
+    return Quantizer(f"denseshift{T}", _one_of("denseshift: T", T, (2, 3, 4)))
+
+
+def s3(T: int) -> Quantizer:
+    """Levels 0, +-2^0 .. +-2^(T - 1) (S3, NeurIPS 2021), T = 2..4."""
+    return Quantizer(f"s3-{T}", _one_of("s3: T", T, (2, 3, 4)) - 1, "near")
+
+
+def deepshift_q(bits: int) -> Quantizer:
+    """sign * 2^round(log2 |w|) with 2^(bits - 1) - 1 shifts, bits = 2..6 (DeepShift-Q, 2021).
+
+    The remaining code is 0, for weights of 0; smaller ones than the smallest level become that.
+    DeepShift has the largest level at 1; here it is at the power of two that suits the weights.
+    """
+    top = 2 ** (_one_of("deepshift_q: bits", bits, (2, 3, 4, 5, 6)) - 1) - 2
+    return Quantizer(f"deepshift-q{bits}", top, "exact", power_scale=True)
+
+
+def from_latents(w_sign: Any, w: list[Any], w_sparse: Any = None, scale: Any = 1.0) -> PotLevels:
+    """What the trained parameters of a DenseShift or S3 layer mean.
+
+    w_sign, each of w = [w_1, .., w_T] and w_sparse: real [M, K]; scale: as of PotLevels. The
+    exponent is S_T of S_t = 1(w_t) (S_(t-1) + 1), S_0 = 0, where 1(x) is 1 for x >= 0 and else 0;
+    the sign is 2 1(w_sign) - 1, times 1(w_sparse) where that is given: equations 1 to 4 of
+    "Demystifying Power-of-Two Quantization". Raises NonFiniteError and RequestError.
+    """
+    positive = _weights(w_sign, "w_sign") >= 0
+    exponents = np.zeros(positive.shape, np.uint8)
+    for t, latent in enumerate(w, 1):
+        values = _latent(latent, f"w_{t}", positive.shape)
+        exponents = np.where(values >= 0, exponents + 1, 0).astype(np.uint8)
+    signs = np.where(positive, 1, -1).astype(np.int8)
+    if w_sparse is not None:
+        signs[_latent(w_sparse, "w_sparse", positive.shape) < 0] = 0
+        exponents[signs == 0] = 0
+    return PotLevels(signs, exponents, np.asarray(scale, np.float32))
+
+
+def error(w: Any, levels: PotLevels) -> Error:
+    """What was lost between weights [M, K] and what became of them, in float64."""
+    before = _weights(w, "error").astype(np.float64)
+    if before.shape != levels.shape:
+        raise RequestError(f"error: shapes must agree, but got {before.shape} and {levels.shape}")
+    lost = levels.values() - before
+    signal, noise = float((before**2).sum()), float((lost**2).sum())
+    largest = float(np.abs(lost).max(initial=0.0))
+    if noise == 0:
+        return Error(0.0, largest, math.inf)
+    if signal == 0:
+        return Error(math.inf, largest, -math.inf)
+    return Error(math.sqrt(noise / signal), largest, 10 * math.log10(signal / noise))
+
+
+def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
+    """Scales of weights [M, K] as float32, shape (), (M,) or [M, groups], groups dividing K.
+
+    Raises NonFiniteError, and RequestError for another shape or a scale that is not positive: the
+    sign of a weight is its own, so that rows of both signs would be a mistake in the making.
+    """
+    s = np.asarray(scale)
+    if s.dtype.kind not in "iuf":
+        raise RequestError(f"{what}: scale must be numeric, but got dtype {s.dtype}")
+    fits = s.shape in ((), (M,)) or (s.ndim == 2 and len(s) == M and 0 < s.shape[1] <= K)
+    if not fits or (s.ndim == 2 and K % s.shape[1]):
+        raise RequestError(
+            f"{what}: scale must have the shape (), ({M},) or [{M}, groups] with groups dividing "
+            f"K={K}, but got {s.shape}"
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        s = s.astype(np.float32)
+    if (wrong := ~np.isfinite(s)).any():
+        at = _first(wrong)
+        raise NonFiniteError(f"{what}: scale must be finite, but element {at} is {s[at]}")
+    if (wrong := s <= 0).any():
+        at = _first(wrong)
+        mixed = "some are negative: " if (s > 0).any() else ""
+        raise RequestError(
+            f"{what}: scale must be positive, but {mixed}element {at} is {s[at]}; negate the signs "
+            "of its weights instead"
+        )
+    return s
+
+
+def _weights(w: Any, what: str) -> F32:
+    """As float32 [M, K], finite."""
+    given = np.asarray(w)
+    if given.ndim != 2 or given.dtype.kind not in "iuf":
+        raise RequestError(
+            f"{what}: weights must be numbers [M, K], but got {given.dtype} {given.shape}"
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        values = given.astype(np.float32)
+    if (wrong := ~np.isfinite(values)).any():
+        at = _first(wrong)
+        raise NonFiniteError(
+            f"{what}: weights must be finite float32, but element {at} is {given[at]}; the "
+            "file is damaged or its training diverged"
+        )
+    return np.ascontiguousarray(values)
+
+
+def _latent(w: Any, what: str, shape: tuple[int, ...]) -> F32:
+    values = _weights(w, what)
+    if values.shape != shape:
+        raise RequestError(f"{what}: must have w_sign's shape {shape}, but got {values.shape}")
+    return values
+
+
+def _group(scale: str, K: int, what: str) -> int:
+    """Weights of a row that share a scale."""
+    if scale in ("tensor", "row"):
+        return K
+    kind, _, digits = scale.partition(":") if isinstance(scale, str) else ("", "", "")
+    valid = kind == "group" and digits.isascii() and digits.isdigit() and len(digits) < 10
+    if not valid or int(digits) == 0:
+        raise RequestError(f"{what}: scale must be tensor, row or group:N, but got {scale!r}")
+    if K % int(digits):
+        raise RequestError(f"{what}: groups must divide K={K}, but got {scale!r}")
+    return int(digits)
+
+
+def _chunks(blocks: npt.NDArray[Any]) -> Iterator[tuple[slice, F64]]:
+    """|w| of some blocks at a time, float64: float32's subnormals are not subnormal there."""
+    step = max(1, CHUNK // max(1, blocks.shape[1]))
+    for start in range(0, len(blocks), step):
+        rows = slice(start, start + step)
+        yield rows, np.abs(blocks[rows], dtype=np.float64)
+
+
+def _round_log2(x: F64) -> npt.NDArray[np.int64]:
+    mantissa, exponent = np.frexp(x)  # in [1/2, 1)
+    return exponent - (mantissa < SQRT_HALF)
+
+
+def _one_of(what: str, value: int, values: tuple[int, ...]) -> int:
+    if type(value) is not int or value not in values:
+        raise RequestError(f"{what} must be one of {values}, but got {value!r}")
+    return value
+
+
+def _first(wrong: npt.NDArray[Any]) -> tuple[int, ...]:
+    """The index of the first True."""
+    return tuple(int(i) for i in np.argwhere(wrong)[0])
