@@ -11,9 +11,10 @@ from __future__ import annotations
 from families.base import Family, reference
 from families.onebit import ONEBIT
 from families.paretoq import PARETOQ
+from families.power_of_two import POWER_OF_TWO
 from families.ternary import TERNARY
 from families.trilm import TRILM
 
 __all__ = ["FAMILIES", "Family", "reference"]
 
-FAMILIES: dict[str, Family] = {**TERNARY, **ONEBIT, **TRILM, **PARETOQ}
+FAMILIES: dict[str, Family] = {**TERNARY, **ONEBIT, **TRILM, **PARETOQ, **POWER_OF_TWO}

@@ -28,7 +28,8 @@ class Family:
     rounds: activations are rounded to int8 by the model itself, not only by Sterna; sub_norms:
     the published names of the norms before o_proj and down_proj; grouped: layers whose weights have
     scales in groups, so that Sterna rounds 32 values of their input at a time; unrounded: `store`
-    before the file's dtype has rounded the real weights, where Sterna undoes that.
+    before the file's dtype has rounded the real weights, where Sterna undoes that; float_inputs:
+    the format's activations are floats.
     """
 
     recipe: Recipe
@@ -38,6 +39,7 @@ class Family:
     sub_norms: tuple[str, str] | None = None
     grouped: tuple[str, ...] = ()
     unrounded: Store | None = None
+    float_inputs: bool = False
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """(what the file holds, the float32 weights that it means), by published names."""

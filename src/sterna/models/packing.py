@@ -20,7 +20,7 @@ from sterna.models.storages import Floats, Levels
 __all__ = ["Choice", "choose", "holds", "pack", "pack_floats"]
 
 #: By bits: what levels run as where no format is asked for.
-NARROWEST = ("i1", "i2", "i2p", "i4", "i8")
+NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", "i8")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     if isinstance(part, Floats):
         return Choice(part.format if asked is None else formats.get(asked).name, False)
     if asked is None:
-        name = next(n for n in NARROWEST if holds(formats.get(n), part, 0))
+        name = part.own or next(n for n in NARROWEST if holds(formats.get(n), part, 0))
         return Choice(f"{name}:g{part.group}" if part.group else name, True)
     format = formats.get(asked)
     keeps = holds(format, part, part.group)
@@ -53,6 +53,8 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
 
 def holds(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
+    if part.own:
+        return format.name.partition(":")[0] == part.own
     if format.levels is None or format.minima or format.group != group:
         return False
     low, high = format.levels

@@ -19,6 +19,7 @@ from sterna.models.storages import (
     packed_ternary,
     paretoq,
     plain_floats,
+    power_of_two,
     ternary_masters,
     unpacked_ternary,
 )
@@ -28,6 +29,7 @@ from sterna.models.storages.quantization import quantization
 __all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quantization", "read"]
 
 STORAGES: tuple[ModuleType, ...] = (
+    power_of_two,
     packed_ternary,
     paretoq,
     unpacked_ternary,

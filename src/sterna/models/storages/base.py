@@ -58,9 +58,10 @@ class Levels:
     """Weights that are whole numbers times a scale: weight = level * scale.
 
     kinds: the levels that there may be, ascending; scale: float32 (), (M,), or [M, K / group] for
-    groups of k; codes: levels int8 [M, K], or if `is_packed` BitNet's bytes uint8 [M / 4, K].
-    as_floats: the weights as floats, None where the rounding of activations to int8 is part of the
-    model, so that it has no other form.
+    groups of k; codes: levels int8 [M, K], int16 where they reach 128, or if `is_packed` BitNet's
+    bytes uint8 [M / 4, K]. own: the format of levels that are not all small integers, float32
+    [M, K]; `kinds` is then empty. as_floats: the weights as floats, None where the rounding of
+    activations to int8 is part of the model, so that it has no other form.
     """
 
     kinds: tuple[int, ...]
@@ -68,6 +69,7 @@ class Levels:
     scale: F32
     as_floats: Callable[[], Floats] | None = None
     is_packed: bool = False
+    own: str = ""
 
     @property
     def M(self) -> int:
@@ -89,10 +91,10 @@ class Levels:
         assert self.as_floats is not None
         return self.as_floats()
 
-    def unpacked(self) -> npt.NDArray[np.int8]:
-        """The levels int8 [M, K]."""
+    def unpacked(self) -> npt.NDArray[Any]:
+        """The levels [M, K]."""
         if not self.is_packed:
-            return np.asarray(self.codes, np.int8)
+            return self.codes
         # Row i * M / 4 + r lies in bits 2i of the bytes r: strided, not adjacent.
         codes = np.concatenate([(self.codes >> shift) & 3 for shift in (0, 2, 4, 6)])
         return codes.astype(np.int8) - 1

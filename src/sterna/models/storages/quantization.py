@@ -1,11 +1,20 @@
-"""What `quantization_config` says of BitNet's layers: which they are, and what their scale means.
+"""What `quantization_config` says of a model's layers: which they are, and what is stored.
 
-quant_method            "bitnet"
+quant_method            "bitnet", or "power_of_two"
+modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
+
+Of BitNet's layers:
+
 linear_class            "bitlinear" (default): weight_scale divides; "autobitlinear": multiplies
 quantization_mode       "offline" (default), or "online": weights are masters without a scale
 use_rms_norm            true: an RMSNorm before each layer, of `name`.rms_norm.weight
 rms_norm_eps            of these; 1e-6 by default
-modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
+
+Of powers of two (storages/power_of_two.py, docs/power-of-two.md):
+
+encoding                "E3P2", "E5P1" or "E8P1"
+zero_free               true (default), or false: E3P2 with a zero
+scale                   "tensor", "row" (default) or, for E3P2, "group:N", N a multiple of 32
 """
 
 from __future__ import annotations
@@ -13,22 +22,76 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
 
 
 @dataclass(frozen=True)
+class PowerOfTwo:
+    """How power-of-two weights are stored."""
+
+    ENCODINGS: ClassVar[dict[str, str]] = {"E3P2": "pot4", "E5P1": "pot8", "E8P1": "pot16"}
+    encoding: str
+    zero_free: bool = True
+    scale: str = "row"
+
+    @property
+    def words(self) -> Encoding:
+        """The encoding's words."""
+        return ENCODINGS[self.ENCODINGS[self.encoding]]
+
+    @property
+    def format(self) -> str:
+        """The weight format that runs them, but for its scales."""
+        return self.ENCODINGS[self.encoding] + ("" if self.zero_free else "z")
+
+    @property
+    def max_exponent(self) -> int:
+        """The largest e of a weight."""
+        return self.words.max_exponent - (not self.zero_free)
+
+    def config(self) -> dict[str, Any]:
+        """The fields as config.json has them."""
+        return {
+            "quant_method": "power_of_two", "encoding": self.encoding,
+            "zero_free": self.zero_free, "scale": self.scale,
+        }  # fmt: skip
+
+    @property
+    def integer(self) -> bool:
+        """Whether levels are integers, for activations in int8."""
+        return self.encoding == "E3P2"
+
+    @property
+    def group(self) -> int:
+        """Weights of a row that share a scale; 0: all, or those of other rows as well."""
+        return int(self.scale.removeprefix("group:")) if self.scale.startswith("group:") else 0
+
+    def problem(self) -> str:
+        """The rule that the fields break together; empty: none."""
+        if not self.zero_free and not self.integer:
+            return "only E3P2 may have a zero; zero_free must be true"
+        if self.scale in ("tensor", "row"):
+            return ""
+        if not re.fullmatch(r"group:[1-9][0-9]{0,5}", self.scale, re.ASCII) or self.group % 32:
+            return "scale must be tensor, row or group:N, N a multiple of 32"
+        return "" if self.integer else "only E3P2 may have scales in groups; use row"
+
+
+@dataclass(frozen=True)
 class Quantization:
-    """The fields, checked; `declared`: whether config.json has them at all."""
+    """The fields, checked; `declared`: whether config.json has BitNet's at all."""
 
     declared: bool
     divides: bool
     online: bool
     excluded: tuple[str, ...]
     norm_eps: float = 0.0  # 0: no norms
+    powers: PowerOfTwo | None = None
 
     def converts(self, name: str) -> bool:
         """Whether a layer of this name is one of BitNet's, if its model's are."""
@@ -46,10 +109,13 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if found is None:
         return Quantization(False, True, False, ())
     method = found.get("quant_method") if isinstance(found, dict) else found
+    if method == "power_of_two" and isinstance(found, dict):
+        excluded = _names(found.get("modules_to_not_convert"), file)
+        return Quantization(False, True, False, excluded, powers=_powers(found, file))
     if method != "bitnet":
         raise UnsupportedModelError(
-            f"{file}: {FIELD}.quant_method must be bitnet or absent, but got {method!r}; "
-            "Sterna does not read this quantisation"
+            f"{file}: {FIELD}.quant_method must be bitnet, power_of_two or absent, but got "
+            f"{method!r}; Sterna does not read this quantisation"
         )
     return Quantization(
         True,
@@ -74,6 +140,26 @@ def _norm_eps(found: dict[str, Any], file: Path) -> float:
             file=file, field=f"{FIELD}.rms_norm_eps", expected="a number between 0 and 1", got=eps
         )
     return float(eps)
+
+
+def _powers(found: dict[str, Any], file: Path) -> PowerOfTwo:
+    encoding = found.get("encoding")
+    if not isinstance(encoding, str) or encoding not in PowerOfTwo.ENCODINGS:
+        names = " or ".join(PowerOfTwo.ENCODINGS)
+        raise ModelFormatError(file=file, field=f"{FIELD}.encoding", expected=names, got=encoding)
+    zero_free, scale = found.get("zero_free", True), found.get("scale", "row")
+    if not isinstance(zero_free, bool):
+        raise ModelFormatError(
+            file=file, field=f"{FIELD}.zero_free", expected="true or false", got=zero_free
+        )
+    if not isinstance(scale, str):
+        raise ModelFormatError(
+            file=file, field=f"{FIELD}.scale", expected="tensor, row or group:N", got=scale
+        )
+    powers = PowerOfTwo(encoding, zero_free, scale)
+    if problem := powers.problem():
+        raise ModelFormatError(file=file, field=FIELD, expected=problem, got=f"{encoding} {scale}")
+    return powers
 
 
 def _one_of(found: dict[str, Any], key: str, values: tuple[str, str], file: Path) -> str:
