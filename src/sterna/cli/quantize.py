@@ -21,12 +21,17 @@ from sterna.cli.progress import progress_bar
     "format",
     required=True,
     help="Weight format of the layers: i2 and t5 (ternary), i2p (four levels), i1, i4, i8, q4_0, "
-    "q8_0, q4_k, gguf:Q8_0 …; `sterna formats` lists them.",
+    "q8_0, q4_k, pot4, gguf:Q8_0 …; `sterna formats` lists them.",
 )
 @click.option(
     "--scales",
     help="Where the scales are: tensor, row, or group:N for N weights of a row (a multiple of 32); "
     "default: row, or as the format has them.",
+)
+@click.option(
+    "--method",
+    help="How to round to powers of two (pot4, pot4z, pot8, pot16): nearest (default), "
+    "denseshift2, denseshift3, denseshift4, deepshift-q, or s3, s3-4 (pot4z).",
 )
 @head
 @click.option("--threads", type=int, help="Threads; default: the usable cores.")

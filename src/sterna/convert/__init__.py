@@ -30,6 +30,7 @@ def convert(
     format: str | None = None,
     head: str | None = None,
     *,
+    method: str | None = None,
     force: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -37,8 +38,9 @@ def convert(
     """Writes the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
 
     format: of the linear layers, None for their own; head: of the embedding and the output head,
-    None for their own; force: replace a model at `dst`; progress: called with the weights done and
-    those there are. Returns the error of each matrix. Raises ModelFormatError,
+    None for their own; method: of rounding layers to powers of two; force: replace a model at
+    `dst`; progress: called with the weights done and those there are. Returns the error of each
+    matrix. Raises ModelFormatError,
     UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
     """
     if format is not None and not isinstance(format, str):
@@ -49,10 +51,18 @@ def convert(
         raise RequestError(
             f"{dst}: must be {kind}, since the format is {format or 'a packed directory'}"
         )
+    if method is not None and (format is None or to_file):
+        raise RequestError(
+            f"method: {format or 'no format'} rounds in one way only, but got {method!r}; methods "
+            "are for the formats pot4, pot4z, pot8 and pot16"
+        )
     path = resolve(src, inspect=models.require_architecture)
     if format is not None and to_file:
         return to_gguf(
             path, dst, format[len(GGUF) :].upper(), head,
             force=force, threads=threads, progress=progress,
         )  # fmt: skip
-    return to_directory(path, dst, format, head, force=force, threads=threads, progress=progress)
+    return to_directory(
+        path, dst, format, head,
+        method=method, force=force, threads=threads, progress=progress,
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from sterna.convert.plan import Item, Plan, plan
 from sterna.convert.rounding import Rows, layer_scale
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
-from sterna.formats import PackedWeight
+from sterna.formats import Format, PackedWeight
 from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
 
@@ -33,22 +33,25 @@ def to_directory(
     format: str | None,
     head: str | None = None,
     *,
+    method: str | None = None,
     force: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes `src` as a packed directory in a format; None keeps each weight's own.
 
-    head: of the embedding and the output head, as `models.load` takes it; force: replace a model at
-    `dst`. Returns what happened to each matrix. The model is the one that `models.load(src,
-    format=format, head=head)` gives, bit for bit. Raises as that does, and RequestError for a full
-    disk or a `dst` that is in use.
+    head: of the embedding and the output head, as `models.load` takes it; method: of rounding, for
+    formats of powers of two; force: replace a model at `dst`. Returns what happened to each matrix.
+    The model is the one that `models.load(src, format=format, head=head)` gives, bit for bit, if no
+    method is asked for. Raises as that does, and RequestError for a full disk or a `dst` that is in
+    use.
     """
     check_places(src, dst, force)
-    if format is not None:
-        formats.get(format)
+    layers = None if format is None else formats.get(format)
+    if layers is not None and method is not None:
+        layers = layers.with_method(method)
     model, planned = plan(src, threads)
-    writing = _Writing(planned, format, head, resolve_threads(threads))
+    writing = _Writing(planned, layers, head, resolve_threads(threads))
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
     done = 0
@@ -70,7 +73,9 @@ def to_directory(
 class _Writing:
     """What becomes of each item of a plan."""
 
-    def __init__(self, planned: Plan, format: str | None, head: str | None, threads: int) -> None:
+    def __init__(
+        self, planned: Plan, format: Format | None, head: str | None, threads: int
+    ) -> None:
         self._plan, self._format, self._head, self._threads = planned, format, head, threads
         self.losses: list[Loss] = []
 
@@ -114,13 +119,13 @@ class _Writing:
         for i in range(len(runs)):
             yield f"{item.name}.{i}", _finished(runs[i])
 
-    def _target(self, item: Item, own: str) -> formats.Format:
+    def _target(self, item: Item, own: str) -> Format:
         """The format of an item whose pieces are stored as `own`."""
         if item.kind == "matrix":
-            return formats.get(self._format or own)
+            return self._format or formats.get(own)
         return formats.get(head_format(self._head, own) if self._head else own)
 
-    def _rows(self, item: Item, target: formats.Format, M: int) -> Rows:
+    def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)
         scale = layer_scale(target) if item.kind == "matrix" else None
         return Rows(target, M, item.K, scale, self._threads)

@@ -251,6 +251,13 @@ class Format:
             )
         return half
 
+    def with_method(self, method: str) -> Format:
+        """The same format with another method of rounding; RequestError where it has but one."""
+        raise RequestError(
+            f"method: {self.name} is rounded in one way only, but got {method!r}; methods are for "
+            "pot4, pot4z, pot8 and pot16"
+        )
+
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round real weights [M, K] -> (levels, scale). Float formats return the weights."""
         return np.asarray(w, dtype=np.float32), np.float32(1.0)

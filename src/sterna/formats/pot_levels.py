@@ -5,7 +5,7 @@ A weight is sign * 2^e * scale. See docs/power-of-two.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,54 @@ import numpy.typing as npt
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
-from sterna.formats.power_of_two import nearest
+from sterna.formats.pot_methods import quantizer
+from sterna.formats.power_of_two import PotLevels
 
 __all__ = ["PowerFloats", "PowerLevels"]
 
 
 @dataclass(frozen=True)
-class PowerLevels(Format):
+class Powers(Format):
+    """Rounding by a method of formats.pot_methods."""
+
+    method: str = "nearest"
+
+    @property
+    def max_exponent(self) -> int:
+        """The largest e of sign * 2^e."""
+        raise NotImplementedError
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether 0 is a level."""
+        return False
+
+    def with_method(self, method: str) -> Format:
+        """The same format, which rounds otherwise; RequestError for levels that it lacks."""
+        quantizer(method, self.max_exponent, self.has_zero, self.name)
+        return replace(self, method=method)
+
+    def powers(self, w: F32, scale: str | None) -> PotLevels:
+        """Round w [M, K]."""
+        rule = quantizer(self.method, self.max_exponent, self.has_zero, self.name)
+        return rule(w, scale or self.default_scale)
+
+
+@dataclass(frozen=True)
+class PowerLevels(Powers):
     """Integer levels: the codebook's in order of their nibbles, which are what the tiles hold."""
 
     nibbles: tuple[int, ...] = ()  # the level of each
+
+    @property
+    def max_exponent(self) -> int:
+        """That of the largest level."""
+        return max(self.nibbles).bit_length() - 1
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether a nibble is."""
+        return 0 in self.nibbles
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
         """Levels -> their nibbles; of two that stand for 0 the first."""
@@ -34,20 +72,22 @@ class PowerLevels(Format):
         return table[values.astype(np.int16) - low]
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to the nearest powers; see formats.power_of_two for other rules."""
-        top = max(self.nibbles).bit_length() - 1
-        made = nearest(
-            w, scale or self.default_scale, max_exponent=top, zero=0 in self.nibbles
-        )
+        """Round w [M, K] to levels by the format's method."""
+        made = self.powers(w, scale)
         return made.levels().astype(self.level_type), made.scale
 
 
 @dataclass(frozen=True)
-class PowerFloats(Format):
+class PowerFloats(Powers):
     """Float values sign * 2^e, low <= e <= high, and a scale for each row."""
 
     low: int = 0
     high: int = 0
+
+    @property
+    def max_exponent(self) -> int:
+        """The largest that a value has."""
+        return self.high
 
     @property
     def value(self) -> float:
@@ -55,8 +95,8 @@ class PowerFloats(Format):
         return 1.0
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to the nearest powers; see formats.power_of_two for other rules."""
-        made = nearest(w, scale or self.default_scale, max_exponent=self.high)
+        """Round w [M, K] to sign * 2^e by the format's method."""
+        made = self.powers(w, scale)
         return made.levels(), made.scale
 
     def exponents(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

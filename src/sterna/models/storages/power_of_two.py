@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.checkpoints.header import DTYPES
 from sterna.errors import RequestError
 from sterna.formats.power_of_two import PotLevels, check_scale
 from sterna.models.storages.base import F32, FLOATS, Floats, Layer, Levels
@@ -39,7 +38,7 @@ def read(layer: Layer) -> Levels:
     assert stored is not None
     M, K = layer.shape
     scale = _scale(layer, stored)
-    dtype = next(name for name, type in DTYPES.items() if type == stored.words.word)
+    dtype = f"U{8 * stored.words.word.itemsize}"
     info = layer.checkpoint.require(f"{layer.part.name}.weight", (M, stored.words.words(K)), dtype)
     codes = np.asarray(layer.checkpoint.read(info.name))
     kinds: tuple[int, ...] = ()
