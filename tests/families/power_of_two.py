@@ -65,7 +65,7 @@ def family(store: Any, format: str, seed: int, encoding: str, **fields: Any) -> 
 POWER_OF_TWO = {
     "pot-e3p2": family(powers("E3P2", 7), "pot4", 70, "E3P2"),
     "pot-e3p2-zero": family(
-        powers("E3P2", 6, tensor=True, zero=True), "pot4z", 71, "E3P2",
+        powers("E3P2", 6, tensor=True, zero=True), "pot4z", 75, "E3P2",
         zero_free=False, scale="tensor",
     ),
     "pot-e3p2-groups": family(

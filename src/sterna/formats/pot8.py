@@ -23,10 +23,10 @@ class ByteFloats(PowerFloats):
 
     def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
         """The scale as float32; RequestError where the kernels' would overflow."""
-        s = np.asarray(scale, np.float32)
-        if (np.abs(s) > 2.0**96).any():
+        s = super().packed_scale(scale, M, K)
+        if (s > 2.0**96).any():
             raise RequestError(
-                f"{self.name}: a scale must be at most 2^96, but got {np.abs(s).max()}; "
+                f"{self.name}: a scale must be at most 2^96, but got {s.max()}; "
                 "use smaller exponents"
             )
         return s

@@ -15,7 +15,7 @@ from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
 from sterna.formats.pot_methods import quantizer
-from sterna.formats.power_of_two import PotLevels
+from sterna.formats.power_of_two import PotLevels, check_scale
 
 __all__ = ["PowerFloats", "PowerLevels"]
 
@@ -40,6 +40,10 @@ class Powers(Format):
         """The same format, which rounds otherwise; RequestError for levels that it lacks."""
         quantizer(method, self.max_exponent, self.has_zero, self.name)
         return replace(self, method=method)
+
+    def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
+        """As of any format; RequestError for a scale that is not positive, naming it."""
+        return super().packed_scale(check_scale(scale, M, K, self.name), M, K)
 
     def powers(self, w: F32, scale: str | None) -> PotLevels:
         """Round w [M, K]."""
