@@ -124,7 +124,7 @@ class Program {
     void reserve(int64_t tokens);
     void reserve_scratch(const Run& run, int workers);
     uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
-    void plan(const Batch& batch, int tokens_per_block, int threads);
+    void plan(const Batch& batch, int threads);
     void split_blocks();
     void step(const Op& op, size_t index, Run& run, int worker);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
