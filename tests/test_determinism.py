@@ -35,8 +35,14 @@ INTEGER = [
     ("qwen2", "i8", "int8", "i16"),
     ("qwen3-bias", "q4_1", "int8", "i16"),
     ("qwen3-heads-of-36", "i4", "int8", "i16"),
+    ("llama-96", "pot4", "pot4z", "i16"),
+    ("llama-96", "pot4z:g32", "pot4", "i16"),
 ]
-FLOAT = [("llama-bf16", None, None, "f16"), ("llama-f32", None, None, "f32")]
+FLOAT = [
+    ("llama-bf16", None, None, "f16"),
+    ("llama-f32", None, None, "f32"),
+    ("llama-96", "pot8", "pot16", "f16"),
+]
 
 Case = tuple[str, str | None, str | None, str]
 
