@@ -97,6 +97,7 @@ ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<fl
 
 void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);
+void bind_pot(nb::module_& m);
 void bind_program(nb::module_& m);
 
 }  // namespace sterna::border

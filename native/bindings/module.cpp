@@ -226,6 +226,7 @@ NB_MODULE(_native, m) {
     bind_weights(m);
     bind_program(m);
     bind_head(m);
+    bind_pot(m);
 }
 
 }  // namespace sterna::border

@@ -1,0 +1,225 @@
+"""The kernels by name, checked: `matmul`, what it may be asked for, and its C++ source."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
+from sterna.runtime import resolve_threads
+
+__all__ = ["Kernel", "isas", "kernels", "matmul", "resolve", "source", "unrolls"]
+
+Unroll = tuple[int, int, int]
+
+# The kernel units of whole models, as far as they are more than these.
+_UNITS = {"avxvnni": "avx2", "avx512bw": "avx512", "amx": "avx512"}
+
+
+class Kernel(NamedTuple):
+    """What a kernel takes: `a` and the result are `element`, `b` is `word`, `per_word` elements each."""
+
+    element: npt.DTypeLike
+    word: npt.DTypeLike
+    per_word: int = 1
+
+
+_KERNELS = {
+    "pot8": Kernel(np.float32, np.uint8),
+    "pot16": Kernel(np.float32, np.uint16),
+    "pot4": Kernel(np.float32, np.uint8, 2),
+    "fxpot": Kernel(np.int32, np.uint32),
+    "f32": Kernel(np.float32, np.float32),
+    "i32": Kernel(np.int32, np.int32),
+}
+
+
+def isas() -> list[str]:
+    """Instruction sets with kernels that run here, the plainest first: scalar, avx2, avx512."""
+    return [name for name, _, runs in _native.pot_isas() if runs]
+
+
+def kernels(isa: str | None = None) -> list[str]:
+    """Names of the kernels of an instruction set; None is the best one."""
+    return _native.pot_kernels(_resolve_isa(isa))
+
+
+def unrolls(kernel: str, isa: str | None = None) -> list[Unroll]:
+    """Unroll factors that a kernel is compiled with: (rows of a, rows of b, vectors of k)."""
+    return _native.pot_unrolls(*_resolve_kernel(kernel, isa))
+
+
+def source() -> Path:
+    """The folder with the kernels' C++ source; `standalone.cpp` in it compiles alone.
+
+    Raises RequestError where neither the installed package nor a checkout has it.
+    """
+    here = Path(__file__).resolve().parent
+    for folder in (here / "source", here.parents[2] / "native" / "pot"):
+        if (folder / "standalone.cpp").is_file():
+            return folder
+    raise RequestError(
+        f"pot.source: must lie in {here / 'source'}, but nothing is there; install Sterna again"
+    )
+
+
+def matmul(
+    a: Any,
+    b_codes: Any,
+    K: int,
+    *,
+    kernel: str,
+    scale: Any = None,
+    isa: str | None = None,
+    threads: int | None = None,
+    unroll: Unroll | None = None,
+    special: bool = True,
+) -> npt.NDArray[Any]:
+    """The product a · bᵀ with weights that are powers of two, [N, M].
+
+    a: [N, K], float32, or int32 for the integer kernels. b_codes: [M, words], a row of codes for each
+    column of the result (columns of the paper's B; its Table 1):
+
+    - "pot8": uint8, sign << 7 | e, e in 0..31; "pot8-fma" the same codes through 2^e as a float
+    - "pot16": uint16, sign << 15 | e << 7, e in 0..255; the low 7 bits are 0
+    - "pot4": uint8, elements 2i and 2i + 1 in the low and the high nibble, sign << 3 | e; "pot4-fma"
+    - "fxpot": uint32, sign << 31 | e, e in 0..31
+    - baselines without codes, [M, K]: "f32", "i32"; one product after the other: "f32-scalar",
+      "i32-scalar", "pot8-scalar"; the same source vectorised by the compiler: "f32-auto", ...
+
+    scale: what the result is multiplied by, a float or float32 [M]; it makes integer sums float32.
+    unroll: one of `unrolls`; None takes the tuned or a fair one. threads: they share the rows of b.
+
+    special: True gives each product as IEEE has it: zeros and subnormal numbers are right, too large
+    a product is an infinity, infinities and NaN stay. False is the paper's addition of the exponents
+    whatever comes out; kernels that do not add ("-fma", "f32", ...) then only look less.
+
+    Sums of float kernels go to lanes first, so they differ from those in order by the usual bound,
+    about K · 2^-24 · Σ|product|, and between unroll factors and instruction sets, but never between
+    numbers of threads. Integer sums are exact modulo 2^32. K = 0 gives zeros.
+
+    Raises RequestError for a shape, dtype or name that does not fit, UnsupportedCPUError for an
+    instruction set that this CPU lacks, NonFiniteError for a scale that is not finite.
+    """
+    _resolve_kernel(kernel, isa)
+    kind = _KERNELS[kernel.split("-")[0]]
+    k = _count(K, "K")
+    x = _matrix(a, "a", kind.element, kernel)
+    codes = _matrix(b_codes, "b_codes", kind.word, kernel)
+    if x.shape[1] != k:
+        raise RequestError(f"a: must have K={k} columns, but got shape {x.shape}")
+    words = -(-k // kind.per_word)
+    if codes.shape[1] != words:
+        raise RequestError(
+            f"b_codes: {kernel} must have {words} words a row for K={k}, but got shape {codes.shape}"
+        )
+    factor = None if scale is None else _scale(scale, codes.shape[0])
+    team = resolve_threads(threads)
+    name, chosen, factors = resolve(kernel, isa, len(x), len(codes), k, team, unroll)
+    c = _native.pot_matmul(name, x, codes, k, chosen, team, factors, bool(special))
+    if factor is None:
+        return c
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are results here
+        scaled: npt.NDArray[Any] = (c * factor).astype(np.float32, copy=False)
+    return scaled
+
+
+def resolve(
+    kernel: str,
+    isa: str | None = None,
+    N: int = 1,
+    M: int = 4096,
+    K: int = 4096,
+    threads: int = 1,
+    unroll: Unroll | None = None,
+) -> tuple[str, str, Unroll]:
+    """The kernel, instruction set and unroll factors that `matmul` runs with these arguments."""
+    name, chosen = _resolve_kernel(kernel, isa)
+    there = _native.pot_unrolls(name, chosen)
+    if unroll is not None:
+        factors = tuple(unroll) if isinstance(unroll, (tuple, list)) else unroll
+        for one in there:
+            if one == factors:
+                return name, chosen, one
+        known = ", ".join("x".join(map(str, one)) for one in there)
+        raise RequestError(
+            f"unroll: {name} on {chosen} must have one of {known}, but got {unroll!r}"
+        )
+    return name, chosen, _default(there, N)
+
+
+def _default(there: list[Unroll], N: int) -> Unroll:
+    """As many rows of a as there are, since those share the decoding, then rows of b."""
+    fitting = [one for one in there if one[0] <= max(1, N)]
+    return max(fitting, key=lambda one: (one[0], one[1] * one[2], one[1]))
+
+
+def _resolve_isa(isa: str | None) -> str:
+    known = {name: (needs, runs) for name, needs, runs in _native.pot_isas()}
+    source = "isa" if isa is not None else "STERNA_ISA"
+    name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
+    if not name:
+        return isas()[-1]
+    name = _UNITS.get(name, name) if isinstance(name, str) else name
+    if name not in known:
+        raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {name!r}")
+    needs, runs = known[name]
+    if not runs:
+        raise UnsupportedCPUError(
+            f"{source}: this CPU (or its operating system) cannot run {name!r}, which needs "
+            f"{needs}; choose one of {', '.join(isas())}"
+        )
+    return name
+
+
+def _resolve_kernel(kernel: str, isa: str | None) -> tuple[str, str]:
+    chosen = _resolve_isa(isa)
+    there = _native.pot_kernels(chosen)
+    if kernel not in there:
+        raise RequestError(
+            f"kernel: {chosen} must have one of {', '.join(there)}, but got {kernel!r}"
+        )
+    return kernel, chosen
+
+
+def _count(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise RequestError(f"{what}: must be a whole number of at least 0, but got {value!r}")
+    return int(value)
+
+
+def _matrix(value: Any, what: str, dtype: npt.DTypeLike, kernel: str) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise RequestError(f"{what}: must be a rectangular array, but numpy says {e}") from None
+    wanted = np.dtype(dtype)
+    if array.ndim != 2:
+        raise RequestError(f"{what}: must have two dimensions, but got shape {array.shape}")
+    if array.dtype != wanted:
+        raise RequestError(
+            f"{what}: {kernel} must have {wanted} here, but got {array.dtype}; "
+            f"convert it with astype(np.{wanted})"
+        )
+    return np.ascontiguousarray(array, dtype=wanted)
+
+
+def _scale(value: Any, M: int) -> npt.NDArray[np.float32]:
+    try:
+        scale = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise RequestError(f"scale: must be numeric, but got {value!r}") from None
+    if scale.shape not in ((), (M,)):
+        raise RequestError(f"scale: must have shape () or ({M},), but got {scale.shape}")
+    if not np.isfinite(scale).all():
+        at = np.argwhere(~np.isfinite(scale.reshape(-1)))[0][0]
+        raise NonFiniteError(
+            f"scale: must be finite, but element {at} is {scale.reshape(-1)[at]}; "
+            "quantise weights that are finite"
+        )
+    return scale
