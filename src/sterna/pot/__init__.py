@@ -1,5 +1,5 @@
-"""Products with power-of-two weights: the kernels of "Demystifying Power-of-Two Quantization:
-Benchmarking Inference on AVX and RVV" (Jamali Golzar et al., 2025), in the paper's naive loop order.
+"""Products with power-of-two weights, in the naive loop order of the paper that they are from:
+"Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and RVV" (2025).
 
 >>> import numpy as np, sterna.pot as pot
 >>> a = np.ones((2, 3), np.float32)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
+from sterna.formats.pot_encodings import ENCODINGS
 from sterna.runtime import resolve_threads
 
-__all__ = ["Kernel", "isas", "kernels", "matmul", "resolve", "source", "unrolls"]
+__all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
 Unroll = tuple[int, int, int]
 
@@ -21,22 +22,8 @@ Unroll = tuple[int, int, int]
 _UNITS = {"avxvnni": "avx2", "avx512bw": "avx512", "amx": "avx512"}
 
 
-class Kernel(NamedTuple):
-    """What a kernel takes: `a` and the result are `element`, `b` is `word`, `per_word` elements each."""
-
-    element: npt.DTypeLike
-    word: npt.DTypeLike
-    per_word: int = 1
-
-
-_KERNELS = {
-    "pot8": Kernel(np.float32, np.uint8),
-    "pot16": Kernel(np.float32, np.uint16),
-    "pot4": Kernel(np.float32, np.uint8, 2),
-    "fxpot": Kernel(np.int32, np.uint32),
-    "f32": Kernel(np.float32, np.float32),
-    "i32": Kernel(np.int32, np.int32),
-}
+# What the kernels without codes multiply.
+_BASELINES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
 
 def isas() -> list[str]:
@@ -82,41 +69,42 @@ def matmul(
 ) -> npt.NDArray[Any]:
     """The product a · bᵀ with weights that are powers of two, [N, M].
 
-    a: [N, K], float32, or int32 for the integer kernels. b_codes: [M, words], a row of codes for each
-    column of the result (columns of the paper's B; its Table 1):
+    a: [N, K], float32, or int32 for "fxpot" and "i32". b_codes: [M, words], a row of codes for each
+    column of the result (a column of the paper's B), as `formats.pot_encodings.ENCODINGS` has them:
 
-    - "pot8": uint8, sign << 7 | e, e in 0..31; "pot8-fma" the same codes through 2^e as a float
-    - "pot16": uint16, sign << 15 | e << 7, e in 0..255; the low 7 bits are 0
-    - "pot4": uint8, elements 2i and 2i + 1 in the low and the high nibble, sign << 3 | e; "pot4-fma"
-    - "fxpot": uint32, sign << 31 | e, e in 0..31
-    - baselines without codes, [M, K]: "f32", "i32"; one product after the other: "f32-scalar",
-      "i32-scalar", "pot8-scalar"; the same source vectorised by the compiler: "f32-auto", ...
+    - "pot8", "pot16", "pot4": exponents are added (the paper's Algorithms 2, 3 and, on x86, 4)
+    - "fxpot": shifts (its section 7), with the sign
+    - "pot8-fma", "pot4-fma": the same codes made 2^e, and multiplied
+    - baselines on a plain matrix [M, K]: "f32" (fused multiply-add) and "i32"
+    - "f32-scalar", "i32-scalar", "pot8-scalar": one product after the other; "f32-auto",
+      "i32-auto", "pot8-auto": the same source, vectorised by the compiler
 
-    scale: what the result is multiplied by, a float or float32 [M]; it makes integer sums float32.
-    unroll: one of `unrolls`; None takes the tuned or a fair one. threads: they share the rows of b.
+    scale: what the result is multiplied by, a float or float32 [M]; integer sums become float32.
+    unroll: one of `unrolls`; None takes the tuned or a fair one. threads: they share rows of b.
 
-    special: True gives each product as IEEE has it: zeros and subnormal numbers are right, too large
-    a product is an infinity, infinities and NaN stay. False is the paper's addition of the exponents
-    whatever comes out; kernels that do not add ("-fma", "f32", ...) then only look less.
+    special: True gives each product as IEEE has it: zeros and subnormal numbers are right, one that
+    is too large is an infinity, infinities and NaN stay. False is the paper's addition of exponents
+    whatever comes out; kernels that add none ("-fma", "f32", ...) then only look less.
 
-    Sums of float kernels go to lanes first, so they differ from those in order by the usual bound,
-    about K · 2^-24 · Σ|product|, and between unroll factors and instruction sets, but never between
-    numbers of threads. Integer sums are exact modulo 2^32. K = 0 gives zeros.
+    Sums of floats go to lanes first: they are within about K · 2^-24 · Σ|product| of the exact sum,
+    and differ between unroll factors and instruction sets, but never between numbers of threads.
+    Integer sums are exact modulo 2^32. K = 0 gives zeros. Bits of codes that must be 0 are not
+    looked at here (`Encoding.decode` does), and make other weights, no crash.
 
     Raises RequestError for a shape, dtype or name that does not fit, UnsupportedCPUError for an
     instruction set that this CPU lacks, NonFiniteError for a scale that is not finite.
     """
     _resolve_kernel(kernel, isa)
-    kind = _KERNELS[kernel.split("-")[0]]
     k = _count(K, "K")
-    x = _matrix(a, "a", kind.element, kernel)
-    codes = _matrix(b_codes, "b_codes", kind.word, kernel)
+    element, word, words = _operands(kernel, k)
+    x = _matrix(a, "a", element, kernel)
+    codes = _matrix(b_codes, "b_codes", word, kernel)
     if x.shape[1] != k:
         raise RequestError(f"a: must have K={k} columns, but got shape {x.shape}")
-    words = -(-k // kind.per_word)
     if codes.shape[1] != words:
         raise RequestError(
-            f"b_codes: {kernel} must have {words} words a row for K={k}, but got shape {codes.shape}"
+            f"b_codes: {kernel} must have {words} words a row for K={k}, but got {codes.shape}; "
+            "encode the weights with sterna.formats.pot_encodings"
         )
     factor = None if scale is None else _scale(scale, codes.shape[0])
     team = resolve_threads(threads)
@@ -187,26 +175,34 @@ def _resolve_kernel(kernel: str, isa: str | None) -> tuple[str, str]:
     return kernel, chosen
 
 
+def _operands(kernel: str, K: int) -> tuple[np.dtype[Any], np.dtype[Any], int]:
+    """Element type of a, word type of b, and words of a row of K weights."""
+    name = kernel.split("-")[0]
+    if name in _BASELINES:
+        return _BASELINES[name], _BASELINES[name], K
+    encoding = ENCODINGS[name]
+    return np.dtype(np.int32 if encoding.fixed else np.float32), encoding.word, encoding.words(K)
+
+
 def _count(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
         raise RequestError(f"{what}: must be a whole number of at least 0, but got {value!r}")
     return int(value)
 
 
-def _matrix(value: Any, what: str, dtype: npt.DTypeLike, kernel: str) -> npt.NDArray[Any]:
+def _matrix(value: Any, what: str, dtype: np.dtype[Any], kernel: str) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError as e:
         raise RequestError(f"{what}: must be a rectangular array, but numpy says {e}") from None
-    wanted = np.dtype(dtype)
     if array.ndim != 2:
         raise RequestError(f"{what}: must have two dimensions, but got shape {array.shape}")
-    if array.dtype != wanted:
+    if array.dtype != dtype:
         raise RequestError(
-            f"{what}: {kernel} must have {wanted} here, but got {array.dtype}; "
-            f"convert it with astype(np.{wanted})"
+            f"{what}: {kernel} must have {dtype} here, but got {array.dtype}; "
+            f"convert it with astype(np.{dtype})"
         )
-    return np.ascontiguousarray(array, dtype=wanted)
+    return np.ascontiguousarray(array, dtype=dtype)
 
 
 def _scale(value: Any, M: int) -> npt.NDArray[np.float32]:
