@@ -21,8 +21,8 @@ NATIVE = Path(__file__).parent.parent / "native"
 LAYERS = (
     ("_native", "errors"),
     ("formats", "runtime", "tokenizer", "chat"),
-    ("graph", "checkpoints", "ops", "pot", "sampling", "answers"),
-    ("models",),
+    ("graph", "checkpoints", "ops", "sampling", "answers"),
+    ("models", "pot"),
     ("engine",),
     ("llm",),
     ("conversation",),

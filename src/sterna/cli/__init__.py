@@ -25,6 +25,7 @@ COMMANDS = (
     "eval",
     "bench",
     "roofline",
+    "tune",
     "formats",
     "pull",
     "models",

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
 from sterna.formats.pot_encodings import ENCODINGS
+from sterna.pot import tuning
+from sterna.pot.tuning import Unroll
 from sterna.runtime import resolve_threads
 
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
-
-Unroll = tuple[int, int, int]
 
 # The kernel units of whole models, as far as they are more than these.
 _UNITS = {"avxvnni": "avx2", "avx512bw": "avx512", "amx": "avx512"}
@@ -138,13 +138,8 @@ def resolve(
         raise RequestError(
             f"unroll: {name} on {chosen} must have one of {known}, but got {unroll!r}"
         )
-    return name, chosen, _default(there, N)
-
-
-def _default(there: list[Unroll], N: int) -> Unroll:
-    """As many rows of a as there are, since those share the decoding, then rows of b."""
-    fitting = [one for one in there if one[0] <= max(1, N)]
-    return max(fitting, key=lambda one: (one[0], one[1] * one[2], one[1]))
+    tuned = tuning.best(name, chosen, N, M, K, threads)
+    return name, chosen, tuned or tuning.default_unroll(there, N)
 
 
 def _resolve_isa(isa: str | None) -> str:
