@@ -9,6 +9,7 @@ import click
 
 from sterna.cli.bench_barrier import barrier
 from sterna.cli.bench_figure import figure
+from sterna.cli.bench_figure_pot import pot
 from sterna.cli.bench_peers import peers
 from sterna.cli.options import (
     console,
@@ -204,5 +205,6 @@ def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
 
 
 command.add_command(barrier)
+figure.add_command(pot)
 command.add_command(figure)
 command.add_command(peers)

@@ -29,7 +29,7 @@ from sterna.cli.report import (
     varying,
 )
 
-__all__ = ["figure"]
+__all__ = ["Section", "figure", "run_figure", "write_sections"]
 
 Rows = Sequence[Mapping[str, Any]]
 #: A table of a figure: its title, its rows, and its columns (field -> heading).
@@ -127,8 +127,8 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import e2e as source
     from sterna.bench.figures import plots
 
-    rows = _run(source.run, plot, plots.e2e, **options)
-    _write(rows, output, lambda shown: [("", shown, varying(shown, E2E, ["threads"]))])
+    rows = run_figure(source.run, plot, plots.e2e, **options)
+    write_sections(rows, output, lambda shown: [("", shown, varying(shown, E2E, ["threads"]))])
 
 
 @figure.command()
@@ -160,8 +160,8 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import plots
     from sterna.bench.figures import prompt as source
 
-    rows = _run(source.run, plot, plots.prompt, **options)
-    _write(rows, output, lambda shown: [("", shown, PROMPT)], ("peer_skipped", "llama.cpp"))
+    rows = run_figure(source.run, plot, plots.prompt, **options)
+    write_sections(rows, output, lambda shown: [("", shown, PROMPT)], ("peer_skipped", "llama.cpp"))
 
 
 @figure.command()
@@ -195,8 +195,8 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
 
     if options["scaling"] == ("none",):
         options["scaling"] = ()
-    rows = _run(source.run, plot, plots.ternary, **options)
-    _write(rows, output, _ternary_sections)
+    rows = run_figure(source.run, plot, plots.ternary, **options)
+    write_sections(rows, output, _ternary_sections)
 
 
 @figure.command()
@@ -226,16 +226,19 @@ def litespark(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import litespark as source
     from sterna.bench.figures import plots
 
-    rows = _run(source.run, plot, plots.litespark, **options)
-    _write(rows, output, lambda shown: [(f"Energy: {rows[0]['energy']}.", shown, LITESPARK)])
+    rows = run_figure(source.run, plot, plots.litespark, **options)
+    write_sections(
+        rows, output, lambda shown: [(f"Energy: {rows[0]['energy']}.", shown, LITESPARK)]
+    )
 
 
-def _run(
+def run_figure(
     measure: Callable[..., list[dict[str, Any]]],
     plot: Path | None,
     draw: Callable[[Rows], Any],
     **options: Any,
 ) -> list[dict[str, Any]]:
+    """The rows of `measure(**options)`, drawn into `plot`; a spinner meanwhile."""
     from sterna.bench import plots
 
     if plot is not None:
@@ -268,7 +271,7 @@ def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
     return sections
 
 
-def _write(
+def write_sections(
     rows: Sequence[dict[str, Any]],
     output: str,
     sections: Callable[[Sequence[Row]], list[Section]],
@@ -310,7 +313,7 @@ def _counted(row: Row) -> dict[str, Any]:
 
 
 def _remarks(row: Row, reasons: Sequence[tuple[str, str]]) -> list[str]:
-    who = " ".join(str(row[k]) for k in ("peer", "model", "format") if row.get(k))
+    who = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
     own = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
     lines = [f"skipped: {own if reasons else who}: {row['skipped']}"] if row["skipped"] else []
     lines += [f"skipped: {of} beside {own}: {row[name]}" for name, of in reasons if row.get(name)]
