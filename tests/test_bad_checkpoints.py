@@ -82,6 +82,20 @@ def test_truncated_weights(folder: Path) -> None:
         failure(lambda: LLM(folder), ModelFormatError, "model.safetensors")
 
 
+def test_config_of_a_wrong_type(folder: Path) -> None:
+    """File, field, what it must be and what it is: a number in quotes looks like the number."""
+    edit_config(folder, hidden_size="256")
+    failure(
+        lambda: LLM(folder), ModelFormatError,
+        "config.json", "hidden_size", "expected a whole number", "got a string, '256'",
+    )  # fmt: skip
+    for value, got in ((True, "a boolean, True"), ([256], "an array, [256]"), (2.5, "got 2.5")):
+        edit_config(folder, hidden_size=value)
+        failure(lambda: LLM(folder), ModelFormatError, "hidden_size", got)
+    edit_config(folder, hidden_size=None)
+    failure(lambda: LLM(folder), ModelFormatError, "hidden_size", "got none")
+
+
 def test_missing_tensor(folder: Path) -> None:
     """The message names the tensor that is not there."""
     name = "model.layers.1.self_attn.k_proj.weight"

@@ -30,6 +30,7 @@ from gguf_factory import (  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from sterna import LLM, models  # noqa: E402
+from sterna.convert import convert  # noqa: E402
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError  # noqa: E402
 
 TEXT = "def read_lines(path): the meaning of life is 42, née"
@@ -229,6 +230,11 @@ def test_layouts_of_i2_s(layout: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert_same_bits(t5, i2)
     monkeypatch.setenv("STERNA_I2S", "32")
     failure(lambda: LLM(tmp_path / "x.gguf"), RequestError, "STERNA_I2S", "rows", "32")
+    asked = LLM(tmp_path / "x.gguf", format="f32", head="f32", i2s=layout)  # before the setting
+    assert_same_bits(logits(asked), expected)
+    failure(lambda: LLM(tmp_path / "x.gguf", i2s="32"), RequestError, "i2s", "rows", "32")
+    convert(tmp_path / "x.gguf", tmp_path / "packed", i2s=layout)
+    assert_same_bits(logits(LLM(tmp_path / "packed")), i2)
 
 
 def test_factors_beside_tensors(tmp_path: Path) -> None:
@@ -343,7 +349,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"llama.expert_count": 8}, "expert_count"),
     "softcap": ({"llama.attn_logit_softcapping": 30.0}, "softcapping"),
     "partial rotation": ({"llama.rope.dimension_count": 32}, "rope.dimension_count"),
-    "yarn": ({"llama.rope.scaling.type": "yarn"}, "yarn"),
+    "yarn": ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type"),
     "tokenizer": ({"tokenizer.ggml.model": "bert"}, "bert"),
     "pre": ({"tokenizer.ggml.pre": "chameleon"}, "chameleon"),
 }

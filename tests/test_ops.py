@@ -7,6 +7,8 @@ and every other instruction set equals the scalar kernels. Both steps compare bi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -257,6 +259,42 @@ def test_arguments_that_are_refused() -> None:
     refused(lambda: ops.linear(ONES, packed, threads=-1), "threads", "-1")
     refused(lambda: ops.linear(ONES.astype(np.complex64), packed), "complex64")
     refused(lambda: ops.quantize(ONES, "i2", scale="column"), "column")
+
+
+def test_arguments_of_a_wrong_type_are_refused() -> None:
+    """Each names the argument, what it must be and what it is, instead of Python's own errors."""
+    packed = ops.pack(PLAIN, 1.0, format="i2")
+    for wrong, kind in ((None, "NoneType"), (ONES, "ndarray"), ("i2", "str")):
+        for call in (partial(ops.linear, ONES), ops.unpack, ops.dequantize):
+            refused(partial(call, wrong), "packed", "PackedWeight", kind)
+    for name, value in (
+        ("isa", []), ("isa", 5), ("threads", 1.5), ("threads", True), ("deterministic", None),
+        ("deterministic", 1), ("deterministic", "no"), ("deterministic", np.ones(2)),
+    ):  # fmt: skip
+        refused(partial(ops.linear, ONES, packed, **{name: value}), name, repr(value))
+    refused(partial(ops.quantize, ONES, "i2", np.ones(2)), "scale")
+    for scale in (1j, "a", object(), {}):
+        refused(partial(ops.pack, PLAIN, scale, format="i2"), "scale", repr(scale))
+    assert_same_bits(ops.linear(ONES, packed, threads=np.int64(1)), ops.linear(ONES, packed))
+
+
+def test_a_packed_weight_of_ones_own_making_is_checked() -> None:
+    """Arrays that are not those of its format, M and K."""
+    packed, grouped = (ops.quantize(np.ones((64, 64)), name) for name in ("i2", "q4_0"))
+    for change in (
+        {"codes": None}, {"scale": None}, {"M": "64"}, {"M": -1}, {"K": 128},
+        {"codes": packed.codes[:, ::2]}, {"codes": packed.codes.view(np.int8)},
+        {"codes": packed.codes[0]}, {"scale": np.ones(3, np.float32)},
+    ):  # fmt: skip
+        refused(partial(ops.linear, np.ones((2, 64)), replace(packed, **change)), "packed", "i2")
+    wrong = replace(grouped, scale=packed.scale)
+    refused(lambda: ops.unpack(wrong), "packed", "q4_0", "float32 ()")
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_too_large_for_float32() -> None:
+    """They are named, without numpy's own warning beside it."""
+    failure(lambda: ops.quantize(np.full((4, 8), 1e300), "i2"), NonFiniteError, "1e+300")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

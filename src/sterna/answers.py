@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Completion", "Piece", "Stats", "StopFilter", "TokenLogprob"]
+from sterna.errors import RequestError
+
+__all__ = ["Completion", "Piece", "Stats", "StopFilter", "Stream", "TokenLogprob"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,43 @@ class Completion:
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return self.stats.n_prompt
+
+
+class Stream(Iterator[Piece]):
+    """The pieces of an answer as they come, for one reader at a time.
+
+    RequestError to a thread that asks for a piece, or closes, while another is being made for
+    another thread: pieces shared out among readers would be nobody's text.
+    """
+
+    def __init__(self, pieces: Generator[Piece, None, None]) -> None:
+        """`pieces`: what makes them."""
+        self._pieces = pieces
+        # Of the thread that computes a piece; Ctrl-C there must not lock it out of closing.
+        self._lock = threading.RLock()
+
+    def __next__(self) -> Piece:
+        """The next piece."""
+        self._enter()
+        try:
+            return next(self._pieces)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Ends the answer as it is, and gives up what it computes with; harmless at its end."""
+        self._enter()
+        try:
+            self._pieces.close()
+        finally:
+            self._lock.release()
+
+    def _enter(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RequestError(
+                "stream: must be read by one thread at a time, but another is reading it; give "
+                "each thread a stream of its own"
+            )
 
 
 class StopFilter:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+from sterna.answers import Completion, Piece, Stream
 from sterna.chat import check_messages
 from sterna.engine import Kept
 from sterna.errors import RequestError
-from sterna.llm import LLM, TEMPLATE_OPTIONS, Completion, Piece
+from sterna.llm import LLM, TEMPLATE_OPTIONS
 
 __all__ = ["Conversation"]
 
@@ -38,6 +39,8 @@ class Conversation:
         template_options: Mapping[str, Any] | None = None,
         drop_oldest: bool = False,
     ) -> None:
+        if not isinstance(llm, LLM):
+            raise RequestError(f"llm: must be an LLM, but got {llm!r}; pass sterna.LLM(model)")
         self.llm = llm
         self.tools, self.documents, self.template_options = tools, documents, template_options
         self.drop_oldest = drop_oldest
@@ -47,7 +50,7 @@ class Conversation:
         self._kept = Kept()
         # Nobody must run out of pages for conversations that were forgotten and not closed.
         weakref.finalize(self, llm.engine.release, self._kept.sequence)
-        self._running: Iterator[Piece] | None = None
+        self._running: Stream | None = None
         self._lock = threading.RLock()  # of whoever computes a piece or begins a turn
         self._messages: list[dict[str, Any]] = []
         self.reset(system=system)
@@ -76,7 +79,7 @@ class Conversation:
 
     @messages.setter
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        if messages:
+        if not isinstance(messages, Sequence) or len(messages):
             check_messages(messages)
         with self._alone():
             self._end_running()
@@ -122,16 +125,14 @@ class Conversation:
             pass
         return done
 
-    def stream(self, content: str, **options: Any) -> Iterator[Piece]:
+    def stream(self, content: str, **options: Any) -> Stream:
         """As `ask`, a piece of text at a time; an answer that is cut short stays as it is then.
 
         Checks its arguments at once. Where no text has come, the messages stay as they were.
         """
         return self._begin(content, options)[1]
 
-    def _begin(
-        self, content: str, options: Mapping[str, Any]
-    ) -> tuple[Completion, Iterator[Piece]]:
+    def _begin(self, content: str, options: Mapping[str, Any]) -> tuple[Completion, Stream]:
         """A turn's completion and the iterator that fills it."""
         with self._alone():
             self._end_running()
@@ -140,12 +141,12 @@ class Conversation:
             messages = self._fitting(messages, template, options)
             done, pieces = self.llm._chat(messages, {**template, **options}, self._kept)
             self.last = done
-            self._running = self._take(messages, done, pieces)
+            self._running = Stream(self._take(messages, done, pieces))
             return done, self._running
 
     def _take(
-        self, messages: list[dict[str, Any]], done: Completion, pieces: Iterator[Piece]
-    ) -> Iterator[Piece]:
+        self, messages: list[dict[str, Any]], done: Completion, pieces: Stream
+    ) -> Generator[Piece, None, None]:
         try:
             while True:
                 with self._alone():
@@ -154,8 +155,7 @@ class Conversation:
                     return
                 yield piece
         finally:
-            if hasattr(pieces, "close"):
-                pieces.close()  # gives up what it computes with, before its time
+            pieces.close()  # gives up what it computes with, before its time
             if done.text or done.finish_reason != "cancelled":
                 self._messages = [*messages, {"role": "assistant", "content": done.text}]
             self._running = None
@@ -171,11 +171,8 @@ class Conversation:
             self._lock.release()
 
     def _end_running(self) -> None:
-        if self._running is not None and hasattr(self._running, "close"):
-            try:
-                self._running.close()
-            except ValueError:  # "generator already executing", on another thread
-                raise _busy() from None
+        if self._running is not None:
+            self._running.close()
         self._running = None
 
     def _fitting(

@@ -18,7 +18,7 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
-from sterna.runtime import resolve_isa, resolve_threads
+from sterna.runtime import checked_flag, checked_whole, resolve_isa, resolve_threads
 from sterna.sampling import Top
 
 __all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Kept", "Sequence"]
@@ -86,14 +86,12 @@ class Engine:
             raise RequestError(
                 f"kv_dtype: must be one of {', '.join(KV_DTYPES)}, but got {kv_dtype!r}"
             )
-        if context is not None and (
-            isinstance(context, bool) or not isinstance(context, int) or not 1 <= context <= limit
-        ):
-            raise RequestError(
-                f"context: must lie in 1..{limit} for this model, but got {context!r}"
-            )
         self.kv_dtype = kv_dtype
-        self.context = context or limit
+        self.context = limit
+        if context is not None:
+            self.context = checked_whole("context", context, 1, limit, " for this model")
+        if deterministic is not None:
+            checked_flag("deterministic", deterministic)
         c = model.config
         pages = -(-self.context // PAGE) * SLOTS
         try:

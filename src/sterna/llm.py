@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, models
-from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
+from sterna.answers import Completion, Piece, Stats, StopFilter, Stream, TokenLogprob
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError
-from sterna.runtime import resolve_threads
+from sterna.runtime import checked_flag, checked_whole, resolve_threads
 from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
@@ -41,9 +41,9 @@ class LLM:
     the default of all architectures but Qwen2), f16 or f32. deterministic: True, float layers add
     in ascending order on every unit; False, where all are floats of one format, by the bf16
     products of a matrix unit (`amx`), which are faster for prompts; default: those for bf16 layers
-    alone, where they are never slower. Integer
-    formats have the same bits anyway.
-    cache: keep a packed copy for the next start.
+    alone, where they are never slower. Integer formats have the same bits anyway.
+    i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows" (docs/gguf.md);
+    default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the next start.
     `tokenizer` and `template` are the model's own; template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
@@ -62,12 +62,14 @@ class LLM:
         context: int | None = None,
         kv_dtype: str | None = None,
         deterministic: bool | None = None,
+        i2s: str | None = None,
         cache: bool = True,
     ) -> None:
+        checked_flag("cache", cache)
         path = resolve(model, inspect=models.require_architecture)
         self.name = str(model)
         team = resolve_threads(threads, cores)
-        loaded = models.load(path, format=format, head=head, cached=cache, threads=team)
+        loaded = models.load(path, format=format, head=head, cached=cache, threads=team, i2s=i2s)
         self.engine = Engine(
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
             deterministic=deterministic,
@@ -152,12 +154,12 @@ class LLM:
             pass
         return done
 
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Piece]:
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
         """As `generate`, a piece of text at a time.
 
-        Checks its arguments at once, before the first piece is asked for. `last` is the completion
-        of the request started last; where several threads share an LLM, use `generate`, which
-        returns its own.
+        Checks its arguments at once, before the first piece is asked for. A stream has one reader
+        at a time. `last` is the completion of the request started last; where several threads share
+        an LLM, use `generate`, which returns its own.
         """
         return self._start(prompt, options)[1]
 
@@ -167,7 +169,7 @@ class LLM:
         options: dict[str, Any],
         ends: frozenset[int] = frozenset(),
         kept: Kept | None = None,
-    ) -> tuple[Completion, Iterator[Piece]]:
+    ) -> tuple[Completion, Stream]:
         """A completion and the iterator that fills it.
 
         ends: ids that end the answer beside the tokenizer's. kept: what earlier requests computed.
@@ -179,7 +181,7 @@ class LLM:
         else:
             ends = frozenset()
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        return done, self._run(tokens, params, done, ends, kept)
+        return done, Stream(self._run(tokens, params, done, ends, kept))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Answer a conversation: [{"role": "user", "content": "Hello"}, ...].
@@ -197,13 +199,13 @@ class LLM:
             pass
         return done
 
-    def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Piece]:
+    def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Stream:
         """As `chat`, a piece of text at a time."""
         return self._chat(messages, options)[1]
 
     def _chat(
         self, messages: object, options: dict[str, Any], kept: Kept | None = None
-    ) -> tuple[Completion, Iterator[Piece]]:
+    ) -> tuple[Completion, Stream]:
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
         others = {name: value for name, value in options.items() if name not in template}
         return self._start(self.chat_tokens(messages, **template), others, self._turn_ends, kept)
@@ -230,7 +232,7 @@ class LLM:
             tools=tools,
             documents=documents,
             variables=template_options,
-            continue_final_message=continue_final_message,
+            continue_final_message=checked_flag("continue_final_message", continue_final_message),
         )
 
     def chat_tokens(self, messages: object, **template: Any) -> list[int]:
@@ -251,6 +253,8 @@ class LLM:
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """RequestError unless these are options that `generate` takes."""
+        if not isinstance(options, Mapping):
+            raise RequestError(f"options: must be a mapping, but got {options!r}")
         self._params(dict(options))
 
     def _params(self, options: dict[str, Any]) -> SamplingParams:
@@ -279,9 +283,15 @@ class LLM:
         if len(tokens) > self.context:
             raise RequestError(
                 f"prompt: must fit the context of {self.context} tokens, but has {len(tokens)}; "
-                "shorten it, or raise --context if the model allows"
+                f"{self._more_context(len(tokens))}"
             )
         return tokens
+
+    def _more_context(self, least: int) -> str:
+        """What helps where so many positions are needed at least."""
+        most = self.engine.model.config.max_position
+        longer = f"set the context to {least} or more (the model has {most}), or "
+        return f"{longer if least <= most else ''}shorten it"
 
     def _checked_ids(self, prompt: object) -> list[int]:
         if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
@@ -306,7 +316,7 @@ class LLM:
         done: Completion,
         ends: frozenset[int],
         kept: Kept | None,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         if params.max_tokens == 0:
             done.finish_reason = "length"
             return
@@ -390,8 +400,8 @@ class LLM:
         (float32 [m, vocab], int32 [m]) for m <= chunk; row i predicts the token beside it.
         """
         ids = self._encode(tokens)
-        if isinstance(start, bool) or not isinstance(start, int) or not 1 <= start <= len(ids):
-            raise RequestError(f"start: must lie in 1..{len(ids)}, but got {start!r}")
+        start = checked_whole("start", start, 1, len(ids))
+        chunk = checked_whole("chunk", chunk, 1, 1 << 30)
         sequence = EngineSequence()
         try:
             for begin in range(0, len(ids) - 1, chunk):

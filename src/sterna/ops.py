@@ -15,16 +15,14 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import Format, PackedWeight
-from sterna.runtime import resolve_isa, resolve_threads
+from sterna.runtime import checked_flag, resolve_isa, resolve_threads
 
 __all__ = [
     "PackedWeight",
     "dequantize",
-    "is_fast",
     "linear",
     "pack",
     "quantize",
-    "real_values",
     "unpack",
 ]
 
@@ -49,6 +47,12 @@ def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
         raise RequestError(f"{what}: must be a rectangular array, but numpy says {e}") from None
 
 
+def _float32(a: npt.NDArray[Any]) -> F32:
+    """As float32, row-major; what is too large becomes infinity, which those who ask then find."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(a, dtype=np.float32)
+
+
 def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
     a = _as_array(x, what)
     if a.ndim != 2:
@@ -58,12 +62,23 @@ def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
     return a
 
 
+def _finite(weights: npt.NDArray[Any], format: str) -> F32:
+    """As float32; NonFiniteError where one is not finite, or too large for it."""
+    values = _float32(weights)
+    if not np.isfinite(values).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise NonFiniteError(
+            f"{format}: weights must be finite as float32, but element {at} is {weights[at]}"
+        )
+    return values
+
+
 def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[Any]:
     format = f.name
-    try:
-        s = np.asarray(_as_array(scale, "scale"), dtype=np.float32)
-    except (TypeError, ValueError):
-        raise RequestError(f"{format}: scale must be numeric, but got {scale!r}") from None
+    given = _as_array(scale, "scale")
+    if given.dtype.kind not in "iubf":
+        raise RequestError(f"{format}: scale must be numeric, but got {scale!r}")
+    s = _float32(given).reshape(given.shape)
     if f.group:
         return f.packed_scale(s, M, K)
     if s.shape not in ((), (M,)):
@@ -94,12 +109,7 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
     else:
         if scale is not None and not f.scaled:
             raise RequestError(f"{format}: this format has no scale, but got one; multiply first")
-        values = np.asarray(values, dtype=np.float32)
-        if not np.isfinite(values).all():
-            at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-            raise NonFiniteError(
-                f"{format}: weights must be finite, but element {at} is {values[at]}"
-            )
+        values = _finite(values, format)
     s = _check_scale(1.0 if scale is None else scale, M, K, f)
     return PackedWeight(format, M, K, f.pack_codes(values, resolve_threads(threads)), s)
 
@@ -118,14 +128,11 @@ def quantize(
     to powers of two, one of formats.pot_methods. Raises as `pack` does.
     """
     f = formats.get(format) if method is None else formats.get(format).with_method(method)
-    if scale not in (None, "tensor", "row"):
+    if scale is not None and not (isinstance(scale, str) and scale in ("tensor", "row")):
         raise RequestError(f"scale: must be 'tensor' or 'row', but got {scale!r}")
     if f.group and scale is not None:
         raise RequestError(f"scale: {format} has one for each group, but got {scale!r}")
-    values = np.asarray(_matrix(w, f"{format}: weights"), dtype=np.float32)
-    if not np.isfinite(values).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise NonFiniteError(f"{format}: weights must be finite, but element {at} is {values[at]}")
+    values = _finite(_matrix(w, f"{format}: weights"), format)
     if not f.scaled:
         return pack(values, format=format, threads=threads)
     levels, s = f.rounded(values, scale)
@@ -134,8 +141,31 @@ def quantize(
 
 def unpack(packed: PackedWeight, *, threads: int | None = None) -> tuple[npt.NDArray[Any], F32]:
     """Tiles -> (levels int8 [M, K] or float32 values, scale as `pack` takes it)."""
-    f = formats.get(packed.format)
+    f, _ = _opened(packed)
     return f.unpack(packed, resolve_isa(), resolve_threads(threads)), packed.scales
+
+
+def _opened(packed: object) -> tuple[Format, _native.Weight]:
+    """A packed weight's format and the kernels' view of it; RequestError unless `pack` or a model's
+    file could have made it.
+    """
+    if not isinstance(packed, PackedWeight):
+        raise RequestError(
+            f"packed: must be a PackedWeight, but got {type(packed).__name__}; "
+            "ops.pack and ops.quantize make one"
+        )
+    f = formats.get(packed.format)
+    try:
+        return f, f.native(packed)
+    except (AttributeError, TypeError, ValueError):  # fields that somebody else has filled in
+        arrays = (
+            f"{getattr(a, 'dtype', type(a).__name__)} {np.shape(a)}"
+            for a in (packed.codes, packed.scale)
+        )
+        raise RequestError(
+            f"packed: codes and scale must be those that ops.pack makes for {f.name} and M, K = "
+            f"{packed.M!r}, {packed.K!r}, but got {' and '.join(arrays)}"
+        ) from None
 
 
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
@@ -145,7 +175,7 @@ def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
 
 
 def real_values(f: Format, values: npt.NDArray[Any], scale: F32) -> F32:
-    """The real weights float32 [M, K] of what `unpack` returns."""
+    """The real weights float32 [M, K] of what `unpack` returns; for Sterna itself, unchecked."""
     if not f.scaled:
         return np.asarray(values, dtype=np.float32)
     if not f.group:
@@ -181,21 +211,21 @@ def linear(
     Raises RequestError for a wrong shape, NonFiniteError if x holds NaN or an infinity and the
     format is an integer one.
     """
+    weight = _opened(packed)[1]
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":
         raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
     if a.ndim == 0 or a.shape[-1] != packed.K:
         raise RequestError(f"x: the last dimension must be K={packed.K}, but got shape {a.shape}")
-    rows = np.ascontiguousarray(a, dtype=np.float32)
+    rows = _float32(a)
     n = int(np.prod(a.shape[:-1], dtype=np.int64))
-    weight = formats.get(packed.format).native(packed)
     try:
         y = _native.linear(
             weight,
             rows.reshape(n, packed.K),
             resolve_isa(isa),
             resolve_threads(threads),
-            bool(deterministic),
+            checked_flag("deterministic", deterministic),
         )
     except FloatingPointError:
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])
@@ -204,7 +234,7 @@ def linear(
 
 
 def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
-    """Whether a unit sums a float format by bf16 products.
+    """Whether a unit sums a float format by bf16 products; for Sterna itself, unchecked.
 
     deterministic: True, never; False, wherever it can; None, where it can and is never slower,
     which is bf16: planes of f16 and f32 weights make prompts faster and single tokens slower.

@@ -8,12 +8,34 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sterna import _native
 from sterna.errors import RequestError, UnsupportedCPUError
 
-__all__ = ["Threads", "cpu_list", "resolve_isa", "resolve_threads"]
+__all__ = ["Threads", "checked_flag", "checked_whole", "cpu_list", "resolve_isa", "resolve_threads"]
 
 MAX_THREADS = 1024
+
+
+def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -> int:
+    """A whole number of low..high, numpy's too; RequestError names it. of: whose limits these are.
+
+    True is no number here, though Python counts it as one.
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not low <= int(value) <= high:  # type: ignore[call-overload] # it is whole
+        raise RequestError(
+            f"{name}: must be a whole number in {low}..{high}{of}, but got {value!r}"
+        )
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def checked_flag(name: str, value: object) -> bool:
+    """True or False, numpy's too; RequestError names what is something else."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise RequestError(f"{name}: must be True or False, but got {value!r}")
+    return bool(value)
 
 
 def resolve_isa(isa: str | None = None) -> str:
@@ -24,10 +46,10 @@ def resolve_isa(isa: str | None = None) -> str:
     runnable = _native.isas()
     source = "isa" if isa is not None else "STERNA_ISA"
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
-    if not name:
-        return runnable[-1]
     if not isinstance(name, str):
         raise RequestError(f"{source}: must be a name, but got {name!r}")
+    if not name:
+        return runnable[-1]
     if name in runnable:
         return name
     known = dict(_native.known_isas())
@@ -115,9 +137,7 @@ def _count(threads: int | None) -> tuple[int | None, str]:
             value = int(text)
         except ValueError:
             raise RequestError(f"{source}: must be a whole number, but got {text!r}") from None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_THREADS:
-        raise RequestError(f"{source}: must lie in 1..{MAX_THREADS}, but got {value!r}")
-    return int(value), source
+    return checked_whole(source, value, 1, MAX_THREADS), source
 
 
 def _team(source: str, value: str | None, topology: Mapping[str, Any]) -> _Team:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
+from sterna.runtime import checked_flag, checked_whole
 
 __all__ = ["SamplingParams", "Top"]
 
@@ -58,10 +59,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _whole("max_tokens", self.max_tokens, 0, 1 << 30)
-        _whole("top_k", self.top_k, 0, 1 << 30)
-        _whole("seed", self.seed, 0, (1 << 64) - 1)
-        _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        checked_whole("max_tokens", self.max_tokens, 0, 1 << 30)
+        checked_whole("top_k", self.top_k, 0, 1 << 30)
+        checked_whole("seed", self.seed, 0, (1 << 64) - 1)
+        checked_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        checked_flag("ignore_eos", self.ignore_eos)
         _real("temperature", self.temperature, 0.0, 100.0)
         _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _real("min_p", self.min_p, 0.0, 1.0)
@@ -117,11 +119,6 @@ class SamplingParams:
                 "logits: must be finite, but got NaN or infinity; the model's weights are damaged"
             )
         return result
-
-
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(f"{name}: must be a whole number in {low}..{high}, but got {value!r}")
 
 
 def _real(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import contextlib
 import json
+import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,10 +138,12 @@ class Tokenizer:
         return [*opening, *ids]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of `ids`, invalid UTF-8 as U+FFFD; RequestError on a negative id.
+        """Text of `ids`, invalid UTF-8 as U+FFFD; RequestError for what is no id.
 
         It equals the pieces of a `Detokenizer` joined, by construction.
         """
+        if not isinstance(ids, Iterable):
+            raise RequestError(f"ids: must be a sequence of token ids, but got {ids!r}")
         stream = Detokenizer(self, skip_special=skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
@@ -153,9 +156,15 @@ class Tokenizer:
         return max(found)[1] if found else None
 
     def _token(self, id: int) -> str | None:
-        if not 0 <= id < 1 << 32:
-            raise RequestError(f"token id: must be in 0..2^32-1, but got {id}; see vocab_size")
-        token: str | None = self._backend.id_to_token(id)
+        try:
+            number = operator.index(id)  # numpy's whole numbers are ids, too
+        except TypeError:
+            number = -1
+        if not 0 <= number < 1 << 32:
+            raise RequestError(
+                f"token id: must be a whole number in 0..2^32-1, but got {id!r}; see vocab_size"
+            )
+        token: str | None = self._backend.id_to_token(number)
         return token
 
 
@@ -182,7 +191,7 @@ class Detokenizer:
         self._pushed = False
 
     def push(self, id: int) -> str:
-        """The text that `id` completes, possibly empty; RequestError on a negative id."""
+        """The text that `id` completes, possibly empty; RequestError for what is no id."""
         token = self._tokenizer._token(id)
         if token is None or id in self._skip:
             return ""

@@ -29,6 +29,8 @@ CACHE_VERSION = 2  # raise it when conversion gives other bytes for the same sou
 EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; Ctrl-C ends the wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
 _BACKGROUND_NICENESS = 10
+_SOURCE = "source.path"  # beside the packed model: where what is packed came from, for lists
+_MAX_PATH_BYTES = 1 << 14
 _SOURCE_SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".gguf")
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{20}-[0-9a-f]{20}")
 
@@ -85,7 +87,7 @@ def cache_key(
     """
     source = Path(os.path.realpath(path))
     try:
-        files = [source] if source.is_file() else sorted(source.iterdir())
+        files = sorted(source.iterdir()) if source.is_dir() else [source]
         files = list(parts) or files
         states = [
             (file.name, status.st_size, status.st_mtime_ns)
@@ -114,21 +116,30 @@ def lookup(key: str) -> Path | None:
     return entry
 
 
-def store_behind(key: str, writer: Callable[[Path], None]) -> Store:
+def store_behind(
+    key: str, writer: Callable[[Path], None], source: str | os.PathLike[str] | None = None
+) -> Store:
     """Calls `writer(empty folder)` in a background thread and moves the folder into the cache.
 
-    A failure (a full or read-only disk, an exception of `writer`) is a RuntimeWarning. The
-    process waits at its exit for a write under way, at most EXIT_WAIT_S seconds.
+    source: what is packed, for `source_of`. A failure (a full or read-only disk, an exception of
+    `writer`) is a RuntimeWarning. The process waits at its exit for a write under way, at most
+    EXIT_WAIT_S seconds.
     """
     root = cache_dir()
     _checked(key)
     if root is None:
         return Store(key, None)
+    path = None if source is None else os.fsencode(os.path.abspath(source))
+
+    def write(folder: Path) -> None:
+        writer(folder)
+        if path is not None:
+            (folder / _SOURCE).write_bytes(path)
 
     def run() -> None:
         _yield_to_foreground()
         try:
-            _store(root, key, writer)
+            _store(root, key, write)
         except Exception as error:
             # Suppressed: with -W error the warning itself would be raised, here where no one is
             with contextlib.suppress(RuntimeWarning):
@@ -164,6 +175,15 @@ def entries_of(path: str | os.PathLike[str]) -> list[tuple[Path, int]]:
     """The entries made from this source (a folder or a file, also one that is gone) and sizes."""
     source = _source_digest(Path(os.path.realpath(path)))
     return [entry for entry in entries() if entry[0].name[-41:].startswith(source)]
+
+
+def source_of(entry: Path) -> str | None:
+    """The path that an entry was made from; None where an earlier version wrote it."""
+    try:
+        with (entry / _SOURCE).open("rb") as file:
+            return os.fsdecode(file.read(_MAX_PATH_BYTES)) or None
+    except OSError:
+        return None
 
 
 def _source_digest(source: Path) -> str:

@@ -33,14 +33,15 @@ def convert(
     method: str | None = None,
     force: bool = False,
     threads: int | None = None,
+    i2s: str | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
 
     format: of the linear layers, None for their own; head: of the embedding and the output head,
     None for their own; method: of rounding layers to powers of two; force: replace a model at
-    `dst`; progress: called with the weights done and those there are. Returns the error of each
-    matrix. Raises ModelFormatError,
+    `dst`; i2s: as in `LLM`; progress: called with the weights done and those there are. Returns the
+    error of each matrix. Raises ModelFormatError,
     UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
     """
     if format is not None and not isinstance(format, str):
@@ -60,9 +61,9 @@ def convert(
     if format is not None and to_file:
         return to_gguf(
             path, dst, format[len(GGUF) :].upper(), head,
-            force=force, threads=threads, progress=progress,
+            name=str(src), force=force, threads=threads, i2s=i2s, progress=progress,
         )  # fmt: skip
     return to_directory(
         path, dst, format, head,
-        method=method, force=force, threads=threads, progress=progress,
+        method=method, force=force, threads=threads, i2s=i2s, progress=progress,
     )  # fmt: skip

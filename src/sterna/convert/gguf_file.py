@@ -79,32 +79,37 @@ def to_gguf(
     type: str,
     head: str | None = None,
     *,
+    name: str | None = None,
     force: bool = False,
     threads: int | None = None,
+    i2s: str | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes `src` as a GGUF file whose linear layers have a type of TYPES.
 
-    head: format of the embedding and the output head; default: the same type for F32, F16, BF16 and
-    Q8_0, else the model's own, or F16. Returns what happened to each matrix. Raises RequestError
-    (no gguf package, an unknown type, a full disk) and UnsupportedModelError (an architecture or a
-    tokenizer that GGUF has no words for).
+    name: what the caller calls the model, where that is no path. i2s: as in `LLM`. head: format of
+    the embedding and the output head; default: the same type for F32, F16, BF16 and Q8_0, else the
+    model's own, or F16. Returns what happened to each matrix. Raises RequestError (no gguf package,
+    an unknown type, a full disk) and UnsupportedModelError (an architecture or a tokenizer that
+    GGUF has no words for).
     """
     gguf = _package()
     if type not in TYPES:
         raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {type!r}")
     check_places(src, dst, force, file=True)
-    model, planned = plan(src, threads)
-    name = model.config.architecture
-    if name not in _ARCHITECTURES:
+    model, planned = plan(src, threads, i2s)
+    name, architecture = name or str(src), model.config.architecture
+    if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(
-            f"{src}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
-            f"got {name}; llama.cpp does not run it as it was trained"
+            f"{name}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
+            f"got {architecture}; llama.cpp does not run it as it was trained"
         )
-    writing = _Writing(planned, _ARCHITECTURES[name], model, type, head, resolve_threads(threads))
+    writing = _Writing(
+        planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads)
+    )
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
-    add_sizes(writer, model.config, default_name(src), int(kind))
+    add_sizes(writer, model.config, default_name(name), int(kind))
     factors = rope_factors(writer, model.json, model.config)
     with models.companions_of_model(model) as folder:
         if folder is not None:

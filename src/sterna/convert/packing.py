@@ -36,21 +36,22 @@ def to_directory(
     method: str | None = None,
     force: bool = False,
     threads: int | None = None,
+    i2s: str | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes `src` as a packed directory in a format; None keeps each weight's own.
 
     head: of the embedding and the output head, as `models.load` takes it; method: of rounding, for
-    formats of powers of two; force: replace a model at `dst`. Returns what happened to each matrix.
-    The model is the one that `models.load(src, format=format, head=head)` gives, bit for bit, if no
-    method is asked for. Raises as that does, and RequestError for a full disk or a `dst` that is in
-    use.
+    formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`. Returns what
+    happened to each matrix. The model is the one that `models.load(src, format=format, head=head)`
+    gives, bit for bit, if no method is asked for. Raises as that does, and RequestError for a full
+    disk or a `dst` that is in use.
     """
     check_places(src, dst, force)
     layers = None if format is None else formats.get(format)
     if layers is not None and method is not None:
         layers = layers.with_method(method)
-    model, planned = plan(src, threads)
+    model, planned = plan(src, threads, i2s)
     writing = _Writing(planned, layers, head, resolve_threads(threads))
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))

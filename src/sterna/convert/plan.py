@@ -105,7 +105,9 @@ class Plan:
                 made.clear()
 
 
-def plan(path: str | Path, threads: int | None = None) -> tuple[models.Model, Plan]:
+def plan(
+    path: str | Path, threads: int | None = None, i2s: str | None = None
+) -> tuple[models.Model, Plan]:
     """Opens a model as `models.load` does, reads no weights, and says what there is to read."""
     made: list[Plan] = []
 
@@ -113,7 +115,7 @@ def plan(path: str | Path, threads: int | None = None) -> tuple[models.Model, Pl
         made.append(Plan(own))
         return made[-1]
 
-    return models.load(path, threads=threads, through=through), made[-1]
+    return models.load(path, threads=threads, i2s=i2s, through=through), made[-1]
 
 
 def _hollow(M: int, K: int) -> PackedWeight:

@@ -141,20 +141,21 @@ def load(
     head: str | None = None,
     cached: bool = True,
     threads: int | None = None,
+    i2s: str | None = None,
     through: Through | None = None,
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
-    in the background, and read from there the next time. `through`: makes a source of weights that
-    the architecture asks in place of the model's own, which then reads each as it is asked for;
-    without the cache. Raises ModelFormatError, UnsupportedModelError, RequestError or
-    NonFiniteError.
+    in the background, and read from there the next time. `i2s`: as in `LLM`. `through`: makes a
+    source of weights that the architecture asks in place of the model's own, which then reads each
+    as it is asked for; without the cache. Raises ModelFormatError, UnsupportedModelError,
+    RequestError or NonFiniteError.
     """
     source, parts, stored = Path(path), list[Path](), format
     read: Callable[[], Model]
     if is_gguf(source):
-        layout, parts = i2s_layout(), [file for file in parts_of(source) if file.is_file()]
+        layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
         stored = f"{format}-{layout}"
         read = partial(_read_gguf, source, format, head, layout, threads, through)
     else:
@@ -178,7 +179,7 @@ def load(
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     model = read()
-    model.store = cache.store_behind(key, lambda dst: save(model, dst))
+    model.store = cache.store_behind(key, lambda dst: save(model, dst), source)
     return model
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sterna import _native
+from sterna.checkpoints.jsonfile import json_kind
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.graph import Rope
 
@@ -99,7 +100,9 @@ class _Fields:
         self.config, self.file = config, file
 
     def fail(self, field: str, expected: str, got: object) -> None:
-        raise ModelFormatError(file=self.file, field=field, expected=expected, got=got)
+        plain = isinstance(got, (int, float)) and not isinstance(got, bool)
+        shown = got if plain else f"{json_kind(got)}, {got!r}" if got is not None else "none"
+        raise ModelFormatError(file=self.file, field=field, expected=expected, got=shown)
 
     def count(self, field: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         value = self.config.get(field)

@@ -174,8 +174,11 @@ def _rope(model: GgufModel, name: str) -> dict[str, Any]:
     kind = m.text(f"{name}.rope.scaling.type", "none")
     factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
     if kind not in ("none", "linear"):
-        found["rope_scaling"] = {"rope_type": kind}  # TransformerConfig refuses it by name
-    elif factor not in (0.0, 1.0):
+        raise UnsupportedModelError(
+            f"{m.path}: {name}.rope.scaling.type must be none or linear, but got {kind!r}; Sterna "
+            "does not run this scaling of the context"
+        )
+    if factor not in (0.0, 1.0):
         found["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     if ROPE_FACTORS in model.tensors:
         info = model.tensors[ROPE_FACTORS]

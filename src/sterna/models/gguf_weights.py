@@ -259,14 +259,15 @@ class GgufWeights:
         return codes.astype(np.int8) - np.int8(1), np.float32(scale)
 
 
-def i2s_layout() -> str | None:
-    """How I2_S tensors are packed, by STERNA_I2S; None where it says nothing.
+def i2s_layout(asked: str | None = None) -> str | None:
+    """How I2_S tensors are packed: as asked, else by STERNA_I2S; None where neither says it.
 
     RequestError for a layout that there is not.
     """
-    layout = os.environ.get("STERNA_I2S") or None
+    source = "STERNA_I2S" if asked is None else "i2s"
+    layout = (os.environ.get("STERNA_I2S") or None) if asked is None else asked
     if layout not in (None, *I2S_LAYOUTS):
-        raise RequestError(f"STERNA_I2S: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout}")
+        raise RequestError(f"{source}: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout!r}")
     return layout
 
 
@@ -275,7 +276,7 @@ def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
     if layout is None and any(info.dtype == "I2_S" for info in model.tensors.values()):
         warnings.warn(
             f"{model.path}: I2_S tensors are read as packed on x86 in runs of 128 weights, as "
-            "official files are; if the model answers nonsense, try STERNA_I2S=64 (made on ARM) "
-            "or STERNA_I2S=rows",
+            "official files are; if the model answers nonsense, try --i2s 64 (made on ARM) or "
+            "--i2s rows, or set STERNA_I2S",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip

@@ -51,7 +51,7 @@ def default_head(stored: str) -> str:
 
 def head_format(head: str, own: str) -> str:
     """The format of a head's rows, `own` being the checkpoint's; RequestError for another name."""
-    if head in HEADS:
+    if isinstance(head, str) and head in HEADS:
         return HEADS[head] or own
     if not formats.known(head):
         raise RequestError(

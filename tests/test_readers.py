@@ -1,0 +1,91 @@
+"""`LLM` from several threads, and with arguments of a wrong type: an answer or a RequestError."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import failure
+
+from sterna import LLM, Conversation, Piece
+from sterna.answers import Stream
+from sterna.errors import RequestError
+
+PROMPT = "def read_lines(path):"
+
+
+@pytest.fixture(scope="module")
+def llm(checkpoint: Callable[[str], Path]) -> LLM:
+    return LLM(checkpoint("bitnet-multiply"), threads=1, context=128)
+
+
+def test_threads_that_share_a_stream(llm: LLM) -> None:
+    """Who asks for a piece while one is made for another is told; the pieces are one answer."""
+    options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    expected = llm.generate(PROMPT, **options)
+    stream = llm.stream(PROMPT, **options)
+    pieces: list[Piece] = []
+    errors: list[str] = []
+
+    def read() -> None:
+        while True:
+            try:
+                pieces.append(next(stream))
+            except StopIteration:
+                return
+            except RequestError as error:
+                errors.append(str(error))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    tokens = [piece.token for piece in pieces][: len(expected.tokens)]  # a rest of text may follow
+    assert sorted(tokens) == sorted(expected.tokens)
+    assert (llm.last.text, llm.last.tokens) == (expected.text, expected.tokens)
+    assert all("one thread" in error for error in errors)
+
+
+def test_a_stream_in_the_middle_of_a_piece() -> None:
+    """Nobody else reads or closes it; afterwards anybody may, and closing twice is harmless."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def pieces() -> Generator[Piece, None, None]:
+        entered.set()
+        assert leave.wait(60)
+        yield Piece("a", 1)
+        yield Piece("b", 2)
+
+    stream, found = Stream(pieces()), list[Piece]()
+    reader = threading.Thread(target=lambda: found.append(next(stream)))
+    reader.start()
+    assert entered.wait(60)
+    failure(stream.close, RequestError, "one thread")
+    failure(lambda: next(stream), RequestError, "one thread")
+    leave.set()
+    reader.join()
+    stream.close()
+    stream.close()
+    assert ([piece.text for piece in found], list(stream)) == (["a"], [])
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "a", [1.5], object()])
+def test_wrong_types(llm: LLM, wrong: Any) -> None:
+    """The error names the argument, also of what few people call."""
+    messages = [{"role": "user", "content": "x"}]
+    failure(lambda: llm.check_options(wrong), RequestError, "options")
+    failure(lambda: llm.tokenizer.decode(wrong), RequestError, "id")
+    failure(lambda: llm.generate(PROMPT, ignore_eos=[wrong]), RequestError, "ignore_eos")
+    failure(
+        lambda: llm.chat_prompt(messages, continue_final_message=wrong),
+        RequestError, "continue_final_message",
+    )  # fmt: skip
+    failure(lambda: Conversation(wrong), RequestError, "LLM")
+    failure(lambda: setattr(Conversation(llm), "messages", wrong), RequestError, "messages")
+    for name in ("deterministic", "cache", "head", "context"):
+        failure(partial(LLM, "nano", **{name: [wrong]}), RequestError, name)
