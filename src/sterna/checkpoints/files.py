@@ -89,6 +89,18 @@ def unreadable(path: Path, error: Exception) -> RequestError:
     )
 
 
+def require_regular(path: Path) -> None:
+    """RequestError unless the caller's path is a regular file: a pipe or a device may never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    if not stat.S_ISREG(mode):
+        tests = {"a folder": stat.S_ISDIR, "a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
+        kind = next((name for name, test in tests.items() if test(mode)), "a device")
+        raise RequestError(f"{path}: must be a regular file, but got {kind}; give a file's path")
+
+
 def read_file(path: Path, max_bytes: int) -> bytearray:
     """The whole of a regular file of at most `max_bytes` bytes."""
     with open_regular(path) as (descriptor, state):
@@ -162,27 +174,28 @@ def _n_cpus() -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, nbytes: int) -> Iterator[BinaryIO]:
+def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A binary file that takes the place of `path` only once it is whole and on the disk.
 
-    It is written beside `path` under another name, and may be read. `nbytes` is
-    what will be written, for the message when the disk is full. Raises RequestError.
+    It is written beside `path` under another name, and may be read. `nbytes` is what will be
+    written, for the message when the disk is full; `mode`: its rights, less the umask. Raises
+    RequestError.
     """
-    with replacing_path(path, nbytes) as temporary:
+    with replacing_path(path, nbytes, mode) as temporary:
         flags = os.O_RDWR | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(temporary, flags), "w+b") as file:
             yield file
 
 
 @contextlib.contextmanager
-def replacing_path(path: Path, nbytes: int) -> Iterator[Path]:
+def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]:
     """The same for a writer that opens the file by its name: an empty file to be filled."""
     temporary = _temporary(path)
     try:
         require_space(path, nbytes)
-        # mode 0o666 less the umask, as any other file; mkstemp's 0o600 would stay after the rename
+        # Less the umask, as any other file; mkstemp's 0o600 would stay after the rename
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        with _claimed(path, os.open(temporary, flags, 0o666)) as descriptor:
+        with _claimed(path, os.open(temporary, flags, mode)) as descriptor:
             yield temporary
             os.fsync(descriptor)
         os.replace(temporary, path)

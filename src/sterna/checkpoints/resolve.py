@@ -31,7 +31,7 @@ def resolve(
     if not isinstance(model, (str, os.PathLike)) or not str(model):
         raise RequestError(f"model: must be a folder, a .gguf file or a name, but got {model!r}")
     text = os.fspath(model)
-    path = Path(text).expanduser() if text.startswith("~") else Path(text)
+    path = Path(os.path.expanduser(text))  # as it is where there is no such user
     if text in BUILT_IN and not _holds_model(path):
         return BUILT_IN[text]
     if not isinstance(model, str) or not hub.looks_like_name(text) or _exists(path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -54,6 +55,7 @@ class _Cli(click.Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Runs a command and leaves the process with its exit code."""
         _mend_streams()
+        warnings.formatwarning = _one_line  # also of those that come at the process's end
         try:
             code = super().main(*args, **{"prog_name": "sterna", **extra, "standalone_mode": False})
         except click.ClickException as error:
@@ -96,6 +98,11 @@ def _mend_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         elif mode == "w" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning as the person at the terminal reads it: without a file's name and a line of it."""
+    return f"sterna: warning: {' '.join(str(message).split())}\n"
 
 
 def _write_no_more() -> None:

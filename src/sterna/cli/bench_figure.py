@@ -292,14 +292,14 @@ def write_sections(
             click.echo(to_markdown(lines, columns), nl=False)
             continue
         if i or title:
-            console().print("\n" * (i > 0) + title, soft_wrap=True, markup=False)
+            console().print("\n" * (i > 0) + title, soft_wrap=True)
         table(lines, columns)
     for row in rows:
         for line in _remarks(row, reasons):
             if output == "markdown":
                 click.echo(f"\n{line}")
             else:
-                console().print(line, soft_wrap=True, markup=False)
+                console().print(line, soft_wrap=True)
 
 
 def _counted(row: Row) -> dict[str, Any]:

@@ -113,6 +113,6 @@ def _draw(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name = " ".join(str(row[k]) for k in ("peer", "format", "what", "shape") if row[k])
         if row["skipped"]:
-            console().print(f"skipped: {name}: {row['skipped']}", soft_wrap=True, markup=False)
+            console().print(f"skipped: {name}: {row['skipped']}", soft_wrap=True)
         elif not row["checked"]:
-            console().print(f"not counted: {name}: {row['check']}", soft_wrap=True, markup=False)
+            console().print(f"not counted: {name}: {row['check']}", soft_wrap=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import click
 
 from sterna.chat import check_messages
+from sterna.checkpoints.files import replacing, require_regular
 from sterna.cli.chat import MAX_TOKENS
 from sterna.cli.options import VISIBLE
 from sterna.conversation import Conversation
@@ -111,8 +110,7 @@ class Session:
                 raise
             stopped = True
         finally:
-            if hasattr(pieces, "close"):
-                pieces.close()
+            pieces.close()
             self._write("\n")
         self._explain(stopped)
 
@@ -232,7 +230,12 @@ class Session:
             "model": self.conversation.llm.name,
             "messages": self.conversation.messages,
         }
-        write_private(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+        data = text.encode("utf-8", "surrogatepass")
+        if path.exists():
+            require_regular(path)
+        with replacing(path, len(data), 0o600) as out:  # for its owner's eyes only
+            out.write(data)
         self.note(f"saved to {path}")
 
     def _load(self, file: str) -> None:
@@ -245,28 +248,12 @@ class Session:
 def _path(command: str, file: str) -> Path:
     if not file:
         raise RequestError(f"{command}: needs a file's name; try {command} chat.json")
-    return Path(file).expanduser()
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a file whole or not at all, for its owner's eyes only."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    return Path(os.path.expanduser(file))
 
 
 def read_messages(path: Path) -> list[dict[str, Any]]:
     """The messages of a file that /save wrote, or of a JSON list; RequestError if it has none."""
-    if path.exists() and not path.is_file():
-        raise RequestError(f"{path}: must be a regular file; give one that /save wrote")
+    require_regular(path)
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, fetch_model, json_option, offline_option, print_json
+from sterna.cli.options import (
+    console,
+    fetch_model,
+    i2s_option,
+    json_option,
+    offline_option,
+    print_json,
+)
 from sterna.cli.progress import progress_bar
 
 __all__ = ["command", "finished", "places", "size_of"]
@@ -21,8 +28,12 @@ head = click.option(
 
 
 def places(function: Any) -> Any:
-    """SRC, DST, --force and --offline, as all commands that write a model take them."""
+    """SRC, DST and the options that all commands that write a model take, after their own."""
     for decorate in (
+        json_option,
+        click.option("--threads", type=int, help="Threads; default: the usable cores."),
+        i2s_option,
+        head,
         offline_option,
         click.option("--force", is_flag=True, help="Replace a model that is at DST."),
         click.argument("dst", type=click.Path(path_type=Path)),
@@ -33,16 +44,13 @@ def places(function: Any) -> Any:
 
 
 @click.command(short_help="Write a model in another format or container.")
-@places
 @click.option(
     "--format",
     "format",
     help="Weight format of the layers, such as t5, i2 or q8_0, or a GGUF file: gguf:F16, "
     "gguf:Q8_0, gguf:Q4_0, gguf:TQ2_0; default: the model's own, in a packed directory.",
 )
-@head
-@click.option("--threads", type=int, help="Threads; default: the usable cores.")
-@json_option
+@places
 def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -> None:
     """Write the model SRC (as for --model of `sterna generate`) at DST: a folder, or a .gguf file.
 
@@ -92,8 +100,9 @@ def report(row: dict[str, Any]) -> None:
     if row["rounded"] == 0:
         out.print(f"lossless: all {row['matrices']} matrices have the weights they had")
         return
+    out.print("LOSSY", style="bold", end="")
     out.print(
-        f"[bold]LOSSY[/]: {row['rounded']} of {row['matrices']} matrices were rounded, worst "
+        f": {row['rounded']} of {row['matrices']} matrices were rounded, worst "
         f"{row['worst_tensor']} with a relative error of {row['worst_relative_rms_error']:.2g}",
         soft_wrap=True,
     )

@@ -118,14 +118,13 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     smt = {True: "several threads a core", False: "one thread a core", None: "SMT unknown"}
     quota = row["cpu_quota"]
     speed = row["bandwidth_gb_s"]
-    chosen = (name if name != row["isa"] else f"[bold]{name}[/bold]" for name in row["isas"])
     cache = f"{row['cache_dir']} ({row['cache_bytes'] / 1e6:,.1f} MB)"
     return [
         ("Sterna", f"{row['sterna']}, Python {row['python']}, {row['platform']}"),
         ("CPU", re.sub(r"\s+", " ", row["cpu"]) or row["vendor"] or "unknown"),
         ("features", " ".join(row["features"])),
         ("AMX", row["amx"]),
-        ("kernels", f"{' '.join(chosen)} (using {row['isa']})"),
+        ("kernels", f"{' '.join(row['isas'])} (using {row['isa']})"),
         (
             "machine",
             f"{_count(row['sockets'], 'socket')}, {_count(row['cores'], 'core')}, "

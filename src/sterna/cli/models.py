@@ -13,7 +13,7 @@ import click
 from sterna.cli.options import json_option, print_json
 
 MAX_WORD_CHARS = 100
-
+MAX_PATH_CHARS = 4096
 
 MODELS = {
     "model": "model",
@@ -61,7 +61,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows() -> list[dict[str, Any]]:
-    from sterna.checkpoints.cache import entries, entries_of
+    from sterna.checkpoints.cache import entries, entries_of, source_of
     from sterna.checkpoints.hub import downloads
     from sterna.checkpoints.resolve import BUILT_IN
 
@@ -74,7 +74,8 @@ def _rows() -> list[dict[str, Any]]:
         rows.append({**_row(d.name, "hub", d.path), **about, "last_used": used})
     packed = {entry: name for name, path in sources.items() for entry, _ in entries_of(path)}
     for path, _ in entries():
-        about = {"packed_from": packed.get(path), "last_used": _time(_modified(path))}
+        source = packed.get(path) or _word(source_of(path), MAX_PATH_CHARS)
+        about = {"packed_from": source, "last_used": _time(_modified(path))}
         rows.append({**_row(str(path), "cache", path), **about})
     return rows
 
@@ -108,9 +109,9 @@ def _row(model: str, source: str, path: Path) -> dict[str, Any]:
     }
 
 
-def _word(value: object) -> str | None:
+def _word(value: object, most: int = MAX_WORD_CHARS) -> str | None:
     # From a file of someone else's: it must not drive the terminal
-    usable = isinstance(value, str) and value.isprintable() and len(value) <= MAX_WORD_CHARS
+    usable = isinstance(value, str) and value.isprintable() and len(value) <= most
     return str(value) if usable else None
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "deterministic_option",
     "fetch_model",
     "head_option",
+    "i2s_option",
     "json_option",
     "kv_dtype_option",
     "model_options",
@@ -37,7 +38,7 @@ __all__ = [
     "threads_options",
 ]
 
-MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype", "deterministic")
+MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype", "deterministic", "i2s")
 
 #: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
 VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
@@ -64,6 +65,14 @@ deterministic_option = click.option(
     default=None,
     help="Float layers: sums in ascending order on any unit, or by a matrix unit's bf16 products "
     "(amx); default: those for bf16, where they are never slower.",
+)
+
+
+i2s_option = click.option(
+    "--i2s",
+    type=click.Choice(["128", "64", "rows"]),
+    help="How the I2_S tensors of a GGUF file are packed, which it does not say: in runs of 128 or "
+    "64 weights, or four rows at a time; default: STERNA_I2S, else 128.",
 )
 
 
@@ -96,6 +105,7 @@ run_options = _all(
     click.option("--context", type=int, help="Tokens of context; default: the model's."),
     kv_dtype_option,
     deterministic_option,
+    i2s_option,
     threads_options,
 )
 model_options = _all(
@@ -165,7 +175,8 @@ def console(stderr: bool = False) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # as any other write does, in place of leaving the process
 
-    return Piped(stderr=stderr, highlight=False)
+    # A name may have what looks like markup: [/] alone would end the command
+    return Piped(stderr=stderr, highlight=False, markup=False)
 
 
 @contextlib.contextmanager
@@ -177,8 +188,10 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda text: None
         return
-    with console(stderr=True).status(text) as spinner:
-        yield lambda text: spinner.update(text)
+    from rich.text import Text
+
+    with console(stderr=True).status(Text(text)) as spinner:
+        yield lambda text: spinner.update(Text(text))
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from sterna.cli.convert import finished, head, places, report
-from sterna.cli.options import console, fetch_model, json_option, print_json
+from sterna.cli.convert import finished, places, report
+from sterna.cli.options import console, fetch_model, print_json
 from sterna.cli.progress import progress_bar
 
 
 @click.command(short_help="Round a model's weights to few bits, and report the error.")
-@places
 @click.option(
     "--format",
     "format",
@@ -33,9 +32,7 @@ from sterna.cli.progress import progress_bar
     help="How to round to powers of two (pot4, pot4z, pot8, pot16): nearest (default), "
     "denseshift2, denseshift3, denseshift4, deepshift-q, or s3, s3-4 (pot4z).",
 )
-@head
-@click.option("--threads", type=int, help="Threads; default: the usable cores.")
-@json_option
+@places
 def command(
     src: str,
     dst: Path,

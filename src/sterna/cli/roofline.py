@@ -94,7 +94,7 @@ def _draw(rows: list[dict[str, Any]]) -> None:
     decode = [row for row in rows if row["row"] == "decode"]
     table(decode, varying(decode, DECODE, ["isa", "threads"]))
     out.print()
-    out.print("[dim]B: bytes, γ: cycles of an output vector; B/γ: bytes/cycle of a core[/]")
+    out.print("B: bytes, γ: cycles of an output vector; B/γ: bytes/cycle of a core", style="dim")
 
 
 def _draw_peaks(rows: list[dict[str, Any]]) -> None:

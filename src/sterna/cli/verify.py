@@ -19,8 +19,9 @@ def command(ctx: click.Context, model: str, offline: bool, as_json: bool) -> Non
     """Check every tensor of MODEL against the SHA-256 recorded with it.
 
     MODEL is as for --model of `sterna generate`. A published checkpoint has no hashes; its
-    structure is checked, that its weights are finite, and that all of them are there. Exit codes:
-    0, nothing is wrong; 1, something is damaged, and this says what; 2, it could not be checked.
+    structure is checked, that its weights are finite, and that all of them are there. config.json,
+    the tokenizer and the chat template are read as a start reads them. Exit codes: 0, nothing is
+    wrong; 1, something is damaged, and this says what; 2, it could not be checked.
     """
     from sterna.convert.verification import DAMAGED, verify
 
@@ -51,17 +52,17 @@ def _report(model: str, checks: list[Any], damaged: list[Any]) -> None:
     out = console()
     for check in damaged:
         name = check.tensor or check.file.name
-        out.print(f"DAMAGED {name}: {check.problem}", soft_wrap=True, markup=False)
+        out.print(f"DAMAGED {name}: {check.problem}", soft_wrap=True)
     if damaged:
         return
     nbytes = sum(check.nbytes for check in checks)
     what = f"{len(checks)} tensors, {nbytes / 1e6:,.1f} MB"
     hashed = sum(check.status == VERIFIED for check in checks)
     if hashed == len(checks):
-        out.print(f"OK {model}: {what}, every SHA-256 as recorded", soft_wrap=True, markup=False)
+        out.print(f"OK {model}: {what}, every SHA-256 as recorded", soft_wrap=True)
         return
     out.print(
         f"OK {model}: {what}, complete and finite; {len(checks) - hashed} tensors have no recorded "
         "hash, so other damage would not be seen",
-        soft_wrap=True, markup=False,
+        soft_wrap=True,
     )  # fmt: skip

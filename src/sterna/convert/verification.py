@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna import _native
+from sterna import _native, models
+from sterna.chat import ChatTemplate
 from sterna.checkpoints.directory import CONFIG, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
@@ -25,6 +26,7 @@ from sterna.errors import (
     UnsupportedModelError,
 )
 from sterna.formats.base import EXPONENTS
+from sterna.tokenizer import Tokenizer
 
 __all__ = ["DAMAGED", "SOUND", "VERIFIED", "Check", "verify"]
 
@@ -49,7 +51,8 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     """Reads every tensor of a model and checks it against the SHA-256 recorded with it.
 
     What Sterna wrote has hashes of all tensors. A published model has none; it is checked for its
-    structure, for finite weights, and for whether all that its architecture needs is there.
+    structure, for finite weights, and for whether all that its architecture needs is there. Of
+    both, config.json, the tokenizer and the chat template are read as a start reads them.
     progress: called with the bytes done and those there are. Raises RequestError for a path that
     cannot be read.
     """
@@ -116,6 +119,13 @@ def _check(
     return Check(file.path, info.name, VERIFIED if expected else SOUND, info.nbytes)
 
 
+def _check_companions(model: models.Model) -> None:
+    """Reads what a model has besides its weights; of one file that is done when it is opened."""
+    if model.companions is None and model.path is not None:
+        Tokenizer(model.path).check(model.config.vocab_size)
+        ChatTemplate.load(model.path)
+
+
 def _check_whole(path: Path, packed: bool, hashed: bool) -> list[Check]:
     """What goes beyond single tensors: that they fit config.json, and are all there."""
     try:
@@ -123,7 +133,8 @@ def _check_whole(path: Path, packed: bool, hashed: bool) -> list[Check]:
             modules = open_packed(path).modules
             for name in () if hashed else modules:
                 modules[name]
-        _, planned = plan(path)
+        model, planned = plan(path)
+        _check_companions(model)
         for item in () if hashed else planned.items.values():
             for _ in planned.read(item):
                 pass

@@ -77,9 +77,10 @@ class Convention:
         window = (min(LLAMA_CPP_WINDOW, limit) if llama else limit) if context is None else context
         least = 4 if llama else 2
         if not least <= window <= limit:
-            raise RequestError(
-                f"context: must lie in {least}..{limit}, the model's, but got {window}; lower it"
-            )
+            fits = f"lie in {least}..{limit}, the model's"
+            rule = fits if least <= limit else f"be at least {least} to measure with"
+            remedy = "raise" if window < least else "lower"
+            raise RequestError(f"context: must {rule}, but got {window}; {remedy} it")
         if stride is not None and not 1 <= stride <= (window - 1 if llama else window):
             raise RequestError(
                 f"stride: must lie in 1..{window - 1 if llama else window} for a window of "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sterna.checkpoints.files import require_regular
 from sterna.errors import NonFiniteError, RequestError
 from sterna.evaluate.conventions import CONVENTIONS, Convention
 
@@ -143,6 +144,7 @@ def perplexity(
 
 def read_text(path: Path, errors: str = "strict") -> str:
     """The text of a UTF-8 file with its line endings; RequestError if it is not one."""
+    require_regular(path)
     try:
         return path.read_bytes().decode("utf-8", errors)
     except UnicodeDecodeError as error:

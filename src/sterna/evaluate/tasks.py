@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sterna.checkpoints.files import require_regular
 from sterna.errors import RequestError
 from sterna.evaluate.scoring import Score, encode_pair, score
 from sterna.llm import LLM
@@ -117,6 +118,7 @@ def read_questions(path: Path, task: str, limit: int | None = None) -> list[Ques
     if task not in TASKS:
         raise RequestError(f"task: must be one of {', '.join(TASKS)}, but got {task!r}")
     questions: list[Question] = []
+    require_regular(path)
     try:
         with path.open("rb") as file:
             number = 0

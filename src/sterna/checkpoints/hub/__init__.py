@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sterna.checkpoints.hub.adopt import adopt
 from sterna.checkpoints.hub.choose import human
-from sterna.checkpoints.hub.failures import hub_errors, offline
+from sterna.checkpoints.hub.failures import check_endpoint, hub_errors, offline
 from sterna.checkpoints.hub.names import PREFIX, HubName, looks_like_name
 from sterna.checkpoints.hub.pulling import Pull, listing_of
 from sterna.checkpoints.hub.store import (
@@ -67,6 +67,7 @@ def pull(
         if found is None:
             raise offline(name, _what_is_there(name))
         return found
+    check_endpoint()
     with _quiet(), hub_errors(name):
         listing = listing_of(name)
         repository = Repository(name.repo)

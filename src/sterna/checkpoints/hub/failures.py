@@ -21,6 +21,23 @@ def host() -> str:
     return f"{parts.hostname}:{parts.port}" if parts.port else f"{parts.hostname}"
 
 
+def check_endpoint() -> None:
+    """RequestError unless HF_ENDPOINT, where it is set, is the address of a server."""
+    from huggingface_hub import constants
+
+    try:
+        parts = urlsplit(constants.ENDPOINT)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port that is no number
+        sound = False
+    if not sound:
+        shown = constants.ENDPOINT.rpartition("@")[2]  # a password may stand before it
+        raise RequestError(
+            "HF_ENDPOINT: must be an address such as https://huggingface.co, but got "
+            f"{shown!r}; write https:// or http:// in front of the host, or unset it"
+        )
+
+
 @contextlib.contextmanager
 def hub_errors(name: HubName) -> Iterator[None]:
     """Turns errors of huggingface_hub, of the network and of the disk into Sterna's."""
