@@ -59,6 +59,8 @@ def test_chat_saves_and_loads_files_alone(tmp_path: Path) -> None:
         typed(f"/load {tmp_path / name}", f"{tmp_path / name}: ", "regular file", name)
     typed(f"/save {tmp_path}/none/x", f"{tmp_path}/none/x: ", "No such file")
     typed("/save ~no-such-user/x", "~no-such-user/x: ", "No such file")
+    typed(f"/save {'x' * 300}", "xxx: ", "too long")
+    typed("/save a\0b", "/save: needs a file's name")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
 

@@ -232,7 +232,7 @@ class Session:
         }
         text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
         data = text.encode("utf-8", "surrogatepass")
-        if path.exists():
+        if os.path.exists(path):
             require_regular(path)
         with replacing(path, len(data), 0o600) as out:  # for its owner's eyes only
             out.write(data)
@@ -246,7 +246,7 @@ class Session:
 
 
 def _path(command: str, file: str) -> Path:
-    if not file:
+    if not file or "\0" in file:
         raise RequestError(f"{command}: needs a file's name; try {command} chat.json")
     return Path(os.path.expanduser(file))
 
