@@ -34,6 +34,7 @@ class FakeLLM:
     context: int | None = None
     kv_dtype: str = "i16"
     deterministic: bool | None = None
+    i2s: str | None = None
     calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     made: Any = None
 
@@ -344,7 +345,7 @@ def test_perplexity_of_bad_input(tmp_path: Path) -> None:
     failed(run("perplexity"), "--stdlib")
     failed(run("perplexity", "--stdlib", "--file", str(binary)), "one of")
     failed(run("perplexity", "--file", str(binary)), "UTF-8")
-    failed(run("perplexity", "--file", str(tmp_path)), "readable file")
+    failed(run("perplexity", "--file", str(tmp_path)), "regular file")
     failed(run("perplexity", "--dir", str(tmp_path)), "has none")
     failed(run("perplexity", "--dir", str(tmp_path / "missing")), "must be a folder")
     failed(run("perplexity", "--stdlib", "--limit", "0"), "--limit")

@@ -27,6 +27,7 @@ from sterna.cli import chat_session, main
 from sterna.cli.chat import unquoted
 from sterna.cli.chat_input import Commands, Reader, history_path, open_history
 from sterna.cli.chat_session import COMMANDS, Session
+from sterna.errors import RequestError
 
 SHORT = ("--max-tokens", "8", "--temperature", "0")
 
@@ -238,7 +239,7 @@ def test_saving_is_whole_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(chat_session.os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(RequestError, match=r"chat\.json: .*No space"):
         talk.take(f"/save {file}")
     assert file.read_text() == "old"
     assert os.listdir(tmp_path) == ["chat.json"]
