@@ -1,4 +1,4 @@
-"""Formats of powers of two: their bytes, their rounding, what they refuse, and sums that reach 128."""
+"""Formats of powers of two: bytes, rounding, refusals, and sums of levels that reach 128."""
 
 from __future__ import annotations
 

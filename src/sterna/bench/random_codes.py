@@ -74,9 +74,7 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
             levels[1::2] = np.clip(-levels[1::2], *f.levels)
         levels = levels.reshape(values.shape)
     else:
-        levels, scale = f.quantize(
-            values if f.scaled else values * np.float32(deviation), "tensor"
-        )
+        levels, scale = f.quantize(values if f.scaled else values * np.float32(deviation), "tensor")
         scale = scale * np.float32(deviation) if f.scaled else np.float32(1)
     pool: Codes = f.codes_of(levels).reshape(-1)
     pool.flags.writeable = False

@@ -224,11 +224,10 @@ class Format:
 
     def codes_of(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
         """The same for any K: groups may be cut."""
+        M, K = values.shape
         data = np.ascontiguousarray(self.encode(values))
         source = "levels" if self.integer else SOURCES[data.itemsize]
-        return _native.pack(
-            self.layout, source, data, *values.shape, self.offset, self.step, threads
-        )
+        return _native.pack(self.layout, source, data, M, K, self.offset, self.step, threads)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What kernels pack: levels as they are, float values as the format's bits."""

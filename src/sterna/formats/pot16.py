@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from sterna.formats.pot_levels import PowerFloats
@@ -22,6 +21,7 @@ class HalfFloats(PowerFloats):
 
 
 FORMAT = HalfFloats(
-    name="pot16", layout="bf16", bits=16.0, summary="powers of two as bf16 (E8:P1), f32 activations",
+    name="pot16", layout="bf16", bits=16.0,
+    summary="powers of two as bf16 (E8:P1), f32 activations",
     integer=False, default_scale="row", group_scales=False, low=-126, high=127, step_k=2,
 )  # fmt: skip

@@ -19,7 +19,9 @@ class ByteFloats(PowerFloats):
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """sign * 2^e -> sign << 7 | e."""
-        return (np.signbit(values).astype(np.uint8) << 7) | self.exponents(values).astype(np.uint8)
+        codes = self.exponents(values).astype(np.uint8)
+        codes |= np.signbit(values).astype(np.uint8) << 7
+        return codes
 
     def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
         """The scale as float32; RequestError where the kernels' would overflow."""
@@ -37,7 +39,7 @@ class ByteFloats(PowerFloats):
 
     def unpack(self, packed: PackedWeight, isa: str, threads: int) -> npt.NDArray[Any]:
         """Tiles -> float32 sign * 2^e [M, K]."""
-        return super().unpack(packed, isa, threads) * np.float32(self.unit)
+        return np.asarray(super().unpack(packed, isa, threads) * np.float32(self.unit))
 
 
 FORMAT = ByteFloats(

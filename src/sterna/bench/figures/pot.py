@@ -222,7 +222,7 @@ def _bandwidth(nbytes: float) -> float:
 
 def _gops(case: _Case) -> float:
     """Multiplications and additions, 10^9 a second, of the median."""
-    return 2e-9 * case.macs / (spread(case.seconds)["time_us"] * 1e-6)
+    return float(2e-9 * case.macs / (spread(case.seconds)["time_us"] * 1e-6))
 
 
 def _scalar_of(kernel: str) -> str:
