@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["e2e", "litespark", "prompt", "ternary"]
+__all__ = ["above", "e2e", "groups", "litespark", "prompt", "ternary"]
 
 Row = Mapping[str, Any]
 PEER = "#A8A8A8"
@@ -24,15 +24,15 @@ def _bars(
     ax.bar(places, values, 0.92 * width, zorder=2, **how)
 
 
-def _above(ax: Axes, x: float, y: float, text: str, size: float = 8) -> None:
+def above(ax: Axes, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
     """A word above a bar."""
     ax.annotate(
         text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
-        fontsize=size,
+        fontsize=size, **how,
     )  # fmt: skip
 
 
-def _groups(ax: Axes, names: Sequence[str], top: float, ylabel: str) -> None:
+def groups(ax: Axes, names: Sequence[str], top: float, ylabel: str) -> None:
     """Groups of bars named below, from 0 up to a little above the highest."""
     ax.set(xticks=range(len(names)), xlim=(-0.55, len(names) - 0.45), ylim=(0, top))
     ax.set_xticklabels(names)
@@ -74,7 +74,7 @@ def e2e(rows: Sequence[Row]) -> Figure:
             _mark_e2e(ax, x, row, rows, width)
     ax.plot([], [], color=INK, linewidth=2, label="Amdahl, x of the kernels")
     ax.plot([], [], color=INK, linewidth=1.2, linestyle=":", label="Amdahl, x of the bytes")
-    _groups(ax, models, 1.32 * top, "tokens per second")
+    groups(ax, models, 1.32 * top, "tokens per second")
     for i, model in enumerate(models):
         alpha = next((row["alpha"] for row in rows if row["model"] == model and row["alpha"]), None)
         text = "no bf16 beside it" if alpha is None else f"α = {alpha:.2f}"
@@ -112,7 +112,7 @@ def _mark_e2e(ax: Axes, x: float, row: Row, rows: Sequence[Row], width: float) -
             span = [x - 0.46 * width, x + 0.46 * width]
             ax.plot(span, [height, height], color=INK, linewidth=thick, linestyle=style, zorder=4)
     faster = row["speedup"] and row["speedup"] != 1
-    _above(ax, x, highest, cell(row["tok_s"]) + (f"\n{row['speedup']:.1f} ×" if faster else ""))
+    above(ax, x, highest, cell(row["tok_s"]) + (f"\n{row['speedup']:.1f} ×" if faster else ""))
 
 
 # ------------------------------------------------------------------------------------- prompt
@@ -143,7 +143,7 @@ def _draw_prompt(ax: Axes, rows: Sequence[Row], kind: str, title: str) -> None:
         _bars(ax, [i + offset for i in range(len(rows))], speeds, width, color=colour, label=who)
         top = max(top, *speeds)
         for i, speed in enumerate(speeds):
-            _above(ax, i + offset, speed, cell(float(speed)) if speed else "–")
+            above(ax, i + offset, speed, cell(float(speed)) if speed else "–")
     for i, row in enumerate(rows):
         if row[f"{kind}_ratio"]:
             highest = max(row[f"{kind}_tok_s"], row[f"peer_{kind}_tok_s"])
@@ -151,7 +151,7 @@ def _draw_prompt(ax: Axes, rows: Sequence[Row], kind: str, title: str) -> None:
                 f"{row[f'{kind}_ratio']:.1f} ×", (i, highest), xytext=(0, 14),
                 textcoords="offset points", ha="center", va="bottom", fontsize=9, color=MEMORY,
             )  # fmt: skip
-    _groups(ax, names, 1.2 * top or 1.0, "tokens per second")
+    groups(ax, names, 1.2 * top or 1.0, "tokens per second")
     if several:
         ax.tick_params(axis="x", labelsize=7.5)
     ax.set_title(f"{title}, {threads_text(rows[0])}")
@@ -215,7 +215,7 @@ def _draw_sizes(ax: Axes, rows: Sequence[Row], colours: Mapping[str, str]) -> No
                     "N/A", (x, floor), xytext=(0, 3), textcoords="offset points", rotation=90,
                     ha="center", va="bottom", fontsize=6.5, color="#888888",
                 )  # fmt: skip
-    _groups(ax, models, 1.0, "tokens per second")
+    groups(ax, models, 1.0, "tokens per second")
     ax.set(yscale="log", ylim=(floor, 2.6 * max(speeds)))
     ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     ax.yaxis.set_minor_locator(ticker.NullLocator())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sterna.bench.figures.plots import above, groups
 from sterna.bench.plots import COLOURS, FAINT, MEMORY, new_figure, styled
 
 if TYPE_CHECKING:
@@ -114,11 +115,11 @@ def _draw_last(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
                 x, row["speedup"], 0.92 * width, color=colours[kernel], zorder=2,
                 alpha=0.5 if special else 1.0, label=None if i or special else kernel,
             )  # fmt: skip
-            _above(ax, x, row["speedup"], f"{row['speedup']:.2f}")
+            _label(ax, x, row["speedup"], f"{row['speedup']:.2f}")
             highest = max(highest, row["speedup"])
     ax.bar([0], [0], color="#888888", alpha=0.5, label="pale: ±inf and NaN right")
     _one(ax)
-    _groups(ax, builds, 1.3 * highest, "speed-up over f32 SIMD")
+    groups(ax, builds, 1.3 * highest, "speed-up over f32 SIMD")
     ax.set_title(f"Figure 4: N = {last}")
     ax.legend(fontsize=8, ncols=2, loc="upper right")
 
@@ -152,9 +153,9 @@ def _draw_vectorised(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> No
             ax.bar(
                 x, value, 0.92 * width, color=HOW[how], zorder=2, label=None if i else WORDS[how]
             )
-            _above(ax, x, value, f"{value:.1f}")
+            _label(ax, x, value, f"{value:.1f}")
             highest = max(highest, value)
-    _groups(ax, [f"{kernel}\n{build}" for build, kernel in groups], 1.3 * highest,
+    groups(ax, [f"{kernel}\n{build}" for build, kernel in groups], 1.3 * highest,
             "speed-up over scalar f32")  # fmt: skip
     ax.set_title(f"Figure 7: N = {last}")
     ax.legend(fontsize=8, loc="upper right")
@@ -167,16 +168,7 @@ def _find(rows: Sequence[Row], build: str, kernel: str, n: int, special: bool | 
     )
 
 
-def _above(ax: Axes, x: float, y: float, text: str) -> None:
-    ax.annotate(
-        text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
-        fontsize=7, rotation=90,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-    )  # fmt: skip
-
-
-def _groups(ax: Axes, names: Sequence[str], top: float, ylabel: str) -> None:
-    ax.set(xticks=range(len(names)), xlim=(-0.55, len(names) - 0.45), ylim=(0, top))
-    ax.set_xticklabels(names, fontsize=8.5)
-    ax.set_ylabel(ylabel)
-    ax.grid(axis="y", color=FAINT, linewidth=0.5)
+def _label(ax: Axes, x: float, y: float, text: str) -> None:
+    """A number on end above a narrow bar, readable also where the line at 1 crosses it."""
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    above(ax, x, y, text, 7, rotation=90, bbox=box)
