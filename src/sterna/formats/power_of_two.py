@@ -52,7 +52,7 @@ MAX_EXPONENT = 31  # of rounding: 2^-31 of the largest weight is below any error
 CHUNK = 1 << 16  # weights rounded at a time: float64 in the second-level cache
 SQRT_HALF = math.sqrt(0.5)
 TINY, HUGE = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
-MANTISSA_BITS, BIAS = 52, 1023  # of float64
+MANTISSA_BITS, BIAS, MANTISSA_BITS_64 = 23, 127, 52  # of float32, and of float64
 
 
 class Error(NamedTuple):
@@ -171,41 +171,47 @@ class Quantizer:
 
     def _scales(self, blocks: npt.NDArray[Any], shared: bool) -> F32:
         """A scale for each block [B, n], float32 [B]; shared: the same for all."""
-        largest = np.abs(blocks).max(axis=1, initial=0.0).astype(np.float64)
+        top = np.abs(blocks).max(axis=1, initial=0.0).astype(np.float64)
         if shared:
-            largest[:] = largest.max(initial=0.0)
-        octaves = max(2, RANGE - self.max_exponent)
+            top[:] = top.max(initial=0.0)
+        octaves = np.arange(max(2, RANGE - self.max_exponent))
         if self.power_scale:
-            top = np.where(largest > 0, np.ldexp(1.0, _round_log2(largest)), 0.0)
-            return self._best(blocks, top, -np.arange(octaves), shared)[0]
-        coarse = -np.arange(2 * octaves) / 2
-        _, top = self._best(blocks, math.sqrt(2) * largest, coarse, shared)
-        return self._best(blocks, top, FINE, shared)[0]
+            top = np.where(top > 0, np.ldexp(1.0, _round_log2(top)), 0.0)
+            top *= self._best(blocks, top, -octaves, shared)
+        else:
+            top *= self._best(blocks, top, 0.5 - np.arange(2 * len(octaves)) / 2, shared)
+            top *= self._best(blocks, top, FINE, shared)
+        # No level overflows, no scale is 0: a block of zeros has the smallest there is.
+        level = np.minimum(top, 2.0**127 if self.power_scale else HUGE)
+        lowest = np.maximum(np.ldexp(level, -self.max_exponent), TINY)
+        return np.asarray(lowest, np.float32)
 
     def _best(
         self, blocks: npt.NDArray[Any], top: F64, octaves: npt.NDArray[Any], shared: bool
-    ) -> tuple[F32, F64]:
-        """Of the largest levels [B] `top` * 2^octaves those of least error: (scales, levels)."""
-        tried = [np.minimum(top * 2.0**o, 2.0**127 if self.power_scale else HUGE) for o in octaves]
-        # No level overflows, no scale is 0: a block of zeros has the smallest there is.
-        lowest = [np.maximum(np.ldexp(t, -self.max_exponent), TINY) for t in tried]
-        scales = np.stack(lowest).astype(np.float32)
-        errors = np.empty(scales.shape)
+    ) -> F64:
+        """Which 2^octaves, times a largest level `top` [B], has the least error: float64 [B].
+
+        In float32, of |w| / top: at a bound between two exponents either error will do.
+        """
+        errors = np.empty((len(octaves), len(blocks)))
         for rows, magnitudes in _chunks(blocks):
-            for i, s in enumerate(scales[:, rows]):
-                e, kept = self._rounded(magnitudes, s)
+            a = (magnitudes / np.where(top[rows] > 0, top[rows], 1)[:, None]).astype(np.float32)
+            for i, octave in enumerate(octaves):
+                s = np.float32(2.0 ** (octave - self.max_exponent))
+                e = a.view(np.int32) - np.float32(s * SQRT_HALF).view(np.int32)
+                e >>= MANTISSA_BITS
+                np.clip(e, 0, self.max_exponent, out=e)
                 e += BIAS
                 e <<= MANTISSA_BITS
-                made = e.view(np.float64)  # 2^e, of its bits
-                made *= s[:, None]
-                if kept is not None:
-                    made *= kept
-                made -= magnitudes
+                made = e.view(np.float32)  # 2^e, of its bits
+                made *= s
+                if self.zero != "none":
+                    made *= a >= s / 2 if self.zero == "near" else a > 0
+                made -= a
                 errors[i, rows] = np.einsum("bn,bn->b", made, made)
         if shared:
             errors[:] = errors.sum(axis=1, keepdims=True)
-        at = errors.argmin(axis=0), np.arange(len(blocks))
-        return np.asarray(scales[at], np.float32), np.asarray(np.stack(tried)[at], np.float64)
+        return np.asarray(np.exp2(octaves[errors.argmin(axis=0)]), np.float64)
 
     def _rounded(
         self, magnitudes: F64, scales: F32
@@ -215,7 +221,7 @@ class Quantizer:
         # floor(log2(a / b)) of positive floats is the difference of their bits, shifted. That s
         # sqrt(1/2) is rounded does not matter: |p/q - sqrt(1/2)| > 1e-15 for all p, q < 2^24.
         e = magnitudes.view(np.int64) - (s * SQRT_HALF).view(np.int64)
-        e >>= MANTISSA_BITS
+        e >>= MANTISSA_BITS_64
         np.clip(e, 0, self.max_exponent, out=e)
         if self.zero == "none":
             return e, None
