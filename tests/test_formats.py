@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numpy as np
 import pytest
 import torch
@@ -194,7 +195,9 @@ def test_quantize_rounds_to_the_nearest_level(name: str, scale: str | None) -> N
     )
     inside = np.abs(w) <= unit * LEVELS[name].max()
     error = np.abs(w - got)
-    assert (error[inside] <= (gap / 2 * unit * (1 + 1e-5))[inside]).all()
+    # Powers are rounded in the logarithm: from sqrt(2) * 64 up to 128, say.
+    part = 2 - math.sqrt(2) if name.startswith("pot") else 0.5
+    assert (error[inside] <= (gap * part * unit * (1 + 1e-5))[inside]).all()
     assert (np.abs(levels[~inside]) == LEVELS[name].max()).all()
     assert set(np.unique(levels)) <= set(LEVELS[name].tolist())
 
