@@ -109,7 +109,7 @@ def test_any_floats(w: np.ndarray, quantizer: Quantizer) -> None:
         levels = quantizer(w, scale)
         assert np.isfinite(levels.values()).all()
         check_rule(w, levels, quantizer)
-        assert error(w, levels).max <= 2 * np.abs(w).max() or (w == 0).any()
+        assert error(w, levels).max <= 2 * float(np.abs(w).max()) or (w == 0).any()
 
 
 @each
