@@ -251,6 +251,11 @@ template <class F>
 class StepDecoder {
   public:
     static constexpr int64_t kPanel = F::kGroups * F::kPlanes * kTileBytes;  // of two
+    static constexpr int64_t kPartK = 8;
+    // Parts to do beside each product, so that a step is decoded before its tiles are loaded: a tile that
+    // is loaded just after it was stored waits for the store.
+    static constexpr int kPartsBeside =
+        (kTileK / kPartK + PlaneProducts<F>{}.count - 1) / PlaneProducts<F>{}.count;
     StepDecoder(const sterna::LinearArgs& a, uint8_t* panels)
         : a_(a), panels_(panels), tile_(a.tile_begin), codes_(codes()), ahead_(codes_) {
         ahead_.run(PagesAhead::kWindow / PagesAhead::kTurn);
@@ -281,7 +286,6 @@ class StepDecoder {
     }
 
   private:
-    static constexpr int64_t kPartK = 8;
     const uint8_t* codes() const {
         return a_.codes + tile_ * a_.tile_bytes + step_ * float_step_bytes<F>;
     }
@@ -308,7 +312,7 @@ void float_few_tokens(const sterna::LinearArgs& a) {
             float_block<F>(decoder.finish(), x_tile(a, kXPlanes<F>, 0, step), 1,
                            {previous, of_block == 0}, [&] {
                                pending.run(4);
-                               decoder.part();
+                               for (int i = 0; i < decoder.kPartsBeside; ++i) decoder.part();
                            });
             pending.run(16);
             if (of_block + 1 < kFloatSteps<F> && step + 1 < steps) continue;

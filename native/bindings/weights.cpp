@@ -61,7 +61,8 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
                 static_cast<int64_t>(codes.shape(1)) == w.weight.tile_bytes,
             "codes: shape does not fit M, K and the layout");
     require(!(scale && groups) && (f.integer ? scale || groups : !groups),
-            "scale: integer layouts have one for each row or groups of them, float layouts for rows alone");
+            "scale: integer layouts have one for each row or groups of them, float layouts for "
+            "rows alone");
     require(!scale || f.rows, "scale: this layout has super-blocks alone");
     if (groups) {
         w.weight.groups = group_scales(*groups, w.weight, f);
