@@ -246,6 +246,8 @@ def test_the_tables() -> None:
         "skipped: no-such-c++: not found, so not measured",
     ):  # fmt: skip
         assert word in result.stdout
+    first = result.stdout.split("\n\n")[0]
+    assert first.count("pot8") == 3, "with and without special values, and by fused multiply-adds"
     markdown = command("bench", "figure", "pot", *SHORT, "--compilers", "none", "--markdown")
     assert markdown.stdout.count("| --- |") >= 4
 

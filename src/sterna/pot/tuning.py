@@ -61,7 +61,7 @@ SHAPES: tuple[Shape, ...] = (
     (1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096),
 )  # fmt: skip
 MAX_SIZE = 1 << 20  # of N, M and K: far above any layer
-MAX_ELEMENTS = 1 << 31  # of a matrix: what int32 indices reach
+MAX_ELEMENTS = 1 << 28  # of a matrix: above any layer, and what memory has room for
 SMALL_MACS = 1 << 24  # a measurement repeats a call up to so many multiply-adds, some milliseconds
 TIE = 0.01  # a smaller unrolling that is slower by less than this share wins: it is noise
 _INT_FIELDS = ("kernels", "threads", "N", "M", "K")
