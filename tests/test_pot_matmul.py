@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from helpers import failure
 
 from sterna import _native, pot
@@ -252,6 +253,21 @@ def test_pot16_beyond_one_power(isa: str) -> None:
             expected = products("pot16", a, signs, exponents).sum(2)
             got = pot.matmul(a, encode("pot16", signs, exponents), 8, kernel="pot16", isa=isa)
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_subnormal_numbers_where_the_caller_flushes_them(isa: str) -> None:
+    a, codes = np.full((1, 1), 3e-45, np.float32), np.array([[4]], np.uint8)
+    torch.set_flush_denormal(True)
+    try:
+        got = [
+            pot.matmul(a, codes, 1, kernel=kernel, isa=isa, threads=threads).view(np.uint32)
+            for kernel in ("pot8", "pot8-fma", "pot8-scalar")
+            for threads in (1, 2)
+        ]
+    finally:
+        torch.set_flush_denormal(False)
+    assert [int(bits[0, 0]) for bits in got] == [2 << 4] * 6
 
 
 @pytest.mark.parametrize(("isa", "kernel"), [p for p in FLOAT_POT if "-fma" not in p[1]])
