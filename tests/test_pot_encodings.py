@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna.errors import RequestError
@@ -63,6 +63,7 @@ def test_an_example() -> None:
     }
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_round_trip(data: st.DataObject) -> None:
     """Any shape, an odd K and no rows or columns among them."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -102,6 +102,7 @@ def test_bounds() -> None:
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
+@settings(max_examples=60, deadline=None)
 @given(arrays(np.float32, (2, K), elements=finite), st.sampled_from(QUANTIZERS))
 def test_any_floats(w: np.ndarray, quantizer: Quantizer) -> None:
     """Nothing overflows, whatever the weights."""
