@@ -85,7 +85,7 @@ def _sections(shown: Sequence[Row]) -> list[Section]:
     last = max(row["n"] for row in measured)
     at_last = [_named(row) for row in measured if row["n"] == last]
     float_kernels = [r for r in measured if r["kernel"].startswith("pot") and r["speedup"]]
-    sections = [
+    sections: list[Section] = [
         ("Speed-up over f32 SIMD (Figures 3 and 5).", *_by_size(float_kernels)),
         (f"N = {last} (Figure 4), and what binds.", [r for r in at_last if r["bound"]], ROOF),
         ("Fixed point: speed-up over i32 SIMD (Figure 6).",

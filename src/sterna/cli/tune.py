@@ -34,7 +34,7 @@ class _Shape(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int, int]:
         if isinstance(value, tuple):
-            return value  # type: ignore[return-value]
+            return value
         parts = str(value).split(",")
         if len(parts) == 3 and all(p.strip().isascii() and p.strip().isdigit() for p in parts):
             N, M, K = (int(part) if len(part) < 20 else 1 << 62 for part in parts)
