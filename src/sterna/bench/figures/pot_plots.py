@@ -141,9 +141,9 @@ def _draw_fixed(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
 def _draw_vectorised(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
     """Figure 7: f32 and pot8, scalar, vectorised by the compiler and by hand."""
     last = max(row["n"] for row in rows)
-    groups = [(build, kernel) for build in builds for kernel in ("f32", "pot8")]
+    bars = [(build, kernel) for build in builds for kernel in ("f32", "pot8")]
     width, highest = 0.27, 1.0
-    for i, (build, kernel) in enumerate(groups):
+    for i, (build, kernel) in enumerate(bars):
         for j, how in enumerate(HOW):
             special = False if (kernel, how) == ("pot8", "") else None
             row = _find(rows, build, kernel + how, last, special)
@@ -155,7 +155,7 @@ def _draw_vectorised(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> No
             )
             _label(ax, x, value, f"{value:.1f}")
             highest = max(highest, value)
-    groups(ax, [f"{kernel}\n{build}" for build, kernel in groups], 1.3 * highest,
+    groups(ax, [f"{kernel}\n{build}" for build, kernel in bars], 1.3 * highest,
             "speed-up over scalar f32")  # fmt: skip
     ax.set_title(f"Figure 7: N = {last}")
     ax.legend(fontsize=8, loc="upper right")
