@@ -2,14 +2,17 @@
 // the sums of a block fit the registers (32 of AVX-512, 16 otherwise) beside their operands.
 #pragma once
 
-#define STERNA_POT_UNROLLS_8(U)                                                             \
-    U(1, 1, 1)                                                                              \
-    U(1, 1, 2) U(1, 1, 4) U(1, 2, 1) U(1, 2, 2) U(1, 2, 4) U(1, 4, 1) U(1, 4, 2) U(2, 1, 1) \
-        U(2, 1, 2) U(2, 1, 4) U(2, 2, 1) U(2, 2, 2) U(2, 4, 1) U(4, 1, 1) U(4, 1, 2) U(4, 2, 1)
+// clang-format off
+#define STERNA_POT_UNROLLS_8(U)                                   \
+    U(1, 1, 1) U(1, 1, 2) U(1, 1, 4) U(1, 2, 1) U(1, 2, 2)        \
+    U(1, 2, 4) U(1, 4, 1) U(1, 4, 2) U(2, 1, 1) U(2, 1, 2)        \
+    U(2, 1, 4) U(2, 2, 1) U(2, 2, 2) U(2, 4, 1) U(4, 1, 1)        \
+    U(4, 1, 2) U(4, 2, 1)
 
-#define STERNA_POT_UNROLLS_16(U) \
-    STERNA_POT_UNROLLS_8(U)      \
+#define STERNA_POT_UNROLLS_16(U)                                  \
+    STERNA_POT_UNROLLS_8(U)                                       \
     U(1, 4, 4) U(2, 2, 4) U(2, 4, 2) U(4, 1, 4) U(4, 2, 2) U(4, 4, 1)
+// clang-format on
 
 #ifdef STERNA_POT_ONLY
 #undef STERNA_POT_UNROLLS
