@@ -86,7 +86,7 @@ def test_random_weights_look_like_a_models(name: str) -> None:
     assert not np.array_equal(first.codes, second.codes)
     again = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
     np.testing.assert_array_equal(first.codes, again.codes)
-    full = np.zeros((f.tile_rows, 256), np.int8 if f.integer else np.float32)
+    full = np.zeros((f.tile_rows, 256), f.level_type if f.integer else np.float32)
     full[:-5] = f.unpack(first, "scalar", 1)[2 * f.tile_rows :]
     if name in INTEGER:  # what lies beyond M is as in a packed weight
         np.testing.assert_array_equal(first.codes[2], f.pack_codes(full[:-5])[0])

@@ -87,6 +87,7 @@ def cache_key(
     """
     source = Path(os.path.realpath(path))
     try:
+        source.stat()  # raises where there is nothing
         files = sorted(source.iterdir()) if source.is_dir() else [source]
         files = list(parts) or files
         states = [
