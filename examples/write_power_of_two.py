@@ -2,7 +2,7 @@
 """Round a float checkpoint's layers to powers of two and write them as published words.
 
     python examples/write_power_of_two.py SRC DST --encoding E3P2 --method denseshift3
-    sterna perplexity DST --stdlib
+    sterna perplexity --model DST --stdlib
 
 DST is a Hugging Face style folder whose quantization_config says how the weights are stored
 (docs/power-of-two.md); `sterna quantize --format pot4` writes Sterna's own packed form instead.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sterna import SternaError
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed_writer import COMPANIONS
 from sterna.checkpoints.safetensors import write_safetensors
@@ -43,11 +44,22 @@ def main() -> None:
     parser.add_argument("--scale", default="row", help="tensor, row, or group:N (E3P2)")
     parser.add_argument("--zero", action="store_true", help="E3P2 with a zero")
     args = parser.parse_args()
+    if args.dst.exists():
+        parser.error(f"{args.dst} exists; name a new folder")
+    try:
+        write(args)
+    except SternaError as e:
+        parser.exit(2, f"{e}\n")
+
+
+def write(args: argparse.Namespace) -> None:
     stored = description(args.encoding, args.scale, zero_free=not args.zero)
     rule = quantizer(args.method, stored.max_exponent, args.zero, args.encoding)
 
     checkpoint = Checkpoint.open(args.src)
     out: dict[str, tuple[str, np.ndarray]] = {}
+    if "quantization_config" in checkpoint.config:
+        raise SternaError(f"{args.src}: must be a model of float weights, but it is quantised")
     for name, info in checkpoint.tensors.items():
         if not name.endswith("_proj.weight"):
             out[name] = info.dtype, np.ascontiguousarray(checkpoint.read(name))
@@ -58,7 +70,7 @@ def main() -> None:
         for suffix, array in tensors(levels, stored).items():
             out[f"{name.removesuffix('weight')}{suffix}"] = DTYPES[str(array.dtype)], array
 
-    args.dst.mkdir(parents=True, exist_ok=True)
+    args.dst.mkdir(parents=True)
     write_safetensors(args.dst / "model.safetensors", out, {"format": "pt"})
     config = checkpoint.config | {"quantization_config": stored.config()}
     (args.dst / "config.json").write_text(json.dumps(config, indent=2))

@@ -230,6 +230,8 @@ BAD: list[tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = [
     (lambda: from_latents(W, [W[:1]]), RequestError, ("w_1", "(2, 4)", "(1, 4)")),
     (lambda: from_latents(W, [W, with_value(np.nan)]), NonFiniteError, ("w_2", "(1, 2)")),
     (lambda: from_latents(W, [W], W[0]), RequestError, ("w_sparse",)),
+    (lambda: from_latents(W, [W] * 256), RequestError, ("at most 255", "256")),
+    (lambda: check_scale([1, 0], 2, 4, "x"), RequestError, ("but element (1,) is 0",)),
     (lambda: check_scale([1, -2], 2, 4, "x"), RequestError, ("some are negative", "(1,)", "-2")),
     (lambda: check_scale(0.0, 2, 4, "x"), RequestError, ("positive", "()", "0.0")),
     (lambda: check_scale([1, np.nan], 2, 4, "x"), NonFiniteError, ("x", "(1,)", "nan")),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 from helpers import ISAS, LEVELS, POWERS, assert_same_bits, failure, powers
 from test_fast import fast, needs_unit
 
 import sterna.ops as ops
-from sterna import formats
+from sterna import formats, models
+from sterna.convert import convert
+from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.pot_encodings import ENCODINGS
 
@@ -117,6 +122,37 @@ def test_bf16_products(name: str) -> None:
         for threads in (2, 3):
             assert_same_bits(fast(x, packed, threads), y)
         assert_same_bits(fast(x[:2], packed), y[:2])
+
+
+@pytest.mark.parametrize("head", [*NIBBLES, *POWERS])
+def test_a_head_packed_so_runs(
+    head: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Without being asked for: the head that a model was quantised with is its own."""
+    convert(checkpoint("llama-96"), tmp_path / "packed", "pot4", head)
+    model = models.load(tmp_path / "packed")
+    assert model.graph.ops[-1].weight.format == head
+    assert np.isfinite(Engine(model, threads=1).logits([[1, 2, 3]])[0]).all()
+
+
+@pytest.mark.parametrize("name", ["pot4:g32", "pot4z:g32"])
+def test_a_group_of_zeros(name: str) -> None:
+    """Its scale is the smallest that there is, so that what was unpacked can be packed again."""
+    w = np.random.default_rng(7).standard_normal((3, 64)).astype(np.float32)
+    w[1, :32] = 0
+    packed = ops.quantize(w, name)
+    again = ops.pack(*ops.unpack(packed), format=name)
+    np.testing.assert_array_equal(again.codes, packed.codes)
+    np.testing.assert_array_equal(again.scale, packed.scale)
+    assert np.abs(ops.dequantize(packed)[1, :32]).max() < 1e-7
+
+
+def test_large_activations_of_pot16() -> None:
+    """Its levels reach 1 at most, so that products are as large as those of the weights."""
+    w = np.random.default_rng(8).standard_normal((3, 8)).astype(np.float32)
+    x = np.full((1, 8), 1e37, np.float32)
+    expected = x.astype(np.float64) @ ops.dequantize(ops.quantize(w, "pot16")).T
+    np.testing.assert_allclose(ops.linear(x, ops.quantize(w, "pot16")), expected, rtol=1e-5)
 
 
 def test_refusals() -> None:

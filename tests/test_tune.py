@@ -317,3 +317,10 @@ def test_wrong_options() -> None:
     failed(command("tune", "--repeat", "0", "--shape", "4,5,6"), "repeat")
     failed(command("tune", "--list", "--delete"), "--list")
     failed(command("tune", "--isa", "z80"), "z80")
+
+
+def test_the_smallest_products_are_not_repeated_for_minutes() -> None:
+    """Each call starts threads, which takes longer than they have to do."""
+    assert tuning.rounds_of(2, 2, 2) == tuning.MAX_ROUNDS
+    assert tuning.rounds_of(64, 512, 512) == 1
+    assert tuning.rounds_of(16, 64, 64) == tuning.SMALL_MACS // (16 * 64 * 64)

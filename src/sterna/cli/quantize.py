@@ -30,7 +30,8 @@ from sterna.cli.progress import progress_bar
 @click.option(
     "--method",
     help="How to round to powers of two (pot4, pot4z, pot8, pot16): nearest (default), "
-    "denseshift2, denseshift3, denseshift4, deepshift-q, or s3, s3-4 (pot4z).",
+    "denseshift2, denseshift3, denseshift4, deepshift-q; s3, s3-4 (pot4z); deepshift-q5 (pot8, "
+    "pot16).",
 )
 @places
 def command(

@@ -67,7 +67,7 @@ def _with_scale(format: Format, scale: str) -> Format:
     if not format.group_scales:
         raise RequestError(
             f"format: {format.name} has a scale for all weights or for each row, but got {name!r}; "
-            "use i2, i2p or i8 for groups"
+            "use i2, i4, i8 or pot4 for groups"
         )
     digits = scale[1:]
     if scale[:1] != "g" or not (digits.isascii() and digits.isdigit() and len(digits) < 6):

@@ -15,9 +15,11 @@ from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
 from sterna.formats.pot_methods import quantizer
-from sterna.formats.power_of_two import PotLevels, check_scale
+from sterna.formats.power_of_two import MAX_EXPONENT, PotLevels, check_scale
 
 __all__ = ["PowerFloats", "PowerLevels"]
+
+SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Powers(Format):
     def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
         """As of any format; RequestError for a scale that is not positive, naming it."""
         return super().packed_scale(check_scale(scale, M, K, self.name), M, K)
+
+    def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
+        """As of any format; what an f16 would round to 0 becomes the smallest that it has."""
+        return super().check_scales(np.maximum(scales, SMALLEST_F16), M, K)
 
     def powers(self, w: F32, scale: str | None) -> PotLevels:
         """Round w [M, K]."""
@@ -99,9 +105,14 @@ class PowerFloats(Powers):
         return 1.0
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to sign * 2^e by the format's method."""
+        """Round w [M, K] to sign * 2^e by the format's method.
+
+        Where exponents may be negative, the largest is 0, so that products stay as small as w's.
+        """
         made = self.powers(w, scale)
-        return made.levels(), made.scale
+        shift = min(MAX_EXPONENT, -self.low)
+        values = np.ldexp(made.levels(), -shift)
+        return values, np.asarray(np.ldexp(made.scale, shift), np.float32)
 
     def exponents(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """The e of values sign * 2^e; RequestError names the first that is none of the format's."""
@@ -112,7 +123,7 @@ class PowerFloats(Powers):
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             raise RequestError(
                 f"{self.name}: weights must be a power of two from 2^{self.low} to 2^{self.high}, "
-                f"or minus one, times the scale, but element {at} is {values[at]}; "
+                f"or its negative, times the scale, but element {at} is {values[at]}; "
                 "use ops.quantize for real weights"
             )
         return np.asarray(e, np.int32)

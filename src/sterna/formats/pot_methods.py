@@ -27,7 +27,7 @@ def quantizer(method: str, max_exponent: int, zero: bool, format: str) -> Quanti
 
     Raises RequestError for an unknown method, or levels that the format lacks.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise RequestError(f"method: must be one of {', '.join(METHODS)}, but got {method!r}")
     made = METHODS[method]
     if made is None:

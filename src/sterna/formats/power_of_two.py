@@ -269,6 +269,8 @@ def from_latents(w_sign: Any, w: list[Any], w_sparse: Any = None, scale: Any = 1
     the sign is 2 1(w_sign) - 1, times 1(w_sparse) where that is given: equations 1 to 4 of
     "Demystifying Power-of-Two Quantization". Raises NonFiniteError and RequestError.
     """
+    if len(w) > 255:
+        raise RequestError(f"from_latents: w must be at most 255 arrays, but got {len(w)}")
     positive = _weights(w_sign, "w_sign") >= 0
     exponents = np.zeros(positive.shape, np.uint8)
     for t, latent in enumerate(w, 1):
@@ -318,7 +320,7 @@ def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
         raise NonFiniteError(f"{what}: scale must be finite, but element {at} is {s[at]}")
     if (wrong := s <= 0).any():
         at = _first(wrong)
-        mixed = "some are negative: " if (s > 0).any() else ""
+        mixed = "some are negative: " if s[at] < 0 and (s > 0).any() else ""
         raise RequestError(
             f"{what}: scale must be positive, but {mixed}element {at} is {s[at]}; negate the signs "
             "of its weights instead"

@@ -46,7 +46,7 @@ def default_head(stored: str) -> str:
     """The head of a model stored in this format ("bf16", "i8" …) where none is asked for."""
     if stored == "i8":
         return "int8"
-    return stored if formats.get(stored).integer else DEFAULT_FLOAT_HEAD or stored
+    return stored if formats.get(stored).scaled else DEFAULT_FLOAT_HEAD or stored
 
 
 def head_format(head: str, own: str) -> str:

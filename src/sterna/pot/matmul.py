@@ -130,7 +130,7 @@ def resolve(
     name, chosen = _resolve_kernel(kernel, isa)
     there = _native.pot_unrolls(name, chosen)
     if unroll is not None:
-        factors = tuple(unroll) if isinstance(unroll, (tuple, list)) else unroll
+        factors = tuple(unroll) if isinstance(unroll, (tuple, list)) else None
         for one in there:
             if one == factors:
                 return name, chosen, one
@@ -148,7 +148,7 @@ def _resolve_isa(isa: str | None) -> str:
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
     if not name:
         return isas()[-1]
-    name = _UNITS.get(name, name) if isinstance(name, str) else name
+    name = _UNITS.get(name, name) if isinstance(name, str) else repr(name)
     if name not in known:
         raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {name!r}")
     needs, runs = known[name]

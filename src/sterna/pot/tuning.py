@@ -63,6 +63,7 @@ SHAPES: tuple[Shape, ...] = (
 MAX_SIZE = 1 << 20  # of N, M and K: far above any layer
 MAX_ELEMENTS = 1 << 28  # of a matrix: above any layer, and what memory has room for
 SMALL_MACS = 1 << 24  # a measurement repeats a call up to so many multiply-adds, some milliseconds
+MAX_ROUNDS = 1 << 10  # and no more often: the smallest calls take the time of starting threads
 TIE = 0.01  # a smaller unrolling that is slower by less than this share wins: it is noise
 _INT_FIELDS = ("kernels", "threads", "N", "M", "K")
 
@@ -257,7 +258,7 @@ def _timer(
 
 def rounds_of(N: int, M: int, K: int) -> int:
     """How often a measurement repeats a product: some milliseconds of a small one."""
-    return max(1, SMALL_MACS // max(1, N * M * K))
+    return min(MAX_ROUNDS, max(1, SMALL_MACS // max(1, N * M * K)))
 
 
 # -------------------------------------------------------------------------------------- keeping

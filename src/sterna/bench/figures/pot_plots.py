@@ -155,7 +155,7 @@ def _draw_vectorised(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> No
             )
             _label(ax, x, value, f"{value:.1f}")
             highest = max(highest, value)
-    groups(ax, [f"{kernel}\n{build}" for build, kernel in bars], 1.3 * highest,
+    groups(ax, [f"{kernel}\n" + build.replace("-", "\n") for build, kernel in bars], 1.3 * highest,
             "speed-up over scalar f32")  # fmt: skip
     ax.set_title(f"Figure 7: N = {last}")
     ax.legend(fontsize=8, loc="upper right")
