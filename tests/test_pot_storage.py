@@ -22,6 +22,7 @@ from helpers import assert_same_bits, command, failed, failure
 from safetensors.torch import load_file
 from test_against_transformers import tokens
 from test_bad_checkpoints import edit_config, edit_tensor
+from test_storages import Change, filled
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sterna.ops as ops
@@ -34,17 +35,6 @@ from sterna.models.storages import power_of_two as storage
 
 LAYER = "model.layers.1.mlp.up_proj"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "write_power_of_two.py"
-Change = Callable[[torch.Tensor], torch.Tensor | None]
-
-
-def filled(value: float, at: int = 7) -> Change:
-    """Puts a value into one element."""
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        tensor.view(-1)[at] = value
-        return tensor
-
-    return change
 
 
 def words(value: int) -> Change:

@@ -23,12 +23,11 @@ def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -
 
     True is no number here, though Python counts it as one.
     """
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not low <= int(value) <= high:  # type: ignore[call-overload] # it is whole
-        raise RequestError(
-            f"{name}: must be a whole number in {low}..{high}{of}, but got {value!r}"
-        )
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        whole = int(value)
+        if low <= whole <= high:
+            return whole
+    raise RequestError(f"{name}: must be a whole number in {low}..{high}{of}, but got {value!r}")
 
 
 def checked_flag(name: str, value: object) -> bool:

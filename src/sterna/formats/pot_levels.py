@@ -30,8 +30,9 @@ class Powers(Format):
 
     @property
     def max_exponent(self) -> int:
-        """The largest e of sign * 2^e."""
-        raise NotImplementedError
+        """The largest e of sign * 2^e: that of the largest level."""
+        assert self.levels is not None
+        return self.levels[1].bit_length() - 1
 
     @property
     def has_zero(self) -> bool:
@@ -62,11 +63,6 @@ class PowerLevels(Powers):
     """Integer levels: the codebook's in order of their nibbles, which are what the tiles hold."""
 
     nibbles: tuple[int, ...] = ()  # the level of each
-
-    @property
-    def max_exponent(self) -> int:
-        """That of the largest level."""
-        return max(self.nibbles).bit_length() - 1
 
     @property
     def has_zero(self) -> bool:
