@@ -253,8 +253,11 @@ def remove(download: Download) -> int:
 
 def partial_bytes(repo: str) -> int:
     """Bytes that an interrupted pull of a repository has left."""
-    blobs = Repository(repo).folder / "blobs"
-    return sum(path.stat().st_size for path in blobs.glob(f"*{PARTIAL}"))
+    total = 0
+    for path in (Repository(repo).folder / "blobs").glob(f"*{PARTIAL}"):
+        with contextlib.suppress(FileNotFoundError):  # somebody's pull has come to its end
+            total += path.stat().st_size
+    return total
 
 
 def remove_partial(repo: str) -> int:
