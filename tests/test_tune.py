@@ -316,6 +316,8 @@ def test_wrong_options() -> None:
     failed(command("tune", "--shape", "0,5,5", "--repeat", "1"), "0,5,5")
     failed(command("tune", "--repeat", "0", "--shape", "4,5,6"), "repeat")
     failed(command("tune", "--list", "--delete"), "--list")
+    failed(command("tune", "--list", "--kernel", "pot9"), "pot9", "pot8")
+    failed(command("tune", "--delete", "--kernel", "pot9"), "pot9", "pot8")
     failed(command("tune", "--isa", "z80"), "z80")
 
 

@@ -79,6 +79,8 @@ def command(
 
     if as_list and delete:
         raise click.UsageError("--list, --delete: must be given one at a time")
+    if as_list or delete:
+        tuning.check_names(kernels)
     if delete:
         _delete(kernels, as_json)
         return

@@ -35,6 +35,7 @@ __all__ = [
     "Choice",
     "Unroll",
     "best",
+    "check_names",
     "cpu_name",
     "default_unroll",
     "delete",
@@ -223,13 +224,18 @@ def tune(
     return found
 
 
-def _check(kernels: Sequence[str], isa: str, shapes: Sequence[Shape], repeat: int) -> None:
-    known = tunable(isa)
+def check_names(kernels: Sequence[str], isa: str | None = None) -> None:
+    """Raises RequestError for what is not the name of a tunable kernel, of a unit or of any."""
+    units = [isa] if isa is not None else [name for name, _, runs in _native.pot_isas() if runs]
+    known = dict.fromkeys(name for unit in units for name in tunable(unit))
     for name in kernels:
         if name not in known:
-            raise RequestError(
-                f"kernel: must be one of {', '.join(known)} on {isa}, but got {name!r}"
-            )
+            on = "" if isa is None else f" on {isa}"
+            raise RequestError(f"kernel: must be one of {', '.join(known)}{on}, but got {name!r}")
+
+
+def _check(kernels: Sequence[str], isa: str, shapes: Sequence[Shape], repeat: int) -> None:
+    check_names(kernels, isa)
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
     if not shapes:
