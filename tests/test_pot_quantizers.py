@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from sterna import ops
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.formats.power_of_two import (
@@ -265,3 +266,13 @@ def levels_of(
 def test_refusals(call: Callable[[], Any], kind: Any, words: tuple[str, ...]) -> None:
     """The error names the element and the value."""
     failure(call, kind, *words)
+
+
+@pytest.mark.parametrize("name", ["pot4", "pot4z", "pot8", "pot16", "pot4:g32"])
+def test_matrices_of_nothing(name: str) -> None:
+    """Without rows there are no outputs, and without K they are zeros."""
+    for M, K in ((0, 64), (3, 0), (0, 0)):
+        packed = ops.quantize(np.ones((M, K), np.float32), name)
+        np.testing.assert_array_equal(
+            ops.linear(np.ones((2, K), np.float32), packed), np.zeros((2, M), np.float32)
+        )

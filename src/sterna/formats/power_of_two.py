@@ -307,8 +307,10 @@ def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
     s = np.asarray(scale)
     if s.dtype.kind not in "iuf":
         raise RequestError(f"{what}: scale must be numeric, but got dtype {s.dtype}")
-    fits = s.shape in ((), (M,)) or (s.ndim == 2 and len(s) == M and 0 < s.shape[1] <= K)
-    if not fits or (s.ndim == 2 and K % s.shape[1]):
+    fits = s.shape in ((), (M,), (M, K))  # without K there are no groups
+    if s.ndim == 2 and len(s) == M and s.shape[1]:
+        fits = K % s.shape[1] == 0 and s.shape[1] <= K
+    if not fits:
         raise RequestError(
             f"{what}: scale must have the shape (), ({M},) or [{M}, groups] with groups dividing "
             f"K={K}, but got {s.shape}"
