@@ -7,6 +7,9 @@ namespace {
 #ifdef tile_dot_bf16
 
 constexpr int64_t kTileK = 32;
+// k of a block, in steps of kTileK: four groups of rows in all planes are 24 KB and stay in L1, as in tiles.h.
+template <class F>
+constexpr int64_t kFloatSteps = 6 / F::kPlanes;
 constexpr int64_t kHalfTile = kTileBytes / 2;  // bf16 of a tile
 
 template <class F>
@@ -41,15 +44,25 @@ struct WeightTiles {
 };
 
 // Planes of k in [begin, end) of `step`, of which those from `valid` on count as 0.
-// w = w0 + w1 + w2 exactly: each plane takes the upper 8 bits of what is left.
+// w = w0 + w1 + w2 exactly: each plane takes the upper 8 bits of what is left. A format that is bf16 may
+// have a shorter way to it.
 template <class F>
 inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64_t valid,
                           const WeightTiles& tiles, uint8_t* out) {
     constexpr int G = F::kGroups, P = F::kPlanes;
     const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
     for (int64_t k = begin; k < end; k += 2) {
-        VF w[2][G];
         uint8_t* to = out + k / kTileK * tiles.step + k % kTileK / 2 * kLine;
+        if constexpr (requires(VI* w) { F::decode_bf16(step, w); }) {
+            if (k + 2 <= valid) {
+                VI w[G];
+                F::decode_bf16(step + k / F::kStepK * F::kStepBytes, w);
+#pragma GCC unroll 8
+                for (int g = 0; g < G; ++g) i_store(to + g * tiles.group, w[g]);
+                continue;
+            }
+        }
+        VF w[2][G];
 #pragma GCC unroll 2
         for (int j = 0; j < 2; ++j) {
             if (k + j < valid) {

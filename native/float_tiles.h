@@ -8,15 +8,12 @@
 // k, and blocks are added in ascending order. Neither the result nor the error is that of linear.h, but
 // it is the same for any number of tokens, threads and tiles.
 #pragma once
-#include "float_planes.h"
+#include "float_token.h"
 
 namespace {
 
 #ifdef tile_dot_bf16
 
-// k of a block: four groups of rows in all planes are 24 KB and stay in L1, as in tiles.h.
-template <class F>
-constexpr int64_t kFloatSteps = 6 / F::kPlanes;
 constexpr int kFloatTileTokens = 512;  // whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
 
@@ -207,7 +204,7 @@ inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t la
 }
 
 template <class F>
-void float_many_tokens(const sterna::LinearArgs& a) {
+[[gnu::noinline]] void float_many_tokens(const sterna::LinearArgs& a) {
     const FloatTileScratch<F> s(a.scratch);
     const int64_t steps = (a.K + kTileK - 1) / kTileK;
     for (int64_t first = a.tile_begin; first < a.tile_end; first += kFloatChunkTiles) {
@@ -300,7 +297,7 @@ class StepDecoder {
 
 // At most 16 tokens: their weights pass once.
 template <class F>
-void float_few_tokens(const sterna::LinearArgs& a) {
+[[gnu::noinline]] void float_few_tokens(const sterna::LinearArgs& a) {
     const FloatTileScratch<F> s(a.scratch);
     const int64_t steps = (a.K + kTileK - 1) / kTileK;
     FloatPending<F> pending{a, s.block};
@@ -333,9 +330,10 @@ void float_no_terms(const sterna::LinearArgs& a) {
 }
 
 template <class F>
-void linear_float_tiles(const sterna::LinearArgs& a) {
-    static_assert(kParts == 1);
-    if (a.K == 0) return float_no_terms<F>(a);
+inline void float_tokens(const sterna::LinearArgs& a) {
+    if constexpr (requires(VI* w) { F::decode_bf16(a.codes, w); }) {
+        if (a.n == 1 && a.K % 2 == 0) return float_one_token<F>(a);
+    }
     tile_begin(a.n < 16 ? a.n : 16);
     if (a.n <= 16) {
         float_few_tokens<F>(a);
@@ -343,6 +341,16 @@ void linear_float_tiles(const sterna::LinearArgs& a) {
         float_many_tokens<F>(a);
     }
     tile_end();
+}
+
+template <class F>
+void linear_float_tiles(const sterna::LinearArgs& a) {
+    static_assert(kParts == 1);
+    if (a.K == 0) return float_no_terms<F>(a);
+    const unsigned state =
+        flush_denormals();  // sums of blocks, so that one token's may be as the unit's
+    float_tokens<F>(a);
+    restore_denormals(state);
 }
 
 template <class F>

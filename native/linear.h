@@ -185,18 +185,23 @@ inline void tile_tokens(const sterna::LinearArgs& a, int64_t tile, int64_t apart
     }
 }
 
-// Tokens straight from the decoder. A stream is a quarter of a chunk, so that it goes on from one tile
-// to the next; what is left makes fewer streams.
-template <class F, class Blocks>
-void linear_direct(const sterna::LinearArgs& a) {
-    const auto tiles = [&](int64_t tile, int64_t apart, int count) {
-        for (int n = 0; n < a.n; n += kTokens<F>)
-            tile_tokens<Blocks, kTokens<F>>(a, tile, apart, count, n, a.n - n);
-    };
+// A chunk's tiles, side by side: f(tile, apart, count). A stream is a quarter of a chunk, so that it goes
+// on from one tile to the next; what is left makes fewer streams.
+template <class Tiles>
+inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
     const int64_t length = (a.tile_end - a.tile_begin) / kStreams;
     for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, kStreams);
     const int64_t rest = a.tile_begin + length * kStreams;
     if (rest < a.tile_end) tiles(rest, 1, static_cast<int>(a.tile_end - rest));
+}
+
+// Tokens straight from the decoder.
+template <class F, class Blocks>
+void linear_direct(const sterna::LinearArgs& a) {
+    side_by_side(a, [&](int64_t tile, int64_t apart, int count) {
+        for (int n = 0; n < a.n; n += kTokens<F>)
+            tile_tokens<Blocks, kTokens<F>>(a, tile, apart, count, n, a.n - n);
+    });
 }
 
 // What formats share of an integer dot product. A run of them ends with its turn; where pair sums are

@@ -28,14 +28,21 @@ struct Activations {
     int64_t ld;  // width, padded to kPad
 
     explicit Activations(int64_t width) : ld(padded_width(width)) {}
-    // Room for `tokens` rows, zeroed. The codes get whole tiles of a matrix unit, as do `planes` of bf16
-    // numbers for a value (SplitArgs).
+    // Room for `tokens` rows, zeroed: of everything, or of a part.
     void reserve(int64_t tokens, int planes = 0) {
-        halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));
-        f = HugeBuffer(static_cast<size_t>(tokens * ld * 4));
+        reserve_floats(tokens);
+        reserve_codes(tokens);
+        reserve_planes(tokens, planes);
+    }
+    void reserve_floats(int64_t tokens) { f = HugeBuffer(static_cast<size_t>(tokens * ld * 4)); }
+    // Whole tiles of a matrix unit, as are `planes` of bf16 numbers for a value (SplitArgs).
+    void reserve_codes(int64_t tokens) {
         q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
         scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kGroupK) * 4));
         sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kSumK) * 4));
+    }
+    void reserve_planes(int64_t tokens, int planes) {
+        halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));
     }
     float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
     int8_t* codes(int64_t n, int x_block) const {
@@ -47,10 +54,11 @@ struct Activations {
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
 
     const uint16_t* split() const { return reinterpret_cast<const uint16_t*>(halves.data()); }
-    // What splits row n into planes; all rows of a step have as many.
-    SplitArgs split_args(int64_t n, int planes) const {
+    // What splits row n, or what is in its place, into planes; all rows of a step have as many.
+    SplitArgs split_args(int64_t n, int planes) const { return split_args(row(n), n, planes); }
+    SplitArgs split_args(const float* x, int64_t n, int planes) const {
         auto* out = reinterpret_cast<uint16_t*>(halves.data());
-        return {row(n), ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
+        return {x, ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
     }
 
     // Where row n's int8 codes go; `group` as in RowwiseArgs.

@@ -22,6 +22,7 @@ import sterna.ops as ops
 from sterna import _native, formats, models
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.arithmetic import fma_f32
 
 # Such products are an instruction of the matrix unit: there is nothing to run without one, and
 # what `deterministic=False` means there (the same bits as True) is tested on every machine below.
@@ -70,6 +71,38 @@ def test_error_and_one_arithmetic(name: str, shape: tuple[int, int, int]) -> Non
         for n in {1, 2, 15, 16, 17, 33, N // 2} & set(range(1, N + 1)):
             assert_same_bits(fast(x[:n], packed), y[:n])
             assert_same_bits(fast(x[N - n :], packed, 2), y[N - n :])
+
+
+def unit_sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """y [N, M] of bf16 numbers as TDPBF16PS adds them, in blocks of 192 k; w/o its denormals."""
+    total = np.zeros((len(x), len(w)), np.float32)
+    for begin in range(0, x.shape[1], 192):
+        block = np.zeros_like(total)
+        for step in range(begin, min(begin + 192, x.shape[1]), 32):
+            runs = [np.zeros_like(total)] * 2  # of even k, of odd k
+            for k in range(step, min(step + 32, x.shape[1])):
+                runs[k % 2] = fma_f32(x[:, k, None], w[None, :, k], runs[k % 2])
+            block = block + (runs[0] + runs[1])
+        total = total + block
+    return total
+
+
+@needs_unit
+@pytest.mark.parametrize(
+    "shape", [(70, 31, 1), (130, 257, 1), (64, 1000, 3), (80, 448, 20)], ids=str
+)
+@pytest.mark.parametrize("name", ["bf16", "pot8", "pot16"])
+def test_one_token_and_many_are_sums_of_the_unit(name: str, shape: tuple[int, int, int]) -> None:
+    """One token takes vector units: bit for bit what the matrix unit and its description say."""
+    M, K, N = shape
+    rng = np.random.default_rng([M, K])
+    packed = ops.quantize(rng.standard_normal((M, K), np.float32), name)
+    x = rng.standard_normal((N, K), np.float32)
+    levels, scale = ops.unpack(packed)
+    sums = unit_sums(ops.dequantize(ops.pack(x, format="bf16")), levels)
+    y = sums if scale is None or not np.size(scale) else sums * np.float32(scale).reshape(1, -1)
+    assert_same_bits(fast(x, packed), y)
+    assert_same_bits(fast(x[:1], packed), y[:1])
 
 
 @needs_unit

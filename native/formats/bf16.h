@@ -17,6 +17,9 @@ struct bf16 : FloatDot {
                 f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
         }
     }
+    static void decode_bf16(const uint8_t* step, VI* w) {
+        for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f);
+    }
     static void linear(const sterna::LinearArgs& a) { linear_layer<bf16>(a); }
     static void pack(const sterna::PackArgs& a) {
         const auto* source = static_cast<const uint16_t*>(a.source);

@@ -7,6 +7,16 @@
 
 namespace {
 
+// Where the bytes of 16 rows of two steps go: twice each, the second step's behind the first's.
+struct PairTable {
+    alignas(64) uint8_t index[FloatDot::kGroups][64];
+    constexpr PairTable() : index() {
+        for (int f = 0; f < FloatDot::kGroups; ++f)
+            for (int i = 0; i < 64; ++i)
+                index[f][i] = static_cast<uint8_t>(i % 4 / 2 * 64 + 16 * f + i / 4);
+    }
+};
+
 struct pot8 : FloatDot {
     static constexpr const char* kName = "pot8";
     static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
@@ -19,6 +29,19 @@ struct pot8 : FloatDot {
             w[f] = f_bits(b_select(from_code, i_shl<23>(code), bias));
         }
     }
+#ifdef tile_dot_bf16
+    // Two steps as bf16, where a float's upper half has all there is: a double word has the first k in its
+    // low half. Each code comes twice, so that one shift brings sign and exponent into their places.
+    static void decode_bf16(const uint8_t* step, VI* w) {
+        static constexpr PairTable kPairs;
+        const VI from_code = i_set1(static_cast<int32_t>(0x8F808F80u)), bias = i_set1(0x30003000);
+        const VI first = i_load(step), second = i_load(step + kStepBytes);
+        for (int f = 0; f < kGroups; ++f) {
+            const VI codes = b_gather(first, second, kPairs.index[f]);
+            w[f] = b_select(from_code, h_sar<1>(codes), bias);
+        }
+    }
+#endif
     static void linear(const sterna::LinearArgs& a) { linear_layer<pot8>(a); }
     static void pack(const sterna::PackArgs& a) {
         const auto* source = static_cast<const uint8_t*>(a.source);

@@ -47,8 +47,25 @@ inline void tile_end() { asm volatile("tilerelease"); }
 #define tile_dot_us(acc, x, w) asm volatile("tdpbusd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 #define tile_dot_ss(acc, x, w) asm volatile("tdpbssd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
-// acc (f32) += x (bf16) * w (bf16), two products a lane; denormals count as 0.
+// acc (f32) += x (bf16) * w (bf16), two products a lane: the first of each add up to one sum from 0, the
+// second to another, by fused multiply-adds in ascending order of k, and what both are together is added
+// (Intel SDM vol. 2, TDPBF16PS). Denormals count as 0.
 #define tile_dot_bf16(acc, x, w) asm volatile("tdpbf16ps %tmm" #w ", %tmm" #x ", %tmm" #acc)
+
+// prefetch() where GCC 12 would drop it, as from a member function that only adds up.
+inline void prefetch_surely(const void* p) {
+    asm volatile("prefetcht0 %0" ::"m"(*static_cast<const char*>(p)));
+}
+
+// Denormals count as 0 for vectors too, until what this returns is restored. It holds for functions that
+// are called and not inlined: a compiler does not know that arithmetic depends on it. Not a class, whose
+// destructor would need the runtime of exceptions.
+inline unsigned flush_denormals() {
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+}
+inline void restore_denormals(unsigned before) { _mm_setcsr(before); }
 
 // 32 floats rounded to bf16, half to even; denormals become 0.
 inline VI round_bf16(VF low, VF high) { return (VI)_mm512_cvtne2ps_pbh(high, low); }
@@ -60,6 +77,11 @@ inline VF widened_bf16(const uint16_t* p) {
 // Byte i of the result is byte index[i] of the 128 of a and b.
 inline VI b_gather(VI a, VI b, const uint8_t* index) {
     return _mm512_permutex2var_epi8(a, i_load(index), b);
+}
+// Of each 16 bits; the sign fills what becomes free.
+template <int n>
+inline VI h_sar(VI a) {
+    return _mm512_srai_epi16(a, n);
 }
 struct ByteTable {
     alignas(64) uint8_t low[64], high[64];

@@ -129,7 +129,10 @@ def quantize(
     """
     f = formats.get(format) if method is None else formats.get(format).with_method(method)
     if scale is not None and not (isinstance(scale, str) and scale in ("tensor", "row")):
-        raise RequestError(f"scale: must be 'tensor' or 'row', but got {scale!r}")
+        raise RequestError(
+            f"scale: must be 'tensor' or 'row', but got {scale!r}; groups are part of a format's "
+            "name, as in i4:g32"
+        )
     if f.group and scale is not None:
         raise RequestError(f"scale: {format} has one for each group, but got {scale!r}")
     values = _finite(_matrix(w, f"{format}: weights"), format)
@@ -236,8 +239,8 @@ def linear(
 def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
     """Whether a unit sums a float format by bf16 products; for Sterna itself, unchecked.
 
-    deterministic: True, never; False, wherever it can; None, where it can and is never slower,
-    which is bf16: planes of f16 and f32 weights make prompts faster and single tokens slower.
+    deterministic: True, never; False, wherever it can; None, where weights are
+    bf16 numbers: planes of f16 and f32 make prompts faster and single tokens slower.
     """
     products = _native.fast_layouts(isa).get(format.layout, 0)
     return products == 1 if deterministic is None else bool(products) and not deterministic
