@@ -25,7 +25,7 @@ struct TileScales {
         : s(scales), tile(s.data + index * s.tile_bytes(K, kRows)) {}
     TileScales(const sterna::LinearArgs& a, int64_t index) : TileScales(a.groups, a.K, index) {}
 
-    const uint8_t* at(int64_t k) const { return tile + k / s.group * s.line_bytes(kRows); }
+    const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(kRows); }
     // Of rows [row, row + kLanes) of the tile; `line` is at(k), or kRows values further the minima.
     VF load(const uint8_t* line, int row) const {
         switch (s.type) {

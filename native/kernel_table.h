@@ -46,6 +46,7 @@ struct GroupScales {
     ScaleType type = ScaleType::kF32;
     bool minima = false;
     float unit = 1.0f;  // of a code
+    int64_t inverse = 0;  // inverse_of(group): a kernel's loop has no time for a division
 
     // Inlined wherever a unit calls them: a copy would be a weak symbol.
     [[gnu::always_inline]] constexpr bool super() const { return type >= ScaleType::kSuper8; }
@@ -54,6 +55,14 @@ struct GroupScales {
     }
     [[gnu::always_inline]] constexpr int64_t line_bytes(int tile_rows) const {
         return int64_t{tile_rows} * value_bytes() * (minima && type != ScaleType::kSuper4 ? 2 : 1);
+    }
+    // The line of k < kMaxIntegerK, of whole groups of kGroupK: k / group.
+    [[gnu::always_inline]] constexpr int64_t line_of(int64_t k) const {
+        return k / kGroupK * inverse >> 32;
+    }
+    static constexpr int64_t inverse_of(int64_t group) {
+        const int64_t groups = (group + kGroupK - 1) / kGroupK;
+        return ((int64_t{1} << 32) + groups - 1) / groups;
     }
     // Of super-blocks: the lines of f16 before those of the groups.
     [[gnu::always_inline]] constexpr int64_t head_bytes(int tile_rows) const {
@@ -64,7 +73,7 @@ struct GroupScales {
     }
     [[gnu::always_inline]] constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
         return super() ? K / kSuperK * super_bytes(tile_rows)
-                       : (K + group - 1) / group * line_bytes(tile_rows);
+                       : (K > 0 ? line_of(K - 1) + 1 : 0) * line_bytes(tile_rows);
     }
 };
 

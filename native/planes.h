@@ -54,7 +54,7 @@ struct BitPlanes : IntegerDot {
         const VI low_mask = i_set1(static_cast<int32_t>(kLowMask * 0x01010101u));
         const VI high_mask = i_set1(static_cast<int32_t>(kHighMask * 0x01010101u));
         const VI high = i_and(moved_down<high_bit(q, f) - kLow>(plane), high_mask);
-        return b_select(low_mask, moved_down<low_bit(f)>(i_load(step + line_of(q, f))), high);
+        return i_or(i_and(moved_down<low_bit(f)>(i_load(step + line_of(q, f))), low_mask), high);
     }
     template <int q>
     static void quad(const uint8_t* step, VI plane, VI* w) {

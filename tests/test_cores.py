@@ -11,7 +11,7 @@ import pytest
 from helpers import failure
 from sysfs_tree import Tree, intel_hybrid, quota
 
-from sterna import LLM, _native
+from sterna import LLM, _native, runtime
 from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.runtime import Threads, resolve_threads
@@ -29,7 +29,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tree, list[int]], None]:
 
     def put(tree: Tree, allowed: list[int]) -> None:
         topology = tree.read(allowed)
-        monkeypatch.setattr(_native, "topology", lambda: topology)
+        monkeypatch.setattr(runtime, "_topology", lambda _: topology)
 
     return put
 
@@ -51,6 +51,20 @@ def test_the_default_is_a_thread_for_each_core(tree: Tree, on: Put) -> None:
     assert resolved(threads=20) == (20, [], False)  # no set was asked for
     assert resolved(threads=14, cores="all") == (14, [], False)  # siblings count
     failure(lambda: resolved(15, "all"), RequestError, "threads", "14", "15")
+
+
+def test_the_machine_is_read_once_for_a_set_of_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it takes longer than a small layer, and `ops.linear` asks for threads each time."""
+    for name in ("STERNA_THREADS", "STERNA_CORES"):
+        monkeypatch.delenv(name, raising=False)
+    real, reads = _native.topology(), []
+    runtime._topology.cache_clear()
+    monkeypatch.setattr(_native, "topology", lambda: reads.append(1) or real)
+    for allowed in ({0}, {0}, {0, 1}, {0}):
+        monkeypatch.setattr(runtime, "_allowed_cpus", lambda allowed=allowed: frozenset(allowed))
+        assert resolved()[0] >= 1
+    assert len(reads) == 2
+    runtime._topology.cache_clear()
 
 
 def test_performance_cores(tree: Tree, on: Put) -> None:

@@ -21,7 +21,14 @@ ScaleType scale_type(const std::string& name) {
 // Scales in groups, checked to fit the weight.
 GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKernels& f) {
     const auto& [data, group, x_group, type, minima, unit] = groups;
-    GroupScales s{data.data(), group, x_group, scale_type(type), minima, unit};
+    require(group > 0 && group < int64_t{1} << 31, "group: must lie in 1..2^31 - 1");
+    GroupScales s{data.data(),
+                  group,
+                  x_group,
+                  scale_type(type),
+                  minima,
+                  unit,
+                  GroupScales::inverse_of(group)};
     if (s.super()) {
         require(f.super_group > 0 && group == f.super_group && x_group == kGroupK,
                 "group: this layout has super-blocks of others, or none");
@@ -31,7 +38,7 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(f.groups, "groups: this layout has one scale for each row");
         require(x_group == kGroupK || (f.long_groups && x_group == kLongGroupK),
                 "x_group: must be 32, or 256 where the layout has such kernels");
-        require(group > 0 && group % x_group == 0 && w.padded_k % x_group == 0,
+        require(group % x_group == 0 && w.padded_k % x_group == 0,
                 "group: must be a multiple of 32, and of the activations' groups");
     }
     const int tile_rows = f.tile_rows;

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,7 +114,7 @@ def resolve_threads(threads: int | None = None, cores: str | None = None) -> Thr
     value = cores if cores is not None else os.environ.get("STERNA_CORES") or None
     if value is None and count is not None:
         return Threads(count)
-    team = _team(name, value, _native.topology())
+    team = _team(name, value, _topology(_allowed_cpus()))
     if count is None:
         return Threads(team.default, team.cpus, team.pinned)
     if value is not None and count > team.most:
@@ -122,6 +123,18 @@ def resolve_threads(threads: int | None = None, cores: str | None = None) -> Thr
             f"but got {count}; lower it or widen {name}"
         )
     return Threads(count, team.cpus[:count] if team.pinned else team.cpus, team.pinned)
+
+
+def _allowed_cpus() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+@lru_cache(maxsize=16)
+def _topology(allowed: frozenset[int]) -> Mapping[str, Any]:
+    """The topology of the CPUs that this thread may use, read once: it takes a file or more a CPU,
+    longer than a layer.
+    """
+    return _native.topology()
 
 
 def _count(threads: int | None) -> tuple[int | None, str]:
