@@ -34,8 +34,10 @@ namespace {
 // long before it sleeps. With 3 us instead of 30, ops of 50 us took 1.4 x as long on two busy CPUs:
 // threads that sleep at every op also look idle to the scheduler, which then puts both on one CPU.
 constexpr int64_t kBarrierSpinNs = 30'000;
-// Between two runs the caller samples and detokenises.
-constexpr int64_t kIdleSpinNs = 50'000;
+// Once a run, so it may last longer: for the end of the others, whose last chunk is longer than a wake-up
+// where layers are small, and for the next run, before which the caller samples and detokenises. With 30 us
+// and 50 us a layer of 512 x 512 x 512 took 1.2 x as long, its threads asleep at every end.
+constexpr int64_t kIdleSpinNs = 300'000;
 // More threads than CPUs: just long enough to catch a peer that is at the same line.
 constexpr int64_t kCrowdedSpinNs = 500;
 
@@ -258,7 +260,7 @@ void Pool::State::run(TaskFn new_fn, void* new_task) {
     const AffinityScope affinity(place_of(0));
     if (workers_wanted > 0) start.advance();
     execute(0);
-    if (workers_wanted > 0) done.wait_past(seen, crowded ? kCrowdedSpinNs : kBarrierSpinNs);
+    if (workers_wanted > 0) done.wait_past(seen, crowded ? kCrowdedSpinNs : kIdleSpinNs);
     if (!failed.load(std::memory_order_acquire)) return;
     failed.store(false, std::memory_order_relaxed);
     barrier.reset();
