@@ -337,6 +337,7 @@ def test_errors() -> None:
     failure(call(scale="x"), RequestError, "scale", "numeric")
     failure(call(scale=[1, np.inf, 1]), NonFiniteError, "scale", "element 1", "inf")
     failure(call(threads=0), RequestError, "threads")
+    failure(call(special="no"), RequestError, "special", "'no'")
 
 
 def test_a_set_this_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

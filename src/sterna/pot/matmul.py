@@ -14,7 +14,7 @@ from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.pot import tuning
 from sterna.pot.tuning import Unroll
-from sterna.runtime import resolve_threads
+from sterna.runtime import checked_flag, resolve_threads
 
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
@@ -107,9 +107,10 @@ def matmul(
             "encode the weights with sterna.formats.pot_encodings"
         )
     factor = None if scale is None else _scale(scale, codes.shape[0])
+    as_ieee = checked_flag("special", special)
     team = resolve_threads(threads)
     name, chosen, factors = resolve(kernel, isa, len(x), len(codes), k, team, unroll)
-    c = _native.pot_matmul(name, x, codes, k, chosen, team, factors, bool(special))
+    c = _native.pot_matmul(name, x, codes, k, chosen, team, factors, as_ieee)
     if factor is None:
         return c
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are results here
