@@ -279,3 +279,11 @@ def test_loss_of_nothing() -> None:
     assert (loss.exact, loss.relative_rms, loss.snr_db) == (True, 0.0, math.inf)
     loss.add(np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32))
     assert (loss.exact, loss.relative_rms, loss.snr_db) == (False, math.inf, -math.inf)
+
+
+def test_zeros_that_move_are_counted() -> None:
+    loss = Loss("w", 2, 3)
+    before = np.array([[0, 1, 0], [2, 0, 0]], np.float32)
+    loss.add(before, np.array([[0, 2, 1], [2, -1, 0]], np.float32))
+    loss.add(before, before)
+    assert loss.row()["moved_zeros"] == 2

@@ -86,6 +86,7 @@ def finished(
         "rounded": len(rounded),
         "worst_tensor": worst and worst.name,
         "worst_relative_rms_error": worst.relative_rms if worst else 0.0,
+        "moved_zeros": sum(loss.moved_zeros for loss in losses),
     }
 
 
@@ -106,6 +107,8 @@ def report(row: dict[str, Any]) -> None:
         f"{row['worst_tensor']} with a relative error of {row['worst_relative_rms_error']:.2g}",
         soft_wrap=True,
     )
+    if row["moved_zeros"]:
+        out.print(f"{row['moved_zeros']:,} weights were 0 and are not any more", soft_wrap=True)
 
 
 def size_of(path: Path) -> int:

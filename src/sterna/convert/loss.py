@@ -19,7 +19,8 @@ class Loss:
     """One matrix: where it went, and the error of its weights.
 
     stored: what it was; format: what it is; exact: whether every weight kept its value;
-    max_error: the largest |w' - w|.
+    max_error: the largest |w' - w|; moved_zeros: weights that were 0 and no longer are, as in a
+    format that has no zero.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Loss:
     format: str = ""
     nbytes: int = 0
     max_error: float = 0.0
+    moved_zeros: int = 0
     _error: float = 0.0  # sum of (w' - w)^2, in float64
     _signal: float = 0.0  # sum of w^2
 
@@ -59,6 +61,7 @@ class Loss:
         if largest > 0:
             self.max_error = max(self.max_error, largest)
             self._error += _squares(error)
+            self.moved_zeros += int(np.count_nonzero(error[before == 0]))
 
     def row(self) -> dict[str, Any]:
         """As a row of a table or of JSON."""
@@ -72,6 +75,7 @@ class Loss:
             "exact": self.exact,
             "relative_rms_error": self.relative_rms,
             "max_error": self.max_error,
+            "moved_zeros": self.moved_zeros,
             "snr_db": self.snr_db,
         }
 
