@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, run
+from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run
 from sterna.bench.peers.case import Case, Missing, distance, end_to_end, matrices, require
 from sterna.bench.peers.end_to_end import LIMIT, EndToEnd
 from sterna.bench.peers.products import Products
@@ -123,7 +123,8 @@ def test_misbehaviour(fake: dict[str, tuple[Entry, ...]]) -> None:
     ("peers", "given", "says"),
     [
         (["nobody"], {}, "peers: must be of"),
-        ([], {"shape": "nano"}, "shape: must be one of"),
+        ([], {"shape": "nano"}, "shapes: each must be MxK"),
+        ([], {"shape": "0x5"}, "'0x5'"),
         ([], {"pp": (0,)}, "at least 1"),
         ([], {"threads": 0}, "at least 1"),
     ],
@@ -257,6 +258,23 @@ def test_cases() -> None:
         "3840x2560", "2560x2560", "13824x2560", "2560x6912",
     ]  # fmt: skip
     assert [case.what for case in end_to_end(given)] == ["pp128", "tg64"]
+    one = options(shape="96x64", n=(1, 7))
+    assert [(case.M, case.K, case.n) for case in matrices(one)] == [(96, 64, 1), (96, 64, 7)]
+    assert end_to_end(one) == []
+
+
+def test_numpy_beside_one_matrix() -> None:
+    """Its sums of whole numbers are exact, and Sterna's in both arithmetics of floats."""
+    _, _, _, (part,) = numpy_linear.create(options(variant="f32"))
+    ok, how = part.check(part.cases[1])
+    assert ok, how
+    for deterministic in (True, False):
+        given = options(shape="96x64", n=(1, 40), deterministic=deterministic)
+        rows = run(["numpy"], given, formats=["f32"], repeat=1)
+        assert [(row["peer"], row["n"]) for row in rows] == [
+            ("sterna", 1), ("numpy", 1), ("sterna", 40), ("numpy", 40),
+        ]  # fmt: skip
+        assert all(row["checked"] and row["shape"] == "96x64" for row in rows), rows
 
 
 BENCH = """#!{python}

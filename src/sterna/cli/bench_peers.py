@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, status
+from sterna.cli.options import console, deterministic_option, status
 from sterna.cli.report import (
     COUNTS,
     NAMES,
@@ -43,9 +43,14 @@ NUMBERS = ("tok_s", "gops", "gb_s")
     type=NAMES,
     default="llama.cpp,torch,litespark,ik_llama.cpp",
     show_default=True,
-    help="Whom to run; those that are missing are named in the report.",
+    help="Whom to run, numpy too; those that are missing are named in the report.",
 )
-@click.option("--shape", default="bitnet-2b", show_default=True, help="Sizes of the dummy model.")
+@click.option(
+    "--shape",
+    default="bitnet-2b",
+    show_default=True,
+    help="Sizes of the dummy model, or MxK for the product with one matrix alone.",
+)
 @click.option(
     "--format",
     "formats",
@@ -63,6 +68,7 @@ NUMBERS = ("tok_s", "gops", "gb_s")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @team_option
 @isa_option
+@deterministic_option
 @click.option(
     "--ik-llama-bench",
     "llama_bench",

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sterna.bench.peers.case import Case, Options
+from sterna.bench.peers.case import Case, Options, matrices
 from sterna.bench.peers.process import Lost, Process
 from sterna.errors import RequestError
 
@@ -39,6 +39,7 @@ class Entry:
 PEERS: dict[str, tuple[Entry, ...]] = {
     "llama.cpp": tuple(Entry("llama.cpp", f"{HERE}.llama_cpp", v) for v in ("TQ2_0", "TQ1_0")),
     "torch": tuple(Entry("torch", f"{HERE}.torch_linear", v) for v in ("int8", "bf16")),
+    "numpy": (Entry("numpy", f"{HERE}.numpy_linear", "f32"),),
     "litespark": (Entry("litespark", f"{HERE}.litespark", "ternary"),),
     "ik_llama.cpp": tuple(
         Entry("ik_llama.cpp", f"{HERE}.ik_llama", v) for v in ("IQ2_BN", "IQ2_BN -rtr 1")
@@ -86,7 +87,7 @@ def run(
         or any(n < 1 for n in (*options.pp, *options.tg, *options.n))
     ):
         raise RequestError("bench peers: pp, tg, n, threads and repeat must be at least 1")
-    _ = options.model  # an unknown shape is an error now, not a reason to skip everybody
+    matrices(options)  # an unknown shape is an error now, not a reason to skip everybody
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
     entries += [entry for name in peers for entry in table[name]]
     rows: list[Row] = []

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sterna.bench.linear import matrices as matrices_named
 from sterna.bench.random_models import SHAPES, Shape
 from sterna.errors import RequestError
 
@@ -50,7 +51,7 @@ class Case:
 class Options:
     """What a participant is told at its start (as JSON)."""
 
-    shape: str
+    shape: str  # a model's name, or MxK for one product alone
     variant: str  # which of its types or modes a peer runs
     threads: int
     pp: tuple[int, ...]
@@ -86,22 +87,18 @@ class Part(Protocol):
 
 
 def end_to_end(options: Options) -> list[Case]:
-    """Prompts and generations of a whole model."""
+    """Prompts and generations of a whole model; a matrix has none."""
+    if options.shape not in SHAPES:
+        return []
     pp = [Case(f"pp{n}", n) for n in options.pp]
     return pp + [Case(f"tg{n}", n) for n in options.tg]
 
 
 def matrices(options: Options) -> list[Case]:
-    """Products with a layer's matrices (qkv, o, gate and up, down) for each token count."""
-    s = options.model
-    dim = s.head_dim or s.hidden // s.heads
-    shapes = (
-        ((s.heads + 2 * s.kv_heads) * dim, s.hidden),
-        (s.hidden, s.heads * dim),
-        (2 * s.intermediate, s.hidden),
-        (s.hidden, s.intermediate),
-    )
-    return [Case("gemm", n, M, K) for M, K in shapes for n in options.n]
+    """Products with a layer's matrices (qkv, o, gate and up, down), or with one alone, for each
+    token count; RequestError for an unknown shape.
+    """
+    return [Case("gemm", n, m.M, m.K) for m in matrices_named([options.shape]) for n in options.n]
 
 
 def distance(a: F32, b: F32) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.bench.peers.case import F32, Case, Options, Part, distance, require
+from sterna.bench.peers.case import F32, Case, Options, Part, distance, end_to_end, require
 from sterna.bench.peers.end_to_end import EndToEnd
 from sterna.bench.peers.products import Products
 
@@ -174,7 +174,7 @@ def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     """One variant: its default types."""
     kernel = require(f"{PACKAGE}.kernel", NAME)
     parts: list[Part] = [LitesparkProducts(options)]
-    if options.pp or options.tg:
+    if end_to_end(options):
         parts.insert(0, LitesparkModel(options))
     build = " (AMX build)" if kernel.has_amx() else ""
     return version(NAME) + build, "ternary 2-bit", "int4", parts

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.bench.peers import blocks, dummy_gguf
-from sterna.bench.peers.case import F32, Case, Options, Part, require
+from sterna.bench.peers.case import F32, Case, Options, Part, end_to_end, require
 from sterna.bench.peers.end_to_end import EndToEnd
 from sterna.bench.peers.products import Products
 
@@ -174,7 +174,7 @@ def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     """variant: one of ggml's types, for a model PLAIN or not; products are of ternary ones only."""
     lib = require("llama_cpp.llama_cpp", "llama-cpp-python")
     parts: list[Part] = []
-    if options.pp or options.tg:
+    if end_to_end(options):
         parts.append(LlamaModel(options, lib))
     if options.n:
         parts.append(GgmlProducts(options, Path(lib.__file__).parent / "lib"))

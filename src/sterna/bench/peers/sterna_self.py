@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats, ops
-from sterna.bench.peers.case import F32, Case, Options, Part
+from sterna.bench.peers.case import F32, Case, Options, Part, end_to_end
 from sterna.bench.peers.end_to_end import EndToEnd
 from sterna.bench.peers.products import MIN_SECONDS, Products
 from sterna.bench.random_models import random_model
@@ -58,6 +58,8 @@ class SternaProducts(Products):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.isa, self.threads = resolve_isa(options.isa), resolve_threads(options.threads)
+        format = formats.get(options.variant)
+        self.in_order = not ops.is_fast(format, self.isa, options.deterministic)
         self.weights: list[PackedWeight] = []
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
@@ -85,7 +87,9 @@ class SternaProducts(Products):
         self._prepare(case)
 
         def passes(rounds: int) -> float:
-            seconds = _native.time_linear(self.native, case.n, self.isa, self.threads, rounds)
+            seconds = _native.time_linear(
+                self.native, case.n, self.isa, self.threads, rounds, self.in_order
+            )
             return float(np.mean(seconds))
 
         one_pass = passes(1) * len(self.native)
@@ -94,7 +98,7 @@ class SternaProducts(Products):
 
     def multiply(self, copy: int) -> object:
         """One product, quantisation of x included."""
-        return _native.linear(self.native[copy], self.x, self.isa, self.threads)
+        return _native.linear(self.native[copy], self.x, self.isa, self.threads, self.in_order)
 
     def result(self, y: Any) -> F32:
         """As it is."""
@@ -109,7 +113,7 @@ class SternaProducts(Products):
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     """variant: a weight format."""
     parts: list[Part] = [SternaProducts(options)]
-    if options.pp or options.tg:
+    if end_to_end(options):
         parts.insert(0, SternaModel(options))
     try:
         release = version("sterna")
