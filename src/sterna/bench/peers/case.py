@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.bench.linear import matrices as matrices_named
-from sterna.bench.random_models import SHAPES, Shape
-from sterna.errors import RequestError
+from sterna.bench.random_models import SHAPES, Shape, shape_named
 
 __all__ = [
     "Case",
@@ -66,9 +65,7 @@ class Options:
     @property
     def model(self) -> Shape:
         """The sizes of the model; RequestError for an unknown name."""
-        if self.shape not in SHAPES:
-            raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {self.shape!r}")
-        return SHAPES[self.shape]
+        return shape_named(self.shape)
 
 
 class Part(Protocol):
