@@ -48,7 +48,8 @@ template <class F>
 struct GroupOffset {
     VI odd;
     int z;
-    explicit GroupOffset(int z2) : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? z2 : z2 / 2) {}
+    explicit GroupOffset(int z2)
+        : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? z2 : offset2<F>(z2) / 2) {}
     VI level_sum(VI code_sum, int32_t x_sum) const {
         if constexpr (!F::kEvenOffset) code_sum = i_add(code_sum, i_and(code_sum, odd));
         return i_sub(code_sum, i_set1(z * x_sum));
@@ -166,7 +167,7 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
     constexpr bool kOne = N == 1 && Groups::kSpans == 1;
     constexpr int P = kOne && kParts * G <= kAccumulators ? kParts : 1;
     constexpr int C = kOne && P * G <= 4 ? 2 : 1;
-    static_assert(kSpan % F::kStepK == 0 && kSpan / F::kDotK * F::kMaxPairSum <= 32767);
+    static_assert(kSpan % F::kStepK == 0 && run_fits<F>(kSpan));
     float y[kStreams][kParts][Groups::kFloats * N * G * kLanes] = {};
     for (int64_t k = 0; k < a.K; k += kGroupK) {
         for (int s = 0; s < count; ++s) {

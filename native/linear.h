@@ -29,12 +29,21 @@ inline auto broadcast_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     }
 }
 
+// Twice the offset that is still in what the format's decoder gives.
+template <class F>
+constexpr int offset2(int z2) {
+    return z2 - F::kTaken2;
+}
+
+// A dot product of signed bytes, of which |w| <= 128: pairs of products fit int16.
+inline VI dot_signed(VI acc, VI w, VI x) { return dot(acc, b_abs(w), b_signed(x, w)); }
+
 // One native vector of outputs from an integer accumulator:
 // t = 2 * acc - z2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
 template <class F>
 inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int group, int64_t row) {
     const VI sum = F::settle(acc, group);
-    const VI t = i_sub(i_add(sum, sum), i_set1(a.z2 * a.x_sum[n]));
+    const VI t = i_sub(i_add(sum, sum), i_set1(offset2<F>(a.z2) * a.x_sum[n]));
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
 
@@ -67,6 +76,19 @@ constexpr int kTurnBytes = 512;
 template <class F>
 constexpr int64_t kTurnK = (kTurnBytes + F::kStepBytes - 1) / F::kStepBytes * F::kStepK;
 
+// How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
+template <int kByte>
+constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
+// Whether a run over so many k holds its sums.
+template <class F>
+constexpr bool run_fits(int64_t k) {
+    if constexpr (F::kInteger) {
+        return !kPairSums16 || !F::kRuns || k / F::kDotK <= kRunSteps<F::kMaxByte>;
+    } else {
+        return true;
+    }
+}
+
 // Accumulators of N tokens x P native parts of a tile.
 template <class F, int N, int P>
 using Sums = typename F::Acc[N][P][F::kGroups];
@@ -78,7 +100,7 @@ template <class F, int N, int P, int C>
 inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
                       int n0, int part0, Sums<F, N, P>& sums) {
     constexpr int G = F::kGroups, U = F::kStepK / F::kDotK >= C ? 1 : C;  // steps of a round
-    static_assert(kTurnK<F> / F::kDotK * F::kMaxPairSum <= 32767);  // of a run
+    static_assert(run_fits<F>(kTurnK<F>));
     Sums<F, N, P> run[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c)
@@ -204,10 +226,11 @@ void linear_direct(const sterna::LinearArgs& a) {
     });
 }
 
-// What formats share of an integer dot product. A run of them ends with its turn; where pair sums are
-// int16 it has to fit there: a format says in kMaxPairSum how much one product adds (0: runs are int32).
+// What formats share of an integer dot product. A format says in kMaxByte how much it decodes at most. A run
+// of products ends with its turn; where pair sums are int16 it has to fit there, or kRuns says that runs are
+// int32.
 struct IntegerDot {
-    static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true;
+    static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
     static constexpr int kSourceBytes = 1;  // of a level
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
@@ -217,6 +240,8 @@ struct IntegerDot {
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
     static constexpr bool kTop = false;
+    // Twice what the decoder takes away from codes: 0 where they stay unsigned.
+    static constexpr int kTaken2 = 0;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
     static constexpr int kDotK = 4;
     using Acc = VI;
@@ -233,7 +258,7 @@ struct FloatDot {
     static constexpr int kSourceBytes = 2;  // of a weight to be packed
     static constexpr int kSuperGroup = 0;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    static constexpr int kDotK = 1, kMaxPairSum = 0;
+    static constexpr int kDotK = 1;
     static constexpr int kGroups = 4;
     using Acc = VF;
     static VF zero() { return f_set1(0.0f); }

@@ -200,6 +200,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
 struct LookupFormat : IntegerDot {
     static constexpr bool kGroupScales = false;
     static constexpr int kGroups = 4, kStepK = 64;
+    static constexpr int kMaxByte = 4;  // of a panel of codes: five levels
     static VI settle(VI acc, int) { return acc; }  // of a panel of codes
 };
 
@@ -355,9 +356,9 @@ inline void decode_lookup(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc
     const Split<F> split(K);
     const int64_t end = k0 + kc, middle = split.main_k() < end ? split.main_k() : end;
     const int64_t rest = k0 > middle ? k0 : middle;
-    decode_blocks<typename F::Main>(tile + split.bytes_before(k0), k0, middle, kc * 16, out);
-    decode_blocks<typename F::Rest>(tile + split.bytes_before(rest), rest, end, kc * 16,
-                                    out + (rest - k0) * 16);
+    decode_blocks<typename F::Main>(tile + split.bytes_before(k0), k0, middle, kc, out);
+    decode_blocks<typename F::Rest>(tile + split.bytes_before(rest), rest, end, kc,
+                                    out + panel_at(kc, 0, 0, rest - k0));
 }
 
 template <class F>

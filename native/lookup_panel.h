@@ -40,31 +40,30 @@ inline VI weights_at(const uint8_t* block, VI signs) {
     }
 }
 
-// One part of a block into the lines of a panel, `apart` bytes from a group of rows to the next.
+// One part of a block into a panel of kc k; `out` is where its first group has the block's k.
 template <class L, int k = 0>
-inline void decode_block(const uint8_t* block, VI signs, int64_t apart, uint8_t* out) {
+inline void decode_block(const uint8_t* block, VI signs, int64_t kc, uint8_t* out) {
     VI rows[4];
     turn_bytes({weights_at<L, k>(block, signs), weights_at<L, k + 1>(block, signs),
                 weights_at<L, k + 2>(block, signs), weights_at<L, k + 3>(block, signs)},
                rows);
 #pragma GCC unroll 4
-    for (int g = 0; g < 4; ++g) i_store(out + g * apart + k / 4 * kLine, rows[g]);
-    if constexpr (k + 4 < L::kK) decode_block<L, k + 4>(block, signs, apart, out);
+    for (int g = 0; g < 4; ++g) i_store(out + panel_at(kc, g, 0, k), rows[g]);
+    if constexpr (k + 4 < L::kK) decode_block<L, k + 4>(block, signs, kc, out);
 }
 
-// Blocks that hold k in [k0, k1), which they start and end with, into a panel's lines at k0.
+// Blocks that hold k in [k0, k1), which they start and end with, into a panel of kc k, at `out` for k0.
 template <class L>
-inline void decode_blocks(const uint8_t* block, int64_t k0, int64_t k1, int64_t apart,
-                          uint8_t* out) {
-    for (int64_t k = k0; k < k1; k += L::kK, block += L::kBytes, out += L::kK * 16) {
+inline void decode_blocks(const uint8_t* block, int64_t k0, int64_t k1, int64_t kc, uint8_t* out) {
+    for (int64_t k = k0; k < k1; k += L::kK, block += L::kBytes, out += panel_at(kc, 0, 0, L::kK)) {
 #pragma GCC unroll 4
         for (int line = 0; line < L::kBytes; line += kLine)
             prefetch(block + kPanelPrefetchBytes + line);
         for (int part = 0; part < kParts; ++part) {
-            const int64_t at = 4 * kLanes * part;
+            const uint8_t* from = block + 4 * kLanes * part;
             VI signs{};
-            if constexpr (L::Code::kMirrored) signs = i_load(block + 256 + at);
-            decode_block<L>(block + at, signs, apart, out + at);
+            if constexpr (L::Code::kMirrored) signs = i_load(from + 256);
+            decode_block<L>(from, signs, kc, out + panel_at(kc, 0, part, 0));
         }
     }
 }

@@ -57,11 +57,11 @@ struct Nibbles : IntegerDot {
     }
 };
 
-// Those whose nibbles stand for bytes of a table that are too great for a run in int16: each product is summed
-// in int32.
+// Those whose nibbles stand for bytes of a table that are too great for a run of 32 k in int16: straight from
+// the decoder each product is summed in int32.
 template <class Codes>
 struct TableNibbles : Nibbles<Codes> {
-    static constexpr int kMaxPairSum = 0;
+    static constexpr bool kRuns = false;
     static VI dot_on(VI run, VI w, VI x) { return ::dot(run, w, x); }
     static VI end(VI sum, VI run) { return i_add(sum, run); }
 };

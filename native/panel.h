@@ -1,11 +1,17 @@
-// Many tokens on vector units: a tile is decoded once into a panel of bytes, one run of 64-byte lines
-// (16 rows x 4 k) for each group of rows, which stays in L2 while blocks of tokens sweep it.
+// Many tokens on vector units: a tile is decoded once into a panel of bytes, which stays in L2 while blocks
+// of tokens sweep it. For each group of rows, and each native vector of these (4 k a lane), it has a run over
+// k: with vectors of 256 bits lines of all 16 rows would come from L2 twice.
 #pragma once
 #include "linear.h"
 
 namespace {
 
 constexpr int kLine = 64;  // bytes of 16 rows x 4 k
+
+// Where a panel of kc k has the vector of a part of a group at k.
+constexpr int64_t panel_at(int64_t kc, int group, int part, int64_t k) {
+    return (group * kParts + part) * kc * kLanes + k * kLanes;
+}
 
 // A tile alone is one stream, so the next page has to be asked for in good time.
 constexpr int64_t kPanelPrefetchBytes = 4096;
@@ -15,7 +21,7 @@ constexpr int64_t panel_scratch(int64_t K) {
     return F::kGroups * K / 4 * kLine;
 }
 
-// Groups [G0, G0 + GN) of the steps that hold k in [0, kc); group g at out + (g - G0) * kc * 16.
+// Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own.
 template <class F, int G0, int GN, bool kPrefetch = false>
 inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
@@ -30,8 +36,7 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
             for (int part = 0; part < kParts; ++part) {
                 F::decode(step, part, j, w);
 #pragma GCC unroll 8
-                for (int g = 0; g < GN; ++g)
-                    i_store(out + g * kc * 16 + (k + j) * 16 + 4 * kLanes * part, w[G0 + g]);
+                for (int g = 0; g < GN; ++g) i_store(out + panel_at(kc, g, part, k + j), w[G0 + g]);
             }
         }
     }
@@ -56,28 +61,47 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
     }
 }
 
+// Where pairs of products are summed in int16, a run of them is, as long as it fits: one addition instead of
+// two instructions for each product.
+template <class F>
+constexpr bool kPanelRuns = kPairSums16 && kRunSteps<F::kMaxByte> >= 4;
+
 // Sums of tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile over k in [k0, k1). Always inlined: a call
 // would pass the accumulators in memory.
 template <class F, int G0, int GN, int N>
 [[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const uint8_t* panel,
                                               int64_t k0, int64_t k1, int n0, int part,
                                               VI (&acc)[N][GN]) {
+    const auto each = [](auto f) {
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n)
+        for (int n = 0; n < N; ++n)
 #pragma GCC unroll 8
-        for (int g = 0; g < GN; ++g) acc[n][g] = i_set1(0);
+            for (int g = 0; g < GN; ++g) f(n, g);
+    };
+    each([&](int n, int g) { acc[n][g] = i_set1(0); });
     const int8_t* x = a.xq + n0 * a.ldx;
-    const uint8_t* line = panel + G0 * a.K * 16 + k0 / 4 * kLine + 4 * kLanes * part;
-    for (int64_t k = k0; k < k1; k += 4, line += kLine) {
-        VI w[GN];
+    const uint8_t* at = panel + panel_at(a.K, G0, part, k0);
+    for (int64_t k = k0; k < k1;) {
+        constexpr int64_t kRunK = 4 * kRunSteps<F::kMaxByte>;
+        const int64_t end = kPanelRuns<F> && k + kRunK < k1 ? k + kRunK : k1;
+        VI run[N][GN];
+        each([&](int n, int g) { run[n][g] = i_set1(0); });
+        for (; k < end; k += 4, at += 4 * kLanes) {
+            VI w[GN];
 #pragma GCC unroll 8
-        for (int g = 0; g < GN; ++g) w[g] = i_load(line + g * a.K * 16);
+            for (int g = 0; g < GN; ++g) w[g] = i_load(at + panel_at(a.K, g, 0, 0));
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) {
-            const VI four = x_broadcast(x + n * a.ldx + k);
+            for (int n = 0; n < N; ++n) {
+                const VI four = x_broadcast(x + n * a.ldx + k);
 #pragma GCC unroll 8
-            for (int g = 0; g < GN; ++g) acc[n][g] = F::dot(acc[n][g], w[g], four);
+                for (int g = 0; g < GN; ++g)
+                    run[n][g] = kPanelRuns<F> ? run_dot(run[n][g], w[g], four)
+                                              : F::dot(run[n][g], w[g], four);
+            }
         }
+        each([&](int n, int g) {
+            acc[n][g] = kPanelRuns<F> ? run_end(acc[n][g], run[n][g]) : run[n][g];
+        });
     }
 }
 
@@ -109,21 +133,24 @@ struct RowBlocks {
 
 template <class Blocks, int G0, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                         int count) {
+                         int part, int count) {
     if (count >= N) {
-        for (int part = 0; part < kParts; ++part)
-            Blocks::template panel<G0, GN, N>(a, panel, tile, n0, part);
+        Blocks::template panel<G0, GN, N>(a, panel, tile, n0, part);
     } else if constexpr (N > 1) {
-        panel_tokens<Blocks, G0, GN, N - 1>(a, panel, tile, n0, count);
+        panel_tokens<Blocks, G0, GN, N - 1>(a, panel, tile, n0, part, count);
     }
 }
 
-// Sweeps the groups from G0 on, four at a time: more would leave no accumulators for tokens.
+// Sweeps the groups from G0 on, a few at a time. With few registers two: each weight then serves four tokens,
+// and L2 keeps up.
+constexpr int kSweepGroups = kAccumulators < 16 ? 2 : 4;
 template <class F, class Blocks, int G0 = 0>
 inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile) {
-    constexpr int GN = F::kGroups - G0 < 4 ? F::kGroups - G0 : 4;
+    constexpr int GN = F::kGroups - G0 < kSweepGroups ? F::kGroups - G0 : kSweepGroups;
     constexpr int N = Blocks::template kPanelTokens<GN>;
-    for (int n = 0; n < a.n; n += N) panel_tokens<Blocks, G0, GN, N>(a, panel, tile, n, a.n - n);
+    for (int part = 0; part < kParts; ++part)
+        for (int n = 0; n < a.n; n += N)
+            panel_tokens<Blocks, G0, GN, N>(a, panel, tile, n, part, a.n - n);
     if constexpr (G0 + GN < F::kGroups) sweep_panel<F, Blocks, G0 + GN>(a, panel, tile);
 }
 

@@ -33,11 +33,9 @@ struct BitPlanes : IntegerDot {
     static constexpr int kSuperGroup = kSpan, kSuperOffset = kZero, kSuperBits = kLow + kHigh;
     static constexpr bool kEvenOffset = true, kRowScales = false, kGroupScales = false;
     static constexpr uint32_t kLowMask = (1 << kLow) - 1, kHighMask = ((1 << kHigh) - 1) << kLow;
-    // At most 63 * 127 * 2 = 16,002. Three bits leave room for a run in int16; else int32 it is.
-    static constexpr int kPairSum = static_cast<int>(kLowMask | kHighMask) * 127 * 2;
-    static constexpr bool kRuns = kSpan / 4 * kPairSum <= 32767;
-    static constexpr int kMaxPairSum = kRuns ? kPairSum : 0;
-    static_assert(kPairSum <= 32767);
+    // Three bits leave room for a run of a group in int16; else int32 it is.
+    static constexpr int kMaxByte = static_cast<int>(kLowMask | kHighMask);
+    static constexpr bool kRuns = kSpan / 4 <= kRunSteps<kMaxByte>;
 
     static VI dot_on(VI run, VI w, VI x) { return kRuns ? run_dot(run, w, x) : ::dot(run, w, x); }
     static VI end(VI sum, VI run) { return kRuns ? run_end(sum, run) : i_add(sum, run); }

@@ -71,29 +71,31 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     }
 }
 
-// Whether panels hold s_g level, and as what: + 128 of the negative, [-124, 128] turned over, for b3 with scales
-// of -32..31; as they are, 0..45, for b2 with scales of 0..15.
+// Whether panels hold s_g level, and as what: the negative, [-128, 124], for b3 with scales of -32..31, which is
+// a signed byte, or 128 more where products are of unsigned ones; as they are, 0..45, for b2 with scales of
+// 0..15.
 template <class F>
 constexpr bool kScaled = F::kSuperGroup == 16 && F::kSuperBits < 4;
 template <class F>
 constexpr bool kTurned = F::kSuperOffset != 0;
-
-// A panel's group of rows at k0 + [0, kc), whose codes become those products.
 template <class F>
-inline void scale_panel(const SuperScales<F>& scales, int64_t k0, int64_t kc, int group,
-                        uint8_t* panel) {
+constexpr int kTurnedOffset = kTurned<F> && !kPairSums16 ? 128 : 0;
+
+// A group of rows of a panel of K k, whose codes become those products.
+template <class F>
+inline void scale_panel(const SuperScales<F>& scales, int64_t K, int group, uint8_t* panel) {
     const VI even = i_set1(0x00FF00FF);
     for (int part = 0; part < kParts; ++part)
-        for (int64_t k = 0; k < kc; k += F::kSuperGroup) {
-            VI s = scales.whole(k0 + k, group * sterna::kGroupRows + kLanes * part);
+        for (int64_t k = 0; k < K; k += F::kSuperGroup) {
+            VI s = scales.whole(k, group * sterna::kGroupRows + kLanes * part);
             if (kTurned<F>) s = i_sub(i_set1(0), s);
             const VI factor = i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
-            // 128 - offset * s in every byte
-            const VI added =
-                w_mul(w_sub(i_set1(0x00800080), w_mul(factor, i_set1(F::kSuperOffset * 0x10001))),
-                      i_set1(0x01010101));
+            // kTurnedOffset - offset * s in every byte
+            const VI offset = w_mul(factor, i_set1(F::kSuperOffset * 0x10001));
+            const VI byte = i_and(w_sub(i_set1(kTurnedOffset<F> * 0x10001), offset), even);
+            const VI added = w_mul(byte, i_set1(0x01010101));
             for (int64_t j = 0; j < F::kSuperGroup / 4; ++j) {
-                uint8_t* at = panel + (k / 4 + j) * kLine + 4 * kLanes * part;
+                uint8_t* at = panel + panel_at(K, group, part, k + 4 * j);
                 const VI codes = F::code(i_load(at), group);
                 VI product = b_select(even, w_mul(i_and(codes, even), factor),
                                       i_shl<8>(w_mul(w_shr<8>(codes), factor)));
@@ -106,9 +108,10 @@ inline void scale_panel(const SuperScales<F>& scales, int64_t k0, int64_t kc, in
 // The format of such a panel.
 template <class F>
 struct Scaled : F {
+    static constexpr int kMaxByte = kTurned<F> ? 255 : 3 * 15;
     static VI settle(VI acc, int) { return acc; }
     static VI dot(VI acc, VI w, VI x) {
-        return kTurned<F> ? dot_wide(acc, w, x) : ::dot(acc, w, x);
+        return kTurned<F> && kPairSums16 ? dot_signed(acc, w, x) : ::dot(acc, w, x);
     }
 };
 
@@ -135,7 +138,7 @@ struct SuperGroups {
                                     float* y) const {
         float* p = y + N * GN * kLanes;
         const int row0 = G0 * sterna::kGroupRows + kLanes * part;
-        constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurned<F> ? 128 : 0;
+        constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurnedOffset<F>;
         VF s[kSpans][GN];
         if constexpr (!kWhole) {
 #pragma GCC unroll 2
@@ -224,7 +227,7 @@ struct ScaledBlocks : GroupedBlocks<Scaled<F>, SuperGroups<Scaled<F>, true>> {
     }
     static void prepare(const sterna::LinearArgs& a, int64_t tile, uint8_t* panel) {
         const SuperScales<F> scales(a, tile);
-        for (int g = 0; g < F::kGroups; ++g) scale_panel(scales, 0, a.K, g, panel + g * a.K * 16);
+        for (int g = 0; g < F::kGroups; ++g) scale_panel(scales, a.K, g, panel);
     }
 };
 

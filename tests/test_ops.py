@@ -117,16 +117,20 @@ def test_many_tokens(name: str, shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("name", INTEGER)
 @pytest.mark.parametrize("end", [0, -1])
-def test_longest_sum(name: str, end: int) -> None:
-    """The largest K with every code and activation at its extreme: no accumulator overflows."""
+@pytest.mark.parametrize("N", [2, 9])
+def test_longest_sum(name: str, end: int, N: int) -> None:
+    """The largest K with every code and activation at its extreme: no accumulator overflows, with
+    few tokens or with many.
+    """
     K = _native.max_integer_k
     level, scale = int(LEVELS[name][end]), np.float32(0.5)
     packed = ops.pack(np.full((66, K), level, np.int16), scale, format=name)
-    x = np.stack([np.full(K, 1, np.float32), np.full(K, -1, np.float32)])
+    signs = [(-1) ** n for n in range(N)]
+    x = np.stack([np.full(K, sign, np.float32) for sign in signs])
     unit = ops.dequantize(packed)[0, 0].astype(np.float64)
     for isa in ISAS:
         y = ops.linear(x, packed, isa=isa)
-        np.testing.assert_allclose(y, np.outer([1, -1], np.full(66, unit * K)), rtol=1e-6)
+        np.testing.assert_allclose(y, np.outer(signs, np.full(66, unit * K)), rtol=1e-6)
         assert_same_bits(y, formats.get(name).reference_linear(x, packed))
     with pytest.raises(RequestError, match="K"):
         ops.pack(np.full((1, K + 1), level, np.int16), scale, format=name)

@@ -13,7 +13,7 @@ struct b1 : IntegerDot {
     static constexpr const char* kName = "b1";
     static constexpr int kGroups = 8, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 4 : 8;  // fields
-    static constexpr int kMaxPairSum = (kPairSums16 ? 8 : 0) * 127 * 2;
+    static constexpr int kMaxByte = kPairSums16 ? 8 : 128;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);

@@ -17,7 +17,7 @@ struct b2 : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
-    static constexpr int kMaxPairSum = (kPairSums16 ? 12 : 0) * 127 * 2;
+    static constexpr int kMaxByte = kPairSums16 ? 12 : 192;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);

@@ -13,7 +13,7 @@ struct FourBits {
 struct b4 : Nibbles<FourBits> {
     static constexpr const char* kName = "b4";
     static constexpr int kSuperGroup = 32, kSuperOffset = 0, kSuperBits = 4;
-    static constexpr int kMaxPairSum = 15 * 127 * 2;
+    static constexpr int kMaxByte = 15;
     static void linear(const sterna::LinearArgs& a) { linear_layer<b4>(a); }
     static void pack(const sterna::PackArgs& a) { pack_nibbles<b4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<b4>(a); }

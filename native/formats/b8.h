@@ -11,14 +11,19 @@ struct b8 : IntegerDot {
     static constexpr const char* kName = "b8";
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 256;
     static constexpr bool kEvenOffset = true;
+    static constexpr int kMaxByte = 255;
+    static constexpr bool kRuns = false;
+    // 255 * 127 * 2 does not fit int16 pair sums, 128 * 127 * 2 does: there levels are signed bytes.
+    static constexpr int kTaken2 = kPairSums16 ? 256 : 0;
 
-    static constexpr int kMaxPairSum = 0;
-    // 255 * 127 * 2 saturates int16 pair sums, so units without VNNI widen.
-    static VI dot(VI acc, VI w, VI x) { return dot_wide(acc, w, x); }
-    static VI dot_on(VI run, VI w, VI x) { return dot_wide(run, w, x); }
+    static VI dot(VI acc, VI w, VI x) { return kTaken2 ? dot_signed(acc, w, x) : ::dot(acc, w, x); }
+    static VI dot_on(VI run, VI w, VI x) { return dot(run, w, x); }
     static VI end(VI sum, VI run) { return i_add(sum, run); }
     static void decode(const uint8_t* step, int part, int, VI* w) {
-        for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f + 4 * kLanes * part);
+        for (int f = 0; f < kGroups; ++f) {
+            w[f] = i_load(step + 64 * f + 4 * kLanes * part);
+            if (kTaken2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
+        }
     }
     static VI settle(VI acc, int) { return acc; }
 

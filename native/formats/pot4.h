@@ -1,7 +1,9 @@
 // pot4: powers of two, sign * 2^e with e = 0..7 (E3:P2 of Golzar et al., Table 1), in the lines of
-// nibbles.h: sign << 3 | e. What is decoded is that plus 128, a byte each, but for +128, whose 256 is none:
-// it decodes to 255, and `dot` adds what is missing.
+// nibbles.h: sign << 3 | e. Levels reach 128, which is no signed byte, and 128 + 128 no unsigned one: there are
+// two ways around it.
 #pragma once
+#include <type_traits>
+
 #include "nibbles.h"
 
 namespace {
@@ -14,10 +16,34 @@ struct Pot4Codes {
     static int value(int nibble) { return nibble == 7 ? 256 : kTable[nibble]; }
 };
 
-struct pot4 : TableNibbles<Pot4Codes> {
-    static constexpr const char* kName = "pot4";
+// Decoded is the level plus 128, a byte each, but for +128: it decodes to 255, and `dot` adds what is missing.
+struct OffsetPot4 : TableNibbles<Pot4Codes> {
+    static constexpr int kMaxByte = 255;
     static constexpr bool kTop = true;
-    static VI dot(VI acc, VI w, VI x) { return ::dot(dot_wide(acc, w, x), b_top(w), x); }
+    static VI dot(VI acc, VI w, VI x) { return ::dot(::dot(acc, w, x), b_top(w), x); }
+};
+
+// Pairs of products in int16 hold 2 * 128 * 127, but not twice 255: |level| times x with the level's sign. Decoded
+// is the nibble.
+struct Pot4Nibbles : Pot4Codes {
+    static VI decode(VI low) { return i_and(low, i_set1(0x0F0F0F0F)); }
+};
+struct SignedPot4 : TableNibbles<Pot4Nibbles> {
+    static constexpr int kMaxByte = 128;
+    static constexpr int kTaken2 = 256;
+    static VI dot(VI acc, VI w, VI x) {
+        return ::dot(acc, b_lookup(kMagnitude, w), b_signed(x, b_lookup(kSign, w)));
+    }
+
+  private:
+    static constexpr uint8_t kMagnitude[16] = {1, 2, 4, 8, 16, 32, 64, 128,
+                                               1, 2, 4, 8, 16, 32, 64, 128};
+    static constexpr uint8_t kSign[16] = {1,   1,   1,   1,   1,   1,   1,   1,
+                                          255, 255, 255, 255, 255, 255, 255, 255};
+};
+
+struct pot4 : std::conditional_t<kPairSums16, SignedPot4, OffsetPot4> {
+    static constexpr const char* kName = "pot4";
     static VI dot_on(VI run, VI w, VI x) { return dot(run, w, x); }
 
     static void linear(const sterna::LinearArgs& a) { linear_layer<pot4>(a); }

@@ -37,7 +37,7 @@ struct t5 : IntegerDot {
     static constexpr const char* kName = "t5";
     static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
     static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
-    static constexpr int kMaxPairSum = 2 * 127 * 2;
+    static constexpr int kMaxByte = 2;
     static constexpr bool kEvenOffset = true;
 
     // The codes of one quad in the low five bits of every byte; the others are noise.

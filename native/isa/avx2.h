@@ -17,13 +17,5 @@ inline VI run_end(VI sum, VI run) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(run, _mm256_set1_epi16(1)));
 }
 inline VI pair_dot(VI acc, VI a, VI b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
-// Bytes widened to int16, even and odd ones apart: 255 * 127 * 2 fits the int32 pair sum.
-inline VI dot_wide(VI acc, VI u, VI x) {
-    const __m256i even = _mm256_and_si256(u, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(u, 8);
-    const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
-    const __m256i x_odd = _mm256_srai_epi16(x, 8);
-    acc = _mm256_add_epi32(acc, _mm256_madd_epi16(even, x_even));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(odd, x_odd));
-}
 
 }  // namespace

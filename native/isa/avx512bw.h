@@ -28,13 +28,5 @@ inline VI run_end(VI sum, VI run) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(run, _mm512_set1_epi16(1)));
 }
 inline VI pair_dot(VI acc, VI a, VI b) { return _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)); }
-// Bytes widened to int16, even and odd ones apart: 255 * 127 * 2 fits the int32 pair sum.
-inline VI dot_wide(VI acc, VI u, VI x) {
-    const __m512i even = _mm512_and_si512(u, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(u, 8);
-    const __m512i x_even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8);
-    const __m512i x_odd = _mm512_srai_epi16(x, 8);
-    acc = _mm512_add_epi32(acc, _mm512_madd_epi16(even, x_even));
-    return _mm512_add_epi32(acc, _mm512_madd_epi16(odd, x_odd));
-}
 
 }  // namespace

@@ -134,6 +134,14 @@ inline VI b_negate(VI a, VI flags) {
     for (int i = 0; i < 4 * kLanes; ++i) x[i] = static_cast<uint8_t>(f[i] >> n & 1 ? -x[i] : x[i]);
     return i_load(x);
 }
+// |a| of signed bytes, up to 128; and those negated where those of `sign` are negative (anything where 0).
+inline VI b_abs(VI a) {
+    uint8_t x[4 * kLanes];
+    i_store(x, a);
+    for (auto& byte : x) byte = static_cast<uint8_t>(byte < 128 ? byte : -byte);
+    return i_load(x);
+}
+inline VI b_signed(VI a, VI sign) { return b_negate<7>(a, sign); }
 // 16 int32 in [0, 255], kLanes at a time, as bytes.
 inline void b_store(uint8_t* p, const VI* v) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(v[i / kLanes].v[i % kLanes]);
@@ -205,8 +213,6 @@ inline VI dot(VI acc, VI u, VI x) {
     }
     return r;
 }
-// The same for any u8.
-inline VI dot_wide(VI acc, VI u, VI x) { return dot(acc, u, x); }
 // acc + sum over a lane's two int16 of a * b; both products in int32.
 inline VI pair_dot(VI acc, VI a, VI b) {
     VI r;
