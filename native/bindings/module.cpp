@@ -48,15 +48,20 @@ double peak_gops(const std::string& isa, const nb::int_& threads, const std::str
     if (!peak) return 0;
     Pool& p = pool(threads);
     nb::gil_scoped_release release;
-    double best = 0;
-    for (int repeat = 0; repeat < 5; ++repeat) {
+    const auto ops_per_second = [&](int64_t ops) {  // ops: of each thread
         std::atomic<int64_t> done{0};
         const auto begin = std::chrono::steady_clock::now();
-        p.run([&](int) { done += peak(int64_t{2'000'000'000}); });
+        p.run([&](int) { done += peak(ops); });
         const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-        best = std::max(best, static_cast<double>(done) / time.count() / 1e9);
-    }
-    return best;
+        return static_cast<double>(done) / time.count();
+    };
+    // A millisecond or more of the fastest unit. A slow one is held to some 20: `scalar` would take seconds.
+    constexpr double kOps = 2e9, kSeconds = 0.02;
+    const double ops = std::min(kOps, ops_per_second(10'000'000) / p.size() * kSeconds);
+    double best = 0;
+    for (int repeat = 0; repeat < 5; ++repeat)
+        best = std::max(best, ops_per_second(static_cast<int64_t>(ops)));
+    return best / 1e9;
 }
 
 // root and allowed: for tests, a made-up file tree and the CPUs that the process may use there.
