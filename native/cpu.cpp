@@ -143,11 +143,12 @@ Detected detect() {
             at(Leaf::k71Edx) = e;
         }
     }
-    // Bits 1, 2: xmm, ymm; 5..7: mask registers, upper zmm; 17, 18: tile configuration and data.
+    // Bits 1, 2: xmm, ymm; 5..7: mask registers, upper zmm. For tiles (17, 18) the kernel answers, which
+    // sets them and then offers the state.
     const uint64_t xcr0 = avx ? read_xcr0() : 0;
     const bool ymm = avx && (xcr0 & 0x6) == 0x6;
     const bool zmm = ymm && (xcr0 & 0xE0) == 0xE0;
-    const bool tiles = ymm && (xcr0 & 0x60000) == 0x60000 && kernel_offers_tiles();
+    const bool tiles = ymm && kernel_offers_tiles();
     for (const FeatureRow& row : kFeatures) {
         const bool saved = row.state == State::kNone || (row.state == State::kYmm && ymm) ||
                            (row.state == State::kZmm && zmm) ||

@@ -49,7 +49,7 @@ struct GroupOffset {
     VI odd;
     int z;
     explicit GroupOffset(int z2)
-        : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? z2 : offset2<F>(z2) / 2) {}
+        : odd(i_set1(z2 % 2 ? -1 : 0)), z(offset2<F>(z2) / (z2 % 2 ? 1 : 2)) {}
     VI level_sum(VI code_sum, int32_t x_sum) const {
         if constexpr (!F::kEvenOffset) code_sum = i_add(code_sum, i_and(code_sum, odd));
         return i_sub(code_sum, i_set1(z * x_sum));
