@@ -15,7 +15,8 @@
 namespace sterna {
 namespace {
 
-// Register state that the OS must save: bits of XCR0 (Intel SDM vol. 1, section 13.3).
+// Register state that the OS must save: bits of XCR0 (Intel SDM vol. 1, section 13.3), and for tiles
+// what the kernel says.
 enum class State : uint8_t { kNone, kYmm, kZmm, kTile };
 enum class Leaf : uint8_t { k1Ecx, k7Ebx, k7Ecx, k7Edx, k71Eax, k71Edx, kCount };
 
@@ -143,8 +144,8 @@ Detected detect() {
             at(Leaf::k71Edx) = e;
         }
     }
-    // Bits 1, 2: xmm, ymm; 5..7: mask registers, upper zmm. For tiles (17, 18) the kernel answers, which
-    // sets them and then offers the state.
+    // Bits 1, 2: xmm, ymm; 5..7: mask registers, upper zmm. Not read are 17 and 18, tiles: Linux offers
+    // that state only where it has set them.
     const uint64_t xcr0 = avx ? read_xcr0() : 0;
     const bool ymm = avx && (xcr0 & 0x6) == 0x6;
     const bool zmm = ymm && (xcr0 & 0xE0) == 0xE0;

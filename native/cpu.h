@@ -1,6 +1,6 @@
 // What this CPU and this operating system can run. An instruction set is usable only if CPUID lists
-// it and the OS saves its registers (XCR0, read by XGETBV); AMX on Linux also needs the kernel's
-// permission. On other architectures nothing is listed and only the scalar unit runs.
+// it and the OS saves its registers (XCR0, read by XGETBV; for AMX the kernel says, and must permit
+// it). On other architectures nothing is listed and only the scalar unit runs.
 #pragma once
 
 #include <string>

@@ -7,14 +7,15 @@
 // It emulates what those units hold beyond AVX2, or AVX-512 with VNNI and VBMI, which the CPU must have:
 // AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 of AVX512-BF16, and VPDPBUSD and VPDPWSSD of AVX-VNNI.
 // An instruction that the CPU does not know raises SIGILL; the handler carries it out on the registers
-// that the signal saved, in a few microseconds: timings mean nothing. CPUID is made to fault (Linux 4.12,
-// where the CPU and the hypervisor allow it), and for the extension module alone it lists the features;
-// the kernel's grant of the tile registers is given here.
+// that the signal saved, and those right after it that it knows, in a few microseconds: timings mean
+// nothing. CPUID is made to fault (Linux 4.12, where the CPU and the hypervisor allow it), and for the
+// extension module alone it lists the features; tile registers that the kernel does not have are granted
+// here. Those that it has and refuses stay refused: LDTILECFG would not fault.
 //
-// An instruction that the CPU does know never comes here. A hypervisor hides AVX-VNNI and AVX512-BF16 in
-// CPUID only: where the CPU has them, they run at their own speed, and timings do mean something.
+// What the CPU itself can do, it does. A hypervisor hides AVX-VNNI and AVX512-BF16 in CPUID only: where the
+// CPU has them, they run at their own speed, and timings do mean something.
 //
-// Semantics: Intel SDM vol. 2. What it says raises #UD ends in SIGILL here too.
+// Semantics: Intel SDM vol. 2. What it says raises #UD or #GP ends in SIGILL here.
 
 #include <asm/prctl.h>
 #include <cpuid.h>
@@ -50,7 +51,11 @@ int real_sigaction(int signal, const struct sigaction* action, struct sigaction*
 class Registers {
   public:
     explicit Registers(ucontext_t* context)
-        : context_(context), area_(reinterpret_cast<uint8_t*>(context->uc_mcontext.fpregs)) {}
+        : context_(context), area_(reinterpret_cast<uint8_t*>(context->uc_mcontext.fpregs)) {
+        uint32_t magic;  // Linux, asm/sigcontext.h: struct _fpx_sw_bytes
+        memcpy(&magic, area_ + 464, sizeof(magic));
+        if (magic == FP_XSTATE_MAGIC1) memcpy(&saved_, area_ + 472, sizeof(saved_));
+    }
 
     static void find_components() {
         for (int i = 2; i < kComponents; ++i) {
@@ -74,8 +79,13 @@ class Registers {
 
     // Vector registers 0..31, the low `bytes` of one: 32 or 64. What is above them becomes zero.
     void read_vector(int number, void* to, int bytes) {
-        for (int at = 0; at < bytes; at += 16)
-            memcpy(static_cast<char*>(to) + at, lane(number, at), 16);
+        for (int at = 0; at < bytes; at += 16) {
+            const uint8_t* from = lane(number, at);
+            if (from)
+                memcpy(static_cast<char*>(to) + at, from, 16);
+            else
+                memset(static_cast<char*>(to) + at, 0, 16);
+        }
     }
     void write_vector(int number, const void* from, int bytes) {
         for (int at = 0; at < 64; at += 16) {
@@ -99,9 +109,9 @@ class Registers {
         if (at == 16) return component(2, 16 * number);
         return component(6, 32 * number + at - 32);
     }
-    // A component in its initial state is all zero and need not be in memory.
+    // Null where the system does not save it. One in its initial state is zero and need not be in memory.
     uint8_t* component(int which, int at) {
-        if (!size_[which]) return nullptr;
+        if (!(saved_ >> which & 1)) return nullptr;
         uint64_t held;
         memcpy(&held, area_ + 512, sizeof(held));
         if (!(held >> which & 1)) {
@@ -114,6 +124,7 @@ class Registers {
 
     ucontext_t* context_;
     uint8_t* area_;
+    uint64_t saved_ = 3;  // components of this frame, a bit each
 };
 
 // ---- Decoding (Intel SDM vol. 2, section 2.3 to 2.7) ------------------------------------------------
@@ -163,11 +174,10 @@ bool decode(const Registers& r, Instruction* out) {
     in.rm = low | rex_b;
     if (in.evex) {
         in.reg |= ~p[1] & 0x10;
-        in.rm |= rex_x << 1;
+        if (mod == 3) in.rm |= rex_x << 1;
     }
     in.memory = mod != 3;
     if (in.memory) {
-        if (in.evex) return false;  // its displacements are scaled; no unit holds one
         bool base = true;
         int base_number = in.rm;
         if (low == 4) {
@@ -180,7 +190,7 @@ bool decode(const Registers& r, Instruction* out) {
         }
         const bool relative = mod == 0 && low == 5;
         if (mod == 1) {
-            in.address = static_cast<int8_t>(p[size]);
+            in.address = static_cast<int8_t>(p[size]) * (in.evex ? in.vector_bytes : 1);
             size += 1;
         } else if (mod == 2 || relative || !base) {
             int32_t displacement;
@@ -213,16 +223,21 @@ void add_products(int32_t* acc, const void* a, const void* b, int lanes) {
     }
 }
 
+// The operand that may be memory.
+void read_operand(Registers& r, const Instruction& in, void* to) {
+    if (in.memory)
+        memcpy(to, reinterpret_cast<void*>(in.address + in.step), in.vector_bytes);
+    else
+        r.read_vector(in.rm, to, in.vector_bytes);
+}
+
 bool dot_product(Registers& r, const Instruction& in) {
     const int bytes = in.vector_bytes;
     int32_t acc[8];
     alignas(32) uint8_t a[32], b[32];
     r.read_vector(in.reg, acc, bytes);
     r.read_vector(in.vvvv, a, bytes);
-    if (in.memory)
-        memcpy(b, reinterpret_cast<void*>(in.address + in.step), bytes);
-    else
-        r.read_vector(in.rm, b, bytes);
+    read_operand(r, in, b);
     if (in.opcode == 0x50)
         add_products<uint8_t, int8_t, 4>(acc, a, b, bytes / 4);  // VPDPBUSD
     else
@@ -239,10 +254,9 @@ uint16_t to_bf16(uint32_t bits) {
 }
 
 bool convert_two(Registers& r, const Instruction& in) {  // VCVTNE2PS2BF16
-    if (in.memory) return false;
     uint32_t low[16], high[16];
     uint16_t to[32];
-    r.read_vector(in.rm, low, 64);
+    read_operand(r, in, low);
     r.read_vector(in.vvvv, high, 64);
     for (int i = 0; i < 16; ++i) {
         to[i] = to_bf16(low[i]);
@@ -289,7 +303,8 @@ bool load_configuration(const uint8_t* c) {  // LDTILECFG: table 18-1 of vol. 1
 }
 
 bool configure(const Instruction& in) {  // 49
-    if (in.prefix == kNone && in.memory) {
+    if (in.vvvv) return false;
+    if (in.prefix == kNone && in.memory && in.reg == 0) {
         return load_configuration(reinterpret_cast<uint8_t*>(in.address + in.step));
     }
     if (in.prefix == kNone && in.reg == 0 && in.rm == 0) {  // TILERELEASE
@@ -307,7 +322,8 @@ bool configure(const Instruction& in) {  // 49
 }
 
 bool move_tile(const Instruction& in) {  // 4B: TILELOADD, TILELOADDT1, TILESTORED
-    if (!in.memory || !in.has_sib || !tiles.configured || in.reg >= 8 || in.prefix == kNone)
+    if (!in.memory || !in.has_sib || !tiles.configured || in.reg >= 8 || in.prefix == kNone ||
+        in.vvvv)
         return false;
     Tile& t = tiles.tile[in.reg];
     if (!t.rows) return false;
@@ -412,14 +428,21 @@ bool execute(Registers& r, const Instruction& in) {
 // ---- Signals, CPUID and system calls -----------------------------------------------------------------
 
 struct sigaction of_program_ill, of_program_segv;  // what the program believes to be installed
+volatile bool given_back[2];  // SIGSEGV, SIGILL: the program's again
 struct sigaction& of_program(int signal) {
     return signal == SIGILL ? of_program_ill : of_program_segv;
 }
 
-// Not ours: the instruction faults again, into the program's own handler or its end.
-void give_back(int signal) { real_sigaction(signal, &of_program(signal), nullptr); }
+// Not ours: the instruction faults again, or what was sent is sent again, into the program's own handler
+// or its end.
+void give_back(int signal, const siginfo_t* info) {
+    given_back[signal == SIGILL] = true;
+    real_sigaction(signal, &of_program(signal), nullptr);
+    const bool sent = info->si_code <= 0;
+    if (sent) raise(signal);
+}
 
-void on_illegal(int signal, siginfo_t*, void* context) {
+void on_illegal(int signal, siginfo_t* info, void* context) {
     Registers r(static_cast<ucontext_t*>(context));
     Instruction in;
     bool any = false;
@@ -428,7 +451,7 @@ void on_illegal(int signal, siginfo_t*, void* context) {
         r.advance(in.length);
         any = true;
     }
-    if (!any) give_back(signal);
+    if (!any) give_back(signal, info);
 }
 
 bool set_cpuid_faults(bool faults) { return syscall(SYS_arch_prctl, ARCH_SET_CPUID, !faults) == 0; }
@@ -438,14 +461,14 @@ bool is_sterna(const void* code) {
     return dladdr(code, &where) && where.dli_fname && strstr(where.dli_fname, "/sterna/_native");
 }
 
-void on_fault(int signal, siginfo_t*, void* context) {
+void on_fault(int signal, siginfo_t* info, void* context) {
     Registers r(static_cast<ucontext_t*>(context));
     const uint8_t* code = r.instruction();
     // A fault of CPUID is one of protection, whose address is 0; code that cannot be read is none.
-    const auto* info = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+    const auto* saved = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
     constexpr int kGeneralProtection = 13;
-    if (info[REG_TRAPNO] != kGeneralProtection || code[0] != 0x0F || code[1] != 0xA2) {
-        give_back(signal);
+    if (saved[REG_TRAPNO] != kGeneralProtection || code[0] != 0x0F || code[1] != 0xA2) {
+        give_back(signal, info);
         return;
     }
     const auto leaf = static_cast<uint32_t>(r.general(REG_RAX));
@@ -489,7 +512,8 @@ void install(int signal, void (*handler)(int, siginfo_t*, void*)) {
 
 // The program's own handlers of the two signals (Python's faulthandler) wait behind ours.
 extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* old) {
-    if (signal != SIGILL && signal != SIGSEGV) return real_sigaction(signal, action, old);
+    const bool ours = (signal == SIGILL || signal == SIGSEGV) && !given_back[signal == SIGILL];
+    if (!ours) return real_sigaction(signal, action, old);
     if (old) *old = of_program(signal);
     if (action) of_program(signal) = *action;
     return 0;
@@ -502,13 +526,20 @@ extern "C" long syscall(long number, ...) noexcept {
     long a[6];
     for (long& value : a) value = va_arg(list, long);
     va_end(list);
-    constexpr long kSupported = 0x1021,
-                   kRequest = 0x1023;  // Linux, Documentation/arch/x86/xstate.rst
+    // Linux, Documentation/arch/x86/xstate.rst; before 5.16 neither is known.
+    constexpr long kSupported = 0x1021, kRequest = 0x1023, kTileData = 18;
     constexpr uint64_t kTileStates = 3u << 17;
-    if (number == SYS_arch_prctl && a[0] == kRequest && a[1] == 18) return 0;
     const long result = call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-    if (number == SYS_arch_prctl && a[0] == kSupported && result == 0) {
-        *reinterpret_cast<uint64_t*>(a[1]) |= kTileStates;
+    if (number != SYS_arch_prctl) return result;
+    if (a[0] == kSupported) {
+        uint64_t& states = *reinterpret_cast<uint64_t*>(a[1]);
+        states = (result == 0 ? states : 0) | kTileStates;
+        return 0;
+    }
+    if (a[0] == kRequest && a[1] == kTileData && result != 0) {
+        uint64_t states = 0;
+        call(number, kSupported, &states);
+        if (!(states >> kTileData & 1)) return 0;
     }
     return result;
 }
