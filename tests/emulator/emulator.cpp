@@ -1,0 +1,183 @@
+// Instructions that this CPU lacks, emulated, so that the kernel units amx and avxvnni can be tested
+// anywhere with their own machine code:
+//
+//   c++ -std=c++20 -O3 -march=native -shared -fPIC tests/emulator/emulator.cpp -o emulator.so
+//   LD_PRELOAD=$PWD/emulator.so STERNA_ISA=amx pytest tests/test_ops.py
+//
+// It emulates what those units hold beyond AVX2, or AVX-512 with VNNI and VBMI, which the CPU must have:
+// AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 of AVX512-BF16, and VPDPBUSD and VPDPWSSD of AVX-VNNI.
+// An instruction that the CPU does not know raises SIGILL; the handler carries it out on the registers
+// that the signal saved, and those right after it that it knows, in a few microseconds: timings mean
+// nothing. CPUID is made to fault (Linux 4.12, where the CPU and the hypervisor allow it), and for the
+// extension module alone it lists the features; tile registers that the kernel does not have are granted
+// here. Those that it has and refuses stay refused: LDTILECFG would not fault.
+//
+// What the CPU itself can do, it does. A hypervisor hides AVX-VNNI and AVX512-BF16 in CPUID only: where the
+// CPU has them, they run at their own speed, and timings do mean something.
+//
+// Semantics: Intel SDM vol. 2. What it says raises #UD or #GP ends in SIGILL here.
+
+#include <asm/prctl.h>
+#include <cpuid.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "registers.h"
+#include "tiles.h"
+#include "vectors.h"
+
+namespace {
+
+bool execute(Registers& r, const Instruction& in) {
+    if (in.evex) return in.opcode == 0x72 && in.prefix == kF2 && convert_two(r, in);
+    switch (in.opcode) {
+        case 0x50:
+        case 0x52:
+            return in.prefix == k66 && dot_product(r, in);
+        case 0x49:
+            return in.vector_bytes == 16 && configure(in);
+        case 0x4B:
+            return in.vector_bytes == 16 && move_tile(in);
+        case 0x5C:
+        case 0x5E:
+            return in.vector_bytes == 16 && multiply_tiles(in);
+        default:
+            return false;
+    }
+}
+
+using SigactionCall = int (*)(int, const struct sigaction*, struct sigaction*);
+using SyscallCall = long (*)(long, ...);
+
+template <class Call>
+Call next(const char* name) {
+    return reinterpret_cast<Call>(dlsym(RTLD_NEXT, name));
+}
+int real_sigaction(int signal, const struct sigaction* action, struct sigaction* old) {
+    static const auto call = next<SigactionCall>("sigaction");
+    return call(signal, action, old);
+}
+
+struct sigaction of_program_ill, of_program_segv;  // what the program believes to be installed
+volatile bool given_back[2];  // SIGSEGV, SIGILL: the program's again
+struct sigaction& of_program(int signal) {
+    return signal == SIGILL ? of_program_ill : of_program_segv;
+}
+
+// Not ours: the instruction faults again, or what was sent is sent again, into the program's own handler
+// or its end.
+void give_back(int signal, const siginfo_t* info) {
+    given_back[signal == SIGILL] = true;
+    real_sigaction(signal, &of_program(signal), nullptr);
+    const bool sent = info->si_code <= 0;
+    if (sent) raise(signal);
+}
+
+void on_illegal(int signal, siginfo_t* info, void* context) {
+    Registers r(static_cast<ucontext_t*>(context));
+    Instruction in;
+    bool any = false;
+    // They come in runs: what follows is carried out without a signal of its own.
+    while (decode(r, &in) && execute(r, in)) {
+        r.advance(in.length);
+        any = true;
+    }
+    if (!any) give_back(signal, info);
+}
+
+bool set_cpuid_faults(bool faults) { return syscall(SYS_arch_prctl, ARCH_SET_CPUID, !faults) == 0; }
+
+bool is_sterna(const void* code) {
+    Dl_info where;
+    return dladdr(code, &where) && where.dli_fname && strstr(where.dli_fname, "/sterna/_native");
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+    Registers r(static_cast<ucontext_t*>(context));
+    const uint8_t* code = r.instruction();
+    // A fault of CPUID is one of protection, whose address is 0; code that cannot be read is none.
+    const auto* saved = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+    constexpr int kGeneralProtection = 13;
+    if (saved[REG_TRAPNO] != kGeneralProtection || code[0] != 0x0F || code[1] != 0xA2) {
+        give_back(signal, info);
+        return;
+    }
+    const auto leaf = static_cast<uint32_t>(r.general(REG_RAX));
+    const auto subleaf = static_cast<uint32_t>(r.general(REG_RCX));
+    uint32_t a, b, c, d;
+    set_cpuid_faults(false);
+    __cpuid_count(leaf, subleaf, a, b, c, d);
+    set_cpuid_faults(true);
+    if (leaf == 7 && is_sterna(code)) {
+        if (subleaf == 0) {
+            d |= 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+            if (a == 0) a = 1;
+        } else if (subleaf == 1) {
+            a |= 1u << 4 | 1u << 5;  // AVX-VNNI, AVX512-BF16
+        }
+    }
+    r.set_general(REG_RAX, a);
+    r.set_general(REG_RBX, b);
+    r.set_general(REG_RCX, c);
+    r.set_general(REG_RDX, d);
+    r.advance(2);
+}
+
+void install(int signal, void (*handler)(int, siginfo_t*, void*)) {
+    struct sigaction action = {};
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO;
+    real_sigaction(signal, &action, &of_program(signal));
+}
+
+[[gnu::constructor]] void begin() {
+    Registers::find_components();
+    install(SIGILL, on_illegal);
+    install(SIGSEGV, on_fault);
+    if (!set_cpuid_faults(true)) {
+        fprintf(stderr, "emulator: this system does not let CPUID fault; nothing is emulated\n");
+    }
+}
+
+}  // namespace
+
+// The program's own handlers of the two signals (Python's faulthandler) wait behind ours.
+extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* old) {
+    const bool ours = (signal == SIGILL || signal == SIGSEGV) && !given_back[signal == SIGILL];
+    if (!ours) return real_sigaction(signal, action, old);
+    if (old) *old = of_program(signal);
+    if (action) of_program(signal) = *action;
+    return 0;
+}
+
+extern "C" long syscall(long number, ...) noexcept {
+    static const auto call = next<SyscallCall>("syscall");
+    va_list list;
+    va_start(list, number);
+    long a[6];
+    for (long& value : a) value = va_arg(list, long);
+    va_end(list);
+    // Linux, Documentation/arch/x86/xstate.rst; before 5.16 neither is known.
+    constexpr long kSupported = 0x1021, kRequest = 0x1023, kTileData = 18;
+    constexpr uint64_t kTileStates = 3u << 17;
+    const long result = call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (number != SYS_arch_prctl) return result;
+    if (a[0] == kSupported) {
+        uint64_t& states = *reinterpret_cast<uint64_t*>(a[1]);
+        states = (result == 0 ? states : 0) | kTileStates;
+        return 0;
+    }
+    if (a[0] == kRequest && a[1] == kTileData && result != 0) {
+        uint64_t states = 0;
+        call(number, kSupported, &states);
+        if (!(states >> kTileData & 1)) return 0;
+    }
+    return result;
+}
