@@ -49,10 +49,11 @@ struct GroupOffset {
     VI odd;
     int z;
     explicit GroupOffset(int z2)
-        : odd(i_set1(z2 % 2 ? -1 : 0)), z(offset2<F>(z2) / (z2 % 2 ? 1 : 2)) {}
-    VI level_sum(VI code_sum, int32_t x_sum) const {
+        : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? offset2<F>(z2) : offset2<F>(z2) / 2) {}
+    // `taken` is z times the sum of x.
+    VI level_sum(VI code_sum, VI taken) const {
         if constexpr (!F::kEvenOffset) code_sum = i_add(code_sum, i_and(code_sum, odd));
-        return i_sub(code_sum, i_set1(z * x_sum));
+        return i_sub(code_sum, taken);
     }
 };
 
@@ -96,16 +97,68 @@ inline float span_factor(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     return static_cast<float>(span_sum<kSpan>(a, n, k)) * group_scale<kX>(a, n, k);
 }
 
+// Values of which a token has `width`.
+template <class T>
+struct TokenRows {
+    T* at;
+    int64_t width;
+    T* row(int64_t n) const { return at + n * width; }
+};
+
+// What groups of activations mean to all rows: their scales, and what a thread computes once for an operation, at
+// the start of its scratch.
+template <int kSpan, int kMinimumK, int kX>
+struct TokenTerms {
+    TokenRows<const float> scale;  // for every kX
+    TokenRows<int32_t> taken;  // for every kSpan: from the sum of codes to that of levels
+    TokenRows<float> factor;  // for every kMinimumK: what minima are multiplied with
+
+    explicit TokenTerms(const sterna::LinearArgs& a)
+        : scale{a.x_scale, a.ldx / kX},
+          taken{reinterpret_cast<int32_t*>(a.scratch), a.K / kSpan},
+          factor{reinterpret_cast<float*>(taken.row(a.n)), a.K / kMinimumK} {}
+
+    static constexpr int64_t bytes(int64_t K, int64_t n) {
+        return (n * (K / kSpan + K / kMinimumK) * 4 + 63) / 64 * 64;
+    }
+    static uint8_t* behind(const sterna::LinearArgs& a) { return a.scratch + bytes(a.K, a.n); }
+
+    // `z` times the sum of x is taken.
+    void fill(const sterna::LinearArgs& a, int z) const {
+        if (a.again) return;
+        for (int n = 0; n < a.n; ++n) {
+            for (int64_t i = 0; i < taken.width; ++i)
+                taken.row(n)[i] = z * span_sum<kSpan>(a, n, i * kSpan);
+            if (!a.groups.minima) continue;
+            for (int64_t i = 0; i < factor.width; ++i)
+                factor.row(n)[i] = span_factor<kMinimumK, kX>(a, n, i * kMinimumK);
+        }
+    }
+};
+
 // What becomes of a group's sums where each group has a scale of its own: superblocks.h has the other way.
 template <class F, int kGroup>
 struct PlainGroups {
     static constexpr int kX = kGroup;  // k of a scale of activations
     static constexpr int kSpans = 1;  // groups, whose sums `add` takes
     static constexpr int kFloats = 1;  // vectors that it keeps for each of outputs
+    // Whether accumulators start at what is taken, so that they end as the sum of levels.
+    static constexpr bool kStarts = F::kEvenOffset && kGroup == kGroupK;
+    using Terms = TokenTerms<kGroup, kGroup, kGroup>;
     const sterna::LinearArgs& a;
     TileScales<F> scales;
+    Terms terms;
+    GroupOffset<F> offset;
 
-    PlainGroups(const sterna::LinearArgs& args, int64_t tile) : a(args), scales(args, tile) {}
+    PlainGroups(const sterna::LinearArgs& args, int64_t tile)
+        : a(args), scales(args, tile), terms(args), offset(args.z2) {}
+    static void begin(const sterna::LinearArgs& a) {
+        const int z = GroupOffset<F>(a.z2).z;
+        Terms(a).fill(a, kStarts ? -z : z);
+    }
+    VI start(int n, int64_t k) const {
+        return kStarts ? x_broadcast(terms.taken.row(n) + k / kX) : F::zero();
+    }
 
     void ask_ahead(int64_t k) const {
         prefetch(scales.at(k) + kPrefetchBytes / 2);
@@ -119,17 +172,19 @@ struct PlainGroups {
                                     float* y) const {
         const uint8_t* line = scales.at(k);
         const int row0 = G0 * sterna::kGroupRows + kLanes * part;
-        const GroupOffset<F> offset(a.z2);
         VF s[GN];
 #pragma GCC unroll 8
         for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
+        const Terms of = terms;  // stores to y might change what `this` refers to
+        const int64_t i = k / kX;
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
-            const VF s_x = f_set1(group_scale<kX>(a, n0 + n, k));
-            const int32_t x_sum = span_sum<kX>(a, n0 + n, k);
+            const VF s_x = f_set1(of.scale.row(n0 + n)[i]);
+            const VI taken = kStarts ? F::zero() : x_broadcast(of.taken.row(n0 + n) + i);
 #pragma GCC unroll 8
             for (int g = 0; g < GN; ++g) {
-                const VI t = offset.level_sum(F::settle(sums[0][n][g], G0 + g), x_sum);
+                VI t = F::settle(sums[0][n][g], G0 + g);
+                if (!kStarts) t = offset.level_sum(t, taken);
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
             }
@@ -137,8 +192,9 @@ struct PlainGroups {
         if (!a.groups.minima) return;
 #pragma GCC unroll 8
         for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
+#pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
-            const VF x = f_set1(span_factor<kX, kX>(a, n0 + n, k));
+            const VF x = f_set1(of.factor.row(n0 + n)[i]);
 #pragma GCC unroll 8
             for (int g = 0; g < GN; ++g) {
                 float* to = y + (n * GN + g) * kLanes;
@@ -169,11 +225,12 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
     constexpr int C = kOne && P * G <= 4 ? 2 : 1;
     static_assert(kSpan % F::kStepK == 0 && run_fits<F>(kSpan));
     float y[kStreams][kParts][Groups::kFloats * N * G * kLanes] = {};
+    const auto stream = [&](int s) { return Groups(a, tile + (s < count ? s : 0) * apart); };
+    const Groups streams[kStreams] = {stream(0), stream(1), stream(2), stream(3)};
     for (int64_t k = 0; k < a.K; k += kGroupK) {
         for (int s = 0; s < count; ++s) {
-            const int64_t at = tile + s * apart;
-            const Groups groups(a, at);
-            const uint8_t* codes = a.codes + at * a.tile_bytes;
+            const Groups& groups = streams[s];
+            const uint8_t* codes = a.codes + (tile + s * apart) * a.tile_bytes;
             groups.ask_ahead(k);
             for (int part = 0; part < kParts; part += P) {
                 VI flat[P][Groups::kSpans][N][G];
@@ -181,9 +238,11 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
                 for (int i = 0; i < Groups::kSpans; ++i) {
                     const int64_t from = k + i * kSpan;
                     Sums<F, N, P> sums;
-                    for (auto& token : sums)
-                        for (auto& vectors : token)
-                            for (auto& acc : vectors) acc = F::zero();
+                    for (int n = 0; n < N; ++n) {
+                        const VI start = groups.start(n0 + n, from);
+                        for (int p = 0; p < P; ++p)
+                            for (int g = 0; g < G; ++g) sums[n][p][g] = F::in_place(start, g);
+                    }
                     tile_turn<F, N, P, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
                                           from + kSpan, n0, part, sums);
                     for (int p = 0; p < P; ++p)
@@ -231,28 +290,39 @@ inline void long_grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_
             store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
 }
 
+template <class F>
+constexpr int64_t token_terms_bytes(int64_t K, int64_t n) {
+    constexpr int kSpan = F::kSuperGroup == 16 ? 16 : kGroupK;
+    return TokenTerms<kSpan, kSpan, kGroupK>::bytes(K, n);
+}
+
 constexpr int kMostFloats = 2;
 constexpr int64_t kGroupedScratch =
-    kMostFloats * kAccumulators * kLanes * int64_t{sizeof(float)};  // beside a panel
+    kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};  // beside a panel
 
 // What linear.h and panel.h need of a kind of blocks.
 template <class F, class Groups>
 struct GroupedBlocks {
     static_assert(Groups::kFloats <= kMostFloats);
-    template <int GN>
-    static constexpr int kPanelTokens = kAccumulators / GN;
     // A function of its own: what follows would take registers from its accumulators.
     template <int G0, int GN, int N>
-    [[gnu::noinline]] static void group_sums(const sterna::LinearArgs& a, const uint8_t* panel,
-                                             int64_t k, int64_t end, int n0, int part,
-                                             VI (&sums)[N][GN]) {
+    [[gnu::noinline]] static void group_sums(const Groups& groups, const uint8_t* panel, int64_t k,
+                                             int64_t end, int n0, int part, VI (&sums)[N][GN]) {
         VI acc[N][GN];
-        panel_sums<F, G0, GN, N>(a, panel, k, end, n0, part, acc);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            const VI start = groups.start(n0 + n, k);
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) acc[n][g] = F::in_place(start, G0 + g);
+        }
+        panel_sums<F, G0, GN, N>(groups.a, panel, k, end, n0, part, acc);
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n)
 #pragma GCC unroll 8
             for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
     }
+    static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
+    static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
     static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
     template <int N>
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
@@ -267,14 +337,14 @@ struct GroupedBlocks {
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
                       int part) {
         const Groups groups(a, tile);
-        auto* y = reinterpret_cast<float*>(a.scratch + panel_scratch<F>(a.K));
+        auto* y = reinterpret_cast<float*>(scratch(a) + panel_scratch<F>(a.K));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         constexpr int kSpan = Groups::kX / Groups::kSpans;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
             VI acc[Groups::kSpans][N][GN];
 #pragma GCC unroll 2
             for (int i = 0; i < Groups::kSpans; ++i)
-                group_sums<G0, GN, N>(a, panel, k + i * kSpan, k + (i + 1) * kSpan, n0, part,
+                group_sums<G0, GN, N>(groups, panel, k + i * kSpan, k + (i + 1) * kSpan, n0, part,
                                       acc[i]);
             groups.template add<G0, GN, N>(k, n0, part, acc, y);
         }

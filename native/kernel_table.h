@@ -16,11 +16,11 @@ constexpr int kStreams = 4, kFewTokens = 16;
 constexpr int kPad = 64;
 // An integer accumulator holds sums of code * x * 4^field. The tightest bound is b8's: codes <= 255,
 // |x| <= 127 and t = 2 * acc - z2 * sum(x): |t| <= 2 * 127 * 127 * K < 2^31 for K <= 66,571, and
-// acc <= 255 * 127 * K < 2^31 for K <= 66,311. In place, b2 holds 192 * 127 * K < 2^31 for
-// K <= 88,069, and b1 128 * 127 * K for K <= 132,104.
+// acc <= 255 * 127 * K < 2^31 for K <= 66,311. In place, b4 holds 240 * 127 * K < 2^31 for K <= 70,455,
+// b2 192 * 127 * K for K <= 88,069, and b1 128 * 127 * K for K <= 132,104.
 constexpr int64_t kMaxIntegerK = 65536;
 static_assert(255 * 127 * kMaxIntegerK < (int64_t{1} << 31));
-static_assert(192 * 127 * kMaxIntegerK < (int64_t{1} << 31));
+static_assert(240 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 static_assert(2 * 127 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 
 constexpr int kPagePositions = 64;    // positions of one KV page

@@ -13,18 +13,14 @@
 
 namespace {
 
-// Twice through the decoder costs less than a panel that so few tokens use.
-template <class F>
-constexpr int kFewFloatTokens = 2 * kTokens<F>;
-
-template <class F, class Blocks>
+template <class F, class Blocks, class PanelBlocks = Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
+    if (a.n <= F::kDirectTokens || a.K == 0) return linear_direct<F, Blocks>(a);
     if constexpr (F::kInteger) {
-        if (a.n > kTokens<F>) return linear_panel<F, Blocks>(a);
+        linear_panel<F, PanelBlocks>(a);
     } else {
-        if (a.n > kFewFloatTokens<F> && a.K > 0) return linear_float_panel<F>(a);
+        linear_float_panel<F>(a);
     }
-    linear_direct<F, Blocks>(a);
 }
 
 template <class F>
@@ -32,10 +28,11 @@ void linear_superblocks(const sterna::LinearArgs& a) {
     if constexpr (kMatrixUnit) {
         if (a.x_block > 1) return grouped_tiles<SuperTile<F>>(a);
     }
+    using Blocks = GroupedBlocks<F, SuperGroups<F>>;
     if constexpr (kScaled<F>) {
-        linear_vectors<F, ScaledBlocks<F>>(a);
+        linear_vectors<F, Blocks, ScaledBlocks<F>>(a);
     } else {
-        linear_vectors<F, GroupedBlocks<F, SuperGroups<F>>>(a);
+        linear_vectors<F, Blocks>(a);
     }
 }
 
@@ -96,7 +93,9 @@ int64_t scratch_bytes(int64_t K, int n) {
     } else {
         int64_t bytes = 0;
         if constexpr (F::kInteger) {
-            if (n > kTokens<F>) bytes = panel_scratch<F>(K) + kGroupedScratch;
+            if constexpr (F::kGroupScales || F::kSuperGroup != 0)
+                bytes = token_terms_bytes<F>(K, n);
+            if (n > F::kDirectTokens) bytes += panel_scratch<F>(K) + kGroupedScratch;
             if constexpr (kMatrixUnit) {
                 const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
                 if (tiles > bytes) bytes = tiles;
@@ -110,7 +109,7 @@ int64_t scratch_bytes(int64_t K, int n) {
                 }
             }
         } else {
-            if (n > kFewFloatTokens<F>) bytes = FloatPanel<F>::bytes();
+            if (n > F::kDirectTokens) bytes = FloatPanel<F>::bytes();
         }
         return bytes;
     }

@@ -79,13 +79,36 @@ constexpr int64_t kTurnK = (kTurnBytes + F::kStepBytes - 1) / F::kStepBytes * F:
 // How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
 template <int kByte>
 constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
+// Whether a run goes on with the sum: in int32, or floats, which must stay in order. Else it has pair sums in
+// int16, and is added at its end.
+template <class F>
+constexpr bool kGoesOn = !(kPairSums16 && F::kRuns);
 // Whether a run over so many k holds its sums.
 template <class F>
 constexpr bool run_fits(int64_t k) {
-    if constexpr (F::kInteger) {
-        return !kPairSums16 || !F::kRuns || k / F::kDotK <= kRunSteps<F::kMaxByte>;
-    } else {
+    if constexpr (kGoesOn<F>) {
         return true;
+    } else {
+        return k / F::kDotK <= kRunSteps<F::kMaxByte>;
+    }
+}
+template <class F>
+inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F::Acc x) {
+    if constexpr (kGoesOn<F>) {
+        return F::dot(run, w, x);
+    } else {
+        return run_dot(run, w, x);
+    }
+}
+// `c` counts the runs.
+template <class F>
+inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[maybe_unused]] int c) {
+    if constexpr (!kGoesOn<F>) {
+        return run_end(sum, run);
+    } else if constexpr (F::kInteger) {
+        return c == 0 ? run : i_add(sum, run);
+    } else {
+        return run;
     }
 }
 
@@ -109,7 +132,8 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
-                for (int g = 0; g < G; ++g) run[c][n][p][g] = F::begin(sums[n][p][g]);
+                for (int g = 0; g < G; ++g)
+                    run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[n][p][g] : F::zero();
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
 #pragma GCC unroll 8
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
@@ -131,7 +155,7 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                     for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
                         for (int g = 0; g < G; ++g)
-                            to[n][p][g] = F::dot_on(to[n][p][g], w[p][g], x);
+                            to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], x);
                 }
             }
         }
@@ -143,7 +167,8 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p)
 #pragma GCC unroll 8
-                for (int g = 0; g < G; ++g) sums[n][p][g] = F::end(sums[n][p][g], run[c][n][p][g]);
+                for (int g = 0; g < G; ++g)
+                    sums[n][p][g] = run_added<F>(sums[n][p][g], run[c][n][p][g], c);
 }
 
 // Tokens of tiles side by side: their sums over a stretch of k, the tiles taking turns.
@@ -220,6 +245,7 @@ inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
 // Tokens straight from the decoder.
 template <class F, class Blocks>
 void linear_direct(const sterna::LinearArgs& a) {
+    Blocks::begin(a);
     side_by_side(a, [&](int64_t tile, int64_t apart, int count) {
         for (int n = 0; n < a.n; n += kTokens<F>)
             tile_tokens<Blocks, kTokens<F>>(a, tile, apart, count, n, a.n - n);
@@ -234,9 +260,11 @@ struct IntegerDot {
     static constexpr int kSourceBytes = 1;  // of a level
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
+    // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
+    static constexpr int kDirectTokens = 8;
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
-    // Whether z2 is even, so that levels are whole numbers, and no field stays in place.
+    // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
     static constexpr bool kTop = false;
@@ -246,25 +274,22 @@ struct IntegerDot {
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }
-    static VI begin(VI) { return zero(); }
-    static VI dot_on(VI run, VI w, VI x) { return run_dot(run, w, x); }
-    static VI end(VI sum, VI run) { return run_end(sum, run); }
     static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
+    // The sum of a group of rows from its accumulator, where a field may stay in place; and back.
+    static VI settle(VI acc, int) { return acc; }
+    static VI in_place(VI sum, int) { return sum; }
 };
 
-// What formats share of a float product; a run goes on with the sum.
+// What formats share of a float product.
 struct FloatDot {
-    static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false;
+    static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
     static constexpr int kSourceBytes = 2;  // of a weight to be packed
     static constexpr int kSuperGroup = 0;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1;
-    static constexpr int kGroups = 4;
+    static constexpr int kGroups = 4, kDirectTokens = 2 * (kAccumulators / kGroups);
     using Acc = VF;
     static VF zero() { return f_set1(0.0f); }
-    static VF begin(VF sum) { return sum; }
-    static VF dot_on(VF run, VF w, VF x) { return dot(run, w, x); }
-    static VF end(VF, VF run) { return run; }
     static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
 };
 

@@ -201,7 +201,6 @@ struct LookupFormat : IntegerDot {
     static constexpr bool kGroupScales = false;
     static constexpr int kGroups = 4, kStepK = 64;
     static constexpr int kMaxByte = 4;  // of a panel of codes: five levels
-    static VI settle(VI acc, int) { return acc; }  // of a panel of codes
 };
 
 template <class F>

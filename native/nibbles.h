@@ -8,9 +8,9 @@
 
 namespace {
 
-// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and
-// encode(source code).
-template <class Codes>
+// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and encode(source
+// code). Where it is itself, a high one may stay in place.
+template <class Codes, bool kInPlace = false>
 struct Nibbles : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
     static constexpr bool kEvenOffset = true;
@@ -20,10 +20,12 @@ struct Nibbles : IntegerDot {
         for (int i = 0; i < 2; ++i) {
             const VI v = i_load(step + 64 * i + 4 * kLanes * part);
             w[2 * i] = Codes::decode(v);
-            w[2 * i + 1] = Codes::decode(i_shr<4>(v));
+            w[2 * i + 1] = kInPlace ? i_and(v, i_set1(static_cast<int32_t>(0xF0F0F0F0u)))
+                                    : Codes::decode(i_shr<4>(v));
         }
     }
-    static VI settle(VI acc, int) { return acc; }
+    static VI settle(VI acc, int group) { return kInPlace && group % 2 ? i_sar<4>(acc) : acc; }
+    static VI in_place(VI sum, int group) { return kInPlace && group % 2 ? i_shl<4>(sum) : sum; }
 
     template <class F>
     static void pack_nibbles(const sterna::PackArgs& a) {
@@ -62,8 +64,6 @@ struct Nibbles : IntegerDot {
 template <class Codes>
 struct TableNibbles : Nibbles<Codes> {
     static constexpr bool kRuns = false;
-    static VI dot_on(VI run, VI w, VI x) { return ::dot(run, w, x); }
-    static VI end(VI sum, VI run) { return i_add(sum, run); }
 };
 
 }  // namespace

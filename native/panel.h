@@ -66,8 +66,8 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
 template <class F>
 constexpr bool kPanelRuns = kPairSums16 && kRunSteps<F::kMaxByte> >= 4;
 
-// Sums of tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile over k in [k0, k1). Always inlined: a call
-// would pass the accumulators in memory.
+// Adds tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile over k in [k0, k1). Always inlined: a call would
+// pass the accumulators in memory.
 template <class F, int G0, int GN, int N>
 [[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const uint8_t* panel,
                                               int64_t k0, int64_t k1, int n0, int part,
@@ -78,14 +78,13 @@ template <class F, int G0, int GN, int N>
 #pragma GCC unroll 8
             for (int g = 0; g < GN; ++g) f(n, g);
     };
-    each([&](int n, int g) { acc[n][g] = i_set1(0); });
     const int8_t* x = a.xq + n0 * a.ldx;
     const uint8_t* at = panel + panel_at(a.K, G0, part, k0);
     for (int64_t k = k0; k < k1;) {
         constexpr int64_t kRunK = 4 * kRunSteps<F::kMaxByte>;
         const int64_t end = kPanelRuns<F> && k + kRunK < k1 ? k + kRunK : k1;
         VI run[N][GN];
-        each([&](int n, int g) { run[n][g] = i_set1(0); });
+        each([&](int n, int g) { run[n][g] = kPanelRuns<F> ? i_set1(0) : acc[n][g]; });
         for (; k < end; k += 4, at += 4 * kLanes) {
             VI w[GN];
 #pragma GCC unroll 8
@@ -108,8 +107,9 @@ template <class F, int G0, int GN, int N>
 // How blocks of tokens come to their outputs where a row has one scale (or none: floats).
 template <class F>
 struct RowBlocks {
-    template <int GN>
-    static constexpr int kPanelTokens = kAccumulators / GN;
+    // What a call computes once, and where its scratch is free.
+    static void begin(const sterna::LinearArgs&) {}
+    static uint8_t* scratch(const sterna::LinearArgs& a) { return a.scratch; }
     // A panel just decoded.
     static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
     template <int N>
@@ -121,6 +121,10 @@ struct RowBlocks {
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
                       int part) {
         VI acc[N][GN];
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n)
+#pragma GCC unroll 8
+            for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
         panel_sums<F, G0, GN, N>(a, panel, 0, a.K, n0, part, acc);
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n)
@@ -141,13 +145,14 @@ inline void panel_tokens(const sterna::LinearArgs& a, const uint8_t* panel, int6
     }
 }
 
-// Sweeps the groups from G0 on, a few at a time. With few registers two: each weight then serves four tokens,
-// and L2 keeps up.
-constexpr int kSweepGroups = kAccumulators < 16 ? 2 : 4;
+// Sweeps the groups from G0 on, a few at a time. With few registers two: each weight then serves six tokens, and
+// L2 keeps up.
+constexpr int kSweepGroups = kPanelVectors < 4 ? 2 : 4;
+constexpr int kPanelSums = kPanelVectors * kPanelTokens;
 template <class F, class Blocks, int G0 = 0>
 inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile) {
     constexpr int GN = F::kGroups - G0 < kSweepGroups ? F::kGroups - G0 : kSweepGroups;
-    constexpr int N = Blocks::template kPanelTokens<GN>;
+    constexpr int N = kPanelSums / GN;
     for (int part = 0; part < kParts; ++part)
         for (int n = 0; n < a.n; n += N)
             panel_tokens<Blocks, G0, GN, N>(a, panel, tile, n, part, a.n - n);
@@ -156,10 +161,12 @@ inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64
 
 template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
+    Blocks::begin(a);
+    uint8_t* panel = Blocks::scratch(a);
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
-        decode_tile<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, 0, a.K, a.scratch);
-        Blocks::prepare(a, tile, a.scratch);
-        sweep_panel<F, Blocks>(a, a.scratch, tile);
+        decode_tile<F, 0, F::kGroups, true>(a.codes + tile * a.tile_bytes, a.K, 0, a.K, panel);
+        Blocks::prepare(a, tile, panel);
+        sweep_panel<F, Blocks>(a, panel, tile);
     }
 }
 

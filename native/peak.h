@@ -9,7 +9,8 @@ namespace {
 // once.
 template <int kOps, class V, class Dot>
 inline int64_t peak_of(int64_t ops, V (&u)[4], const V* x, V zero, Dot dot) {
-    constexpr int kU = 4, kX = kAccumulators / kU > 4 ? 4 : kAccumulators / kU;
+    constexpr int kSums = kPanelVectors * kPanelTokens;
+    constexpr int kU = 4, kX = kSums < 2 * kU ? 1 : kSums < 4 * kU ? kSums / kU : 4;
     V acc[kU][kX];
 #pragma GCC unroll 8
     for (int i = 0; i < kU; ++i)

@@ -37,9 +37,6 @@ struct BitPlanes : IntegerDot {
     static constexpr int kMaxByte = static_cast<int>(kLowMask | kHighMask);
     static constexpr bool kRuns = kSpan / 4 <= kRunSteps<kMaxByte>;
 
-    static VI dot_on(VI run, VI w, VI x) { return kRuns ? run_dot(run, w, x) : ::dot(run, w, x); }
-    static VI end(VI sum, VI run) { return kRuns ? run_end(sum, run) : i_add(sum, run); }
-    static VI settle(VI acc, int) { return acc; }
     static VI code(VI w, int) { return w; }
 
     // Where field f of quad q has its bits.

@@ -121,10 +121,18 @@ struct SuperGroups {
     static constexpr int kX = kGroupK;
     static constexpr int kSpan = F::kSuperGroup, kSpans = kWhole ? 1 : kGroupK / kSpan;
     static constexpr int kFloats = 2;
+    static constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurnedOffset<F>;
+    using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
     const sterna::LinearArgs& a;
     SuperScales<F> scales;
+    Terms terms;
 
-    SuperGroups(const sterna::LinearArgs& args, int64_t tile) : a(args), scales(args, tile) {}
+    SuperGroups(const sterna::LinearArgs& args, int64_t tile)
+        : a(args), scales(args, tile), terms(args) {}
+    static void begin(const sterna::LinearArgs& a) { Terms(a).fill(a, -kOffset); }
+    VI start(int n, int64_t k) const {
+        return kOffset ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
+    }
 
     // An eighth of the scales of the next super-block: all of them, by the time this one ends.
     void ask_ahead(int64_t k) const {
@@ -138,7 +146,6 @@ struct SuperGroups {
                                     float* y) const {
         float* p = y + N * GN * kLanes;
         const int row0 = G0 * sterna::kGroupRows + kLanes * part;
-        constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurnedOffset<F>;
         VF s[kSpans][GN];
         if constexpr (!kWhole) {
 #pragma GCC unroll 2
@@ -147,18 +154,14 @@ struct SuperGroups {
                 for (int g = 0; g < GN; ++g)
                     s[i][g] = scales.scale(k + i * kSpan, row0 + g * sterna::kGroupRows);
         }
+        const auto scale = terms.scale;  // stores to y might change what `this` refers to
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
-            const VF s_x = f_set1(group_scale(a, n0 + n, k));
-            VI offset[kSpans];
-#pragma GCC unroll 2
-            for (int i = 0; i < kSpans; ++i)
-                offset[i] = i_set1(kOffset * span_sum<kGroupK / kSpans>(a, n0 + n, k + i * kSpan));
+            const VF s_x = f_set1(scale.row(n0 + n)[k / kX]);
 #pragma GCC unroll 8
             for (int g = 0; g < GN; ++g) {
                 const auto level_sum = [&](int i) {
-                    const VI codes = F::settle(sums[i][n][g], G0 + g);
-                    return f_from_i(kOffset ? i_sub(codes, offset[i]) : codes);
+                    return f_from_i(F::settle(sums[i][n][g], G0 + g));
                 };
                 VF total = level_sum(0);
                 if constexpr (!kWhole) total = f_mul(total, s[0][g]);
@@ -200,7 +203,7 @@ struct SuperGroups {
             for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kGroupRows);
 #pragma GCC unroll 16
             for (int n = 0; n < N; ++n) {
-                const VF x = f_set1(span_factor<kSpan>(a, n0 + n, j));
+                const VF x = f_set1(terms.factor.row(n0 + n)[j / kSpan]);
 #pragma GCC unroll 8
                 for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
             }
@@ -220,11 +223,6 @@ struct SuperGroups {
 // What panel.h needs where panels hold products.
 template <class F>
 struct ScaledBlocks : GroupedBlocks<Scaled<F>, SuperGroups<Scaled<F>, true>> {
-    template <int N>
-    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
-                       int n0) {
-        grouped_block<F, SuperGroups<F>, N>(a, tile, apart, count, n0);
-    }
     static void prepare(const sterna::LinearArgs& a, int64_t tile, uint8_t* panel) {
         const SuperScales<F> scales(a, tile);
         for (int g = 0; g < F::kGroups; ++g) scale_panel(scales, a.K, g, panel);

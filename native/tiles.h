@@ -95,7 +95,8 @@ struct AddedGroups {
     }
     void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
              int group, int g, int64_t row) const {
-        const VI t = offset.level_sum(F::settle(sum, group), span_sum<kX>(a, token, k));
+        const VI t =
+            offset.level_sum(F::settle(sum, group), i_set1(offset.z * span_sum<kX>(a, token, k)));
         VF y = first ? f_set1(0.0f) : f_load(kept);
         y = f_fma(f_from_i(t), f_mul(scale[g], f_set1(group_scale<kX>(a, token, k))), y);
         if (a.groups.minima) y = f_fma(minimum[g], f_set1(span_factor<kX, kX>(a, token, k)), y);

@@ -1,4 +1,5 @@
-// b4: four-bit codes 0..15, in the lines of nibbles.h.
+// b4: four-bit codes 0..15, in the lines of nibbles.h. Where pair sums are int16, a nibble in place would be too
+// great: 240 * 127 * 2.
 #pragma once
 #include "nibbles.h"
 
@@ -10,10 +11,10 @@ struct FourBits {
     static int value(int nibble) { return nibble; }
 };
 
-struct b4 : Nibbles<FourBits> {
+struct b4 : Nibbles<FourBits, !kPairSums16> {
     static constexpr const char* kName = "b4";
     static constexpr int kSuperGroup = 32, kSuperOffset = 0, kSuperBits = 4;
-    static constexpr int kMaxByte = 15;
+    static constexpr int kMaxByte = kPairSums16 ? 15 : 240;
     static void linear(const sterna::LinearArgs& a) { linear_layer<b4>(a); }
     static void pack(const sterna::PackArgs& a) { pack_nibbles<b4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<b4>(a); }

@@ -17,15 +17,12 @@ struct b8 : IntegerDot {
     static constexpr int kTaken2 = kPairSums16 ? 256 : 0;
 
     static VI dot(VI acc, VI w, VI x) { return kTaken2 ? dot_signed(acc, w, x) : ::dot(acc, w, x); }
-    static VI dot_on(VI run, VI w, VI x) { return dot(run, w, x); }
-    static VI end(VI sum, VI run) { return i_add(sum, run); }
     static void decode(const uint8_t* step, int part, int, VI* w) {
         for (int f = 0; f < kGroups; ++f) {
             w[f] = i_load(step + 64 * f + 4 * kLanes * part);
             if (kTaken2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
         }
     }
-    static VI settle(VI acc, int) { return acc; }
 
     static void linear(const sterna::LinearArgs& a) { linear_layer<b8>(a); }
     static void pack(const sterna::PackArgs& a) {

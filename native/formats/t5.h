@@ -39,6 +39,7 @@ struct t5 : IntegerDot {
     static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
     static constexpr int kMaxByte = 2;
     static constexpr bool kEvenOffset = true;
+    static constexpr int kDirectTokens = kLanes < 16 ? 4 : 8;  // the decoder is dear
 
     // The codes of one quad in the low five bits of every byte; the others are noise.
     static VI quad(const uint8_t* step, int part, int q) {
@@ -61,7 +62,6 @@ struct t5 : IntegerDot {
 #pragma GCC unroll 8
         for (int g = 0; g < kGroups; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
     }
-    static VI settle(VI acc, int) { return acc; }
     static void linear(const sterna::LinearArgs& a) { linear_layer<t5>(a); }
 
     // Four codes of a quad from the three rows' trit + 1, a byte each.
