@@ -14,10 +14,10 @@ constexpr int kGroupRows = 16;
 constexpr int kStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
-// An integer accumulator holds sums of code * x * 4^field. The tightest bound is b8's: codes <= 255,
-// |x| <= 127 and t = 2 * acc - z2 * sum(x): |t| <= 2 * 127 * 127 * K < 2^31 for K <= 66,571, and
-// acc <= 255 * 127 * K < 2^31 for K <= 66,311. In place, b4 holds 240 * 127 * K < 2^31 for K <= 70,455,
-// b2 192 * 127 * K for K <= 88,069, and b1 128 * 127 * K for K <= 132,104.
+// An integer accumulator holds sums of code * x, and where a field stays in place its unit there times them. The
+// tightest bound is b8's: codes <= 255, |x| <= 127 and t = 2 * acc - z2 * sum(x): |t| <= 2 * 127 * 127 * K < 2^31
+// for K <= 66,571, and acc <= 255 * 127 * K < 2^31 for K <= 66,311. In place, b4 holds 240 * 127 * K < 2^31 for
+// K <= 70,455, b2 192 * 127 * K for K <= 88,069, and b1 128 * 127 * K for K <= 132,104.
 constexpr int64_t kMaxIntegerK = 65536;
 static_assert(255 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 static_assert(240 * 127 * kMaxIntegerK < (int64_t{1} << 31));
@@ -102,7 +102,7 @@ struct LinearArgs {
     const float* residual;  // [n][ldy] or null; may be y itself
     uint8_t* scratch;  // FormatKernels::scratch_bytes(K, n) bytes, aligned to 64; one thread's own
     int64_t tile_begin, tile_end;
-    // The scratch still holds what this thread's last call for the same x left there.
+    // The scratch still holds what this thread's last call for the same x and weight left there.
     bool again;
 };
 

@@ -145,8 +145,8 @@ inline void panel_tokens(const sterna::LinearArgs& a, const uint8_t* panel, int6
     }
 }
 
-// Sweeps the groups from G0 on, a few at a time. With few registers two: each weight then serves six tokens, and
-// L2 keeps up.
+// Sweeps the groups from G0 on, a few at a time. With few registers two: a weight then serves three times as many
+// tokens as groups, and L2 keeps up.
 constexpr int kSweepGroups = kPanelVectors < 4 ? 2 : 4;
 constexpr int kPanelSums = kPanelVectors * kPanelTokens;
 template <class F, class Blocks, int G0 = 0>

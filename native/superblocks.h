@@ -122,6 +122,7 @@ struct SuperGroups {
     static constexpr int kSpan = F::kSuperGroup, kSpans = kWhole ? 1 : kGroupK / kSpan;
     static constexpr int kFloats = 2;
     static constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurnedOffset<F>;
+    static_assert(kOffset == 0 || F::kEvenOffset);  // accumulators start at it, in place
     using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
     const sterna::LinearArgs& a;
     SuperScales<F> scales;

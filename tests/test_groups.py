@@ -59,7 +59,16 @@ def shape_for(name: str, groups: int) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_linear_equals_the_reference(name: str, isa: str) -> None:
     """The same bits as numpy's on every unit, for few tokens and for many, and every pool."""
-    for M, groups, n in ((1, 1, 1), (70, 3, 2), (130, 2, 7), (65, 5, 40)):
+    # 8 | 9 and 16 | 17 tokens are borders between ways to multiply.
+    for M, groups, n in (
+        (1, 1, 1),
+        (70, 3, 2),
+        (130, 2, 7),
+        (70, 2, 8),
+        (70, 1, 9),
+        (130, 1, 16),
+        (65, 5, 40),
+    ):
         K = shape_for(name, groups)
         packed = random_weight(name, M, K, seed=n)
         x = np.random.default_rng(n).standard_normal((n, K)).astype(np.float32) * 3
