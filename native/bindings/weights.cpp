@@ -228,6 +228,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
     Pool& p = pool(threads);
     require(static_cast<int64_t>(x.shape(1)) == weight.K, "x: last dimension must be K");
     const auto N = static_cast<int64_t>(x.shape(0));
+    require(N < int64_t{1} << 31, "x: takes at most 2^31 - 1 rows");
     const bool integer = kernels.formats[weight.format].integer;
     auto out = make_array<float, 2>({static_cast<size_t>(N), static_cast<size_t>(weight.M)});
     // Floats are read and outputs written where they are, unless kernels want them padded: a layer of

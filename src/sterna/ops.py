@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
+MAX_ROWS = 1 << 31  # of activations: kernels count them in int32
 
 
 def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
@@ -221,7 +223,9 @@ def linear(
     if a.ndim == 0 or a.shape[-1] != packed.K:
         raise RequestError(f"x: the last dimension must be K={packed.K}, but got shape {a.shape}")
     rows = _float32(a)
-    n = int(np.prod(a.shape[:-1], dtype=np.int64))
+    n = prod(a.shape[:-1])
+    if n >= MAX_ROWS:
+        raise RequestError(f"x: takes fewer than 2^31 rows, but got shape {a.shape}")
     try:
         y = _native.linear(
             weight,

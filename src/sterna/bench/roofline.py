@@ -24,6 +24,7 @@ from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes
 from sterna.bench.report import fractions, spread
 from sterna.errors import RequestError
 from sterna.formats import Format
+from sterna.ops import is_fast
 from sterna.runtime import resolve_threads
 
 __all__ = ["FIELDS", "SHAPE", "VECTOR_WEIGHTS", "run"]
@@ -49,9 +50,15 @@ class _Kernel:
 
     format: Format
     isa: str
+    fast: bool  # bf16 products of a float format
     cached: Matrix
     weight: _native.Weight
     cycles: list[float] = field(default_factory=list)  # of a call, one per round
+
+    @property
+    def peak(self) -> tuple[str, int]:
+        """What it is held against, as `peak_kind` says."""
+        return peak_kind(self.format, self.isa, self.fast)
 
     @property
     def gamma(self) -> float:
@@ -76,6 +83,11 @@ class _Attained:
     seconds: list[float] = field(default_factory=list)  # of a call, one per round
 
 
+def _peak_gops(kernel: _Kernel, threads: int, yardsticks: Yardsticks) -> float:
+    kind, products = kernel.peak
+    return yardsticks.peak_gops(kernel.isa, threads, kind) / products
+
+
 def run(
     format_names: Sequence[str] | None = None,
     *,
@@ -85,14 +97,15 @@ def run(
     shape: str = SHAPE,
     repeat: int = 3,
     working_set_mb: int | None = None,
+    deterministic: bool | None = None,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Rows with FIELDS: row "memory" per thread count, "peak" per unit, thread count and kind, and
     "decode" per format, unit and thread count.
 
     threads: None is one and the usable cores; isas: None is the one in use; format_names: None is
-    all. shape: what is attained is measured on. Medians of `repeat` rounds; each measures the
-    machine and every kernel. Raises RequestError.
+    all. shape: what is attained is measured on. deterministic: as in `LLM`. Medians of `repeat`
+    rounds; each measures the machine and every kernel. Raises RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
@@ -101,7 +114,7 @@ def run(
     matrix = matrices([shape])[0]
     names = formats_for(format_names, matrix)
     made = arenas([(name, matrix.M, matrix.K) for name in names], working_set_mb, progress)
-    kernels = [_kernel(name, isa) for isa in unit_names for name in names]
+    kernels = [_kernel(name, isa, deterministic) for isa in unit_names for name in names]
     yardsticks = Yardsticks()
     _measure_machine(yardsticks, counts, unit_names, progress)
     attained = [
@@ -115,7 +128,7 @@ def run(
             _measure_cycles(kernel, resolve_threads(1, cores))
         for case in attained:
             progress(f"round {i + 1} of {repeat}: {case.kernel.format.name} from memory")
-            case.seconds += _native.time_linear(case.weights, 1, case.kernel.isa, case.threads, 1)
+            case.seconds += _seconds(case.kernel, case.weights, case.threads, 1)
     rows = _memory_rows(yardsticks, counts) + _peak_rows(yardsticks, counts, unit_names)
     rows += [_decode_row(case, matrix, yardsticks) for case in attained]
     return [{name: row.get(name) for name in FIELDS} for row in rows]
@@ -143,7 +156,7 @@ def _measure_machine(
                 yardsticks.measure_peak(isa, threads, kind)
 
 
-def _kernel(name: str, isa: str) -> _Kernel:
+def _kernel(name: str, isa: str, deterministic: bool | None) -> _Kernel:
     f = formats.get(name)
     half = cache_bytes().get(2, 1 << 20) // 2
     for K in (2560, 1024, 512, 256):  # long rows, but four tiles at least
@@ -151,22 +164,30 @@ def _kernel(name: str, isa: str) -> _Kernel:
             break
     cached = Matrix(max(1, tiles) * f.tile_rows, K)
     arena = Arena(name, max(1, tiles) * f.tile_bytes(K))
-    return _Kernel(f, isa, cached, arena.weights(cached.M, cached.K, 1)[0])
+    weight = arena.weights(cached.M, cached.K, 1)[0]
+    return _Kernel(f, isa, is_fast(f, isa, deterministic), cached, weight)
+
+
+def _seconds(
+    kernel: _Kernel, weights: list[_native.Weight], threads: int, rounds: int
+) -> list[float]:
+    """Of one token's call, for each round over the weights."""
+    return _native.time_linear(weights, 1, kernel.isa, threads, rounds, not kernel.fast)
 
 
 def _measure_cycles(kernel: _Kernel, one: int) -> None:
     clock = _native.cycles_per_second(one)
-    times = _native.time_linear([kernel.weight], 1, kernel.isa, one, CACHED_ROUNDS)
+    times = _seconds(kernel, [kernel.weight], one, CACHED_ROUNDS)
     kernel.cycles.append(min(times) * clock)
 
 
 def _attained(
     kernel: _Kernel, threads: int, arena: Arena, matrix: Matrix, yardsticks: Yardsticks
 ) -> _Attained:
-    peak = yardsticks.peak_gops(kernel.isa, threads, peak_kind(kernel.format, kernel.isa)[0])
+    peak = _peak_gops(kernel, threads, yardsticks)
     copies = copies_of_a_round(peak, 2 * matrix.M * matrix.K)
     weights = arena.weights(matrix.M, matrix.K, copies)
-    _native.time_linear(weights[:1], 1, kernel.isa, threads, 1)  # the pool starts
+    _seconds(kernel, weights[:1], threads, 1)  # the pool starts
     return _Attained(kernel, threads, weights)
 
 
@@ -203,7 +224,6 @@ def _peak_rows(
 
 def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict[str, Any]:
     kernel, threads = case.kernel, case.threads
-    kind, _ = peak_kind(kernel.format, kernel.isa)
     clock = yardsticks.clock_hz(threads)
     bandwidth = yardsticks.bandwidth_gb_s(threads)
     beta = bandwidth * 1e9 / threads / clock
@@ -217,7 +237,7 @@ def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict
         gb_s,
         2 * matrix.M * matrix.K / median / 1e9,
         bandwidth,
-        yardsticks.peak_gops(kernel.isa, threads, kind),
+        _peak_gops(kernel, threads, yardsticks),
     )
     return {
         "row": "decode",
@@ -225,7 +245,7 @@ def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict
         "shape": str(matrix),
         "n": 1,
         "isa": kernel.isa,
-        "kind": kind,
+        "kind": kernel.peak[0],
         **_memory(yardsticks, threads),
         "vector_bytes": round(kernel.vector_bytes, 3),
         "gamma_cycles": round(kernel.gamma, 4),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, cores_option, status
+from sterna.cli.options import console, cores_option, deterministic_option, status
 from sterna.cli.report import (
     NAMES,
     NUMBERS,
@@ -55,6 +55,7 @@ MARKDOWN = {
     help="The matrix on which what is reached is measured.",
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
+@deterministic_option
 @working_set_option
 @plot_option
 @output_options

@@ -8,6 +8,7 @@ import numpy.typing as npt
 __all__ = [
     "F32",
     "fma_f32",
+    "half_if_finite",
     "inverse_or_zero",
     "mean_abs",
     "quantize_activations",
@@ -40,6 +41,13 @@ def inverse_or_zero(d: F32) -> F32:
     """1 / d in float32, and 0 for 0."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.where(d == 0, np.float32(0), np.float32(1) / d), np.float32)
+
+
+def half_if_finite(d: F32) -> F32:
+    """d rounded to f16, but for what does not fit: `Format.check_scales` names that."""
+    with np.errstate(over="ignore"):
+        half = d.astype(np.float16).astype(np.float32)
+    return np.asarray(np.where(np.isfinite(half), half, d), np.float32)
 
 
 def round_half_away(x: F32) -> F32:

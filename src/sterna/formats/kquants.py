@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import F32, fma_f32, quantize_activations
+from sterna.formats.arithmetic import F32, fma_f32, half_if_finite, quantize_activations
 from sterna.formats.base import GROUP_K, Format, PackedWeight
 
 __all__ = ["SUPER_K", "KQuant"]
@@ -264,8 +264,7 @@ def _whole(values: F32, end: int, limits: tuple[int, int]) -> tuple[F32, F32]:
     at = np.abs(values).argmax(axis=1)[:, None]
     largest = np.take_along_axis(values, at, 1)[:, 0]
     d = largest / np.float32(limits[0] if limits[0] and not end else limits[1])
+    d = half_if_finite(d)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        half = d.astype(np.float16).astype(np.float32)
-        d = np.where(np.isfinite(half), half, d)  # check_scales names what does not fit
         whole = np.where(d[:, None] == 0, np.float32(0), values / d[:, None])
     return d, np.clip(np.rint(whole), *limits).astype(np.float32)

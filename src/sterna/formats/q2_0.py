@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.arithmetic import F32, inverse_or_zero
+from sterna.formats.arithmetic import F32, half_if_finite, inverse_or_zero
 from sterna.formats.base import Format
 
 BLOCK_K = 64
@@ -29,11 +29,13 @@ class Q20(Format):
         largest = np.take_along_axis(blocks, at, 1)[:, 0]
         tried = []
         for d in (np.abs(largest), largest / np.float32(2)):
-            half = d.astype(np.float16).astype(np.float32)
+            half = half_if_finite(d)
             levels = np.clip(np.rint(blocks * inverse_or_zero(half)[:, None]), -1, 2)
-            tried.append((half, levels, np.square(levels * half[:, None] - blocks).sum(axis=1)))
-        (d, first, error), (other_d, second, other) = tried
-        better = other < error
+            with np.errstate(over="ignore"):
+                error = np.square(levels * half[:, None] - blocks).sum(axis=1)
+            tried.append((half, levels, error))
+        (d, first, first_error), (other_d, second, second_error) = tried
+        better = second_error < first_error
         d, levels = np.where(better, other_d, d), np.where(better[:, None], second, first)
         return (levels + 1).astype(np.int8), np.stack([d, -d], axis=1).astype(np.float32)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sterna import _native, formats, pot
+from sterna import _native, pot
 from sterna.bench import linear, roofline
 from sterna.bench.figures.pot_builds import Build, open_builds
 from sterna.bench.machine import Progress, Yardsticks, require_bytes
@@ -107,6 +107,7 @@ def run(
     if not sizes or not all(2 <= n <= MAX_SIZE for n in sizes):
         raise RequestError(f"sizes: must lie in 2..{MAX_SIZE}, but got {list(sizes)}")
     unit = pot.resolve("f32", isa)[1]
+    own = linear.formats_named(format_names) if format_names else []
     sizes = sorted(set(sizes))
     require_bytes(24 * sizes[-1] ** 2, f"sizes: {sizes[-1]}", "choose smaller ones")
     found: list[Row] = []
@@ -119,7 +120,7 @@ def run(
             cases += at_n
         found += _matmul_rows(cases, unit, sizes[-1], yardsticks)
     found += [{"row": "build", "build": name, "skipped": why} for name, why in missing.items()]
-    found += _own_kernels(format_names, repeat, working_set_mb, progress)
+    found += _own_kernels(own, isa, repeat, working_set_mb, progress)
     return [{name: row.get(name) for name in FIELDS} for row in found]
 
 
@@ -297,13 +298,21 @@ def _roof(case: _Case, core_gops: float, bandwidth: float, gb_s: float) -> Row:
 
 
 def _own_kernels(
-    names: Sequence[str], repeat: int, working_set_mb: int | None, progress: Progress
+    names: Sequence[str],
+    isa: str | None,
+    repeat: int,
+    working_set_mb: int | None,
+    progress: Progress,
 ) -> list[Row]:
-    """GEMV out of cache with its cycles, and the GEMM of many tokens, beside f32 (the first)."""
-    names = [name for name in names if name in formats.names()]
+    """GEMV out of cache with its cycles, and the GEMM of many tokens, beside f32."""
     if not names:
         return []
-    how: dict[str, Any] = {"repeat": repeat, "working_set_mb": working_set_mb, "progress": progress}
+    how: dict[str, Any] = {
+        "isas": None if isa is None else [isa],
+        "repeat": repeat,
+        "working_set_mb": working_set_mb,
+        "progress": progress,
+    }
     measured = roofline.run(names, threads=[resolve_threads()], shape=GEMV_SHAPE, **how)
     gemv = [{**row, "row": "gemv"} for row in measured if row["row"] == "decode"]
     gemm = linear.run([GEMM_SHAPE], format_names=names, n=(GEMM_TOKENS,), **how)

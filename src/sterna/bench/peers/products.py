@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.bench.peers.case import F32, Case, Options, matrices
+from sterna.formats import GROUP_K
 
 __all__ = ["MIN_SECONDS", "Products"]
 
@@ -24,8 +25,8 @@ MIN_SECONDS = 0.3  # of calls under one measurement
 class Products(ABC):
     """Base of participants that multiply: a subclass packs W and calls its kernel.
 
-    x holds whole numbers in -127..127 with a 127 in each 256 (so that a symmetric int8 scale of a
-    token or of a block is 1), and W is ternary. Sums stay below 127 * 65536 < 2^24, hence are exact
+    x holds whole numbers in -127..127 with a 127 in each 32 (so that a symmetric int8 scale of a
+    token, or of a block of 32 or more, is 1), and W is ternary. Sums stay below 127 * 65536 < 2^24, hence are exact
     in float32 in any order: one reference serves every type, `tolerance` says how far its output
     may round.
     """
@@ -103,7 +104,7 @@ class Products(ABC):
                 self.release()
             self._weight = rng.integers(-1, 2, (case.M, case.K), np.int8)
         self._x = rng.integers(-127, 128, (case.n, case.K), np.int16).astype(np.int8)
-        self._x[:, ::256] = 127
+        self._x[:, ::GROUP_K] = 127
         self._y = self._x.astype(np.float32) @ self._weight.T.astype(np.float32)
         self._bytes = self.pack(self._weight, case.n)
         enough = -(-ROTATION_BYTES // self._bytes) if case.n <= FEW_TOKENS else MIN_COPIES
