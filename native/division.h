@@ -24,7 +24,7 @@ struct Division {
     }
 };
 
-// The tiles of a matrix. Kernels of few tokens read some side by side; those of many take them singly.
+// The tiles of a matrix. Kernels of few tokens may read some side by side; those of many take them singly.
 constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads) {
     return {tiles, threads, tokens > kFewTokens ? 1 : kStreams};
 }

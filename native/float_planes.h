@@ -4,7 +4,7 @@
 
 namespace {
 
-#ifdef tile_dot_bf16
+#ifdef tile_dot
 
 constexpr int64_t kTileK = 32;
 // k of a block, in steps of kTileK: four groups of rows in all planes are 24 KB and stay in L1, as in tiles.h.
@@ -84,10 +84,10 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
     }
 }
 
-// bf16 weights lie in tiles as they are, where no k is missing.
+// Such weights lie in tiles as they are, where no k is missing.
 template <class F>
 inline bool tiles_in_place(int64_t valid, int64_t steps) {
-    return F::kStepBytes == 4 * kLine && F::kPlanes == 1 && valid >= steps * kTileK;
+    return F::kBf16Tiles && valid >= steps * kTileK;
 }
 template <class F>
 inline WeightTiles tiles_of_codes(const uint8_t* step) {
@@ -107,9 +107,9 @@ inline WeightTiles weight_tiles(const uint8_t* step, int64_t valid, int64_t step
     return tiles;
 }
 
-// x = x0 + x1 + x2 up to 2^-26 of it: each plane is what is left, rounded to nearest even. A first plane
+// x = x0 + x1 + x2, exactly where x is normal: each plane is what is left, rounded to nearest even. A first plane
 // of several does not reach infinity, so that every finite x has finite planes.
-void split_row_bf16(const sterna::SplitArgs& a) {
+void split(const sterna::SplitArgs& a) {
     const VF limit = f_bits(i_set1(0x7F7F0000)), minus = f_sub(f_set1(0.0f), limit);
     for (int64_t k = 0; k < a.width; k += kTileK) {
         uint16_t* out = a.out + k * 16 * a.planes;

@@ -12,7 +12,7 @@
 
 namespace {
 
-#ifdef tile_dot_bf16
+#ifdef tile_dot
 
 constexpr int kFloatTileTokens = 512;  // whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
@@ -363,9 +363,6 @@ constexpr sterna::FastKernels fast_kernels() {
     return {linear_float_tiles<F>, float_tiles_scratch<F>, kXPlanes<F>, PlaneProducts<F>{}.count};
 }
 
-constexpr auto split = split_row_bf16;
-constexpr auto peak_bf16 = tiles_peak_bf16;
-
 #else
 
 template <class F>
@@ -373,7 +370,6 @@ constexpr sterna::FastKernels fast_kernels() {
     return {};
 }
 constexpr void (*split)(const sterna::SplitArgs&) = nullptr;
-constexpr int64_t (*peak_bf16)(int64_t) = nullptr;
 
 #endif
 

@@ -7,7 +7,7 @@
 
 namespace {
 
-#ifdef tile_dot_bf16
+#ifdef tile_dot
 
 // Of one tile: the outputs, the block of k that goes on, and of its step what the even k and the odd add up
 // to.

@@ -29,12 +29,10 @@ struct TileScales {
     // Of rows [row, row + kLanes) of the tile; `line` is at(k), or kRows values further the minima.
     VF load(const uint8_t* line, int row) const {
         switch (s.type) {
-            case ScaleType::kF16:
-                return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
             case ScaleType::kE8M0:  // 2^(e - 127); 2^-127 is a denormal
                 return f_bits(i_max(i_shl<23>(i_load_u8(line + row)), i_set1(1 << 22)));
             default:
-                return f_load(reinterpret_cast<const float*>(line) + row);
+                return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
         }
     }
     VF scale(const uint8_t* line, int row) const { return f_mul(load(line, row), f_set1(s.unit)); }
@@ -223,7 +221,7 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
     constexpr bool kOne = N == 1 && Groups::kSpans == 1;
     constexpr int P = kOne && kParts * G <= kAccumulators ? kParts : 1;
     constexpr int C = kOne && P * G <= 4 ? 2 : 1;
-    static_assert(kSpan % F::kStepK == 0 && run_fits<F>(kSpan));
+    static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
     float y[kStreams][kParts][Groups::kFloats * N * G * kLanes] = {};
     const auto stream = [&](int s) { return Groups(a, tile + (s < count ? s : 0) * apart); };
     const Groups streams[kStreams] = {stream(0), stream(1), stream(2), stream(3)};

@@ -17,7 +17,7 @@ void grouped_tiles(const sterna::LinearArgs& a);
 template <class Tile>
 constexpr int64_t grouped_tiles_scratch(int64_t K, int n);
 
-#ifdef tile_dot_bf16
+#ifdef tile_dot
 
 // k of a block: a tile of weights in bf16, of which half (16 KB) stays in L1 while the tokens pass by.
 constexpr int64_t kGroupedBlockK = 256;
@@ -69,6 +69,7 @@ struct GroupedTokens {
 template <class F>
 class Levels {
   public:
+    static_assert(F::kTaken2 == 0);
     explicit Levels(int z2) {
         const int twice = z2 % 2 ? 2 : 1;
 #pragma GCC unroll 8

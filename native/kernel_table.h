@@ -1,7 +1,8 @@
 // What a kernel unit offers: one table per instruction set, filled in kernels.cpp.
 //
 // This header is shared by units built with different compiler flags, so it declares plain data
-// only: no templates, no STL, nothing that could emit a weak symbol (see docs/architecture.md).
+// only: no templates, no STL, and functions always inlined, as a copy would be a weak symbol (see
+// docs/architecture.md).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,18 +11,16 @@ namespace sterna {
 
 // A format packs rows in tiles of a few groups of 16; a step is a few consecutive k of those rows.
 constexpr int kGroupRows = 16;
-// Tiles that the kernels of few tokens, up to kFewTokens, read side by side.
+// Tiles that kernels may read side by side where tokens are at most kFewTokens.
 constexpr int kStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
-// An integer accumulator holds sums of code * x, and where a field stays in place its unit there times them. The
-// tightest bound is b8's: codes <= 255, |x| <= 127 and t = 2 * acc - z2 * sum(x): |t| <= 2 * 127 * 127 * K < 2^31
-// for K <= 66,571, and acc <= 255 * 127 * K < 2^31 for K <= 66,311. In place, b4 holds 240 * 127 * K < 2^31 for
-// K <= 70,455, b2 192 * 127 * K for K <= 88,069, and b1 128 * 127 * K for K <= 132,104.
+// An integer accumulator holds sums of code * x, |x| <= 127, and where a field stays in place its unit there times
+// them. The tightest bounds are pot4's, whose codes reach 256 and whose levels 128, in t = 2 * acc - z2 * sum(x):
+// both below 2^31 for K <= 66,052. In place, b4 holds 240 * 127 * K, b2 192 * 127 * K, b1 128 * 127 * K.
 constexpr int64_t kMaxIntegerK = 65536;
-static_assert(255 * 127 * kMaxIntegerK < (int64_t{1} << 31));
-static_assert(240 * 127 * kMaxIntegerK < (int64_t{1} << 31));
-static_assert(2 * 127 * 127 * kMaxIntegerK < (int64_t{1} << 31));
+static_assert(256 * 127 * kMaxIntegerK < (int64_t{1} << 31));
+static_assert(2 * 128 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 
 constexpr int kPagePositions = 64;    // positions of one KV page
 constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
@@ -33,7 +32,7 @@ constexpr int kSuperK = 256;  // k of a super-block
 
 // The last two are whole numbers, of which a super-block has one for each group, times its f16: a
 // signed byte, or the low nibble of a byte whose high one is the minimum.
-enum class ScaleType : int { kF32, kF16, kE8M0, kSuper8, kSuper4 };
+enum class ScaleType : int { kF16, kE8M0, kSuper8, kSuper4 };
 
 // Scales of a weight for groups of k: [tile][K / group][tile_rows], and where there are minima,
 // after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16, where
@@ -43,15 +42,14 @@ struct GroupScales {
     // k: a multiple of x_group, of super-blocks 16 or 32; 0: a weight has one scale for each row
     int64_t group = 0;
     int64_t x_group = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
-    ScaleType type = ScaleType::kF32;
+    ScaleType type = ScaleType::kF16;
     bool minima = false;
     float unit = 1.0f;  // of a code
     int64_t inverse = 0;  // inverse_of(group): a kernel's loop has no time for a division
 
-    // Inlined wherever a unit calls them: a copy would be a weak symbol.
     [[gnu::always_inline]] constexpr bool super() const { return type >= ScaleType::kSuper8; }
     [[gnu::always_inline]] constexpr int value_bytes() const {
-        return type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
+        return type == ScaleType::kF16 ? 2 : 1;
     }
     [[gnu::always_inline]] constexpr int64_t line_bytes(int tile_rows) const {
         return int64_t{tile_rows} * value_bytes() * (minima && type != ScaleType::kSuper4 ? 2 : 1);
@@ -60,7 +58,7 @@ struct GroupScales {
     [[gnu::always_inline]] constexpr int64_t line_of(int64_t k) const {
         return k / kGroupK * inverse >> 32;
     }
-    static constexpr int64_t inverse_of(int64_t group) {
+    [[gnu::always_inline]] static constexpr int64_t inverse_of(int64_t group) {
         const int64_t groups = (group + kGroupK - 1) / kGroupK;
         return ((int64_t{1} << 32) + groups - 1) / groups;
     }
@@ -95,7 +93,7 @@ struct LinearArgs {
     const float* xf;  // float formats: [n][ldx]
     const uint16_t* xh;  // FastKernels: x as SplitArgs lays it out, n rounded up to 16 rows
     int64_t ldx;  // in elements
-    int x_block;  // 1, or the kernel table's x_block(n); then xq holds n rounded up to 32 rows
+    int x_block;  // 1, or the kernel table's x_block(n); then xq holds n rounded up to 16 rows
     int n;
     float* y;  // [n][ldy]
     int64_t ldy;
@@ -108,12 +106,12 @@ struct LinearArgs {
 
 // Where 64 consecutive k of a token start: blocks of x_block tokens by 64 k, so that a block of 16 is
 // one 1,024-byte tile of the matrix unit. x_block 1 is plain rows.
-constexpr int64_t x_offset(int64_t n, int64_t k, int64_t ldx, int x_block) {
+[[gnu::always_inline]] constexpr int64_t x_offset(int64_t n, int64_t k, int64_t ldx, int x_block) {
     return n / x_block * x_block * ldx + k / 64 * 64 * x_block + n % x_block * 64 + k % 64;
 }
 
 enum class SourceKind : int {
-    kLevels,  // int8 [M][K]: code = level + offset, stored code = (level + level_offset) / level_step
+    kLevels,  // int8 [M][K]: code = (level + level_offset) / level_step
     kBitnet,  // uint8 [M/4][K]: BitNet's checkpoint layout, row i*M/4 + r in bits 2i of row r
     kF32,  // float [M][K]
     kHalf,  // uint16 [M][K], bf16 or f16 bits as the format wants them
@@ -126,8 +124,7 @@ struct PackArgs {
     const void* source;
     int64_t M, K;  // logical
     int64_t ld;  // elements between rows of the source
-    int level_offset;  // codes: (level + level_offset) / level_step
-    int level_step;
+    int level_offset, level_step;
     uint8_t* codes;
     int64_t tile_bytes;
     int64_t tile_begin, tile_end;
@@ -200,14 +197,14 @@ enum class KvType : int { kF32, kF16, kI16 };
 // head_dim. The weights of a softmax have as many levels as int16 holds, for one large weight should
 // not make many small ones zero; their sums are exact over kExactPositions.
 constexpr int kKvLevels = 4095, kMaxQueryLevels = 8191, kWeightLevels = 32767, kExactPositions = 16;
-constexpr int query_levels(int64_t head_dim) {
+[[gnu::always_inline]] constexpr int query_levels(int64_t head_dim) {
     const int64_t most = ((int64_t{1} << 31) - 1) / (kKvLevels * head_dim);
     return static_cast<int>(most < kMaxQueryLevels ? most : kMaxQueryLevels);
 }
 static_assert(int64_t{kExactPositions} * kWeightLevels * kKvLevels < int64_t{1} << 31);
 
 // Bytes of one KV head's keys (or values) in a page. The layouts: kv_pages.h.
-constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
+[[gnu::always_inline]] constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
     return type == KvType::kF32   ? kPagePositions * head_dim * 4
            : type == KvType::kF16 ? kPagePositions * head_dim * 2
                                   : kPagePositions * (head_dim * 2 + int64_t{sizeof(float)});
@@ -241,11 +238,11 @@ struct AttentionArgs {
     float* partial;
 };
 constexpr int kMaxAttentionRows = 256;
-constexpr int attention_chunks(int64_t positions) {
+[[gnu::always_inline]] constexpr int attention_chunks(int64_t positions) {
     return static_cast<int>((positions + kChunkPositions - 1) / kChunkPositions);
 }
 // The output, largest score and sum of each row.
-constexpr int64_t attention_partial(int64_t rows, int64_t head_dim) {
+[[gnu::always_inline]] constexpr int64_t attention_partial(int64_t rows, int64_t head_dim) {
     return rows * (head_dim + 2);
 }
 
@@ -277,6 +274,7 @@ struct FormatKernels {
     bool rows;  // whether weights may have a scale for each row, and in groups of k
     bool groups;
     bool long_groups;  // whether activations may have a scale for each kLongGroupK
+    bool even_offset;  // whether groups need an even z2: whole numbers as levels
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
     int super_offset;  // and the code of level 0 there
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)

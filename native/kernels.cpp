@@ -24,7 +24,10 @@ constexpr sterna::FormatKernels format_kernels() {
     k.source_bytes = F::kSourceBytes;
     k.rows = F::kRowScales;
     k.groups = F::kGroupScales;
-    if constexpr (F::kInteger) k.long_groups = F::kLongGroups;
+    if constexpr (F::kInteger) {
+        k.long_groups = F::kLongGroups;
+        k.even_offset = F::kEvenOffset;
+    }
     k.super_group = F::kSuperGroup;
     if constexpr (F::kSuperGroup != 0) k.super_offset = F::kSuperOffset;
     k.step_k = F::kStepK;

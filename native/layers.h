@@ -97,7 +97,7 @@ int64_t scratch_bytes(int64_t K, int n) {
                 bytes = token_terms_bytes<F>(K, n);
             if (n > F::kDirectTokens) bytes += panel_scratch<F>(K) + kGroupedScratch;
             if constexpr (kMatrixUnit) {
-                const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(K, n) : 0;
+                const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(n) : 0;
                 if (tiles > bytes) bytes = tiles;
                 if (n > sterna::kFewTokens) {
                     const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K, n);

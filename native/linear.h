@@ -70,11 +70,15 @@ inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, 
 
 // Several tiles are read side by side, a short turn each. A core's own requests for memory are few; its
 // prefetcher has many more, but follows a stream within a page of 4 KiB alone, so that one stream
-// stops at the end of every page: four reach the speed of memory, one four fifths of it.
+// stops at the end of every page: four reach the speed of memory, one three quarters of it.
 using sterna::kStreams;
 constexpr int kTurnBytes = 512;
+// Steps of a round, of which a turn has whole ones: two where C runs take one dot product of each.
+template <class F, int C>
+constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
 template <class F>
-constexpr int64_t kTurnK = (kTurnBytes + F::kStepBytes - 1) / F::kStepBytes * F::kStepK;
+constexpr int64_t kTurnK =
+    (kTurnBytes + 2 * F::kStepBytes - 1) / (2 * F::kStepBytes) * 2 * F::kStepK;
 
 // How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
 template <int kByte>
@@ -122,8 +126,9 @@ using Sums = typename F::Acc[N][P][F::kGroups];
 template <class F, int N, int P, int C>
 inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
                       int n0, int part0, Sums<F, N, P>& sums) {
-    constexpr int G = F::kGroups, U = F::kStepK / F::kDotK >= C ? 1 : C;  // steps of a round
+    constexpr int G = F::kGroups, U = kRoundSteps<F, C>;
     static_assert(run_fits<F>(kTurnK<F>));
+    static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
     Sums<F, N, P> run[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c)
@@ -280,17 +285,26 @@ struct IntegerDot {
     static VI in_place(VI sum, int) { return sum; }
 };
 
-// What formats share of a float product.
+// What a float format F shares with others. A group of 16 rows is decoded by itself, as an exact head wants it.
+constexpr int kFloatGroups = 4;
+template <class F>
 struct FloatDot {
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
     static constexpr int kSourceBytes = 2;  // of a weight to be packed
+    static constexpr bool kBf16Tiles =
+        false;  // whether steps are lines of a matrix unit's bf16 tiles
     static constexpr int kSuperGroup = 0;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1;
-    static constexpr int kGroups = 4, kDirectTokens = 2 * (kAccumulators / kGroups);
+    static constexpr int kGroups = kFloatGroups;
+    static constexpr int kDirectTokens = 2 * (kAccumulators / kGroups);
     using Acc = VF;
     static VF zero() { return f_set1(0.0f); }
     static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
+    static void decode(const uint8_t* step, int part, int j, VF* w) {
+        for (int f = 0; f < kGroups; ++f, step += F::kStepBytes / kGroups)
+            w[f] = F::decode_group(step, part, j);
+    }
 };
 
 }  // namespace

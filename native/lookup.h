@@ -213,7 +213,7 @@ struct Split {
     explicit Split(int64_t K)
         : main(K / F::kFit * (F::kFit / Main::kK)), rest(K % F::kFit / Rest::kK) {}
     static_assert(F::kFit % Main::kK == 0 && 64 % Rest::kK == 0 && F::kFit % Rest::kK == 0);
-    static_assert(Main::kExact == Rest::kExact && Main::kTop == Rest::kTop);
+    static_assert(Main::kExact == Rest::kExact && Main::kHighest == Rest::kHighest);
 
     int64_t main_k() const { return main * Main::kK; }
     // Where k, the first of a block, starts in a tile.
@@ -244,7 +244,7 @@ int64_t lookup_scratch(int64_t K, int n) {
     if (!takes_products<F>(n)) return tables;
     const int64_t panel = panel_scratch<F>(K);
     if constexpr (kMatrixUnit) {
-        if (const int64_t tiles = tiles_scratch<F>(K, n); tiles > panel) return tiles;
+        if (const int64_t tiles = tiles_scratch<F>(n); tiles > panel) return tiles;
     }
     return panel;
 }
@@ -289,16 +289,14 @@ inline void finish_lookup(const sterna::LinearArgs& a, VI sum, float unit, int64
     using Main = typename F::Main;
     if (row >= a.M) return;
     if constexpr (Main::Code::kSpacing == 1) sum = i_add(sum, sum);
-    const VI shift = i_set1((Main::kTop - a.z2) * a.x_sum[n]);
+    const VI shift = i_set1((Main::kHighest - a.z2) * a.x_sum[n]);
     VF t;
     if constexpr (Main::kExact) {
         t = f_from_i(i_add(sum, shift));
     } else {
         t = f_add(f_mul(f_from_i(sum), f_set1(unit)), f_from_i(shift));
     }
-    VF y = f_mul(t, f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
-    if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
-    f_store(a.y + n * a.ldy + row, y);
+    finish_output(a, f_mul(t, f_mul(f_load(a.scale + row), f_set1(a.x_scale[n]))), n, row);
 }
 
 // One token of `count` <= kStreams tiles, `apart` tiles apart.
@@ -338,14 +336,9 @@ void linear_lookup(const sterna::LinearArgs& a) {
         const int n1 = n0 + kTableTokens < a.n ? n0 + kTableTokens : a.n;
         if (!a.again || a.n > kTableTokens)
             for (int n = n0; n < n1; ++n) prepare<F>(a, n);
-        const int64_t length = (a.tile_end - a.tile_begin) / sterna::kStreams;
-        const int64_t rest = a.tile_begin + length * sterna::kStreams;
-        for (int64_t i = 0; i < length; ++i)
-            for (int n = n0; n < n1; ++n)
-                lookup_tiles<F>(a, a.tile_begin + i, length, sterna::kStreams, n);
-        if (rest < a.tile_end)
-            for (int n = n0; n < n1; ++n)
-                lookup_tiles<F>(a, rest, 1, static_cast<int>(a.tile_end - rest), n);
+        side_by_side(a, [&](int64_t tile, int64_t apart, int count) {
+            for (int n = n0; n < n1; ++n) lookup_tiles<F>(a, tile, apart, count, n);
+        });
     }
 }
 

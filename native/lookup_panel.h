@@ -20,7 +20,7 @@ inline void turn_bytes(const VI (&v)[4], VI (&out)[4]) {
     out[3] = b_select(words, i_shr<16>(odd0), odd1);
 }
 
-// The weights of 64 rows at the block's k, as 0..kTop; a byte is a row, as in its lines.
+// The weights of 64 rows at the block's k, as 0..kHighest; a byte is a row, as in its lines.
 template <class L, int k>
 inline VI weights_at(const uint8_t* block, VI signs) {
     using Code = typename L::Code;

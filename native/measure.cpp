@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kTurn = 512;  // eight of the widest vectors
 // Streams that a thread reads side by side: a prefetcher stops a single one at the end of each page,
-// which costs up to a sixth of the bandwidth (linear.h reads weights likewise).
+// which costs up to a quarter of the bandwidth (linear.h reads weights likewise).
 constexpr size_t kReadStreams = 4;
 constexpr size_t kStep = kReadStreams * kTurn;  // parts are multiples of it
 constexpr size_t kLeastPart = 4096;  // bytes a thread

@@ -12,14 +12,6 @@ inline int64_t group_offset(int64_t group, int64_t tile_bytes) {
     return group / F::kGroups * tile_bytes + group % F::kGroups * (F::kStepBytes / F::kGroups);
 }
 
-// Values of one group at consecutive k; only the first vector of what the format decodes is used.
-template <class F>
-inline VF group_values(const uint8_t* step, int part, int j) {
-    VF w[F::kGroups];
-    F::decode(step, part, j, w);
-    return w[0];
-}
-
 // ------------------------------------------------------------------------------------- rescoring
 
 template <class F, int J>
@@ -42,7 +34,7 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
                 const VF x = f_set1(a.x[k + j]);
 #pragma GCC unroll 8
                 for (int p = 0; p < kParts; ++p)
-                    acc[i][p] = F::dot(acc[i][p], group_values<F>(step[i], p, j), x);
+                    acc[i][p] = F::dot(acc[i][p], F::decode_group(step[i], p, j), x);
             }
             step[i] += F::kStepBytes;
         }
@@ -93,7 +85,7 @@ inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
         for (int j = 0; j < F::kStepK; ++j)
 #pragma GCC unroll 8
             for (int p = 0; p < kParts; ++p)
-                most[p] = i_max(most[p], magnitude(group_values<F>(step, p, j)));
+                most[p] = i_max(most[p], magnitude(F::decode_group(step, p, j)));
     float absmax[16];
     for (int p = 0; p < kParts; ++p) f_store(absmax + kLanes * p, f_bits(most[p]));
     for (int r = 0; r < 16; ++r) {
@@ -125,7 +117,7 @@ inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b
         };
         const auto value = [&](int j) {
             const bool inside = k + j < K;  // K is a multiple of the source's step, not of four
-            return inside ? group_values<F>(step + j / F::kStepK * F::kStepBytes, p, j % F::kStepK)
+            return inside ? F::decode_group(step + j / F::kStepK * F::kStepBytes, p, j % F::kStepK)
                           : f_set1(0.0f);
         };
         add(value(0), Shift<0>{});

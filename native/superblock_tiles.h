@@ -9,7 +9,7 @@ namespace {
 template <class F>
 struct SuperTile;
 
-#ifdef tile_dot_bf16
+#ifdef tile_dot
 
 // 16 tokens x 16 rows over a super-block.
 template <class F>

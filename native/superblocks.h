@@ -80,6 +80,9 @@ template <class F>
 constexpr bool kTurned = F::kSuperOffset != 0;
 template <class F>
 constexpr int kTurnedOffset = kTurned<F> && !kPairSums16 ? 128 : 0;
+template <class F>
+constexpr bool kScaledFits =
+    kTurned<F> ? F::kSuperBits == 3 && F::kSuperOffset == 4 : F::kSuperBits == 2;
 
 // A group of rows of a panel of K k, whose codes become those products.
 template <class F>
@@ -108,6 +111,7 @@ inline void scale_panel(const SuperScales<F>& scales, int64_t K, int group, uint
 // The format of such a panel.
 template <class F>
 struct Scaled : F {
+    static_assert(kScaledFits<F>);  // with the ranges of scales that b3 and b2 have
     static constexpr int kMaxByte = kTurned<F> ? 255 : 3 * 15;
     static VI settle(VI acc, int) { return acc; }
     static VI dot(VI acc, VI w, VI x) {

@@ -13,7 +13,7 @@ struct Weight {
     int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
     int z2 = 0;
     const uint8_t* codes = nullptr;
-    const float* scale = nullptr;  // [tiles * tile_rows], or null for float formats and groups
+    const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
     GroupScales groups;
 
     // How its activations are rounded: RowwiseArgs::group.
@@ -37,9 +37,9 @@ struct Activations {
     void reserve_floats(int64_t tokens) { f = HugeBuffer(static_cast<size_t>(tokens * ld * 4)); }
     // Whole tiles of a matrix unit, as are `planes` of bf16 numbers for a value (SplitArgs).
     void reserve_codes(int64_t tokens) {
-        q = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * ld));
-        scale = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kGroupK) * 4));
-        sum = HugeBuffer(static_cast<size_t>((tokens + 31) / 32 * 32 * groups(kSumK) * 4));
+        q = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld));
+        scale = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * groups(kGroupK) * 4));
+        sum = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * groups(kSumK) * 4));
     }
     void reserve_planes(int64_t tokens, int planes) {
         halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));

@@ -35,7 +35,7 @@ class FakeMachine:
     def time_linear(
         self, weights: list[Any], n: int, isa: str, threads: int, rounds: int, exact: bool = True
     ) -> Any:
-        self.calls.append((len(weights), n, isa, threads, rounds))
+        self.calls.append((len(weights), n, isa, threads, rounds, exact))
         return [self.seconds[len(self.calls) % len(self.seconds)]] * rounds
 
 
@@ -335,6 +335,22 @@ def test_roofline_binds_at_memory(fake: FakeMachine) -> None:
     assert row["bound"] == "memory"
     assert row["e_bw_bytes_per_cycle"] == 5.0
     assert row["e_bw_gb_s"] == 10.0
+
+
+@pytest.mark.parametrize(("given", "fast"), [(None, True), (False, True), (True, False)])
+def test_roofline_runs_what_models_run(
+    fake: FakeMachine, monkeypatch: pytest.MonkeyPatch, given: bool | None, fast: bool
+) -> None:
+    """bf16 products where a unit has them, and their peak, unless sums in order are asked for."""
+    monkeypatch.setattr(_native, "fast_layouts", lambda isa: {"bf16": 1})
+    rows = roofline.run(
+        ["bf16"], threads=[1], shape="64x64", repeat=1, working_set_mb=1, deterministic=given
+    )
+    (row,) = (row for row in rows if row["row"] == "decode")
+    assert row["kind"] == ("bf16" if fast else "f32")
+    assert {call[-1] for call in fake.calls} == {not fast}
+    of_peak = row["gops"] / (600 if fast else 250)
+    assert row["fraction_of_peak"] == pytest.approx(of_peak, rel=0.05)
 
 
 def test_roofline_of_everything() -> None:

@@ -175,22 +175,22 @@ def test_own_layers_are_measured_beside(monkeypatch: pytest.MonkeyPatch) -> None
     times = {"f32": 6.0, "q8_0": 2.0}
 
     def gemv(names: list[str], **how: Any) -> list[dict[str, Any]]:
-        asked.append((names, how["threads"], how["shape"]))
+        asked.append((names, how["threads"], how["shape"], how["isas"]))
         rows = [{"row": "decode", "format": n, "time_us": times[n], "gb_s": 1.0} for n in names]
         return [{"row": "memory", "threads": 1}, *rows]
 
     def gemm(shapes: list[str], **how: Any) -> list[dict[str, Any]]:
-        asked.append((how["format_names"], how["n"], shapes))
+        asked.append((how["format_names"], how["n"], shapes, how["isas"]))
         return [{"format": n, "n": how["n"][0], "time_us": times[n]} for n in times]
 
     monkeypatch.setattr(roofline, "run", gemv)
     monkeypatch.setattr(linear, "run", gemm)
-    rows = rows_of(sizes=(32,), format_names=("f32", "q8_0", "no-such"))
+    rows = rows_of(sizes=(32,), format_names=("f32", "q8_0"), isa=ISA)
     own = {(row["row"], row["format"]): row for row in rows if row["row"] in ("gemv", "gemm")}
     assert set(own) == {(row, name) for row in ("gemv", "gemm") for name in ("f32", "q8_0")}
     assert asked == [
-        (["f32", "q8_0"], [resolve_threads()], roofline.SHAPE),
-        (["f32", "q8_0"], (512,), ["4096x4096"]),
+        (["f32", "q8_0"], [resolve_threads()], roofline.SHAPE, [ISA]),
+        (["f32", "q8_0"], (512,), ["4096x4096"], [ISA]),
     ]
     assert own["gemv", "f32"]["speedup"] == own["gemm", "f32"]["speedup"] == 1
     assert own["gemv", "q8_0"]["speedup"] == 3
@@ -202,6 +202,7 @@ def test_arguments_are_checked() -> None:
     failure(lambda: rows_of(repeat=0), RequestError, "repeat")
     failure(lambda: rows_of(rows=0), RequestError, "rows")
     failure(lambda: rows_of(sizes=()), RequestError, "sizes")
+    failure(lambda: rows_of(format_names=("f32", "q8")), RequestError, "q8")
     failure(lambda: rows_of(sizes=(64, 1)), RequestError, "sizes")
     failure(lambda: rows_of(sizes=(1 << 15,)), RequestError, "sizes")
 

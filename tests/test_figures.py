@@ -174,7 +174,7 @@ def test_ternary_rows() -> None:
         ("i2", 1), ("i2", 2), ("t5", 1), ("t5", 2),
     ]  # fmt: skip
     rows = ternary.run(["tiny"], scaling=[], threads=[1, 2], tokens=2, repeat=1)
-    assert [row["format"] for row in rows] == ternary.default_formats()
+    assert [row["format"] for row in rows] == list(ternary.FORMATS)
     assert {row["threads"] for row in rows} == {2}
     for row in rows:
         assert tuple(row) == ternary.FIELDS
@@ -184,9 +184,9 @@ def test_ternary_rows() -> None:
 
 
 def test_table_7_names_every_kernel() -> None:
-    """What the paper measured is there, unless this version lacks the format."""
-    assert set(ternary.default_formats()) == {n for n in ternary.FORMATS if n in formats.names()}
-    assert {"f16", "q4_0", "tmac2_0", "tl1_0", "tl2_0", "i2"} <= set(ternary.default_formats())
+    """What the paper measured is there."""
+    assert {"f16", "q4_0", "tmac2_0", "tl1_0", "tl2_0", "i2"} <= set(ternary.FORMATS)
+    assert set(ternary.FORMATS) <= set(formats.names())
     assert list(ternary.MODELS) == [name for name in SHAPES if name in ternary.MODELS]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from helpers import GROUPED, assert_same_bits, failure
@@ -14,7 +16,8 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import quantize_activations, round_half_away
 from sterna.formats.kquants import KQuant
 
-# Suffixes over every code layout, one group longer than the activations' and one no power of two.
+# Suffixes over the layouts of levels (powers of two: test_power_formats.py), one group longer than
+# the activations' and one no power of two.
 NAMES = [*GROUPED, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
 SUPER = [name for name in GROUPED if isinstance(formats.get(name), KQuant)]
 
@@ -295,3 +298,32 @@ def test_non_finite_activations() -> None:
             x = np.zeros((2, 64), np.float32)
             x[1, at] = bad
             failure(lambda x=x: ops.linear(x, packed), NonFiniteError, f"(1, {at})")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scales_that_no_half_holds(name: str) -> None:
+    """Finite weights beyond f16 are named as such; powers of two in a byte hold them."""
+    f = formats.get(name)
+    w = np.full((2, 2 * f.block), 3e9, np.float32)
+    if f.scale_type == "e8m0":
+        assert np.isfinite(ops.dequantize(ops.quantize(w, name))).all()
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            failure(lambda: ops.quantize(w, name), RequestError, name, "65504")
+
+
+@pytest.mark.parametrize("layout", ["b4", "b8", "fp4", "pot4", "t5"])
+def test_levels_of_halves_are_refused(layout: str) -> None:
+    """Groups of these layouts start at whole numbers, so an odd z2 must not come this far."""
+    f = next(f for f in map(formats.get, formats.names()) if f.layout == layout)
+    codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
+    lines = np.zeros((1, 2 * f.tile_rows * 2), np.uint8)
+
+    def weight(z2: int) -> _native.Weight:
+        groups = (lines, 32, 32, "f16", False, 1.0)
+        return _native.Weight(layout, f.tile_rows, 64, codes, None, z2, groups)
+
+    assert weight(2)
+    with pytest.raises(ValueError, match="z2"):
+        weight(3)

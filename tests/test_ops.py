@@ -258,6 +258,8 @@ def test_arguments_that_are_refused() -> None:
     refused(lambda: ops.pack(PLAIN, np.ones(3, np.float32), format="i2"), "scale", "3")
     refused(lambda: ops.pack(PLAIN, np.ones((4, 1), np.float32), format="i2"), "scale")
     refused(lambda: ops.linear(np.ones((2, 7), np.float32), packed), "7", "8")
+    empty = ops.pack(PLAIN[:, :0], 1.0, format="i2")
+    refused(lambda: ops.linear(np.ones((1 << 31, 0), np.float32), empty), "2^31", "2147483648")
     refused(lambda: ops.linear(np.float32(1), packed))
     refused(lambda: ops.linear(ONES, packed, threads=0), "threads", "0")
     refused(lambda: ops.linear(ONES, packed, threads=-1), "threads", "-1")

@@ -242,7 +242,9 @@ def test_products_are_compared_with_integers() -> None:
     assert not kernel.check(case)[0]
 
 
-@pytest.mark.parametrize("variant", ["i2", "t5", "i8", "bf16"])
+@pytest.mark.parametrize(
+    "variant", ["i2", "t5", "i8", "bf16", "q4_0", "q8_0", "i2:g64", "mxfp4", "tq2_0"]
+)
 def test_sternas_own_products_are_exact(variant: str) -> None:
     """Whole numbers and ternary weights leave nothing to round."""
     part = SternaProducts(options(variant=variant))

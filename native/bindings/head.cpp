@@ -17,7 +17,7 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
     const Weight& fine = w.weight;
     const auto& kernels = table(isa);
     const auto coarse = kernels.formats[fine.format].coarse;
-    require(coarse != nullptr, "weight: must be of a float layout");
+    require(coarse != nullptr && !fine.scale, "weight: must be floats without scales");
     require(fine.padded_k <= kMaxIntegerK, "K: an int8 shadow takes at most 65536 input features");
     const auto& f = kernels.formats[layout_index(kShadowLayout)];
     const auto tiles = static_cast<size_t>(tile_count(f, fine.M));
@@ -111,7 +111,8 @@ Top make_top(const PyTop& top, int64_t vocab) {
 
 ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds) {
     const auto& formats = all_tables().front()->formats;
-    require(formats[fine.format].rescore != nullptr, "head: an exact head has float weights");
+    require(formats[fine.format].rescore != nullptr && !fine.scale,
+            "head: an exact head has float weights without scales");
     require(shadow.format == layout_index(kShadowLayout) && shadow.M == fine.M &&
                 shadow.K == fine.K && fine.padded_k <= kMaxIntegerK && fine.M >= 1,
             "shadow: does not fit the head");

@@ -170,12 +170,6 @@ void bind_machine(nb::module_& m) {
             return products;
         },
         "isa"_a);
-    m.def("layouts", [] {
-        std::vector<std::string> names;
-        const auto* t = all_tables().front();
-        for (int i = 0; i < t->n_formats; ++i) names.emplace_back(t->formats[i].name);
-        return names;
-    });
     m.def("kernel_calls", [] {
         nb::dict calls;
         for (const auto* t : all_tables()) calls[t->isa] = calls_of(t).load();

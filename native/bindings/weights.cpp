@@ -12,10 +12,11 @@ namespace {
 using PyGroups = std::tuple<In<uint8_t, 2>, int64_t, int64_t, std::string, bool, float>;
 
 ScaleType scale_type(const std::string& name) {
-    constexpr const char* kNames[] = {"f32", "f16", "e8m0", "super8", "super4"};
-    for (int i = 0; i < 5; ++i)
-        if (name == kNames[i]) return static_cast<ScaleType>(i);
-    throw std::invalid_argument("scales: must be f32, f16, e8m0, super8 or super4");
+    if (name == "f16") return ScaleType::kF16;
+    if (name == "e8m0") return ScaleType::kE8M0;
+    if (name == "super8") return ScaleType::kSuper8;
+    require(name == "super4", "scales: must be f16, e8m0, super8 or super4");
+    return ScaleType::kSuper4;
 }
 
 // Scales in groups, checked to fit the weight.
@@ -36,6 +37,7 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(w.z2 == 2 * f.super_offset, "z2: must be that of the layout's super-blocks");
     } else {
         require(f.groups, "groups: this layout has one scale for each row");
+        require(w.z2 % 2 == 0 || !f.even_offset, "z2: must be even where this layout has groups");
         require(x_group == kGroupK || (f.long_groups && x_group == kLongGroupK),
                 "x_group: must be 32, or 256 where the layout has such kernels");
         require(group % x_group == 0 && w.padded_k % x_group == 0,
@@ -390,9 +392,7 @@ void bind_weights(nb::module_& m) {
                                                 z2, std::move(groups)));
             },
             "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "z2"_a,
-            "groups"_a.none() = nb::none())
-        .def_prop_ro("nbytes",
-                     [](const PyWeight& w) { return w.weight.tiles * w.weight.tile_bytes; });
+            "groups"_a.none() = nb::none());
 }
 
 }  // namespace sterna::border

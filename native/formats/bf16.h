@@ -5,17 +5,15 @@
 
 namespace {
 
-struct bf16 : FloatDot {
+struct bf16 : FloatDot<bf16> {
     static constexpr const char* kName = "bf16";
     static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 2, kStepBytes = 256;
+    static constexpr bool kBf16Tiles = true;
 
-    static void decode(const uint8_t* step, int part, int j, VF* w) {
-        for (int f = 0; f < kGroups; ++f) {
-            const VI v = i_load(step + 64 * f + 4 * kLanes * part);
-            w[f] =
-                f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
-        }
+    static VF decode_group(const uint8_t* lines, int part, int j) {
+        const VI v = i_load(lines + 4 * kLanes * part);
+        return f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
     }
     static void decode_bf16(const uint8_t* step, VI* w) {
         for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f);

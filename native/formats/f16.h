@@ -4,14 +4,13 @@
 
 namespace {
 
-struct f16 : FloatDot {
+struct f16 : FloatDot<f16> {
     static constexpr const char* kName = "f16";
     static constexpr int kPlanes = 2;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 128;
 
-    static void decode(const uint8_t* step, int part, int, VF* w) {
-        const auto* p = reinterpret_cast<const uint16_t*>(step) + kLanes * part;
-        for (int f = 0; f < kGroups; ++f) w[f] = f_load_f16(p + 16 * f);
+    static VF decode_group(const uint8_t* lines, int part, int) {
+        return f_load_f16(reinterpret_cast<const uint16_t*>(lines) + kLanes * part);
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<f16>(a); }
     static void pack(const sterna::PackArgs& a) {

@@ -4,14 +4,13 @@
 
 namespace {
 
-struct f32 : FloatDot {
+struct f32 : FloatDot<f32> {
     static constexpr const char* kName = "f32";
     static constexpr int kPlanes = 3;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 256, kSourceBytes = 4;
 
-    static void decode(const uint8_t* step, int part, int, VF* w) {
-        const auto* p = reinterpret_cast<const float*>(step) + kLanes * part;
-        for (int f = 0; f < kGroups; ++f) w[f] = f_load(p + 16 * f);
+    static VF decode_group(const uint8_t* lines, int part, int) {
+        return f_load(reinterpret_cast<const float*>(lines) + kLanes * part);
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<f32>(a); }
     static void pack(const sterna::PackArgs& a) {

@@ -9,27 +9,25 @@ namespace {
 
 // Where the bytes of 16 rows of two steps go: twice each, the second step's behind the first's.
 struct PairTable {
-    alignas(64) uint8_t index[FloatDot::kGroups][64];
+    alignas(64) uint8_t index[kFloatGroups][64];
     constexpr PairTable() : index() {
-        for (int f = 0; f < FloatDot::kGroups; ++f)
+        for (int f = 0; f < kFloatGroups; ++f)
             for (int i = 0; i < 64; ++i)
                 index[f][i] = static_cast<uint8_t>(i % 4 / 2 * 64 + 16 * f + i / 4);
     }
 };
 
-struct pot8 : FloatDot {
+struct pot8 : FloatDot<pot8> {
     static constexpr const char* kName = "pot8";
     static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 64, kSourceBytes = 1;
 
-    static void decode(const uint8_t* step, int part, int, VF* w) {
+    static VF decode_group(const uint8_t* bytes, int part, int) {
         const VI from_code = i_set1(static_cast<int32_t>(0x8F800000u)), bias = i_set1(96 << 23);
-        for (int f = 0; f < kGroups; ++f) {
-            const VI code = i_load_i8(step + 16 * f + kLanes * part);  // the sign fills bits 31..7
-            w[f] = f_bits(b_select(from_code, i_shl<23>(code), bias));
-        }
+        const VI code = i_load_i8(bytes + kLanes * part);  // the sign fills bits 31..7
+        return f_bits(b_select(from_code, i_shl<23>(code), bias));
     }
-#ifdef tile_dot_bf16
+#ifdef tile_dot
     // Two steps as bf16, where a float's upper half has all there is: a double word has the first k in its
     // low half. Each code comes twice, so that one shift brings sign and exponent into their places.
     static void decode_bf16(const uint8_t* step, VI* w) {

@@ -38,7 +38,7 @@ Codes = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
-BLOCK_K = 64  # integer layouts pad K to it, and it is a multiple of every layout's block
+BLOCK_K = 64  # integer layouts pad K to it; blocks that do not divide it have no invalid bytes
 MAX_COPIES = 4096  # of a small matrix: each is an object with scales of its own
 POOL_K = 251 * BLOCK_K  # a prime number of blocks: hardly any tile repeats its neighbour
 

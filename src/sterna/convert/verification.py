@@ -26,6 +26,7 @@ from sterna.errors import (
     UnsupportedModelError,
 )
 from sterna.formats.base import EXPONENTS
+from sterna.models.storages.base import FLOATS
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["DAMAGED", "SOUND", "VERIFIED", "Check", "verify"]
@@ -33,7 +34,6 @@ __all__ = ["DAMAGED", "SOUND", "VERIFIED", "Check", "verify"]
 VERIFIED = "verified"  # its SHA-256 is the recorded one
 SOUND = "sound"  # no hash is recorded; nothing is wrong with it
 DAMAGED = "damaged"
-_FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ def _check(
     def look(chunk: memoryview) -> None:
         nonlocal non_finite
         words = np.frombuffer(chunk, np.uint32 if info.dtype == "F32" else np.uint16)
-        non_finite |= _native.has_non_finite(words, EXPONENTS[_FLOATS[info.dtype]], 1)
+        non_finite |= _native.has_non_finite(words, EXPONENTS[FLOATS[info.dtype]], 1)
 
     try:
-        check_hash(file, info, expected, advance, look if info.dtype in _FLOATS else None)
+        check_hash(file, info, expected, advance, look if info.dtype in FLOATS else None)
     except ModelFormatError as error:
         return Check(file.path, info.name, DAMAGED, info.nbytes, str(error))
     if non_finite:

@@ -94,7 +94,7 @@ class Format:
     default_scale: str = "tensor"
     group: int = 0  # k of a scale, a multiple of 32; 0: a scale for each row or for all
     x_group: int = GROUP_K  # k of a scale of activations where weights have groups: 32 or 256
-    scale_type: str = "f32"  # of groups: "f32", "f16" or "e8m0", a power of two in a byte
+    scale_type: str = "f16"  # of groups, or "e8m0": a power of two in a byte
     group_scales: bool = True  # integer: whether a suffix :gN may give it scales in groups
     minima: bool = False  # whether a group's weights are level * scale + minimum
     step_k: int = 1  # k of one step of a float layout: K is padded to it with zeros
@@ -153,7 +153,7 @@ class Format:
 
     @property
     def _scale_dtype(self) -> np.dtype[Any]:
-        return np.dtype({"f32": np.float32, "f16": np.float16, "e8m0": np.uint8}[self.scale_type])
+        return np.dtype({"f16": np.float16, "e8m0": np.uint8}[self.scale_type])
 
     def _scale_lines(self, K: int) -> int:
         """Lines of a tile's scales; K is padded like the codes'."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sterna import formats
 from sterna.bench.figures.decoding import FIELDS, Measured, decode, plans, skipped_row
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Progress, teams
 from sterna.errors import RequestError
 from sterna.runtime import Threads, resolve_isa, resolve_threads
 
-__all__ = ["COLUMNS", "FIELDS", "FORMATS", "MODELS", "SCALING", "TOKENS", "default_formats", "run"]
+__all__ = ["COLUMNS", "FIELDS", "FORMATS", "MODELS", "SCALING", "TOKENS", "run"]
 
 MODELS = ("700m", "1.5b", "3.8b", "7b", "13b", "30b", "70b", "100b")
 SCALING = ("3.8b", "700m")  # Figures 8 and 10
@@ -26,11 +25,6 @@ COLUMNS = {
 }  # fmt: skip
 #: The columns of the table, and Sterna's lossless ones beside them.
 FORMATS = (*COLUMNS, "tl1_1", "tl2_1", "t5")
-
-
-def default_formats() -> list[str]:
-    """Those of FORMATS that this version has."""
-    return [name for name in FORMATS if name in formats.names()]
 
 
 def run(
@@ -49,14 +43,12 @@ def run(
     """Rows with FIELDS, one per model, format and number of threads.
 
     models: on the most threads; scaling: on each of `threads`, by default 1 to the usable cores.
-    format_names: None is `default_formats`. Rounds as in `decode`; what does not fit into memory is
+    format_names: None is FORMATS. Rounds as in `decode`; what does not fit into memory is
     a row that says so. Raises RequestError.
     """
     counts = teams(threads or range(1, resolve_threads(None, cores) + 1), cores)
     most = max(counts)
-    names = formats_named(format_names or default_formats())
-    if format_names is None:
-        names = default_formats()  # in the table's order
+    names = formats_named(format_names) if format_names else list(FORMATS)  # in its order
     unit = resolve_isa(isa)
     rows: list[dict[str, Any]] = []
     every = list(dict.fromkeys([*models, *scaling]))

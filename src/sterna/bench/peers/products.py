@@ -26,9 +26,9 @@ class Products(ABC):
     """Base of participants that multiply: a subclass packs W and calls its kernel.
 
     x holds whole numbers in -127..127 with a 127 in each 32 (so that a symmetric int8 scale of a
-    token, or of a block of 32 or more, is 1), and W is ternary. Sums stay below 127 * 65536 < 2^24, hence are exact
-    in float32 in any order: one reference serves every type, `tolerance` says how far its output
-    may round.
+    token, or of a block of 32 or more, is 1), and W is ternary. Sums stay below
+    127 * 65536 < 2^24, hence are exact in float32 in any order: one reference serves every type,
+    `tolerance` says how far its output may round.
     """
 
     tolerance = 0.0  # relative to the exact result
