@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,18 @@ def test_verify_has_exit_codes(llama: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "21 tensors have no recorded hash" in result.output
     assert run("verify", tmp_path / "nothing").exit_code == 2
+    other = shutil.copytree(llama, tmp_path / "other")
+    text = (other / "config.json").read_text()
+    (other / "config.json").write_text(text.replace("LlamaForCausalLM", "Other"))
+    result = run("verify", other)
+    assert (result.exit_code, "could not be checked" in result.output) == (2, True)
+    assert "OK" not in result.output
+    result = run("verify", other, "--json")
+    assert (result.exit_code, json.loads(result.output)[-1]["status"]) == (2, "unchecked")
+    data = path.read_bytes().replace(b"sterna.config.sha256", b"sterna.config.sha25_")
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 64]) + data[-2:])  # as it was
+    result = run("verify", tmp_path / "m")
+    assert (result.exit_code, "settings have none" in result.output) == (0, True)
 
 
 def test_a_terminal_gets_a_bar(llama: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import checkpoint_factory as factory
@@ -10,12 +12,13 @@ import numpy as np
 import pytest
 
 from sterna import LLM, formats, models, ops
+from sterna.checkpoints.packed import CONFIG_HASH
 from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
 from sterna.convert.loss import Loss
 from sterna.convert.rounding import Rows, holds, row_chunks
-from sterna.convert.verification import DAMAGED, SOUND, VERIFIED, verify
-from sterna.errors import RequestError, UnsupportedModelError
+from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.models.weights import WeightSource
 
 SOURCES = ("bitnet-multiply", "bitnet-online", "falcon-e", "llama-bf16", "llama-f32", "llama-256")
@@ -238,7 +241,7 @@ def test_a_tensor_that_no_layer_reads_is_refused(tmp_path: Path) -> None:
 def test_verify(sources: Path, tmp_path: Path) -> None:
     convert("nano", tmp_path / "m", "t5")
     checks = verify(tmp_path / "m")
-    assert len(checks) == 75
+    assert len(checks) == 75 + 1  # the model as a whole
     assert {check.status for check in checks} == {VERIFIED}
     path = tmp_path / "m" / "model.safetensors"
     whole = path.read_bytes()
@@ -253,6 +256,44 @@ def test_verify(sources: Path, tmp_path: Path) -> None:
     assert bad.status == DAMAGED
     with pytest.raises(RequestError):
         verify(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("num_key_value_heads", 4, "qkv_proj"), ("rope_theta", 1e6, None),
+        ("rms_norm_eps", 0.1, None), ("num_hidden_layers", 1, None),
+    ],
+)  # fmt: skip
+def test_verify_reads_the_settings_of_a_packed_directory(
+    sources: Path, tmp_path: Path, key: str, value: float, problem: str | None
+) -> None:
+    """By their own hash; without one, as in folders written earlier, by what a start refuses."""
+    convert(sources / "llama-256", tmp_path / "m", "i4")
+    path, weights = tmp_path / "m" / "config.json", tmp_path / "m" / "model.safetensors"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(dict(reversed(config.items()))))  # says the same
+    assert verify(tmp_path / "m")[-1].status == VERIFIED
+    path.write_text(json.dumps({**config, key: value}))
+    *_, whole = verify(tmp_path / "m")
+    assert (whole.status, "config.json" in str(whole.problem)) == (DAMAGED, True)
+    with pytest.raises(ModelFormatError, match=r"config\.json"):
+        verify_packed(tmp_path / "m")
+    data = weights.read_bytes()
+    weights.write_bytes(data.replace(CONFIG_HASH.encode(), b"x" * len(CONFIG_HASH)))
+    *tensors, whole = verify(tmp_path / "m")
+    assert {check.status for check in tensors} == {VERIFIED}
+    assert whole.status == (SOUND if problem is None else DAMAGED)
+    assert problem is None or problem in str(whole.problem)
+
+
+def test_verify_of_a_model_that_sterna_does_not_run(sources: Path, tmp_path: Path) -> None:
+    shutil.copytree(sources / "llama-f32", tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    path.write_text(path.read_text().replace("LlamaForCausalLM", "GemmaForCausalLM"))
+    *tensors, whole = verify(tmp_path / "m")
+    assert ({check.status for check in tensors}, whole.status) == ({SOUND}, UNCHECKED)
+    assert "Gemma" in str(whole.problem)
 
 
 def test_verify_without_hashes(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +33,16 @@ class Metadata:
     def __iter__(self) -> Iterator[str]:
         """The keys, in the file's order."""
         return iter(self._values)
+
+    def sha256(self, but: tuple[str, ...]) -> str:
+        """The SHA-256 of all keys and values, in any order, but for keys that begin so."""
+        digest = hashlib.sha256()
+        for key in sorted(key for key in self._values if not key.startswith(but)):
+            value: Any = self._values[key]
+            if isinstance(value, np.ndarray):
+                value = [value.dtype.str, value.tobytes().hex()]
+            digest.update(json.dumps([key, value]).encode() + b"\n")
+        return digest.hexdigest()
 
     def error(
         self, key: str, expected: object, got: object, remedy: str | None = None

@@ -11,6 +11,8 @@ other tensor is f32. config.json says what they are:
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ LAYOUT_VERSION = 1  # of the tiles; a change makes old packed directories and ca
 QUANT_METHOD = "sterna"
 CODES, SCALE = ".codes", ".scale"
 QUANTIZATION = "quantization_config"
+CONFIG_HASH = "sterna.config.sha256"  # metadata key of the SHA-256 of what config.json says
 _T = TypeVar("_T")
 _REMEDY = "convert the model again with this version"
 
@@ -167,13 +170,31 @@ def _module(
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
-    """Checks a packed directory's structure and every tensor's SHA-256; returns their number.
+    """Checks a packed directory's structure and every SHA-256; returns the number of tensors.
 
     `progress` is called with the bytes read since its last call. Raises ModelFormatError naming
-    the first tensor that differs.
+    the first tensor that differs, or config.json.
     """
-    _, _, file = _opened(path)
+    config, _, file = _opened(path)
+    check_config(Path(path), config, file)
     return verify_hashes(file, progress)
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """The SHA-256 of what config.json says, however it is laid out."""
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_config(path: Path, config: Mapping[str, Any], file: SafetensorsFile) -> bool:
+    """Whether a hash of config.json is recorded; ModelFormatError if it is another."""
+    expected = file.metadata.get(CONFIG_HASH)
+    if expected not in (None, got := config_hash(config)):
+        raise ModelFormatError(
+            file=path / CONFIG, expected=f"values of SHA-256 {expected}", got=got,
+            remedy="it was changed after it was written: make or download the model again",
+        )  # fmt: skip
+    return expected is not None
 
 
 def _read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:

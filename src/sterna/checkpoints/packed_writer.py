@@ -18,11 +18,13 @@ from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.files import copy_file, replacing_directory, synced
 from sterna.checkpoints.packed import (
     CODES,
+    CONFIG_HASH,
     LAYOUT_VERSION,
     QUANT_METHOD,
     QUANTIZATION,
     SCALE,
     ModuleSpec,
+    config_hash,
 )
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
 from sterna.errors import RequestError
@@ -100,15 +102,9 @@ def packing(
             tensors = SafetensorsWriter(dst / WEIGHTS, file, room, {"format": "pt"})
             writer = PackedWriter(tensors)
             yield writer
-            tensors.finish()
-        commonest = Counter(spec.format for spec in writer.specs.values()).most_common(1)
-        quantization = {
-            "quant_method": QUANT_METHOD,
-            "layout_version": LAYOUT_VERSION,
-            "default_format": default_format or (commonest[0][0] if commonest else "f32"),
-            "modules": {name: vars(spec) for name, spec in writer.specs.items()},
-        }
-        text = _config_text(dst, {**config, QUANTIZATION: quantization})
+            quantization = _quantization(writer.specs, default_format)
+            text = _config_text(dst, {**config, QUANTIZATION: quantization})
+            tensors.finish({CONFIG_HASH: config_hash(json.loads(text))})
         with synced(folder / CONFIG) as file:
             file.write(text)
         if source is not None:
@@ -137,6 +133,16 @@ def write_packed(
     ) as writer:  # fmt: skip
         for name, item in items:
             writer.add(name, item)
+
+
+def _quantization(specs: Mapping[str, ModuleSpec], default: str | None) -> dict[str, Any]:
+    commonest = Counter(spec.format for spec in specs.values()).most_common(1)
+    return {
+        "quant_method": QUANT_METHOD,
+        "layout_version": LAYOUT_VERSION,
+        "default_format": default or (commonest[0][0] if commonest else "f32"),
+        "modules": {name: vars(spec) for name, spec in specs.items()},
+    }
 
 
 def _spec_of(name: str, weight: PackedWeight) -> ModuleSpec:

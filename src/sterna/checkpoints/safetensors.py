@@ -173,8 +173,9 @@ class SafetensorsWriter:
         else:
             self._write(name, dtype, array)
 
-    def finish(self) -> None:
-        """Writes what is left, and the header."""
+    def finish(self, metadata: Mapping[str, str] | None = None) -> None:
+        """Writes what is left, and the header, with more of its metadata."""
+        self._metadata |= metadata or {}
         for name in _final_order({name: array for name, (_, array) in self._late.items()}):
             self._write(name, *self._late[name])
         header = build_header(self._path, self._entries, self._metadata, self._room)

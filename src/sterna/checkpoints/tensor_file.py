@@ -73,13 +73,14 @@ def check_hash(
     expected: str | None,
     progress: Callable[[int], None] | None = None,
     look: Callable[[memoryview], None] | None = None,
+    heading: bytes = b"",
 ) -> None:
     """Reads a tensor; ModelFormatError if its SHA-256 is another than the one expected, if any.
 
     `progress` is called with the bytes done since the last call; `look` sees the bytes, in pieces
-    of a multiple of 64, but for the last.
+    of a multiple of 64, but for the last; `heading`: hashed before them.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(heading)
     for chunk in file.chunks(info):
         if expected is not None:
             digest.update(chunk)

@@ -18,22 +18,23 @@ from sterna.cli.progress import progress_bar
 def command(ctx: click.Context, model: str, offline: bool, as_json: bool) -> None:
     """Check every tensor of MODEL against the SHA-256 recorded with it.
 
-    MODEL is as for --model of `sterna generate`. A published checkpoint has no hashes; its
-    structure is checked, that its weights are finite, and that all of them are there. config.json,
-    the tokenizer and the chat template are read as a start reads them. Exit codes: 0, nothing is
-    wrong; 1, something is damaged, and this says what; 2, it could not be checked.
+    MODEL is as for --model of `sterna generate`. A published checkpoint has no hashes; that its
+    weights are finite is checked. In any case config.json, the weights, the tokenizer and the chat
+    template are read as a start reads them, which finds what is missing or does not fit. Exit
+    codes: 0, nothing is wrong; 1, something is damaged, and this says what; 2, it could not be
+    checked, as of an architecture that Sterna does not run.
     """
-    from sterna.convert.verification import DAMAGED, verify
+    from sterna.convert.verification import DAMAGED, UNCHECKED, verify
 
     fetch_model(model, offline)
     with progress_bar(f"verifying {model}", "MB") as progress:
         checks = verify(model, progress)
-    damaged = [check for check in checks if check.status == DAMAGED]
+    bad = [check for check in checks if check.status in (DAMAGED, UNCHECKED)]
     if as_json:
         print_json([_row(check) for check in checks])
     else:
-        _report(model, checks, damaged)
-    ctx.exit(1 if damaged else 0)
+        _report(model, checks, bad)
+    ctx.exit(1 if any(check.status == DAMAGED for check in bad) else 2 if bad else 0)
 
 
 def _row(check: Any) -> dict[str, Any]:
@@ -46,23 +47,31 @@ def _row(check: Any) -> dict[str, Any]:
     }
 
 
-def _report(model: str, checks: list[Any], damaged: list[Any]) -> None:
-    from sterna.convert.verification import VERIFIED
+def _report(model: str, checks: list[Any], bad: list[Any]) -> None:
+    from sterna.convert.verification import DAMAGED, VERIFIED
 
     out = console()
-    for check in damaged:
-        name = check.tensor or check.file.name
-        out.print(f"DAMAGED {name}: {check.problem}", soft_wrap=True)
-    if damaged:
+    tensors = [check for check in checks if check.tensor]
+    hashed = sum(check.status == VERIFIED for check in tensors)
+    nbytes = sum(check.nbytes for check in tensors)
+    what = f"{len(tensors)} tensors, {nbytes / 1e6:,.1f} MB"
+    for check in bad:
+        if check.status == DAMAGED:
+            name = check.tensor or check.file.name
+            out.print(f"DAMAGED {name}: {check.problem}", soft_wrap=True)
+        else:
+            out.print(
+                f"UNCHECKED {model}: {what}, {hashed} of them with the SHA-256 recorded; whether "
+                f"they are a whole model could not be checked: {check.problem}",
+                soft_wrap=True,
+            )
+    if bad:
         return
-    nbytes = sum(check.nbytes for check in checks)
-    what = f"{len(checks)} tensors, {nbytes / 1e6:,.1f} MB"
-    hashed = sum(check.status == VERIFIED for check in checks)
-    if hashed == len(checks):
-        out.print(f"OK {model}: {what}, every SHA-256 as recorded", soft_wrap=True)
-        return
-    out.print(
-        f"OK {model}: {what}, complete and finite; {len(checks) - hashed} tensors have no recorded "
-        "hash, so other damage would not be seen",
-        soft_wrap=True,
-    )  # fmt: skip
+    whole = checks[-1].status == VERIFIED
+    if hashed == len(tensors):
+        said = "every SHA-256 as recorded"
+        said += "" if whole else "; settings have none, so only that the weights fit them was seen"
+    else:
+        said = f"complete and finite; {len(tensors) - hashed} tensors have no recorded hash, so "
+        said += "other damage would not be seen"
+    out.print(f"OK {model}: {what}, {said}", soft_wrap=True)

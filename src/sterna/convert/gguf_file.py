@@ -1,14 +1,16 @@
 """A model of any kind to a GGUF file that llama.cpp and its kin load.
 
 Weights are those of the model's own format, rounded by ggml's rules to the type that is asked for;
-rows that are no whole blocks of it become F16. A SHA-256 of each tensor is in `sterna.sha256`.
+rows that are no whole blocks of it become F16. A SHA-256 of each tensor, with its name, type and
+shape, is in `sterna.sha256.tensors`, one of the other metadata in `sterna.sha256.metadata`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,6 +19,8 @@ import numpy.typing as npt
 
 from sterna import formats, models
 from sterna.checkpoints.files import replacing
+from sterna.checkpoints.gguf_header import read_header
+from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, default_name
@@ -31,14 +35,16 @@ from sterna.models.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permut
 from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
 
-__all__ = ["HASHES", "TYPES", "to_gguf"]
+__all__ = ["BARE_HASHES", "HASHES", "TYPES", "heading", "metadata_hash", "to_gguf"]
 
 #: GGUF type -> Sterna's format of the same values.
 TYPES = {
     "F32": "f32", "F16": "f16", "BF16": "bf16", "Q8_0": "q8_0", "Q4_0": "q4_0", "Q4_1": "q4_1",
     "TQ2_0": "tq2_0",
 }  # fmt: skip
-HASHES = "sterna.sha256"  # key of the tensors' hashes, in file order
+HASHES = "sterna.sha256.tensors"  # key of the tensors' hashes, in file order
+METADATA_HASH = "sterna.sha256.metadata"
+BARE_HASHES = "sterna.sha256"  # the same of the bytes alone, as in files written earlier
 _NAMES = {format: name for name, format in TYPES.items()}
 _KEEPS_TABLES = ("Q4_0", "Q4_1", "TQ2_0")  # too coarse for an embedding, unless asked for
 _FILE_TYPE = {"F32": "ALL_F32"}  # of gguf.LlamaFileType, else MOSTLY_ and the type
@@ -63,6 +69,25 @@ class _Tensor(NamedTuple):
     @property
     def row_bytes(self) -> int:
         return row_bytes(self.format.name, self.K)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.K,) if self.M == 1 and self.format.name == "f32" else (self.M, self.K)
+
+    @property
+    def heading(self) -> bytes:
+        return heading(self.name, _NAMES[self.format.name], self.shape)
+
+
+def heading(name: str, type: str, shape: Sequence[int]) -> bytes:
+    """What is hashed before a tensor's bytes: two that changed names are no longer the same."""
+    return f"{name} {type} {list(shape)}\n".encode()
+
+
+def metadata_hash(metadata: Metadata) -> tuple[str | None, str]:
+    """The recorded SHA-256 of the metadata, if any, and what it is; splitting changes neither."""
+    recorded = metadata.text(METADATA_HASH) if METADATA_HASH in metadata else None
+    return recorded, metadata.sha256((BARE_HASHES, "split."))
 
 
 def row_bytes(format: str, K: int) -> int:
@@ -115,7 +140,7 @@ def to_gguf(
         if folder is not None:
             add_tokenizer(gguf, writer, folder, model.config.vocab_size)
     with replacing(Path(dst), writing.nbytes()) as file:
-        writing.write(gguf, writer, file, factors, progress)
+        writing.write(gguf, writer, Path(dst), file, factors, progress)
     return writing.losses
 
 
@@ -182,8 +207,8 @@ class _Writing:
         )
 
     def write(
-        self, gguf: Any, writer: Any, file: BinaryIO, factors: npt.NDArray[np.float32] | None,
-        progress: Progress | None,
+        self, gguf: Any, writer: Any, path: Path, file: BinaryIO,
+        factors: npt.NDArray[np.float32] | None, progress: Progress | None,
     ) -> None:  # fmt: skip
         """Header, then the tensors one after the other, then their hashes into the header."""
         tensors = [t for some in self._tensors.values() for t in some]
@@ -191,11 +216,11 @@ class _Writing:
             tensors.append(_Tensor(ROPE_FACTORS, 1, len(factors), formats.get("f32"), False))
         for t in tensors:
             id = gguf.GGMLQuantizationType[_NAMES[t.format.name]]
-            shape = [t.K] if t.M == 1 and t.format.name == "f32" else [t.M, t.K]
             # int8 says that `shape` counts values and not bytes
-            writer.add_tensor_info(t.name, shape, np.dtype(np.int8), t.M * t.row_bytes, id)
+            writer.add_tensor_info(t.name, t.shape, np.dtype(np.int8), t.M * t.row_bytes, id)
         marks = [secrets.token_hex(32) for _ in tensors]  # as long as the hashes to come
         writer.add_array(HASHES, marks)
+        writer.add_string(METADATA_HASH, mark := secrets.token_hex(32))
         writer.fout, writer.state = [file], gguf.gguf_writer.WriterState.EMPTY
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -203,16 +228,18 @@ class _Writing:
         hashes = list(self._write_all(writer, file, progress))
         self._plan.check_all_read()
         if factors is not None:
-            hashes.append(_write_rows(writer, file, iter([factors.view(np.uint8)])))
+            rows = iter([factors.view(np.uint8)])
+            hashes.append(_write_rows(writer, file, rows, tensors[-1].heading))
         writer.write_padding(file, file.tell())
         _replace(file, marks, hashes)
+        _replace(file, [mark], [_metadata_hash_of(path, file)])
 
     def _write_all(self, writer: Any, file: BinaryIO, progress: Progress | None) -> Iterator[str]:
         done = 0
         for item in self._plan.items.values():
             rows = self._rows(item)
             for t in self._tensors[item.name]:
-                yield _write_rows(writer, file, self._taken(rows, t))
+                yield _write_rows(writer, file, self._taken(rows, t), t.heading)
             done += item.M * item.K
             if progress is not None:
                 progress(done, self._plan.n_weights)
@@ -265,10 +292,12 @@ class _Rows:
             yield piece
 
 
-def _write_rows(writer: Any, file: BinaryIO, rows: Iterator[npt.NDArray[np.uint8]]) -> str:
-    """Writes a tensor where it belongs; its SHA-256."""
+def _write_rows(
+    writer: Any, file: BinaryIO, rows: Iterator[npt.NDArray[np.uint8]], heading: bytes
+) -> str:
+    """Writes a tensor where it belongs; its SHA-256, after that of a heading."""
     writer.write_padding(file, file.tell())
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(heading)
     for some in rows:
         data = np.ascontiguousarray(some).reshape(-1).data
         digest.update(data)
@@ -287,3 +316,11 @@ def _replace(file: BinaryIO, marks: list[str], hashes: list[str]) -> None:
     for i, text in enumerate(hashes):
         file.seek(found + i * (8 + len(text)))  # a string has its length, in eight bytes, before it
         file.write(text.encode())
+
+
+def _metadata_hash_of(path: Path, file: BinaryIO) -> str:
+    """The hash of the metadata as a reader finds them, of a file that is written but for it."""
+    file.flush()
+    nbytes = file.seek(0, os.SEEK_END)
+    header = read_header(path, file.fileno(), nbytes)
+    return metadata_hash(Metadata(path, header.metadata, header.places))[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,11 @@ from sterna.chat import ChatTemplate
 from sterna.checkpoints.directory import CONFIG, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
-from sterna.checkpoints.packed import open_packed
+from sterna.checkpoints.packed import check_config, open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
-from sterna.convert.gguf_file import HASHES
+from sterna.convert.gguf_file import BARE_HASHES, HASHES, heading, metadata_hash
 from sterna.convert.plan import plan
 from sterna.errors import (
     ModelFormatError,
@@ -29,16 +29,20 @@ from sterna.formats.base import EXPONENTS
 from sterna.models.storages.base import FLOATS
 from sterna.tokenizer import Tokenizer
 
-__all__ = ["DAMAGED", "SOUND", "VERIFIED", "Check", "verify"]
+__all__ = ["DAMAGED", "SOUND", "UNCHECKED", "VERIFIED", "Check", "verify"]
 
 VERIFIED = "verified"  # its SHA-256 is the recorded one
 SOUND = "sound"  # no hash is recorded; nothing is wrong with it
 DAMAGED = "damaged"
+UNCHECKED = "unchecked"  # of the model as a whole: not one that Sterna runs
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one tensor, or of the model as a whole; `problem` says what is wrong."""
+    """What was found of one tensor, or, where `tensor` is empty, of the model as a whole.
+
+    The whole is verified if its settings are hashed, too; `problem` says what is wrong.
+    """
 
     file: Path
     tensor: str
@@ -47,14 +51,25 @@ class Check:
     problem: str | None = None
 
 
+@dataclass
+class _Stored:
+    """A model's weight files, and what was recorded with them."""
+
+    files: list[TensorFile]
+    hashes: dict[str, str]
+    packed: bool = False
+    bare: bool = True  # hashes are of a tensor's bytes alone
+    check_settings: Callable[[], bool] = field(default=lambda: False)  # whether they are hashed
+
+
 def verify(model: str | Path, progress: Callable[[int, int], None] | None = None) -> list[Check]:
     """Reads every tensor of a model and checks it against the SHA-256 recorded with it.
 
-    What Sterna wrote has hashes of all tensors. A published model has none; it is checked for its
-    structure, for finite weights, and for whether all that its architecture needs is there. Of
-    both, config.json, the tokenizer and the chat template are read as a start reads them.
-    progress: called with the bytes done and those there are. Raises RequestError for a path that
-    cannot be read.
+    What Sterna wrote has hashes of all tensors and of its settings. A published model has none; it
+    is checked for finite weights. Both are read as a start reads them: whether all that their
+    architecture needs is there, in shapes that fit, with the tokenizer and the chat template; the
+    last check is of that. progress: called with the bytes done and those there are. Raises
+    RequestError for a path that cannot be read.
     """
     path = resolve(model, offline=True)
     if path.is_dir() and not (path / CONFIG).is_file():
@@ -62,10 +77,10 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
             f"{path}: must be a model's folder, but has no {CONFIG}; pass the folder that holds it"
         )
     try:
-        files, packed = _files(path)
+        stored = _open(path)
     except ModelFormatError as error:
         return [Check(path, "", DAMAGED, problem=str(error))]
-    total = sum(info.nbytes for file, _ in files for info in file.tensors.values())
+    total = sum(info.nbytes for file in stored.files for info in file.tensors.values())
     done = 0
 
     def advance(nbytes: int) -> None:
@@ -75,34 +90,56 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
             progress(done, total)
 
     checks = [
-        _check(file, info, hashes.get(info.name), advance)
-        for file, hashes in files
+        _check(file, info, stored, advance)
+        for file in stored.files
         for info in file.tensors.values()
     ]
     if not any(check.status == DAMAGED for check in checks):
         hashed = all(check.status == VERIFIED for check in checks)
-        checks += _check_whole(path, packed, hashed)
+        checks.append(_check_whole(path, stored, hashed))
     return checks
 
 
-def _files(path: Path) -> tuple[list[tuple[TensorFile, dict[str, str]]], bool]:
-    """The weight files, each with the hashes that it has; and whether they are a packed model's."""
+def _open(path: Path) -> _Stored:
     if is_gguf(path):
-        found: list[tuple[TensorFile, dict[str, str]]] = []
-        for part in GgufModel(path).files.values():
-            hashes = part.metadata.texts(HASHES) if HASHES in part.metadata else []
-            found.append((part, dict(zip(part.tensors, hashes, strict=False))))
-        return found, False
+        return _open_gguf(GgufModel(path))
     checkpoint = Checkpoint.open(path)
-    return [
-        (file, {n: h for n in file.tensors if (h := recorded_hash(file, n)) is not None})
-        for file in checkpoint.files
-    ], checkpoint.is_packed
+    files = checkpoint.files
+    found = {n: recorded_hash(file, n) for file in files for n in file.tensors}
+    hashes = {name: hash for name, hash in found.items() if hash is not None}
+    if not checkpoint.is_packed:
+        return _Stored([*files], hashes)
+
+    def check() -> bool:
+        return check_config(path, checkpoint.config, files[0])
+
+    return _Stored([*files], hashes, packed=True, check_settings=check)
+
+
+def _open_gguf(model: GgufModel) -> _Stored:
+    m, hashes = model.metadata, dict[str, str]()
+    key = next((key for key in (HASHES, BARE_HASHES) if key in m), None)
+    if key is not None:
+        recorded = m.texts(key)
+        if len(recorded) != len(model.tensors):
+            raise m.error(key, f"{len(model.tensors)}, one for each tensor", len(recorded))
+        hashes = dict(zip(model.tensors, recorded, strict=True))
+
+    def check() -> bool:
+        expected, got = metadata_hash(m)
+        if expected not in (None, got):
+            remedy = "they were changed after they were written: make or download the model again"
+            raise m.error("metadata", f"values of SHA-256 {expected}", got, remedy)
+        return expected is not None
+
+    return _Stored([*model.files.values()], hashes, bare=key != HASHES, check_settings=check)
 
 
 def _check(
-    file: TensorFile, info: TensorInfo, expected: str | None, advance: Callable[[int], None]
+    file: TensorFile, info: TensorInfo, stored: _Stored, advance: Callable[[int], None]
 ) -> Check:
+    expected = stored.hashes.get(info.name)
+    head = b"" if stored.bare else heading(info.name, info.dtype, info.shape)
     non_finite = False
 
     def look(chunk: memoryview) -> None:
@@ -111,7 +148,7 @@ def _check(
         non_finite |= _native.has_non_finite(words, EXPONENTS[FLOATS[info.dtype]], 1)
 
     try:
-        check_hash(file, info, expected, advance, look if info.dtype in FLOATS else None)
+        check_hash(file, info, expected, advance, look if info.dtype in FLOATS else None, head)
     except ModelFormatError as error:
         return Check(file.path, info.name, DAMAGED, info.nbytes, str(error))
     if non_finite:
@@ -126,22 +163,24 @@ def _check_companions(model: models.Model) -> None:
         ChatTemplate.load(model.path)
 
 
-def _check_whole(path: Path, packed: bool, hashed: bool) -> list[Check]:
-    """What goes beyond single tensors: that they fit config.json, and are all there."""
+def _check_whole(path: Path, stored: _Stored, hashed: bool) -> Check:
+    """What goes beyond single tensors: that they fit the settings, and are all there.
+
+    Weights are read again even where all hashes are right, which say nothing of config.json.
+    """
     try:
-        if packed:
-            modules = open_packed(path).modules
-            for name in () if hashed else modules:
-                modules[name]
+        complete = stored.check_settings() and hashed
+        if stored.packed and not hashed:
+            for module in (modules := open_packed(path).modules):
+                modules[module]
         model, planned = plan(path)
         _check_companions(model)
-        for item in () if hashed else planned.items.values():
+        for item in planned.items.values():
             for _ in planned.read(item):
                 pass
-        if not hashed:
-            planned.check_all_read()
-    except UnsupportedModelError:
-        return []  # nothing that Sterna runs, so it does not know what should be there
+        planned.check_all_read()
+    except UnsupportedModelError as error:  # Sterna does not know what should be there
+        return Check(path, "", UNCHECKED, problem=str(error))
     except (ModelFormatError, NonFiniteError) as error:
-        return [Check(path, "", DAMAGED, problem=str(error))]
-    return []
+        return Check(path, "", DAMAGED, problem=str(error))
+    return Check(path, "", VERIFIED if complete else SOUND)
