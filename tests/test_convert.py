@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sterna import LLM, formats, models, ops
+from sterna.checkpoints.gguf import GgufFile
 from sterna.checkpoints.packed import CONFIG_HASH
 from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
@@ -67,6 +68,30 @@ def test_the_same_model_as_a_direct_load(
     got = models.load(tmp_path / "m")
     assert_same(got.weights, want.weights)
     assert verify_packed(tmp_path / "m") > 0
+
+
+@pytest.mark.parametrize("format", ["i4", "i2:g64", "q4_k", "t5", None])
+def test_bytes_are_those_of_codes_and_scales(
+    sources: Path, tmp_path: Path, format: str | None
+) -> None:
+    """Parts of a weight share its bytes."""
+    losses = convert(sources / "llama-256", tmp_path / "m", format, "q8_0")
+    want = models.load(tmp_path / "m").weights.modules
+    assert sum(loss.nbytes for loss in losses) == sum(weight.nbytes for weight in want.values())
+    by_name = {loss.name: loss.row()["bytes"] for loss in losses}
+    assert by_name["model.embed_tokens"] == want["model.embed_tokens"].nbytes
+    assert by_name["model.layers.0.mlp.down_proj"] == want["model.layers.0.mlp.down_proj"].nbytes
+    gate, up = (by_name[f"model.layers.0.mlp.{name}_proj"] for name in ("gate", "up"))
+    assert gate == up > 0
+    q, k = (by_name[f"model.layers.0.self_attn.{name}_proj"] for name in "qk")
+    assert q == pytest.approx(2 * k, abs=2)
+
+
+def test_bytes_in_a_gguf_file(sources: Path, tmp_path: Path) -> None:
+    losses = convert(sources / "llama-256", tmp_path / "m.gguf", "gguf:Q4_0", "q8_0")
+    tensors = GgufFile(tmp_path / "m.gguf").tensors.values()
+    stored = sum(info.nbytes for info in tensors if len(info.shape) == 2)
+    assert sum(loss.nbytes for loss in losses) == stored
 
 
 def test_losses_are_those_of_the_weights(sources: Path, tmp_path: Path) -> None:

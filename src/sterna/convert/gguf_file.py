@@ -254,7 +254,8 @@ class _Writing:
                 yield np.ascontiguousarray(piece, "<f4").reshape(1, -1).view(np.uint8)
                 continue
             f = self._tensors[item.name][0].format
-            loss = Loss(name, piece.M, piece.K, piece.format, _NAMES[f.name])
+            nbytes = piece.M * row_bytes(f.name, piece.K)
+            loss = Loss(name, piece.M, piece.K, piece.format, _NAMES[f.name], nbytes)
             self.losses.append(loss)
             for levels, scale in converted(piece, f, None, loss, self._threads):
                 if f.integer:

@@ -18,9 +18,10 @@ F32 = npt.NDArray[np.float32]
 class Loss:
     """One matrix: where it went, and the error of its weights.
 
-    stored: what it was; format: what it is; exact: whether every weight kept its value;
-    max_error: the largest |w' - w|; moved_zeros: weights that were 0 and no longer are, as in a
-    format that has no zero.
+    stored: what it was; format: what it is; nbytes: of its codes and scales there, by rows a share
+    of a weight that several are joined to; exact: whether every weight kept its value; max_error:
+    the largest |w' - w|; moved_zeros: weights that were 0 and no longer are, as in a format that
+    has no zero.
     """
 
     name: str

@@ -133,7 +133,7 @@ class _Writing:
 
 
 def _kept(name: str, weight: PackedWeight) -> Loss:
-    return Loss(name, weight.M, weight.K, weight.format, weight.format)
+    return Loss(name, weight.M, weight.K, weight.format, weight.format, weight.nbytes)
 
 
 def _finished(made: Rows | PackedWeight) -> PackedWeight:

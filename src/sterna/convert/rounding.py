@@ -101,7 +101,12 @@ class Rows:
         """The weight of the rows so far."""
         self._pack(final=True)
         codes = self._codes[: self.format.n_tiles(self._done)]
-        return PackedWeight(self.format.name, self._done, self.K, codes, self._scale())
+        made = PackedWeight(self.format.name, self._done, self.K, codes, self._scale())
+        rows = 0
+        for loss in self.losses:
+            before, rows = made.nbytes * rows // made.M, rows + loss.M
+            loss.nbytes = made.nbytes * rows // made.M - before
+        return made
 
     def _copy_tiles(self, weight: PackedWeight) -> None:
         start = self._done // self.format.tile_rows
