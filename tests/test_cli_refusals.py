@@ -116,6 +116,30 @@ def test_verify_reads_what_a_start_reads(tmp_path: Path) -> None:
     assert command("verify", str(tmp_path / "whole")).exit_code == 1
 
 
+def test_convert_refuses_what_does_not_start(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """With the words of a start, before anything is written; what has no tokenizer is converted."""
+    spoilt = {
+        "tokenizer.json": b"{", "tokenizer_config.json": b"[]", "chat_template.jinja": b"\xff",
+        "generation_config.json": b"nonsense",
+    }  # fmt: skip
+    for name, data in spoilt.items():
+        folder = tmp_path / name.replace(".", "-")
+        shutil.copytree(checkpoint("llama-256"), folder)
+        (folder / name).write_bytes(data)
+        start = command("generate", "x", "--model", str(folder)).stderr
+        for target, format in (("m", "i8"), ("m.gguf", "gguf:Q8_0")):
+            result = command("convert", str(folder), str(tmp_path / target), "--format", format)
+            failed(result, name)
+            assert result.stderr == start
+            assert not (tmp_path / target).exists()
+    shutil.copytree(checkpoint("llama-256"), tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bare" / name).unlink()
+    assert command("convert", str(tmp_path / "bare"), str(tmp_path / "m")).exit_code == 0
+
+
 def test_names_with_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks like rich's markup is printed as it is, by tables and bars as well."""
     monkeypatch.chdir(tmp_path)

@@ -419,12 +419,13 @@ def test_refusals(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (strange / "tokenizer.json").write_text(json.dumps(document))
     with pytest.raises(UnsupportedModelError, match="cut text"):
         convert(strange, dst, "gguf:F16")
-    document["model"]["type"] = "Unigram"
+    bpe = document["model"]
+    document["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}
     (strange / "tokenizer.json").write_text(json.dumps(document))
     with pytest.raises(UnsupportedModelError, match="BPE"):
         convert(strange, dst, "gguf:F16")
-    del document["model"]["vocab"]
-    document["model"]["type"] = "BPE"
+    del bpe["vocab"]
+    document["model"] = bpe
     (strange / "tokenizer.json").write_text(json.dumps(document))
     with pytest.raises(ModelFormatError, match="tokenizer"):
         convert(strange, dst, "gguf:F16")

@@ -24,7 +24,7 @@ from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, default_name
-from sterna.convert.plan import Item, Plan, plan
+from sterna.convert.plan import Item, Plan, check_companions, plan
 from sterna.convert.rounding import converted
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError
@@ -123,6 +123,7 @@ def to_gguf(
         raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {type!r}")
     check_places(src, dst, force, file=True)
     model, planned = plan(src, threads, i2s)
+    check_companions(model, required=False)
     name, architecture = name or str(src), model.config.architecture
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(

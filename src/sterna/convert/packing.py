@@ -13,7 +13,7 @@ from sterna import formats, models
 from sterna.checkpoints.packed import CODES
 from sterna.checkpoints.packed_writer import packing
 from sterna.convert.loss import Loss
-from sterna.convert.plan import Item, Plan, plan
+from sterna.convert.plan import Item, Plan, check_companions, plan
 from sterna.convert.rounding import Rows, layer_scale
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
@@ -52,6 +52,7 @@ def to_directory(
     if layers is not None and method is not None:
         layers = layers.with_method(method)
     model, planned = plan(src, threads, i2s)
+    check_companions(model, required=False)  # else broken ones would travel
     writing = _Writing(planned, layers, head, resolve_threads(threads))
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import models
+from sterna.chat import ChatTemplate
 from sterna.formats import PackedWeight, Shadow
 from sterna.models.weights import CheckpointWeights, Linear, PackedWeights, WeightSource
+from sterna.tokenizer import Tokenizer
 
-__all__ = ["Item", "Plan", "plan"]
+__all__ = ["Item", "Plan", "check_companions", "plan"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -116,6 +119,18 @@ def plan(
         return made[-1]
 
     return models.load(path, threads=threads, i2s=i2s, through=through), made[-1]
+
+
+def check_companions(model: models.Model, required: bool = True) -> None:
+    """Reads what a model has besides its weights, as a start does; raises ModelFormatError.
+
+    A single file's is read when it is opened. required: whether there must be a tokenizer.
+    """
+    if model.companions is not None or model.path is None:
+        return
+    if required or os.path.lexists(model.path / "tokenizer.json"):
+        Tokenizer(model.path).check(model.config.vocab_size)
+    ChatTemplate.load(model.path)
 
 
 def _hollow(M: int, K: int) -> PackedWeight:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna import _native, models
-from sterna.chat import ChatTemplate
+from sterna import _native
 from sterna.checkpoints.directory import CONFIG, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
@@ -18,7 +17,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.convert.gguf_file import BARE_HASHES, HASHES, heading, metadata_hash
-from sterna.convert.plan import plan
+from sterna.convert.plan import check_companions, plan
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
@@ -27,7 +26,6 @@ from sterna.errors import (
 )
 from sterna.formats.base import EXPONENTS
 from sterna.models.storages.base import FLOATS
-from sterna.tokenizer import Tokenizer
 
 __all__ = ["DAMAGED", "SOUND", "UNCHECKED", "VERIFIED", "Check", "verify"]
 
@@ -156,13 +154,6 @@ def _check(
     return Check(file.path, info.name, VERIFIED if expected else SOUND, info.nbytes)
 
 
-def _check_companions(model: models.Model) -> None:
-    """Reads what a model has besides its weights; of one file that is done when it is opened."""
-    if model.companions is None and model.path is not None:
-        Tokenizer(model.path).check(model.config.vocab_size)
-        ChatTemplate.load(model.path)
-
-
 def _check_whole(path: Path, stored: _Stored, hashed: bool) -> Check:
     """What goes beyond single tensors: that they fit the settings, and are all there.
 
@@ -174,7 +165,7 @@ def _check_whole(path: Path, stored: _Stored, hashed: bool) -> Check:
             for module in (modules := open_packed(path).modules):
                 modules[module]
         model, planned = plan(path)
-        _check_companions(model)
+        check_companions(model)
         for item in planned.items.values():
             for _ in planned.read(item):
                 pass
