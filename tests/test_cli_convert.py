@@ -43,13 +43,19 @@ def test_convert_says_what_it_wrote_and_lost(llama: Path, tmp_path: Path) -> Non
     assert 0 < row["worst_relative_rms_error"] < 2.0**-11
 
 
-def test_quantize_has_a_row_for_each_matrix(llama: Path, tmp_path: Path) -> None:
+def test_quantize_has_a_row_for_each_matrix(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = run("quantize", llama, tmp_path / "a", "--format", "i4", "--scales", "group:64")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     (down,) = [line for line in lines if line.startswith("model.layers.1.mlp.down_proj ")]
     assert down.split()[1:4] == ["256x512", "f32", "i4:g64"]
     assert 15 < float(down.split()[-1]) < 30
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = run("quantize", llama, tmp_path / "n", "--format", "i4", "--scales", "group:64")
+    assert down in narrow.output.splitlines()  # no line is cut
+    monkeypatch.undo()
     (table,) = [line for line in lines if line.startswith("model.embed_tokens ")]
     assert table.split()[1:] == ["320x256", "f32", "f32", "exact"]
     result = run("quantize", llama, tmp_path / "b", "--format", "i2", "--head", "i8", "--json")

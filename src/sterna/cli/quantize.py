@@ -10,8 +10,12 @@ from typing import Any
 import click
 
 from sterna.cli.convert import finished, places, report
-from sterna.cli.options import console, fetch_model, print_json
+from sterna.cli.options import fetch_model, print_json
 from sterna.cli.progress import progress_bar
+from sterna.cli.report import table
+
+FIGURES = ("relative error", "max error", "SNR dB")
+COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 
 
 @click.command(short_help="Round a model's weights to few bits, and report the error.")
@@ -58,24 +62,15 @@ def command(
     if as_json:
         print_json([loss.row() for loss in losses])
         return
-    _table(losses)
+    table([_row(loss) for loss in losses], COLUMNS, right=FIGURES)
     report(finished(src, dst, format, losses, time.perf_counter() - started))
 
 
-def _table(losses: list[Any]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("tensor", min_width=max(len(loss.name) for loss in losses))
-    for name in ("MxK", "from", "to"):
-        table.add_column(name, no_wrap=True)
-    for name in ("relative error", "max error", "SNR dB"):
-        table.add_column(name, justify="right")
-    for loss in losses:
-        figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
-        shown = ("exact", "", "") if loss.exact else figures
-        table.add_row(loss.name, f"{loss.M}x{loss.K}", loss.stored, loss.format, *shown)
-    console().print(table, soft_wrap=True)
+def _row(loss: Any) -> dict[str, Any]:
+    figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
+    shown = ("exact", None, None) if loss.exact else figures
+    cells = (loss.name, f"{loss.M}x{loss.K}", loss.stored, loss.format, *shown)
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 def _decibels(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,13 @@ def table(
     rows: Sequence[Row],
     columns: Mapping[str, str],
     group: Callable[[Row], str | None] | None = None,
+    right: Collection[str] = (),
 ) -> None:
     """A table of these columns (field -> heading); numbers to the right.
 
-    group: the heading that a row stands under; a line of its own where it changes. Lines are never
-    cut: what is wider than the terminal wraps, and what goes into a pipe is whole.
+    right: further fields that go there. group: the heading that a row stands under; a line of its
+    own where it changes. Lines are never cut: what is wider than the terminal wraps, and what goes
+    into a pipe is whole.
     """
     from rich.text import Text
 
@@ -182,7 +184,8 @@ def table(
     cells = [list(columns.values()), *([cell(row.get(name)) for name in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     left = [
-        any(isinstance(row.get(name), str) for row in rows) and not name.endswith("_range")
+        any(isinstance(row.get(name), str) for row in rows)
+        and not (name.endswith("_range") or name in right)
         for name in columns
     ]
     lines = [
