@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from gguf_factory import Tiny, write
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
@@ -125,7 +126,7 @@ def test_files_that_are_no_conversations(tmp_path: Path, text: str) -> None:
     assert result.stderr.startswith("sterna: ")
 
 
-def test_a_model_without_a_template(folder: Path) -> None:
+def test_a_model_without_a_template(folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "tokenizer_config.json").read_text())
     del config["chat_template"]
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -133,6 +134,10 @@ def test_a_model_without_a_template(folder: Path) -> None:
     assert result.exit_code == 2
     assert "must have a chat template" in result.stderr
     assert "use generate, or add chat_template.jinja" in result.stderr
+    tiny, file = Tiny(keys={"tokenizer.chat_template": None}), tmp_path / "m.gguf"
+    write(file, tiny)
+    result = run("--model", str(file), stdin="x\n")
+    assert "use generate, or another file, with tokenizer.chat_template" in result.stderr
 
 
 def test_template_options_arrive(folder: Path) -> None:

@@ -95,6 +95,14 @@ def test_disk_space_is_looked_at_beforehand(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(("name", "format"), [("x", "i8"), ("x.gguf", "gguf:F16")])
+def test_a_place_for_no_files_is_not_called_full(sources: Path, name: str, format: str) -> None:
+    with pytest.raises(RequestError, match="must be writable") as info:
+        convert(sources / "llama-256", f"/proc/{name}", format)
+    assert "free" not in str(info.value)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

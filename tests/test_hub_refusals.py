@@ -82,6 +82,19 @@ def test_no_network(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://user:secret@127.0.0.1:9")
     message = failure(pull, HubError, "127.0.0.1:9", "reachable", "refused", "HF_ENDPOINT")
     assert "secret" not in message
+    failure(lambda: resolve("terns/none"), HubError, "no", "folder or file terns/none here")
+    message = failure(lambda: resolve("hf://terns/none"), HubError, "reachable")
+    assert "here" not in message
+
+
+def test_a_path_with_a_mistake(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = failure(lambda: resolve("models/none"), RequestError, "none of this name")
+    assert "nor is" not in message
+    (tmp_path / "models").mkdir()
+    failure(lambda: resolve("models/none"), RequestError, "spelling", "folder or file models/none")
 
 
 @pytest.mark.parametrize(

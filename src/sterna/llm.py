@@ -67,7 +67,7 @@ class LLM:
     ) -> None:
         checked_flag("cache", cache)
         path = resolve(model, inspect=models.require_architecture)
-        self.name = str(model)
+        self.name, self._is_file = str(model), path.is_file()
         team = resolve_threads(threads, cores)
         loaded = models.load(path, format=format, head=head, cached=cache, threads=team, i2s=i2s)
         self.engine = Engine(
@@ -221,9 +221,14 @@ class LLM:
     ) -> str:
         """The text that the model's template makes of a conversation; arguments as in `chat`."""
         if self.template is None:
+            other = (
+                "another file, with tokenizer.chat_template in its metadata"
+                if self._is_file
+                else "add chat_template.jinja to the model's folder"
+            )
             raise RequestError(
                 f"chat: the model must have a chat template, but {self.name} has none; "
-                "use generate, or add chat_template.jinja to the model's folder"
+                f"use generate, or {other}"
             )
         if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
             raise RequestError(f"messages: must be a list of messages, but got {messages!r}")

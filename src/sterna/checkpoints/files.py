@@ -309,8 +309,9 @@ def _sweep(path: Path) -> None:
 def require_space(path: Path, nbytes: int) -> None:
     """RequestError if the file system of `path` has fewer than `nbytes` bytes free."""
     with contextlib.suppress(OSError):  # what cannot be asked is found out by writing
-        free = shutil.disk_usage(path.parent).free
-        if free < nbytes:
+        total, _, free = shutil.disk_usage(path.parent)
+        # Of a place for no files, or not for these, zero bytes free is not what is wrong
+        if free < nbytes and total and os.access(path.parent, os.W_OK):
             raise RequestError(
                 f"{path}: must have {nbytes} bytes of disk space, but {free} are free; "
                 "free disk space or choose another place"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sterna.checkpoints import hub
 from sterna.checkpoints.directory import CONFIG
-from sterna.errors import RequestError
+from sterna.errors import HubError, RequestError
 
 BUILT_IN = {"nano": Path(__file__).parent.parent / "data" / "nano"}
 
@@ -39,8 +39,20 @@ def resolve(
     name = hub.HubName.parse(text)
     found = hub.find(name)
     if found is None:
-        found = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
+        try:
+            found = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
+        except (HubError, RequestError) as error:
+            if not text.startswith(hub.PREFIX) and _may_mean_path(error, path):
+                error.args = (f"{error}; nor is there a folder or file {text} here",)
+            raise
     return found.use()
+
+
+def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
+    """Whether a name that the Hub did not give may be a path with a mistake in it."""
+    if isinstance(error, HubError):
+        return error.reason in ("network", "offline")
+    return path.parent.is_dir()
 
 
 def _existing(path: Path, text: str) -> Path:
