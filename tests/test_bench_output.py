@@ -12,7 +12,7 @@ import pytest
 from helpers import command, failed
 
 from sterna import _native
-from sterna.bench import report
+from sterna.bench import plots, report
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
 
@@ -118,3 +118,17 @@ def test_no_matplotlib_is_said_before_measuring(
 def test_a_picture_has_a_place(tmp_path: Path) -> None:
     failed(command(*arguments("gemv", "--plot", str(tmp_path / "a.pdf"))), ".png")
     failed(command(*arguments("gemv", "--plot", str(tmp_path / "none" / "a.png"))), "folder")
+    plots.require(tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())  # nothing is left of the attempt
+    (tmp_path / "a.png").write_text("x")
+    plots.require(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["gemv", "roofline"])
+def test_a_place_for_no_files_is_said_before_measuring(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_native, "bandwidth_gb_s", lambda *_: pytest.fail("measures"))
+    long = tmp_path / f"{'a' * 300}.png"  # no file system of today has such names
+    failed(command(*arguments(name, "--plot", str(long))), "must be writable", "too long")

@@ -310,6 +310,29 @@ def test_the_command_says_that_the_cache_is_off(quick: dict[Unroll, float]) -> N
     assert "not kept: STERNA_CACHE is off" in result.stdout
 
 
+@pytest.mark.parametrize("place", ["file/cache", "/proc/none"])
+def test_a_cache_that_cannot_be_written_is_said_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / place))
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: pytest.fail("measures"))
+    if place.startswith("/proc") and not Path("/proc/self").exists():
+        pytest.skip("needs /proc")
+    failed(command("tune", "--kernel", "pot8", *SMALL), place, "STERNA_CACHE")
+
+
+def test_a_choice_that_cannot_be_kept_is_shown(
+    quick: dict[Unroll, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store(*_: object) -> None:
+        raise RequestError("full")
+
+    monkeypatch.setattr(tuning, "store", store)
+    result = command("tune", "--kernel", "pot8", *SMALL)
+    assert (result.exit_code, "best unroll" in result.stdout) == (2, True)
+
+
 def test_wrong_options() -> None:
     failed(command("tune", "--kernel", "pot9", *SMALL), "pot9", "pot8")
     failed(command("tune", "--shape", "4,5"), "three whole numbers", "4,5")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sterna.checkpoints.files import require_regular, unwritable
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ STYLE: dict[Any, Any] = {
 
 
 def require(path: Path) -> None:
-    """RequestError unless matplotlib is there and `path` is one for a picture."""
+    """RequestError unless matplotlib is there and a picture can be written at `path`."""
     if path.suffix.lower() != ".png":
         raise RequestError(f"plot: must be the name of a .png file, but got {path}")
     if not path.absolute().parent.is_dir():
@@ -64,6 +66,16 @@ def require(path: Path) -> None:
         raise RequestError(
             "plot: needs matplotlib, which is not installed; run: pip install 'sterna[bench]'"
         ) from None
+    there = os.path.lexists(path)
+    if there:
+        require_regular(path)
+    try:
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def save(figure: Figure, path: Path) -> None:

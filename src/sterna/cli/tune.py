@@ -90,13 +90,14 @@ def command(
         return
     unit = pot.resolve("f32", isa)[1]
     names = tuple(dict.fromkeys(kernels or tuning.tunable(unit)))
+    tuning.require_place()
     with progress_bar("tuning", "measurements", scale=1) as progress:
         found = tuning.tune(
             names, unit, tuple(dict.fromkeys(shapes)) or tuning.SHAPES,
             threads=threads, repeat=repeat, progress=progress,
         )  # fmt: skip
+    _show(found, as_json)  # first: what was measured is not lost with a place to keep it
     path = tuning.store(found)
-    _show(found, as_json)
     if not as_json:
         where = f"kept in {path}" if path else "not kept: STERNA_CACHE is off"
         console().print(f"\n{where}", soft_wrap=True, markup=False)

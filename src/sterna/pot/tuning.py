@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import statistics
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.checkpoints.cache import cache_dir
-from sterna.checkpoints.files import replacing
+from sterna.checkpoints.files import replacing, unwritable
 from sterna.checkpoints.jsonfile import load_json_object
 from sterna.errors import ModelFormatError, RequestError
 from sterna.formats.pot_encodings import ENCODINGS
@@ -42,6 +43,7 @@ __all__ = [
     "fastest",
     "load",
     "operands",
+    "require_place",
     "rounds_of",
     "store",
     "sweep",
@@ -291,6 +293,19 @@ def store(choices: Sequence[Choice]) -> Path | None:
     return path
 
 
+def require_place() -> None:
+    """RequestError unless `store` can write or has nothing to: asked before minutes of work."""
+    path = _path()
+    if path is None:
+        return
+    _make_folder(path.parent)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def delete(kernels: Sequence[str] | None = None) -> int:
     """Forgets what was tuned on this CPU, of some kernels or of all; how many choices that were.
 
@@ -321,15 +336,19 @@ def _path() -> Path | None:
 def _write(path: Path, choices: Sequence[Choice]) -> None:
     rows = [dataclasses.asdict(c) for c in sorted(choices, key=lambda c: c.place)]
     data = json.dumps({"version": FILE_VERSION, "choices": rows}, indent=1).encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(
-            f"{path.parent}: must be a folder that can be made, but got "
-            f"{error.strerror or error}; set STERNA_CACHE to another"
-        ) from error
+    _make_folder(path.parent)
     with replacing(path, len(data)) as file:
         file.write(data)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"{folder}: must be a folder that can be made, but got "
+            f"{error.strerror or error}; set STERNA_CACHE to another"
+        ) from error
 
 
 def _load_all() -> list[Choice]:
