@@ -265,7 +265,10 @@ def test_a_tensor_that_no_layer_reads_is_refused(tmp_path: Path) -> None:
 
 def test_verify(sources: Path, tmp_path: Path) -> None:
     convert("nano", tmp_path / "m", "t5")
-    checks = verify(tmp_path / "m")
+    seen: list[tuple[int, int]] = []
+    checks = verify(tmp_path / "m", lambda *done: seen.append(done))
+    assert seen == sorted(seen)
+    assert 0.99 < seen[-1][0] / seen[-1][1] <= 1
     assert len(checks) == 75 + 1  # the model as a whole
     assert {check.status for check in checks} == {VERIFIED}
     path = tmp_path / "m" / "model.safetensors"

@@ -66,8 +66,8 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     What Sterna wrote has hashes of all tensors and of its settings. A published model has none; it
     is checked for finite weights. Both are read as a start reads them: whether all that their
     architecture needs is there, in shapes that fit, with the tokenizer and the chat template; the
-    last check is of that. progress: called with the bytes done and those there are. Raises
-    RequestError for a path that cannot be read.
+    last check is of that. progress: called with the bytes done and those there are, which are read
+    twice. Raises RequestError for a path that cannot be read.
     """
     path = resolve(model, offline=True)
     if path.is_dir() and not (path / CONFIG).is_file():
@@ -85,7 +85,7 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
         nonlocal done
         done += nbytes
         if progress is not None:
-            progress(done, total)
+            progress(done, 2 * total)
 
     checks = [
         _check(file, info, stored, advance)
@@ -94,7 +94,7 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     ]
     if not any(check.status == DAMAGED for check in checks):
         hashed = all(check.status == VERIFIED for check in checks)
-        checks.append(_check_whole(path, stored, hashed))
+        checks.append(_check_whole(path, stored, hashed, lambda part: advance(int(part * total))))
     return checks
 
 
@@ -154,10 +154,13 @@ def _check(
     return Check(file.path, info.name, VERIFIED if expected else SOUND, info.nbytes)
 
 
-def _check_whole(path: Path, stored: _Stored, hashed: bool) -> Check:
+def _check_whole(
+    path: Path, stored: _Stored, hashed: bool, advance: Callable[[float], None]
+) -> Check:
     """What goes beyond single tensors: that they fit the settings, and are all there.
 
     Weights are read again even where all hashes are right, which say nothing of config.json.
+    advance: called with the share of them that was read since its last call.
     """
     try:
         complete = stored.check_settings() and hashed
@@ -169,6 +172,7 @@ def _check_whole(path: Path, stored: _Stored, hashed: bool) -> Check:
         for item in planned.items.values():
             for _ in planned.read(item):
                 pass
+            advance(item.M * item.K / planned.n_weights)
         planned.check_all_read()
     except UnsupportedModelError as error:  # Sterna does not know what should be there
         return Check(path, "", UNCHECKED, problem=str(error))
