@@ -141,6 +141,8 @@ def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
     """Whatever `holds` says yes to comes through exactly, but for scales that become f16."""
     rng = np.random.default_rng(0)
     weight = ops.quantize(rng.standard_normal((70, 256)), old)
+    if formats.get(old).levels == (-1, 1) and formats.get(old).group:
+        weight = ops.pack(ops.unpack(weight)[0], 0.5, format=old)  # other groups then keep it
     before = ops.dequantize(weight)
     for new in [*formats.names(), "i8:g64"]:
         f = formats.get(new)
@@ -154,6 +156,28 @@ def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
         else:
             assert loss.exact
             np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("new", ["t5", "i2", "i2:tensor", "tl2_1", "i2:g384", "t5:g96", "i2:g128"])
+@pytest.mark.parametrize("old", ["tq2_0", "i2:g128", "i1:g64", "q1_0"])
+def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
+    """A new scale is the one of least square error, so exact where the old ones are one."""
+    rng = np.random.default_rng(2)
+    f, g = formats.get(new), formats.get(old)
+    levels = rng.choice([-1, 1] if g.step == 2 else [-1, 0, 1], (50, 768)).astype(np.int8)
+    for scales in (np.float32(0.3), rng.uniform(0.1, 2, (50, 768 // g.group))):
+        weight = ops.pack(levels, scales, format=old)
+        rows = Rows(f, 50, 768, None if ":" in new else "row", 1)
+        loss = rows.add(weight, "w")
+        got = rows.finish()
+        np.testing.assert_array_equal(ops.unpack(got)[0], levels)
+        w, q = ops.dequantize(weight).astype(np.float64), levels.astype(np.float64)
+        to = (50, 768 // f.group, -1) if f.group else (1 if new == "i2:tensor" else 50, -1)
+        best = (w * q).reshape(to).sum(axis=-1) / np.square(q).reshape(to).sum(axis=-1)
+        found = np.broadcast_to(got.scales, best.shape) if best.size > 1 else got.scales
+        np.testing.assert_allclose(found, np.reshape(best, found.shape), rtol=2.0**-10)
+        if np.ndim(scales) == 0:
+            assert loss.exact
 
 
 def test_rows_come_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:

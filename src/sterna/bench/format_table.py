@@ -43,7 +43,7 @@ def run(
             "summary": f.summary,
             "layout": f.layout,
             "bits_per_weight": round(
-                8 * packed_bytes(f, matrix.M, matrix.K) / matrix.M / matrix.K, 2
+                8 * packed_bytes(f, matrix.M, matrix.K) / matrix.M / matrix.K, 3
             ),
             "levels": _n_levels(f),
             "scales": _scales(f),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sterna.cli.options import console, status, threads_options
-from sterna.cli.report import NAMES, count, isa_option, output_options, table, write
+from sterna.cli.report import NAMES, Row, count, isa_option, output_options, table, write
 
 COLUMNS = {
     "format": "format",
@@ -45,7 +45,12 @@ def command(output: str, **options: Any) -> None:
 
     with status("measuring") as progress:
         rows = format_table.run(options.pop("names"), progress=progress, **options)
-    write(rows, output, COLUMNS, _draw)
+    write(rows, output, COLUMNS, _draw, _in_words)
+
+
+def _in_words(row: Row) -> dict[str, Any]:
+    exact = {True: "yes", False: "no"}.get(row["exact"])
+    return {**row, "exact": exact, "bits_per_weight": f"{row['bits_per_weight']:6.3f}"}
 
 
 def _draw(rows: list[dict[str, Any]]) -> None:
@@ -53,10 +58,9 @@ def _draw(rows: list[dict[str, Any]]) -> None:
     if rows[0]["isa"] is None:
         for name in MEASURED:
             columns.pop(name)
-    shown = [{**row, "exact": {True: "yes", False: "no"}.get(row["exact"])} for row in rows]
     if rows[0]["isa"] is not None:
         console().print(
             f"{rows[0]['shape']} on {count(rows[0]['threads'], 'thread')} with {rows[0]['isa']}; "
             f"GB/s of one token, GOPS of {rows[0]['n']}"
         )
-    table(shown, columns)
+    table(rows, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
+TERNARY = (-1, 1)
 CHUNK_WEIGHTS = 1 << 21  # float32: 8 MiB, of which a rounding has half a dozen at once
 
 
@@ -47,17 +49,26 @@ def layer_scale(format: Format) -> str | None:
 
 
 def holds(new: Format, old: Format) -> bool:
-    """Whether a format has all levels of another that has no groups; its scale may be rounded."""
-    if not (new.levels and old.levels) or old.group or new.minima or _is_code(new, old):
+    """Whether a format has all levels of another and may keep them; scales may be rounded.
+
+    Where old groups do not consist of new ones, it is better to round again, but for +-1 and 0.
+    """
+    if not (new.levels and old.levels) or _is_special(new) or _is_special(old):
         return False
     (low, high), (first, last) = new.levels, old.levels
     steps = old.step % new.step == 0 and (first - low) % new.step == 0
-    return low <= first and last <= high and steps
+    scales = _finer(new, old) or new.levels == old.levels == TERNARY
+    return low <= first and last <= high and steps and scales
 
 
-def _is_code(new: Format, old: Format) -> bool:
-    """Whether levels are a codebook's, or scales whole numbers or powers of two: not any float."""
-    return bool(new.codebook or old.codebook) or new.block != new.group or new.scale_type == "e8m0"
+def _finer(new: Format, old: Format) -> bool:
+    """Whether each new scale is one of the old ones."""
+    return not old.group or (bool(new.group) and old.group % new.group == 0)
+
+
+def _is_special(f: Format) -> bool:
+    """Whether levels are a codebook's, or scales not any float, or have a minimum beside them."""
+    return bool(f.codebook) or f.block != f.group or f.scale_type == "e8m0" or f.minima
 
 
 @dataclass
@@ -156,10 +167,11 @@ def converted(
     same = old.name.partition(":")[0] == new.name.partition(":")[0] and old.group == new.group
     keep = new.scaled and (same or holds(new, old))
     # A scale for all of a tensor follows from all of it.
-    whole = not keep and new.scaled and (scale or new.default_scale) == "tensor"
+    own_scales = keep and (same or _finer(new, old))
+    whole = not own_scales and new.scaled and (scale or new.default_scale) == "tensor"
     for chunk in row_chunks(weight, whole):
         if keep:
-            yield _kept(chunk, new, loss, threads)
+            yield _kept(chunk, new, whole, loss, threads)
         else:
             values = ops.dequantize(chunk, threads=threads)
             if new.scaled:
@@ -173,19 +185,37 @@ def converted(
 
 
 def _kept(
-    chunk: PackedWeight, new: Format, loss: Loss, threads: int
+    chunk: PackedWeight, new: Format, whole: bool, loss: Loss, threads: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     old = formats.get(chunk.format)
     levels, scale = ops.unpack(chunk, threads=threads)
-    if new.group and not old.group:
+    merged = not _finer(new, old)
+    if merged:
+        scale = _merged(new, old, levels, scale, whole)
+    elif new.group and not old.group:
         scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scale_shape(chunk.M, chunk.K))
+    elif new.group != old.group:
+        scale = np.repeat(scale, old.group // new.group, axis=1)
     scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
-    if not new.group:
-        return levels, scale
-    stored = new.check_scales(scale, chunk.M, chunk.K)
-    if not np.array_equal(stored, scale):
+    stored = new.check_scales(scale, chunk.M, chunk.K) if new.group else scale
+    if merged or not np.array_equal(stored, scale):
         loss.add(ops.dequantize(chunk, threads=threads), ops.real_values(new, levels, stored))
     return levels, stored
+
+
+def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whole: bool) -> F32:
+    """The scales of new groups, rows or (whole) all, of levels -1, 0, 1: of least square error.
+
+    So what is the same in all old groups stays what it is: every sum here is exact.
+    """
+    M, K = levels.shape
+    part = math.gcd(old.group, new.group or K)
+    counts = np.abs(levels).reshape(M, -1, part).sum(axis=2, dtype=np.float64)
+    totals = counts * np.repeat(scale, old.group // part, axis=1)
+    to = (M, new.n_groups(K), -1) if new.group else (1 if whole else M, -1)
+    total, count = (a.reshape(to).sum(axis=-1) for a in (totals, counts))
+    scale = np.asarray(total / np.maximum(count, 1), np.float32)
+    return scale[0] if whole else scale
 
 
 def _rounded(

@@ -88,7 +88,7 @@ def run(
             mine = {"model": model, "format": name, "head": options.head, "threads": int(team)}
             row: dict[str, Any] = dict.fromkeys(FIELDS) | mine | {"isa": unit, "pp": pp, "tg": tg}
             entries = found.get(name, ()) if with_peer else ()
-            rows.append(row | _measured(options, entries, repeat, limit_s, progress))
+            rows.append(row | _measured(options, entries, with_peer, repeat, limit_s, progress))
     return rows
 
 
@@ -102,6 +102,7 @@ def _entries() -> dict[str, tuple[Entry, ...]]:
 def _measured(
     options: Options,
     entries: tuple[Entry, ...],
+    with_peer: bool,
     repeat: int,
     limit_s: float,
     progress: Progress,
@@ -112,6 +113,8 @@ def _measured(
     own = model_bytes(options.shape, name, options.head, positions) + HEADROOM_BYTES
     free = available_bytes() * 9 // 10
     row: dict[str, Any] = {"peer": entries[0].peer if entries else None}
+    if with_peer and not entries:
+        row["peer_skipped"] = f"{PEER} has no dummy model with layers of {name}"
     if own > free:
         why = f"needs {own / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
         return row | {

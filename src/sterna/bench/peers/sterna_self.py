@@ -64,7 +64,9 @@ class SternaProducts(Products):
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
         """Into tiles."""
-        self.packed = ops.pack(weight, format=self.options.variant, threads=self.threads)
+        f = formats.get(self.options.variant)
+        scale = 1 / f.value if f.scaled else None  # a level of 1 is worth 1
+        self.packed = ops.pack(weight, scale, format=f.name, threads=self.threads)
         return self.packed.nbytes
 
     def copy(self, count: int) -> None:
