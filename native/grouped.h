@@ -28,12 +28,10 @@ struct TileScales {
     const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(kRows); }
     // Of rows [row, row + kLanes) of the tile; `line` is at(k), or kRows values further the minima.
     VF load(const uint8_t* line, int row) const {
-        switch (s.type) {
-            case ScaleType::kE8M0:  // 2^(e - 127); 2^-127 is a denormal
-                return f_bits(i_max(i_shl<23>(i_load_u8(line + row)), i_set1(1 << 22)));
-            default:
-                return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
-        }
+        if (s.type == ScaleType::kF16)
+            return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
+        // 2^(e - 127); 2^-127 is a denormal
+        return f_bits(i_max(i_shl<23>(i_load_u8(line + row)), i_set1(1 << 22)));
     }
     VF scale(const uint8_t* line, int row) const { return f_mul(load(line, row), f_set1(s.unit)); }
     VF minimum(const uint8_t* line, int row) const {

@@ -302,8 +302,8 @@ struct FloatDot {
     static VF zero() { return f_set1(0.0f); }
     static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
     static void decode(const uint8_t* step, int part, int j, VF* w) {
-        for (int f = 0; f < kGroups; ++f, step += F::kStepBytes / kGroups)
-            w[f] = F::decode_group(step, part, j);
+        for (int f = 0; f < kGroups; ++f)
+            w[f] = F::decode_group(step + f * (F::kStepBytes / kGroups), part, j);
     }
 };
 
