@@ -107,12 +107,12 @@ def matrices(shapes: Sequence[str]) -> list[Matrix]:
                 found.setdefault((M, K), Matrix(M, K, text, layer))
             continue
         parts = text.lower().split("x")
-        if len(parts) != 2 or not all(p.isascii() and p.isdigit() and len(p) < 8 for p in parts):
+        if len(parts) != 2 or not all(p.isascii() and p.isdigit() for p in parts):
             raise RequestError(
                 f"shapes: each must be MxK, such as 2560x6912, or one of {', '.join(SHAPES)}, "
                 f"but got {text!r}"
             )
-        M, K = (int(part) for part in parts)
+        M, K = (int(part) if len(part) < 20 else MAX_SIZE + 1 for part in parts)
         if not (1 <= M <= MAX_SIZE and 1 <= K <= MAX_SIZE):
             raise RequestError(f"shapes: M and K must lie in 1..{MAX_SIZE}, but got {text!r}")
         found.setdefault((M, K), Matrix(M, K))

@@ -60,10 +60,10 @@ class Plan:
 
 def plans(models: Sequence[str], format_names: Sequence[str], head: str, n: int) -> list[Plan]:
     """Every model in every format, none twice. RequestError for names and counts that cannot be."""
-    if not models or n < 1:
-        raise RequestError(
-            f"figure: needs a model and at least 1 token, but got {len(models)} and {n}"
-        )
+    if not models:
+        raise RequestError("models: must name at least one; try --models tiny")
+    if n < 1:
+        raise RequestError(f"tokens: must be at least 1, but got {n}")
     limit = min(shape_named(shape).context for shape in models)
     if PROMPT_OF_TG + n > limit:
         raise RequestError(
