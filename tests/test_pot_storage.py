@@ -283,7 +283,10 @@ def test_scales_of_both_signs(format: str) -> None:
     for value, words in ((-1, ("some are negative", "is -1.0")), (0, ("positive", "is 0.0"))):
         scale[3] = value
         call = lambda: ops.pack(np.ones((64, 64)), scale, format=format)  # noqa: E731
-        failure(call, RequestError, format, "(3", *words)
+        if ":" in format and value == 0:  # as it is for a group that zeros are nearer to
+            np.testing.assert_array_equal(ops.dequantize(call())[3], 0)
+        else:
+            failure(call, RequestError, format, "(3", *words)
 
 
 def test_methods_by_command(llama: Path, tmp_path: Path) -> None:

@@ -30,17 +30,17 @@ def quantize_activations(x: F32, smallest: float = 1e-5) -> tuple[npt.NDArray[np
 
 
 def mean_abs(w: F32, axis: int | None) -> F32:
-    """Mean of |w| over `axis` (None: all of it), at least 1e-5: float32 () or [M]."""
+    """Mean of |w| over `axis` (None: all of it), 0 of no weights: float32 () or [M]."""
     if not w.size:
-        return np.full(w.shape[:1] if axis else (), 1e-5, np.float32)
-    mean = np.abs(w).mean(axis=axis, dtype=np.float64)
-    return np.asarray(np.maximum(mean, 1e-5), np.float32)
+        return np.zeros(w.shape[:1] if axis else (), np.float32)
+    return np.asarray(np.abs(w).mean(axis=axis, dtype=np.float64), np.float32)
 
 
 def inverse_or_zero(d: F32) -> F32:
-    """1 / d in float32, and 0 for 0."""
+    """1 / d in float32, and 0 where that is not finite: no f16 holds such a d but as 0."""
     with np.errstate(divide="ignore", over="ignore"):
-        return np.asarray(np.where(d == 0, np.float32(0), np.float32(1) / d), np.float32)
+        inverse = np.float32(1) / d
+    return np.asarray(np.where(np.isfinite(inverse), inverse, np.float32(0)), np.float32)
 
 
 def half_if_finite(d: F32) -> F32:

@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import F32, fma_f32, quantize_activations
+from sterna.formats.arithmetic import F32, fma_f32, half_if_finite, quantize_activations
 
 __all__ = ["GROUP_K", "Format", "PackedWeight"]
 
 MAX_INTEGER_K: int = _native.max_integer_k
 GROUP_K = 32  # activations that share a scale, where weights have scales in groups
+SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
+COARSE = 2.0**-21  # of f16 scales: below it they are whole multiples, 0 to 8, of the smallest
+MAX_GROUPED = 2.0**40  # of weights: no level times a scale that is an f16 is as large
 PAD_K = 64  # integer layouts pad K to it
 SOURCES = {1: "byte", 2: "half", 4: "f32"}  # of float layouts, by the bytes of a value
 #: All exponent bits of a float layout: an infinity or NaN has them set.
@@ -272,8 +275,70 @@ class Format:
         """Round real weights [M, K] -> (levels, scales [M, groups] or, with minima, [.., 2])."""
         M, K = w.shape
         self.check_shape(M, K)
-        levels, scales = self.quantize_blocks(w.reshape(-1, self.group))
+        self._check_size(w)
+        blocks = w.reshape(-1, self.group)
+        levels, scales = self.quantize_blocks(blocks)
+        if self.scale_type == "f16":
+            levels, scales = self._with_stored_scales(blocks, levels, scales)
         return levels.reshape(M, K), scales.reshape(M, self.n_groups(K), *scales.shape[1:])
+
+    def _check_size(self, w: F32) -> None:
+        """RequestError for a weight so large that its scale is no f16, and its sums are no float32.
+
+        What is less far off is named by `check_scales`.
+        """
+        if self.scale_type != "e8m0" and max(w.max(initial=0), -w.min(initial=0)) > MAX_GROUPED:
+            at = tuple(int(i) for i in np.argwhere(np.abs(w) > MAX_GROUPED)[0])
+            raise RequestError(
+                f"{self.name}: scale must be at most 65504, as an f16, but element {at} of the "
+                f"weights is {w[at]}; use a format with a scale for each row, such as i8"
+            )
+
+    def _with_stored_scales(
+        self, blocks: F32, levels: npt.NDArray[Any], scales: F32
+    ) -> tuple[npt.NDArray[Any], F32]:
+        """Levels [B, group] and scales [B, ...] of rounding, for the scales as an f16 holds them.
+
+        An f16 below COARSE has few bits left: of such a block the best is taken of what was
+        rounded, the levels nearest to its weights for the scale as stored, and zeros.
+        """
+        d = np.abs(scales[:, 0] if self.minima else scales)
+        coarse = np.flatnonzero(d < COARSE)
+        if not coarse.size:
+            return levels, scales
+        w, first, s = blocks[coarse].astype(np.float64), levels[coarse], scales[coarse]
+        stored = half_if_finite(s)
+        lifted = np.where((stored == 0) & (s != 0), np.copysign(SMALLEST_F16, s), stored)
+        if self.minima:
+            lifted[:, 1] = stored[:, 1]  # a minimum of 0 leaves more of the block than the smallest
+        tried = [
+            (first, stored),
+            (self._nearest(w, lifted), lifted),
+            (first, np.zeros_like(stored)),
+        ]
+        errors = [np.square(self._block_values(*one) - w).sum(axis=1) for one in tried]
+        best = np.argmin(errors, axis=0)  # the first of equal ones
+        levels, scales = levels.copy(), scales.copy()
+        for i, (of_block, scale) in enumerate(tried):
+            here = best == i
+            levels[coarse[here]], scales[coarse[here]] = of_block[here], scale[here]
+        return levels, scales
+
+    def _block_values(self, levels: npt.NDArray[Any], scales: F32) -> npt.NDArray[np.float64]:
+        """What blocks [B, group] stand for."""
+        pairs = scales.astype(np.float64).reshape(len(scales), -1)
+        values = levels * (pairs[:, :1] * self.value)
+        return np.asarray(values + pairs[:, 1:] if self.minima else values)
+
+    def _nearest(self, w: npt.NDArray[np.float64], scales: F32) -> npt.NDArray[Any]:
+        """The levels [B, group] nearest to weights, any for a scale of 0."""
+        assert self.levels is not None
+        low, high = self.levels
+        all_ = np.array(self.codebook or range(low, high + 1, self.step), self.level_type)
+        pairs = scales.astype(np.float64).reshape(len(scales), -1)
+        d = np.where(pairs[:, :1] == 0, 1, pairs[:, :1] * self.value)
+        ratio = (w - pairs[:, 1:] if self.minima else w) / d
+        return all_[np.searchsorted((all_[1:] + all_[:-1]) / 2, ratio)]
 
     def rounded(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round real weights [M, K] -> (levels, scale), in the format's groups if it has any."""

@@ -17,10 +17,10 @@ class FiveLevel(Format):
     """Levels -2..2; a scale is max |w| / 2, as in symmetric integer quantisation."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to round(w / s), half to even, s = max |w| / 2, at least 1e-5."""
+        """Round w [M, K] to round(w / s), half to even, s = max |w| / 2, or 1 for zeros."""
         axis = 1 if (scale or self.default_scale) == "row" else None
-        s = np.maximum(np.abs(w).max(axis=axis, initial=0.0) / np.float32(2), 1e-5)
-        s = np.asarray(s, np.float32)
+        s = np.asarray(np.abs(w).max(axis=axis, initial=0.0) / np.float32(2), np.float32)
+        s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
         levels = np.clip(np.rint(w / (s[:, None] if axis else s)), -2, 2)
         return levels.astype(np.int8), s
 

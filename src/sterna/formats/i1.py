@@ -14,7 +14,7 @@ from sterna.formats.base import Format
 
 @dataclass(frozen=True)
 class Binary(Format):
-    """Levels -1 and 1; a scale is the mean of |w|, floored at 1e-5 (ParetoQ, 1 bit)."""
+    """Levels -1 and 1; a scale is the mean of |w| (ParetoQ, 1 bit)."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Signs of w [M, K], that of 0 being 1, and s = mean |w|."""

@@ -20,8 +20,9 @@ class FourLevel(Format):
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round w [M, K]: (round(clamp(w / s, -0.99, 0.99) * 2 - 0.5) + 0.5) / 2, s = max |w|."""
         axis = 1 if (scale or self.default_scale) == "row" else None
-        s = np.maximum(np.abs(w).max(axis=axis, initial=0.0), 1e-5).astype(np.float32)
-        return four_levels(w, s[:, None] if axis else s), s
+        s = np.asarray(np.abs(w).max(axis=axis, initial=0.0), np.float32)
+        alpha = np.where(s > 0, s, np.float32(1))  # any will do for zeros
+        return four_levels(w, alpha[:, None] if axis else alpha), s
 
 
 FORMAT = FourLevel(

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, fma_f32, half_if_finite, quantize_activations
-from sterna.formats.base import GROUP_K, Format, PackedWeight
+from sterna.formats.base import COARSE, GROUP_K, SMALLEST_F16, Format, PackedWeight
 
 __all__ = ["SUPER_K", "KQuant"]
 
@@ -185,7 +185,14 @@ class KQuant(Format):
         d, whole = _whole(scales, 1 if self.minima else 0, self.scale_range)
         levels = self._levels(groups - m, d[:, None] * whole)
         parts = np.concatenate([d[:, None], whole], axis=1)
+        # An f16 as small as this has few bits left: zeros may be nearer than what it makes.
+        coarse = np.flatnonzero(np.abs(d) < COARSE)
+        w, real = groups[coarse], levels[coarse] * (d[:, None] * whole)[coarse, :, None]
+        error = real + (m[coarse] if self.minima else m) - w
+        zeros = coarse[np.square(error).sum(axis=(1, 2)) > np.square(w).sum(axis=(1, 2))]
+        parts[zeros] = 0
         if self.minima:
+            d_m[zeros], whole_m[zeros] = 0, 0
             parts = np.stack([parts, np.concatenate([d_m[:, None], whole_m], axis=1)], axis=1)
         return levels.reshape(len(blocks), SUPER_K).astype(np.int8), parts
 
@@ -213,6 +220,7 @@ class KQuant(Format):
         """Round real weights [M, K] -> (levels, scales)."""
         M, K = w.shape
         self.check_shape(M, K)
+        self._check_size(w)
         levels, scales = self.quantize_blocks(w.reshape(-1, SUPER_K))
         return levels.reshape(M, K), scales.reshape(self.scale_shape(M, K))
 
@@ -257,14 +265,16 @@ class KQuant(Format):
 def _whole(values: F32, end: int, limits: tuple[int, int]) -> tuple[F32, F32]:
     """Values [B, G] as d [B] times whole numbers [B, G]: the largest is on the given limit.
 
-    The other end of `limits` is as far from zero or nearer. d is rounded to f16 first. end: 0 where
+    The other end of `limits` is as far from zero or nearer. d is rounded to f16 first, and to the
+    smallest rather than to 0. end: 0 where
     the limit's sign is that of the largest value's opposite (ggml's choice of signs), 1 where
     values are not negative.
     """
     at = np.abs(values).argmax(axis=1)[:, None]
     largest = np.take_along_axis(values, at, 1)[:, 0]
     d = largest / np.float32(limits[0] if limits[0] and not end else limits[1])
-    d = half_if_finite(d)
+    half = half_if_finite(d)
+    d = np.where((half == 0) & (d != 0), np.copysign(SMALLEST_F16, d), half).astype(np.float32)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         whole = np.where(d[:, None] == 0, np.float32(0), values / d[:, None])
     return d, np.clip(np.rint(whole), *limits).astype(np.float32)

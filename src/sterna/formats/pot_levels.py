@@ -13,13 +13,11 @@ import numpy.typing as npt
 
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32
-from sterna.formats.base import Format
+from sterna.formats.base import SMALLEST_F16, Format
 from sterna.formats.pot_methods import quantizer
 from sterna.formats.power_of_two import MAX_EXPONENT, PotLevels, check_scale
 
 __all__ = ["PowerFloats", "PowerLevels"]
-
-SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,18 @@ class Powers(Format):
         return replace(self, method=method)
 
     def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
-        """As of any format; RequestError for a scale that is not positive, naming it."""
-        return super().packed_scale(check_scale(scale, M, K, self.name), M, K)
+        """As of any format; RequestError for a scale that is not positive, naming it.
+
+        A group may have the scale 0: its weights are then 0, which the levels may lack.
+        """
+        given = np.asarray(scale)
+        check_scale(np.where(given == 0, 1, given) if self.group else given, M, K, self.name)
+        return super().packed_scale(given, M, K)
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """As of any format; what an f16 would round to 0 becomes the smallest that it has."""
-        return super().check_scales(np.maximum(scales, SMALLEST_F16), M, K)
+        """As of any format; what else an f16 would round to 0 becomes the smallest that it has."""
+        s = np.asarray(scales, np.float32)
+        return super().check_scales(np.where(s > 0, np.maximum(s, SMALLEST_F16), s), M, K)
 
     def powers(self, w: F32, scale: str | None) -> PotLevels:
         """Round w [M, K]."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sterna import formats
+from sterna.formats.i2 import absmean
 from sterna.models.storages.base import FLOATS, TERNARY, Layer, Levels
+
+SMALLEST = 1e-5  # of s, as the forward pass clamps it
 
 
 def recognises(layer: Layer) -> bool:
@@ -21,5 +23,5 @@ def recognises(layer: Layer) -> bool:
 
 def read(layer: Layer) -> Levels:
     """The rounded weights (BitNet b1.58, equation 3)."""
-    levels, scale = formats.get("i2").quantize(layer.weight.values(), "tensor")
+    levels, scale = absmean(layer.weight.values(), None, SMALLEST)
     return Levels(TERNARY, levels, np.asarray(scale, np.float32))
