@@ -311,6 +311,7 @@ def test_scales() -> None:
     )
 
 
+@pytest.mark.filterwarnings("error")
 def test_errors() -> None:
     a, b, _ = operands("pot8", 2, 3, 6)
     ok = {"kernel": "pot8", "isa": "scalar"}
@@ -336,6 +337,10 @@ def test_errors() -> None:
     failure(call(scale=[1.0, 2.0]), RequestError, "scale", "(3,)", "(2,)")
     failure(call(scale="x"), RequestError, "scale", "numeric")
     failure(call(scale=[1, np.inf, 1]), NonFiniteError, "scale", "element 1", "inf")
+    failure(call(scale=1e39), NonFiniteError, "scale", "element 0", "1e+39")
+    failure(call(scale=1j), RequestError, "scale", "numeric", "1j")
+    for isa in ([], 0, b"avx2"):
+        failure(call(isa=isa), RequestError, "isa", "scalar", repr(isa))
     failure(call(threads=0), RequestError, "threads")
     failure(call(special="no"), RequestError, "special", "'no'")
 
@@ -346,6 +351,15 @@ def test_a_set_this_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     failure(lambda: pot.kernels("avx512"), UnsupportedCPUError, "avx512f", "scalar")
     assert pot.isas() == ["scalar"]
+
+
+def test_a_unit_this_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit of whole models is refused as ops.linear does, though what it maps to would run."""
+    monkeypatch.setattr(_native, "isas", lambda: ["scalar"])
+    monkeypatch.setattr(_native, "known_isas", lambda: [("scalar", ""), ("amx", "amx_tile")])
+    failure(lambda: pot.resolve("pot8", "amx"), UnsupportedCPUError, "isa", "amx_tile", "scalar")
+    monkeypatch.setenv("STERNA_ISA", "amx")
+    failure(lambda: pot.resolve("pot8"), UnsupportedCPUError, "STERNA_ISA", "amx_tile")
 
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.pot import tuning
 from sterna.pot.tuning import Unroll
-from sterna.runtime import checked_flag, resolve_threads
+from sterna.runtime import checked_flag, resolve_isa, resolve_threads
 
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
@@ -147,9 +147,12 @@ def _resolve_isa(isa: str | None) -> str:
     known = {name: (needs, runs) for name, needs, runs in _native.pot_isas()}
     source = "isa" if isa is not None else "STERNA_ISA"
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
+    if not isinstance(name, str):
+        raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {name!r}")
     if not name:
         return isas()[-1]
-    name = _UNITS.get(name, name) if isinstance(name, str) else repr(name)
+    if name in _UNITS:  # what it maps to may run where the unit itself does not
+        name = _UNITS[resolve_isa(isa)]
     if name not in known:
         raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {name!r}")
     needs, runs = known[name]
@@ -203,15 +206,19 @@ def _matrix(value: Any, what: str, dtype: np.dtype[Any], kernel: str) -> npt.NDA
 
 def _scale(value: Any, M: int) -> npt.NDArray[np.float32]:
     try:
-        scale = np.asarray(value, dtype=np.float32)
-    except (TypeError, ValueError):
-        raise RequestError(f"scale: must be numeric, but got {value!r}") from None
+        given = np.asarray(value)
+    except ValueError as e:
+        raise RequestError(f"scale: must be a rectangular array, but numpy says {e}") from None
+    if given.dtype.kind not in "iubf":
+        raise RequestError(f"scale: must be numeric, but got {value!r}")
+    with np.errstate(over="ignore"):
+        scale = given.astype(np.float32)
     if scale.shape not in ((), (M,)):
         raise RequestError(f"scale: must have shape () or ({M},), but got {scale.shape}")
     if not np.isfinite(scale).all():
         at = np.argwhere(~np.isfinite(scale.reshape(-1)))[0][0]
         raise NonFiniteError(
-            f"scale: must be finite, but element {at} is {scale.reshape(-1)[at]}; "
+            f"scale: must be finite as float32, but element {at} is {given.reshape(-1)[at]}; "
             "quantise weights that are finite"
         )
     return scale
