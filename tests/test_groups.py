@@ -280,6 +280,15 @@ def test_bad_suffix(name: str) -> None:
     failure(lambda: formats.get(name), RequestError, name.split(":")[0])
 
 
+def test_suffixes_have_one_spelling() -> None:
+    """A file holds the name: i2:g032 is i2:g32. The message lists what takes groups."""
+    assert formats.get("i2:g032").name == "i2:g32"
+    assert ops.quantize(np.ones((2, 64)), "i2:g064").format == "i2:g64"
+    message = failure(lambda: formats.get("pot8:g32"), RequestError, "for groups")
+    offered = message.split("use ")[1].split(" for groups")[0].replace(" or ", ", ").split(", ")
+    assert offered == [name for name in formats.names() if formats.known(f"{name}:g32")]
+
+
 @pytest.mark.parametrize("scale", ["tensor", "row"])
 def test_scale_suffix(scale: str) -> None:
     """i2:row and i2:tensor say where quantize finds its scale."""

@@ -297,6 +297,65 @@ def test_a_packed_weight_of_ones_own_making_is_checked() -> None:
     refused(lambda: ops.unpack(wrong), "packed", "q4_0", "float32 ()")
 
 
+@pytest.mark.parametrize("name", ["i2", "q4_0", "q4_k"])
+def test_its_size_and_scales_are_checked(name: str) -> None:
+    """What `scales` and `nbytes` need, and codes that the native core would convert."""
+    packed = ops.quantize(np.ones((64, 256)), name)
+    for change in ({"codes": packed.codes.astype(np.float32)}, {"scale": "x"}, {"M": "64"}):
+        refused(lambda change=change: ops.unpack(replace(packed, **change)), "packed", name)
+    refused(lambda: replace(packed, codes=None).nbytes, "packed", name, "NoneType")
+    for scale in ("x", None) if name == "i2" else (None, packed.scale[0], packed.scale[:, :3]):
+        if name != "i2" or scale == "x":
+            wrong = replace(packed, scale=scale)
+            with pytest.raises(RequestError, match="packed"):
+                wrong.scales  # noqa: B018
+
+
+def test_a_packed_weight_equals_itself_alone() -> None:
+    """Arrays are not compared; it may be a key."""
+    packed, other = (ops.quantize(PLAIN, "i2") for _ in range(2))
+    assert packed == packed
+    assert packed != other
+    assert {packed: 1}[packed] == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", INTEGER)
+def test_levels_that_are_none(name: str) -> None:
+    """Each names the format, the element and the value, whatever the dtype holds."""
+    for value, words in ((np.nan, "is nan"), (-np.inf, "is -inf")):
+        failure(
+            lambda value=value: ops.pack([[1, value]], format=name),
+            NonFiniteError, name, "element (0, 1)", words,
+        )  # fmt: skip
+    for value in (0.5, 1e300, -1e300):
+        refused(
+            lambda value=value: ops.pack([[1, value]], format=name),
+            name, "element (0, 1)", str(value),
+        )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_are_named_as_they_were_given() -> None:
+    """Not as the float32 that they became."""
+    for scale, words in ((1e39, "it is 1e+39"), ([1, np.nan, 1, 1], "element (1,) is nan")):
+        failure(
+            lambda scale=scale: ops.pack(PLAIN, scale, format="i2"), NonFiniteError, "i2", words
+        )
+    grouped = np.ones((1, 32), np.int8)
+    call = partial(ops.pack, grouped, [[1e39]], format="q8_0")
+    failure(call, NonFiniteError, "q8_0", "(0, 0) is 1e+39")
+    packed, x = ops.pack(PLAIN, format="i2"), ONES.astype(np.float64)
+    x[1, 7] = 1e39
+    failure(lambda: ops.linear(x, packed), NonFiniteError, "(1, 7) is 1e+39")
+    failure(lambda: ops.quantize([[3.4e38]], "bf16"), NonFiniteError, "use f32")
+    failure(lambda: ops.quantize([[1e5]], "f16"), NonFiniteError, "use bf16 or f32")
+    refused(lambda: ops.quantize([[1, 3.4e38]], "pot8"), "pot8", "weights", "(0, 1) is 3.4e+38")
+    refused(lambda: ops.pack([[2]], format="i1"), "{-1, 1}")
+    refused(lambda: ops.pack([[2]], format="i2"), "{-1, 0, 1}")
+    refused(lambda: ops.quantize(PLAIN, "f32", "row"), "scale", "f32", "'row'")
+
+
 @pytest.mark.filterwarnings("error")
 def test_weights_too_large_for_float32() -> None:
     """They are named, without numpy's own warning beside it."""

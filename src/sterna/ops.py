@@ -81,14 +81,16 @@ def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[A
     if given.dtype.kind not in "iubf":
         raise RequestError(f"{format}: scale must be numeric, but got {scale!r}")
     s = _float32(given).reshape(given.shape)
-    if f.group:
-        return f.packed_scale(s, M, K)
-    if s.shape not in ((), (M,)):
+    if not f.group and s.shape not in ((), (M,)):
         raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
     if not np.isfinite(s).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(s))[0])
+        where = f"element {at}" if at else "it"
         raise NonFiniteError(
-            f"{format}: scale must be finite, but got {s[~np.isfinite(s)].flat[0]}"
+            f"{format}: scale must be finite as float32, but {where} is {given[at]}"
         )
+    if f.group:
+        return f.packed_scale(s, M, K)
     return f.packed_scale(s.copy(), M, K)
 
 
@@ -103,6 +105,7 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
     for a scale or value that is not finite.
     """
     f = formats.get(format)
+    format = f.name
     values = _matrix(codes, f"{format}: codes")
     M, K = values.shape
     f.check_shape(M, K)
@@ -130,11 +133,14 @@ def quantize(
     to powers of two, one of formats.pot_methods. Raises as `pack` does.
     """
     f = formats.get(format) if method is None else formats.get(format).with_method(method)
+    format = f.name
     if scale is not None and not (isinstance(scale, str) and scale in ("tensor", "row")):
         raise RequestError(
             f"scale: must be 'tensor' or 'row', but got {scale!r}; groups are part of a format's "
             "name, as in i4:g32"
         )
+    if not f.scaled and scale is not None:
+        raise RequestError(f"scale: {format} has none, but got {scale!r}")
     if f.group and scale is not None:
         raise RequestError(f"scale: {format} has one for each group, but got {scale!r}")
     values = _finite(_matrix(w, f"{format}: weights"), format)
@@ -161,16 +167,12 @@ def _opened(packed: object) -> tuple[Format, _native.Weight]:
         )
     f = formats.get(packed.format)
     try:
+        # The native core would convert other types.
+        if packed.codes.dtype != np.uint8 or (f.group and packed.scale.dtype != np.uint8):
+            raise packed.refused()
         return f, f.native(packed)
     except (AttributeError, TypeError, ValueError):  # fields that somebody else has filled in
-        arrays = (
-            f"{getattr(a, 'dtype', type(a).__name__)} {np.shape(a)}"
-            for a in (packed.codes, packed.scale)
-        )
-        raise RequestError(
-            f"packed: codes and scale must be those that ops.pack makes for {f.name} and M, K = "
-            f"{packed.M!r}, {packed.K!r}, but got {' and '.join(arrays)}"
-        ) from None
+        raise packed.refused() from None
 
 
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
@@ -235,8 +237,8 @@ def linear(
             checked_flag("deterministic", deterministic),
         )
     except FloatingPointError:
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])
-        raise NonFiniteError(f"x: must be finite, but element {at} is {rows[at]}") from None
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])  # [..., K], as x
+        raise NonFiniteError(f"x: must be finite as float32, but element {at} is {a[at]}") from None
     return y.reshape(*a.shape[:-1], packed.M)
 
 

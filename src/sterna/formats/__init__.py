@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -48,6 +49,12 @@ def get(name: str) -> Format:
     raise RequestError(f"format: must be one of {', '.join(names())}, but got {name!r}")
 
 
+def names_of(condition: Callable[[Format], bool]) -> str:
+    """Names of the formats that meet a condition, for a message: a, b or c."""
+    *others, last = (name for name in names() if condition(_FORMATS[name]))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def known(name: str) -> bool:
     """Whether a format has this name."""
     try:
@@ -67,7 +74,7 @@ def _with_scale(format: Format, scale: str) -> Format:
     if not format.group_scales:
         raise RequestError(
             f"format: {format.name} has a scale for all weights or for each row, but got {name!r}; "
-            "use i2, i4, i8 or pot4 for groups"
+            f"use {names_of(lambda f: f.takes_groups)} for groups"
         )
     digits = scale[1:]
     if scale[:1] != "g" or not (digits.isascii() and digits.isdigit() and len(digits) < 6):
@@ -78,4 +85,5 @@ def _with_scale(format: Format, scale: str) -> Format:
     group = int(digits)
     if group == 0 or group % GROUP_K:
         raise RequestError(f"format: a group must be a multiple of {GROUP_K}, but got {name!r}")
+    name = f"{format.name}:g{group}"  # g032 is g32
     return replace(format, name=name, default_scale="group", group=group, scale_type="f16")

@@ -30,7 +30,7 @@ SOURCES = {1: "byte", 2: "half", 4: "f32"}  # of float layouts, by the bytes of 
 EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal to itself alone: arrays are not compared
 class PackedWeight:
     """A matrix W [M, K] in a format's tiles.
 
@@ -54,7 +54,10 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Bytes that one pass over the weights reads: codes and scales."""
-        return self.codes.nbytes + self._scale_bytes
+        try:
+            return self.codes.nbytes + self._scale_bytes
+        except (AttributeError, TypeError):
+            raise self.refused() from None
 
     @property
     def _scale_bytes(self) -> int:
@@ -69,9 +72,23 @@ class PackedWeight:
         from sterna.formats import get
 
         format = get(self.format)
-        if not format.group:
-            return np.asarray(self.scale, np.float32)
-        return format.unpack_scales(self.scale, self.M, self.K)
+        try:
+            if not format.group:
+                return np.asarray(self.scale, np.float32)
+            return format.unpack_scales(self.scale, self.M, self.K)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            raise self.refused() from None
+
+    def refused(self) -> RequestError:
+        """The error of fields that neither `ops.pack` nor a model's file has filled in."""
+        arrays = (
+            f"{getattr(a, 'dtype', type(a).__name__)} {getattr(a, 'shape', '')}".strip()
+            for a in (self.codes, self.scale)
+        )
+        return RequestError(
+            f"packed: codes and scale must be those that ops.pack makes for {self.format} and M, K "
+            f"= {self.M!r}, {self.K!r}, but got {' and '.join(arrays)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,11 @@ class Format:
         if not self.integer:
             return None
         return self.x_group if self.group else 0
+
+    @property
+    def takes_groups(self) -> bool:
+        """Whether a suffix :gN gives it scales in groups."""
+        return self.integer and self.group_scales and not self.group
 
     @property
     def value(self) -> float:
@@ -199,22 +221,26 @@ class Format:
         """`levels` [M, K] as `level_type`; RequestError names the first that the codebook lacks."""
         assert self.levels is not None
         low, high = self.levels
-        if levels.dtype.kind not in "iub":
-            rounded = np.rint(levels)
-            if not np.array_equal(rounded, levels):
-                raise RequestError(
-                    f"{self.name}: levels must be whole numbers, but got dtype {levels.dtype} with "
-                    "fractions; use ops.quantize for real weights"
+        if levels.dtype.kind == "f":
+            if (wrong := ~np.isfinite(levels)).any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                raise NonFiniteError(
+                    f"{self.name}: levels must be finite, but element {at} is {levels[at]}"
                 )
-            levels = rounded
+            if (wrong := np.rint(levels) != levels).any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                raise RequestError(
+                    f"{self.name}: levels must be whole numbers, but element {at} is {levels[at]}; "
+                    "use ops.quantize for real weights"
+                )
         wrong = (levels < low) | (levels > high)
-        if self.step > 1:
-            wrong |= (levels.astype(np.int64) - low) % self.step != 0
-        if self.codebook:
-            wrong |= ~np.isin(levels, self.codebook)
+        every = self.codebook or tuple(range(low, high + 1, self.step))
+        if self.step > 1 or self.codebook:
+            wrong |= ~np.isin(levels, every)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            all_ = ", ".join(map(str, self.codebook or (low, low + self.step, "…", high)))
+            few = len(every) <= 5 or bool(self.codebook)
+            all_ = ", ".join(map(str, every if few else (low, low + 1, "…", high)))
             raise RequestError(
                 f"{self.name}: levels must lie in {{{all_}}}, but element {at} is {levels[at]}"
             )
@@ -247,17 +273,21 @@ class Format:
         mask = EXPONENTS[self.layout]
         if (wrong := (half & mask) == mask).any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            wider = "bf16 or f32" if self.layout == "f16" else "f32"
             raise NonFiniteError(
-                f"{self.name}: weights must be finite and in range, but element {at} is {x[at]}; "
-                "use bf16 or f32"
+                f"{self.name}: weights must be finite and in range, but element {at} is {x[at]!s}; "
+                f"use {wider}"
             )
         return half
 
     def with_method(self, method: str) -> Format:
         """The same format with another method of rounding; RequestError where it has but one."""
+        from sterna.formats import names_of
+
+        several = names_of(lambda f: type(f).with_method is not Format.with_method)
         raise RequestError(
             f"method: {self.name} is rounded in one way only, but got {method!r}; methods are for "
-            "pot4, pot4z, pot8 and pot16"
+            f"{several}"
         )
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
@@ -291,7 +321,7 @@ class Format:
             at = tuple(int(i) for i in np.argwhere(np.abs(w) > MAX_GROUPED)[0])
             raise RequestError(
                 f"{self.name}: scale must be at most 65504, as an f16, but element {at} of the "
-                f"weights is {w[at]}; use a format with a scale for each row, such as i8"
+                f"weights is {w[at]!s}; use a format with a scale for each row, such as i8"
             )
 
     def _with_stored_scales(

@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
+from sterna.formats.arithmetic import F32
 from sterna.formats.base import PackedWeight
 from sterna.formats.pot_levels import PowerFloats
+
+MAX_SCALE = 2.0**96  # that 2^31 times it, what kernels have, is a float32
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,21 @@ class ByteFloats(PowerFloats):
         codes |= np.signbit(values).astype(np.uint8) << 7
         return codes
 
+    def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
+        """As of all powers; RequestError for weights so large that the scale would be."""
+        values, s = super().quantize(w, scale)
+        if (s > MAX_SCALE).any():
+            at = tuple(int(i) for i in np.argwhere(np.abs(w) == np.abs(w).max())[0])
+            raise RequestError(
+                f"{self.name}: weights must have a scale of at most 2^96, but element {at} is "
+                f"{w[at]!s}; use pot16, or smaller weights"
+            )
+        return values, s
+
     def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
         """The scale as float32; RequestError where the kernels' would overflow."""
         s = super().packed_scale(scale, M, K)
-        if (s > 2.0**96).any():
+        if (s > MAX_SCALE).any():
             raise RequestError(
                 f"{self.name}: a scale must be at most 2^96, but got {s.max()}; "
                 "use smaller exponents"
