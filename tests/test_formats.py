@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sterna.ops as ops
-from sterna import formats
+from sterna import _native, formats
 from sterna.errors import RequestError
 from sterna.formats.i2p import sign_planes
 
@@ -213,6 +213,20 @@ def test_quantize_follows_the_bitnet_recipe() -> None:
     clear = np.abs(np.abs(w / mean) - 0.5) > 1e-5  # a tie may fall either way in float32
     expected = np.clip(np.rint(w / mean), -1, 1)
     np.testing.assert_array_equal(ops.unpack(packed)[0][clear], expected[clear])
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in formats.names() if formats.get(n).offset == formats.get(n).step == 1]
+)
+def test_bytes_of_bitnet_are_packed_as_levels(name: str) -> None:
+    """Row i * M / 4 + r in bits 2i of byte row r, for every format whose codes are level + 1."""
+    f, rng = formats.get(name), np.random.default_rng(0)
+    for M, K in ((4, 256), (100, 256), (132, 512)):
+        levels = rng.integers(-1, 2, (M, K)).astype(np.int8)
+        quarters = (levels + 1).astype(np.uint8).reshape(4, M // 4, K)
+        packed = np.bitwise_or.reduce([q << 2 * i for i, q in enumerate(quarters)])
+        codes = _native.pack(f.layout, "bitnet", packed, M, K, 1, 1, 2)
+        np.testing.assert_array_equal(codes, f.pack_codes(levels))
 
 
 def test_low_and_high_apart() -> None:

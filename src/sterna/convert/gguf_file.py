@@ -48,7 +48,6 @@ BARE_HASHES = "sterna.sha256"  # the same of the bytes alone, as in files writte
 _NAMES = {format: name for name, format in TYPES.items()}
 _KEEPS_TABLES = ("Q4_0", "Q4_1", "TQ2_0")  # too coarse for an embedding, unless asked for
 _FILE_TYPE = {"F32": "ALL_F32"}  # of gguf.LlamaFileType, else MOSTLY_ and the type
-_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 #: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function.
 _ARCHITECTURES = {
     kind.architecture: name
@@ -92,8 +91,8 @@ def metadata_hash(metadata: Metadata) -> tuple[str | None, str]:
 
 def row_bytes(format: str, K: int) -> int:
     """Bytes of K weights in a GGUF file."""
-    if format in _ITEM_BYTES:
-        return _ITEM_BYTES[format] * K
+    if not formats.get(format).integer:
+        return formats.float_format(format).bits_type.itemsize * K
     block = BLOCKS[format]
     return K // block.k * block.nbytes
 

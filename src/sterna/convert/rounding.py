@@ -180,7 +180,7 @@ def converted(
                 yield made
             else:
                 bits = new.encode(values)
-                loss.add(values, _decoded(new, bits))
+                loss.add(values, formats.float_format(new.name).floats(bits))
                 yield bits, np.ones((), np.float32)
 
 
@@ -226,12 +226,6 @@ def _rounded(
     if format.group:
         scales = format.check_scales(scales, *values.shape)
     return levels, scales
-
-
-def _decoded(format: Format, bits: npt.NDArray[Any]) -> F32:
-    if format.layout == "bf16":
-        return (bits.astype(np.uint32) << 16).view(np.float32)
-    return np.asarray(bits.view(np.float16) if format.layout == "f16" else bits, np.float32)
 
 
 def with_scales(format: str, scales: str | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna import _native
+from sterna import formats
 from sterna.checkpoints.directory import CONFIG, Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
@@ -24,7 +24,6 @@ from sterna.errors import (
     RequestError,
     UnsupportedModelError,
 )
-from sterna.formats.base import EXPONENTS
 from sterna.models.storages.base import FLOATS
 
 __all__ = ["DAMAGED", "SOUND", "UNCHECKED", "VERIFIED", "Check", "verify"]
@@ -142,8 +141,8 @@ def _check(
 
     def look(chunk: memoryview) -> None:
         nonlocal non_finite
-        words = np.frombuffer(chunk, np.uint32 if info.dtype == "F32" else np.uint16)
-        non_finite |= _native.has_non_finite(words, EXPONENTS[FLOATS[info.dtype]], 1)
+        f = formats.float_format(FLOATS[info.dtype])
+        non_finite |= not f.is_finite(np.frombuffer(chunk, f.bits_type), 1)
 
     try:
         check_hash(file, info, expected, advance, look if info.dtype in FLOATS else None, head)

@@ -11,13 +11,16 @@ from functools import lru_cache
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import fma_f32, quantize_activations
 from sterna.formats.base import GROUP_K, Format, PackedWeight
+from sterna.formats.floats import FloatFormat
 from sterna.formats.shadow import Shadow
 
 __all__ = [
     "GROUP_K",
+    "FloatFormat",
     "Format",
     "PackedWeight",
     "Shadow",
+    "float_format",
     "fma_f32",
     "get",
     "names",
@@ -47,6 +50,13 @@ def get(name: str) -> Format:
         if base in _FORMATS:
             return _with_scale(_FORMATS[base], scale) if colon else _FORMATS[base]
     raise RequestError(f"format: must be one of {', '.join(names())}, but got {name!r}")
+
+
+def float_format(name: str) -> FloatFormat:
+    """The float format of a name, which is known to be one that keeps values as they are."""
+    format = _FORMATS[name]
+    assert isinstance(format, FloatFormat)
+    return format
 
 
 def names_of(condition: Callable[[Format], bool]) -> str:

@@ -26,8 +26,6 @@ COARSE = 2.0**-21  # of f16 scales: below it they are whole multiples, 0 to 8, o
 MAX_GROUPED = 2.0**40  # of weights: no level times a scale that is an f16 is as large
 PAD_K = 64  # integer layouts pad K to it
 SOURCES = {1: "byte", 2: "half", 4: "f32"}  # of float layouts, by the bytes of a value
-#: All exponent bits of a float layout: an infinity or NaN has them set.
-EXPONENTS = {"bf16": 0x7F80, "f16": 0x7C00, "f32": 0x7F800000}
 
 
 @dataclass(frozen=True, eq=False)  # equal to itself alone: arrays are not compared
@@ -259,26 +257,8 @@ class Format:
         return _native.pack(self.layout, source, data, M, K, self.offset, self.step, threads)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What kernels pack: levels as they are, float values as the format's bits."""
-        if self.integer or values.dtype == np.uint16:
-            return values  # levels, or bits already
-        with np.errstate(over="ignore"):  # reported below
-            x = np.asarray(values, dtype=np.float32)
-            half = x.astype(np.float16).view(np.uint16) if self.layout == "f16" else None
-        if self.layout == "f32":
-            return x
-        if half is None:
-            bits = x.view(np.uint32)
-            half = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-        mask = EXPONENTS[self.layout]
-        if (wrong := (half & mask) == mask).any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            wider = "bf16 or f32" if self.layout == "f16" else "f32"
-            raise NonFiniteError(
-                f"{self.name}: weights must be finite and in range, but element {at} is {x[at]!s}; "
-                f"use {wider}"
-            )
-        return half
+        """What kernels pack: levels as they are; float formats say what else."""
+        return values
 
     def with_method(self, method: str) -> Format:
         """The same format with another method of rounding; RequestError where it has but one."""
@@ -456,14 +436,8 @@ class Format:
         return _native.Weight(self.layout, packed.M, packed.K, packed.codes, scale, self.z2)
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
-        """Whether packed codes from an untrusted file, in any order, are all of the codebook.
-
-        For a float format: whether all are finite.
-        """
-        if self.integer:
-            return _native.codes_valid(self.layout, codes, self.z2, threads)
-        words = codes.view(np.uint32 if self.layout == "f32" else np.uint16)
-        return not _native.has_non_finite(words, EXPONENTS[self.layout], threads)
+        """Whether packed codes from an untrusted file, in any order, are all of the codebook."""
+        return _native.codes_valid(self.layout, codes, self.z2, threads)
 
     def unpack(self, packed: PackedWeight, isa: str, threads: int) -> npt.NDArray[Any]:
         """Tiles -> levels int8 [M, K], or float32 values for a float format."""

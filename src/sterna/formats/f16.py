@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from sterna.formats.base import Format
+from typing import Any
 
-FORMAT = Format(
-    name="f16", layout="f16", bits=16.0, summary="IEEE half", integer=False, default_scale="none"
-)
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.arithmetic import F32
+from sterna.formats.floats import FloatFormat
+
+
+class Half(FloatFormat):
+    """numpy's float16."""
+
+    def words(self, x: F32) -> npt.NDArray[Any]:
+        """Nearest even."""
+        return x.astype(np.float16).view(np.uint16)
+
+    def floats(self, words: npt.NDArray[Any]) -> F32:
+        """Exact."""
+        return np.asarray(words.view(np.float16), np.float32)
+
+
+FORMAT = Half(
+    name="f16", layout="f16", bits=16.0, summary="IEEE half", integer=False, default_scale="none",
+    exponent=0x7C00, wider="bf16 or f32",
+)  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from sterna.formats.bf16 import FORMAT as BF16
 from sterna.formats.pot_levels import PowerFloats
 
 
@@ -17,7 +19,11 @@ class HalfFloats(PowerFloats):
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """sign * 2^e -> sign << 15 | (e + 127) << 7."""
         self.exponents(values)
-        return super().encode(values)
+        return BF16.encode(np.asarray(values, np.float32))
+
+    def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
+        """Whether all are finite."""
+        return BF16.codes_valid(codes, threads)
 
 
 FORMAT = HalfFloats(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats, ops
+from sterna import formats, ops
 from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.header import TensorInfo
@@ -20,7 +20,6 @@ from sterna.errors import (
     UnsupportedModelError,
 )
 from sterna.formats import PackedWeight, Shadow
-from sterna.formats.base import EXPONENTS
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.models import packing, weights
 from sterna.models.gguf import gguf_name, permutes
@@ -161,15 +160,15 @@ class GgufWeights:
 
     def _floats(self, info: TensorInfo, raw: U8 | None = None) -> Floats:
         """A float tensor [rows, K], finite; of other bytes than the file's if given."""
-        own = info.dtype.lower()
+        own = formats.float_format(info.dtype.lower())
         raw = self.model.read(info.name) if raw is None else raw
-        bits = raw.view("<f4" if own == "f32" else "<u2")
-        if _native.has_non_finite(bits, EXPONENTS[own], self.threads):
+        bits = raw.view(own.word)
+        if not own.is_finite(bits, self.threads):
             raise NonFiniteError(
                 f"{info.file}: {info.name}: weights must be finite, but got NaN or infinity; "
                 "the file is damaged or its training diverged"
             )
-        return Floats(own, bits)
+        return Floats(own.name, bits)
 
     # ---------------------------------------------------------------------------------- packing
 

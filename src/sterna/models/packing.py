@@ -80,7 +80,8 @@ def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -
     M = sum(rows)
     format.check_shape(M, K, name)
     in_tiles = all(m % format.tile_rows == 0 for m in rows[:-1])
-    if in_tiles and format.layout == "b2" and format.step == 1 and all(p.is_packed for p in parts):
+    codes_of_bitnet = format.offset == format.step == 1  # a level -1..1 is the code 0..2
+    if in_tiles and codes_of_bitnet and all(part.is_packed for part in parts):
         tiles = [
             _native.pack(format.layout, "bitnet", part.codes, part.M, K, 1, 1, threads)
             for part in parts

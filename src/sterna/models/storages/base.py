@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.safetensors import TensorInfo
 from sterna.errors import ModelFormatError, NonFiniteError
-from sterna.formats.base import EXPONENTS
 from sterna.models.storages.quantization import Quantization
 
 __all__ = ["FLOATS", "Floats", "Layer", "Levels", "Linear", "Tensors"]
@@ -47,10 +46,7 @@ class Floats:
 
     def values(self) -> F32:
         """The same as float32."""
-        if self.format == "bf16":
-            return (self.bits.astype(np.uint32) << 16).view(np.float32)
-        raw = self.bits.view(np.float16) if self.format == "f16" else self.bits
-        return np.asarray(raw, np.float32)
+        return formats.float_format(self.format).floats(self.bits)
 
 
 @dataclass(frozen=True)
@@ -110,13 +106,14 @@ class Tensors:
     def read(self, name: str, shape: tuple[int, ...]) -> Floats:
         """A float tensor; ModelFormatError for another shape or dtype, NonFiniteError."""
         info = self.checkpoint.require(name, shape, FLOATS)
-        format, raw = FLOATS[info.dtype], np.ascontiguousarray(self.checkpoint.read(name))
-        if _native.has_non_finite(raw, EXPONENTS[format], self.threads):
+        f = formats.float_format(FLOATS[info.dtype])
+        raw = np.ascontiguousarray(self.checkpoint.read(name))
+        if not f.is_finite(raw, self.threads):
             raise NonFiniteError(
                 f"{info.file}: {name}: weights must be finite, but got NaN or infinity; "
                 "the file is damaged or its training diverged"
             )
-        return Floats(format, raw.view(np.uint16) if format == "f16" else raw)
+        return Floats(f.name, raw.view(f.word))
 
     def floats(self, name: str, shape: tuple[int, ...]) -> F32:
         """The same as float32."""

@@ -44,7 +44,6 @@ SAMPLE = 8  # rows that are looked at before a matrix is
 MIN_K = 32  # shorter rows may have few values by chance
 BAND = 64  # rows that are looked at together
 GROUP_K = 32  # a group of k is a multiple of it
-MAGNITUDE = {"bf16": 0x7FFF, "f16": 0x7FFF, "f32": 0x7FFFFFFF}
 Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitudes are
 
 
@@ -75,8 +74,8 @@ def read(layer: Layer) -> Levels | Floats:
 def _magnitudes(stored: Floats, rows: npt.NDArray[Any] | slice = slice(None)) -> Sizes:
     """|w| of some rows as bits."""
     bits = stored.bits[rows]
-    whole = bits.view(np.uint32) if stored.format == "f32" else bits
-    return np.asarray(whole & whole.dtype.type(MAGNITUDE[stored.format]))
+    whole = bits.view(formats.float_format(stored.format).bits_type)
+    return np.asarray(whole & (np.iinfo(whole.dtype).max >> 1))
 
 
 def _bands(rows: int) -> Iterator[slice]:
@@ -179,13 +178,12 @@ def _signed(
 
 
 def _real(sizes: Sizes, format: str) -> F32:
-    bits = sizes.view(np.float32) if format == "f32" else sizes
-    return Floats(format, bits).values()
+    f = formats.float_format(format)
+    return f.floats(sizes.view(f.word))
 
 
 def _rounded(values: F32, format: str) -> F32:
     """Values rounded to a dtype, as float32."""
+    f = formats.float_format(format)
     with np.errstate(over="ignore"):
-        if format == "f16":
-            return values.astype(np.float16).astype(np.float32)
-    return Floats(format, formats.get(format).encode(values)).values()
+        return f.floats(f.words(values))

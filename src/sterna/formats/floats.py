@@ -1,0 +1,67 @@
+"""What float formats are that keep values as they are: words of a float type."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import NonFiniteError
+from sterna.formats.arithmetic import F32
+from sterna.formats.base import Format
+
+__all__ = ["FloatFormat"]
+
+
+@dataclass(frozen=True)
+class FloatFormat(Format, ABC):
+    """A float type, whose words kernels pack as they are.
+
+    word: what numpy has for it, float32 or uint16; exponent: the bits of a word that an infinity or
+    NaN has all set; wider: the formats for values beyond its range.
+    """
+
+    word: type[np.generic] = np.uint16
+    exponent: int = 0
+    wider: str = "f32"
+
+    @property
+    def bits_type(self) -> np.dtype[Any]:
+        """Unsigned integers of a word's size."""
+        return np.dtype(f"u{np.dtype(self.word).itemsize}")
+
+    @abstractmethod
+    def words(self, x: F32) -> npt.NDArray[Any]:
+        """Values to the nearest word, half to even; beyond the range infinity."""
+
+    @abstractmethod
+    def floats(self, words: npt.NDArray[Any]) -> F32:
+        """What words stand for: exact."""
+
+    def is_finite(self, words: npt.NDArray[Any], threads: int) -> bool:
+        """Whether words, of any numpy type of their size, hold no infinity and no NaN."""
+        return not _native.has_non_finite(words, self.exponent, threads)
+
+    def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Words as they are, other values as words; NonFiniteError for what is out of range."""
+        if values.dtype == self.word:
+            return values
+        with np.errstate(over="ignore"):  # reported below
+            x = np.asarray(values, dtype=np.float32)
+            words = self.words(x)
+        bits = words.view(self.bits_type)
+        if (wrong := (bits & self.exponent) == self.exponent).any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise NonFiniteError(
+                f"{self.name}: weights must be finite and in range, but element {at} is {x[at]!s}; "
+                f"use {self.wider}"
+            )
+        return words
+
+    def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
+        """Whether all packed words of an untrusted file are finite."""
+        return self.is_finite(codes.view(self.bits_type), threads)
