@@ -95,11 +95,33 @@ def test_disk_space_is_looked_at_beforehand(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(("total", "writable"), [(0, True), (10**9, False)])
 @pytest.mark.parametrize(("name", "format"), [("x", "i8"), ("x.gguf", "gguf:F16")])
-def test_a_place_for_no_files_is_not_called_full(sources: Path, name: str, format: str) -> None:
+def test_a_place_for_no_files_is_not_called_full(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, format: str,
+    total: int, writable: bool,
+) -> None:  # fmt: skip
+    """Nor one for others' files alone: the error is that of writing, not of no bytes free."""
+
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    os_open, mkdir = os.open, Path.mkdir
+
+    def refused_open(path: Any, *args: Any, **named: Any) -> int:
+        if str(path).startswith(str(tmp_path)):
+            raise denied
+        return os_open(path, *args, **named)
+
+    def refused_mkdir(path: Path, *args: Any, **named: Any) -> None:
+        if path.is_relative_to(tmp_path):
+            raise denied
+        mkdir(path, *args, **named)
+
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: (total, 0, 0))
+    monkeypatch.setattr(files.os, "access", lambda *_: writable)
+    monkeypatch.setattr(files.os, "open", refused_open)
+    monkeypatch.setattr(Path, "mkdir", refused_mkdir)
     with pytest.raises(RequestError, match="must be writable") as info:
-        convert(sources / "llama-256", f"/proc/{name}", format)
+        convert(sources / "llama-256", tmp_path / name, format)
     assert "free" not in str(info.value)
 
 

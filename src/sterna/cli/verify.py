@@ -70,11 +70,8 @@ def _report(model: str, checks: list[Any], bad: list[Any]) -> None:
     whole = checks[-1].status == VERIFIED
     if hashed == len(tensors):
         said = "every SHA-256 as recorded"
-        said += (
-            ""
-            if whole
-            else "; settings have none, so a change that the weights fit would not be seen"
-        )
+        if not whole:
+            said += "; settings have none, so a change that the weights fit would not be seen"
     else:
         said = f"complete and finite; {len(tensors) - hashed} tensors have no recorded hash, so "
         said += "other damage would not be seen"

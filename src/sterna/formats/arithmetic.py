@@ -9,6 +9,7 @@ __all__ = [
     "F32",
     "fma_f32",
     "half_if_finite",
+    "half_or_smallest",
     "inverse_or_zero",
     "mean_abs",
     "quantize_activations",
@@ -16,6 +17,7 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
+SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
 
 
 def quantize_activations(x: F32, smallest: float = 1e-5) -> tuple[npt.NDArray[np.int8], F32]:
@@ -48,6 +50,13 @@ def half_if_finite(d: F32) -> F32:
     with np.errstate(over="ignore"):
         half = d.astype(np.float16).astype(np.float32)
     return np.asarray(np.where(np.isfinite(half), half, d), np.float32)
+
+
+def half_or_smallest(d: F32) -> F32:
+    """The same, but what is not 0 becomes no 0: the smallest f16 of its sign."""
+    half = half_if_finite(d)
+    lifted = np.where((half == 0) & (d != 0), np.copysign(SMALLEST_F16, d), half)
+    return np.asarray(lifted, np.float32)
 
 
 def round_half_away(x: F32) -> F32:

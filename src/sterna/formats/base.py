@@ -15,13 +15,18 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import F32, fma_f32, half_if_finite, quantize_activations
+from sterna.formats.arithmetic import (
+    F32,
+    fma_f32,
+    half_if_finite,
+    half_or_smallest,
+    quantize_activations,
+)
 
 __all__ = ["GROUP_K", "Format", "PackedWeight"]
 
 MAX_INTEGER_K: int = _native.max_integer_k
 GROUP_K = 32  # activations that share a scale, where weights have scales in groups
-SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
 COARSE = 2.0**-21  # of f16 scales: below it they are whole multiples, 0 to 8, of the smallest
 MAX_GROUPED = 2.0**40  # of weights: no level times a scale that is an f16 is as large
 PAD_K = 64  # integer layouts pad K to it
@@ -317,8 +322,7 @@ class Format:
         if not coarse.size:
             return levels, scales
         w, first, s = blocks[coarse].astype(np.float64), levels[coarse], scales[coarse]
-        stored = half_if_finite(s)
-        lifted = np.where((stored == 0) & (s != 0), np.copysign(SMALLEST_F16, s), stored)
+        stored, lifted = half_if_finite(s), half_or_smallest(s)
         if self.minima:
             lifted[:, 1] = stored[:, 1]  # a minimum of 0 leaves more of the block than the smallest
         tried = [

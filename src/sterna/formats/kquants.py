@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import F32, fma_f32, half_if_finite, quantize_activations
-from sterna.formats.base import COARSE, GROUP_K, SMALLEST_F16, Format, PackedWeight
+from sterna.formats.arithmetic import F32, fma_f32, half_or_smallest, quantize_activations
+from sterna.formats.base import COARSE, GROUP_K, Format, PackedWeight
 
 __all__ = ["SUPER_K", "KQuant"]
 
@@ -266,15 +266,13 @@ def _whole(values: F32, end: int, limits: tuple[int, int]) -> tuple[F32, F32]:
     """Values [B, G] as d [B] times whole numbers [B, G]: the largest is on the given limit.
 
     The other end of `limits` is as far from zero or nearer. d is rounded to f16 first, and to the
-    smallest rather than to 0. end: 0 where
-    the limit's sign is that of the largest value's opposite (ggml's choice of signs), 1 where
-    values are not negative.
+    smallest rather than to 0. end: 0 where the limit's sign is that of the largest value's opposite
+    (ggml's choice of signs), 1 where values are not negative.
     """
     at = np.abs(values).argmax(axis=1)[:, None]
     largest = np.take_along_axis(values, at, 1)[:, 0]
     d = largest / np.float32(limits[0] if limits[0] and not end else limits[1])
-    half = half_if_finite(d)
-    d = np.where((half == 0) & (d != 0), np.copysign(SMALLEST_F16, d), half).astype(np.float32)
+    d = half_or_smallest(d)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         whole = np.where(d[:, None] == 0, np.float32(0), values / d[:, None])
     return d, np.clip(np.rint(whole), *limits).astype(np.float32)

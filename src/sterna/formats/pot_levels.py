@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.arithmetic import F32
-from sterna.formats.base import SMALLEST_F16, Format
+from sterna.formats.arithmetic import F32, half_or_smallest
+from sterna.formats.base import Format
 from sterna.formats.pot_methods import quantizer
 from sterna.formats.power_of_two import MAX_EXPONENT, PotLevels, check_scale
 
@@ -53,8 +53,7 @@ class Powers(Format):
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
         """As of any format; what else an f16 would round to 0 becomes the smallest that it has."""
-        s = np.asarray(scales, np.float32)
-        return super().check_scales(np.where(s > 0, np.maximum(s, SMALLEST_F16), s), M, K)
+        return super().check_scales(half_or_smallest(np.asarray(scales, np.float32)), M, K)
 
     def powers(self, w: F32, scale: str | None) -> PotLevels:
         """Round w [M, K]."""
