@@ -87,6 +87,29 @@ def test_errors_are_one_line() -> None:
     failed(command("roofline", "--isa", "abacus"), "abacus")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "formats --shape 64x160 --no-measure --json",
+        "bench gemv --shapes 64x160 --working-set 1 --threads 1 --repeat 1 --json",
+        "roofline --shape 64x160 --working-set 1 --threads 1 --repeat 1 --json",
+    ],
+)
+def test_formats_left_out_are_said(arguments: str) -> None:
+    """A format whose blocks do not fit K is an error if asked for, else a line beside the rows."""
+    result = command(*arguments.split())
+    assert {row.get("format") for row in json.loads(result.stdout)} >= {"i2", "q4_0"}
+    lines = result.stderr.splitlines()
+    assert "sterna: 64x160: left out q1_0: K must be a multiple of 128" in lines
+    (k_quants,) = [line for line in lines if line.endswith("K must be a multiple of 256")]
+    assert "q4_k" in k_quants
+    assert len(lines) == 3  # and 64
+    failed(command(*arguments.split(), "--formats", "all,q4_k"), "q4_k", "multiple of 256")
+    asked = command(*arguments.split(), "--formats", "i2")
+    assert asked.exit_code == 0
+    assert asked.stderr == ""
+
+
 # ------------------------------------------------------------------------------- pictures
 
 PNG = b"\x89PNG\r\n\x1a\n"

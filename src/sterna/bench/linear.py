@@ -24,6 +24,7 @@ __all__ = [
     "copies_of_a_round",
     "formats_for",
     "formats_named",
+    "left_out",
     "matrices",
     "run",
 ]
@@ -91,11 +92,18 @@ def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list
 
 def formats_for(names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False) -> list[str]:
     """`formats_named`; of those not named by themselves only the ones whose groups fit K."""
+    left = left_out(names, matrix, integer=integer)
+    return [name for name in formats_named(names, integer=integer) if name not in left]
 
-    def fits(f: formats.Format) -> bool:
-        return not f.group or matrix.K % f.block == 0 or f.name in (names or ())
 
-    return [n for n in formats_named(names, integer=integer) if fits(formats.get(n))]
+def left_out(
+    names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False
+) -> dict[str, int]:
+    """What `formats_for` leaves out of `formats_named`: format -> what K must be a multiple of."""
+    asked = {formats.get(name).name for name in names or () if name != "all"}
+    found = (formats.get(name) for name in formats_named(names, integer=integer))
+    unasked = (f for f in found if f.group and f.name not in asked)
+    return {f.name: f.block for f in unasked if matrix.K % f.block}
 
 
 def matrices(shapes: Sequence[str]) -> list[Matrix]:

@@ -32,6 +32,7 @@ from sterna.cli.report import (
     output_options,
     plot_option,
     table,
+    tell_left_out,
     varying,
     working_set_option,
     write,
@@ -174,14 +175,10 @@ def _run_linear(plot: Path | None, **options: Any) -> list[dict[str, Any]]:
 
     if plot is not None:
         plots.require(plot)  # before minutes of measuring
+    shapes, format_names = options.pop("shapes"), options.pop("formats")
     with status("measuring") as progress:
-        rows = linear.run(
-            options.pop("shapes"),
-            format_names=options.pop("formats"),
-            threads=options.pop("threads"),
-            progress=progress,
-            **options,
-        )
+        rows = linear.run(shapes, format_names=format_names, progress=progress, **options)
+    tell_left_out(format_names, shapes, integer=True)
     if plot is not None:
         plots.save(plots.linear(rows), plot)
     return rows

@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from sterna.cli.options import console, status, threads_options
-from sterna.cli.report import NAMES, Row, count, isa_option, output_options, table, write
+from sterna.cli.report import (
+    NAMES,
+    Row,
+    count,
+    isa_option,
+    output_options,
+    table,
+    tell_left_out,
+    write,
+)
 
 COLUMNS = {
     "format": "format",
@@ -43,8 +52,10 @@ def command(output: str, **options: Any) -> None:
     """
     from sterna.bench import format_table
 
+    names = options.pop("names")
     with status("measuring") as progress:
-        rows = format_table.run(options.pop("names"), progress=progress, **options)
+        rows = format_table.run(names, progress=progress, **options)
+    tell_left_out(names, [options["shape"]])
     write(rows, output, COLUMNS, _draw, _in_words)
 
 

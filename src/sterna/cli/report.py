@@ -23,6 +23,7 @@ __all__ = [
     "print_raw",
     "table",
     "team_option",
+    "tell_left_out",
     "varying",
     "write",
 ]
@@ -116,6 +117,21 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--output", type=choice, help="How rows are written; default: a table.")(
         command
     )
+
+
+def tell_left_out(
+    names: Sequence[str] | None, shapes: Sequence[str], *, integer: bool = False
+) -> None:
+    """A line on stderr for each matrix and block size that "all formats" could not take."""
+    from sterna.bench import linear
+
+    for matrix in linear.matrices(shapes):
+        by_block: dict[int, list[str]] = {}
+        for name, block in linear.left_out(names, matrix, integer=integer).items():
+            by_block.setdefault(block, []).append(name)
+        for block, left in by_block.items():
+            why = f"left out {', '.join(left)}: K must be a multiple of {block}"
+            click.echo(f"sterna: {matrix}: {why}", err=True)
 
 
 def print_raw(rows: Sequence[Row], output: str) -> bool:

@@ -15,6 +15,7 @@ from sterna.cli.report import (
     output_options,
     plot_option,
     table,
+    tell_left_out,
     varying,
     working_set_option,
     write,
@@ -69,13 +70,10 @@ def command(output: str, plot: Path | None, **options: Any) -> None:
 
     if plot is not None:
         plots.require(plot)  # before a minute of measuring
+    format_names = options.pop("formats")
     with status("measuring") as progress:
-        rows = roofline.run(
-            options.pop("formats"),
-            threads=options.pop("threads"),
-            progress=progress,
-            **options,
-        )
+        rows = roofline.run(format_names, progress=progress, **options)
+    tell_left_out(format_names, [options["shape"]])
     if plot is not None:
         plots.save(plots.roofline(rows), plot)
     write(rows, output, MARKDOWN, _draw)
