@@ -192,6 +192,7 @@ def test_ctrl_c_is_130() -> None:
 DRIVER = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell ran us with "&"
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and this with nohup
 sys.path[:0] = {paths!r}
 import sterna.llm, test_cli
 class Slow(test_cli.FakeLLM):
@@ -263,14 +264,17 @@ def test_speed_goes_to_a_terminal_on_stderr_only() -> None:
     assert b"2.0 tok/s" in _read_all(ours)
 
 
-def test_sigint_stops_cleanly() -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = _process(["generate", "p"], ["x"] * 1000, pause=0.05, **pipes)
     assert process.stdout is not None
     assert process.stdout.read(2) == b"xx"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert stderr.split() == [b"closed"]  # the stream ended by itself, and there is no traceback
 
 

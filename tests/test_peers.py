@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -12,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
 from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run
 from sterna.bench.peers.case import Case, Missing, distance, end_to_end, matrices, require
 from sterna.bench.peers.end_to_end import LIMIT, EndToEnd
+from sterna.bench.peers.process import Process
 from sterna.bench.peers.products import Products
 from sterna.bench.peers.sterna_self import SternaProducts
 from sterna.cli.bench import command
@@ -337,3 +341,40 @@ def test_command(fake: dict[str, tuple[Entry, ...]], monkeypatch: pytest.MonkeyP
     assert rows[1]["checked"]
     result = CliRunner().invoke(command, [*args, "ok", "--n", "x"])
     assert "whole numbers" in result.output
+
+
+def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that converts gigabytes while it starts does not get the terminal's Ctrl-C."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = psutil.Process().children()
+    monkeypatch.setattr(Process, "_ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Process("sterna.bench.peers.numpy_linear", options(), 60)
+    assert psutil.Process().children() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGTERM ends a process there without a word to it")
+def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
+    """Neither processes nor the folder of the models that they were given."""
+    given = "--peers numpy --format f32 --shape 64x64 --n 8 --threads 1 --repeat 100000 --json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sterna", "bench", "peers", *given.split()],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    end = time.monotonic() + 60
+    children: list[psutil.Process] = []  # Sterna and numpy, which import it before they work
+    while len(children) < 2 or min(child.memory_info().rss for child in children) < 30_000_000:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        children = psutil.Process(process.pid).children()
+    assert list(tmp_path.iterdir())
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (143, b"")
+    assert not list(tmp_path.iterdir())
+    assert not any(child.is_running() for child in children)

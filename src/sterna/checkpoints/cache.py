@@ -262,6 +262,6 @@ def _sweep(root: Path) -> None:
 @atexit.register
 def _finish() -> None:
     deadline = time.monotonic() + EXIT_WAIT_S
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
         for store in _pending:
             store.wait(max(0.0, deadline - time.monotonic()))

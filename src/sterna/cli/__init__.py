@@ -1,12 +1,14 @@
 """The command line: `sterna generate`, `sterna chat` and the other COMMANDS.
 
-Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C. A command is a
-module of this package, imported when it is asked for.
+Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C, 143 for SIGTERM and
+129 for SIGHUP. A command is a module of this package, imported when it is asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import warnings
 from importlib import import_module
@@ -55,6 +57,7 @@ class _Cli(click.Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Runs a command and leaves the process with its exit code."""
         _mend_streams()
+        _leave_in_order()
         warnings.formatwarning = _one_line  # also of those that come at the process's end
         try:
             code = super().main(*args, **{"prog_name": "sterna", **extra, "standalone_mode": False})
@@ -100,6 +103,22 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _leave_in_order() -> None:
+    """Signals that end a process end a command as Ctrl-C does: it removes half-written files and
+    what it started. A second one ends it at once.
+    """
+
+    def leave(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # not every system has both
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # of another thread than the main one
+                signal.signal(number, leave)
+
+
 def _one_line(message: Warning | str, *_: object, **__: object) -> str:
     """A warning as the person at the terminal reads it: without a file's name and a line of it."""
     return f"sterna: warning: {' '.join(str(message).split())}\n"
@@ -120,7 +139,8 @@ def _fail_usage(error: click.ClickException) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    click.echo(f"sterna: {' '.join(message.split())}", err=True)
+    with contextlib.suppress(OSError):  # the terminal is gone
+        click.echo(f"sterna: {' '.join(message.split())}", err=True)
     sys.exit(2)
 
 

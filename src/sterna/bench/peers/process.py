@@ -55,7 +55,7 @@ class Process:
         threading.Thread(target=self._read, daemon=True).start()
         try:
             started = self._ask(asdict(options))
-        except Lost:
+        except BaseException:  # Ctrl-C, too: the child has a session of its own
             self.close()
             raise
         self.version: str | None = started["version"]
