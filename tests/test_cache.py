@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -247,24 +249,49 @@ def test_what_a_killed_process_left_is_swept(source: Path, root: Path) -> None:
     assert (root / "foreign").exists()
 
 
-def test_the_process_waits_at_its_exit(source: Path, root: Path) -> None:
-    key = cache.cache_key(source, "i2", "bf16")
+def _leaving(key: str, writer: str) -> subprocess.Popen[str]:
+    """A process that stores an entry behind its back, says so at its end and waits."""
     script = f"""
-import time
+import atexit, signal, time
 from sterna.checkpoints import cache
+from sterna.cli import _leave_in_order
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell ran us with "&"
+_leave_in_order()
 def writer(folder):
-    time.sleep(0.3)
+    {writer}
     (folder / "config.json").write_text("{{}}")
     (folder / "model.safetensors").touch()
 cache.store_behind({key!r}, writer)
+atexit.register(print, "leaves", flush=True)
 """
     paths = [*sterna.__path__, *sys.path]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(paths[0]).parent), *sys.path]),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_process_waits_at_its_exit(source: Path, root: Path) -> None:
+    key = cache.cache_key(source, "i2", "bf16")
+    process = _leaving(key, "time.sleep(0.3)")
+    assert process.communicate(timeout=60) == ("leaves\n", "")
+    assert process.returncode == 0
     assert cache.lookup(key) == root / key
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait(source: Path, root: Path, number: signal.Signals) -> None:
+    process = _leaving(cache.cache_key(source, "i2", "bf16"), "time.sleep(1000)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "leaves\n"
+    time.sleep(0.3)  # it waits by now
+    process.send_signal(number)
+    assert process.communicate(timeout=30) == ("", "")  # no traceback
+    assert process.returncode == 0

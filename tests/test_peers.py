@@ -356,7 +356,6 @@ def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
     assert psutil.Process().children() == before
 
 
-@pytest.mark.skipif(os.name == "nt", reason="SIGTERM ends a process there without a word to it")
 def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
     """Neither processes nor the folder of the models that they were given."""
     given = "--peers numpy --format f32 --shape 64x64 --n 8 --threads 1 --repeat 100000 --json"

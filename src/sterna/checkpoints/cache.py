@@ -26,7 +26,7 @@ from sterna.checkpoints.files import sync_directory, unreadable
 from sterna.checkpoints.packed import LAYOUT_VERSION
 
 CACHE_VERSION = 2  # raise it when conversion gives other bytes for the same source
-EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; Ctrl-C ends the wait
+EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; a signal ends the wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
 _BACKGROUND_NICENESS = 10
 _SOURCE = "source.path"  # beside the packed model: where what is packed came from, for lists

@@ -112,9 +112,8 @@ def _leave_in_order() -> None:
         signal.signal(number, signal.SIG_DFL)
         sys.exit(128 + number)
 
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # not every system has both
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             with contextlib.suppress(ValueError):  # of another thread than the main one
                 signal.signal(number, leave)
 
