@@ -2,6 +2,7 @@
 // output adds over positions in ascending order (head_dim is lanes), in fused multiply-adds.
 #pragma once
 #include "attention_rows.h"
+#include "unroll.h"
 
 namespace {
 
@@ -31,26 +32,24 @@ struct FloatKeys {
     template <int R, int V>
     void keys_of(int row0, int j) {
         F16x acc[R][V];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
         for (int64_t d = 0; d < a.head_dim; ++d) {
             F16x k[V];
-#pragma GCC unroll 2
+            STERNA_UNROLL(2)
             for (int v = 0; v < V; ++v)
                 k[v] = load_kv<kF16>(page, ((j / 16 + v) * a.head_dim + d) * 16);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const F16x q = l_set1(a.q[row0 + r][d]);
-#pragma GCC unroll 2
+                STERNA_UNROLL(2)
                 for (int v = 0; v < V; ++v) acc[r][v] = l_fma(q, k[v], acc[r][v]);
             }
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) l_store(s.scores[row0 + r] + j0 + j + 16 * v, acc[r][v]);
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) l_store(s.scores[row0 + r] + j0 + j + 16 * v, acc[r][v]);
     }
 };
 
@@ -84,26 +83,24 @@ struct FloatValues {
     void values_of(int row0, int from, int to, int64_t d) {
         float* out = s.chunk_out + row0 * a.head_dim + d;
         F16x acc[R][V];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + 16 * v);
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + 16 * v);
         int64_t element = from * int64_t{a.head_dim} + d;
         for (int j = from; j < to; ++j, element += a.head_dim) {
             F16x x[V];
-#pragma GCC unroll 2
+            STERNA_UNROLL(2)
             for (int v = 0; v < V; ++v) x[v] = load_kv<kF16>(page, element + 16 * v);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const F16x weight = l_set1(s.scores[row0 + r][j0 + j]);
-#pragma GCC unroll 2
+                STERNA_UNROLL(2)
                 for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
             }
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + 16 * v, acc[r][v]);
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + 16 * v, acc[r][v]);
     }
 };
 

@@ -14,6 +14,7 @@
 #include "attention_rows.h"
 #include "attention_tiles.h"
 #include "integer_sums.h"
+#include "unroll.h"
 
 namespace {
 
@@ -45,33 +46,31 @@ struct IntegerKeys {
     void keys_of(int row0, int j) {
         constexpr int N = vectors_of(V);
         VI acc[R][N];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
         const int64_t hd = s.a.head_dim, padded = s.padded();
         const int16_t* q = s.q + row0 * padded;
         const auto* keys = reinterpret_cast<const int16_t*>(page) + j * hd;
         for (int64_t d = 0; d < hd; d += 2) {
             VI k[N];
-#pragma GCC unroll 2
+            STERNA_UNROLL(2)
             for (int v = 0; v < N; ++v)
                 k[v] = i_load(keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const VI pair = x_broadcast(q + r * padded + d);
-#pragma GCC unroll 2
+                STERNA_UNROLL(2)
                 for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, k[v]);
             }
         }
         const auto* scales = reinterpret_cast<const float*>(page + scales_at(hd)) + j;
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-            for (int v = 0; v < N; ++v) {
-                f_store(s.rows.scores[row0 + r] + j0 + j + kLanes * v,
-                        f_mul(f_from_i(acc[r][v]), f_load(scales + kLanes * v)));
-            }
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < N; ++v) {
+            f_store(s.rows.scores[row0 + r] + j0 + j + kLanes * v,
+                    f_mul(f_from_i(acc[r][v]), f_load(scales + kLanes * v)));
+        }
     }
 };
 
@@ -101,25 +100,23 @@ struct IntegerValues {
                 reinterpret_cast<const int16_t*>(page_at(s.a, s.a.v_base, first + j0)) +
                 j0 % kPage * s.a.head_dim + 2 * d;
             VI acc[R][N];
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-                for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+            for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
             for (int j = 0; j < kRun; j += 2, values += 2 * s.a.head_dim) {
                 VI x[N];
-#pragma GCC unroll 2
+                STERNA_UNROLL(2)
                 for (int v = 0; v < N; ++v) x[v] = i_load(values + 2 * kLanes * v);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int r = 0; r < R; ++r) {
                     const VI pair = x_broadcast(s.w[row0 + r] + j0 + j);
-#pragma GCC unroll 2
+                    STERNA_UNROLL(2)
                     for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, x[v]);
                 }
             }
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-                for (int v = 0; v < N; ++v) add_parts(&high[r][v], &low[r][v], acc[r][v]);
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+            for (int v = 0; v < N; ++v) add_parts(&high[r][v], &low[r][v], acc[r][v]);
         }
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < N; ++v)
@@ -191,7 +188,7 @@ struct IntegerPages {
         const float* x = rows.scores[r];
         int16_t* w = s.w[r];
         int j = 0;
-#pragma GCC unroll 4
+        STERNA_UNROLL(4)
         for (; j < keys; j += kLanes) i_store_i16(w + j, i_round(f_mul(f_load(x + j), inverse)));
         for (; j < kChunk; j += kLanes) i_store_i16(w + j, i_set1(0));
         s.w_scale[r] = most / sterna::kWeightLevels;

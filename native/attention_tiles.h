@@ -3,6 +3,7 @@
 #pragma once
 #include "attention_rows.h"
 #include "integer_sums.h"
+#include "unroll.h"
 
 namespace {
 
@@ -129,7 +130,7 @@ struct AttentionTiles {
         TilePipeline pipeline{
             sums, [scores = rows.scores, scales, j0](const int32_t* sums, int i, int b) {
                 const VF scale = f_load(scales + 16 * b);
-#pragma GCC unroll 4
+                STERNA_UNROLL(4)
                 for (int r = 0; r < 16; ++r) {
                     const RowSums row(sums + 16 * r);
                     const VI sum = i_add(i_add(i_shl<16>(row.high), i_shl<8>(row.middle)), row.low);
@@ -151,7 +152,7 @@ struct AttentionTiles {
     }
     // `stride` int16 between two positions.
     static void split_value_block(const int16_t* values, int64_t stride, uint8_t* to) {
-#pragma GCC unroll 4
+        STERNA_UNROLL(4)
         for (int j = 0; j < kPage / 4; ++j, values += 4 * stride, to += 64)
             split_columns(values, values + 2 * stride, to, to + kTileBytes);
     }
@@ -166,7 +167,7 @@ struct AttentionTiles {
         const int64_t hd = a.head_dim;
         TilePipeline pipeline{
             sums, [out = rows.chunk_out, w_scale, hd](const int32_t* sums, int i, int d) {
-#pragma GCC unroll 4
+                STERNA_UNROLL(4)
                 for (int r = 0; r < 16; ++r) {
                     const RowSums row(sums + 16 * r);
                     const VI low = i_add(i_shl<8>(row.middle), row.low);

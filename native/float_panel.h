@@ -8,6 +8,7 @@
 // linear.h.
 #pragma once
 #include "panel.h"
+#include "unroll.h"
 
 namespace {
 
@@ -40,23 +41,22 @@ struct FloatPanel {
     void decode() {
         const uint8_t* step = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
         for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int line = 0; line < F::kStepBytes; line += 64)
                 prefetch(step + kPanelPrefetchBytes + line);
-#pragma GCC unroll 8
-            for (int j = 0; j < F::kStepK; ++j)
-#pragma GCC unroll 8
-                for (int part = 0; part < kParts; ++part) {
-                    VF w[F::kGroups];
-                    F::decode(step, part, j, w);
-#pragma GCC unroll 8
-                    for (int g = 0; g < F::kGroups; ++g) {
-                        const int row = sterna::kGroupRows * g + kLanes * part;
-                        f_store(weights + row / kBlockRows * kc * kBlockRows +
-                                    (k + j) * kBlockRows + row % kBlockRows,
-                                w[g]);
-                    }
+            STERNA_UNROLL(8)
+            for (int j = 0; j < F::kStepK; ++j) STERNA_UNROLL(8)
+            for (int part = 0; part < kParts; ++part) {
+                VF w[F::kGroups];
+                F::decode(step, part, j, w);
+                STERNA_UNROLL(8)
+                for (int g = 0; g < F::kGroups; ++g) {
+                    const int row = sterna::kGroupRows * g + kLanes * part;
+                    f_store(weights + row / kBlockRows * kc * kBlockRows + (k + j) * kBlockRows +
+                                row % kBlockRows,
+                            w[g]);
                 }
+            }
         }
         next = step;
     }
@@ -66,35 +66,33 @@ struct FloatPanel {
     inline void outer_products(int64_t n, int block) {
         VF acc[N][kPanelVectors];
         float* kept = sums + (n - n0) * kRows + block * kBlockRows;
-#pragma GCC unroll 16
-        for (int i = 0; i < N; ++i)
-#pragma GCC unroll 8
-            for (int v = 0; v < kPanelVectors; ++v)
-                acc[i][v] = k0 == 0 ? F::zero() : f_load(kept + i * kRows + v * kLanes);
+        STERNA_UNROLL(16)
+        for (int i = 0; i < N; ++i) STERNA_UNROLL(8)
+        for (int v = 0; v < kPanelVectors; ++v)
+            acc[i][v] = k0 == 0 ? F::zero() : f_load(kept + i * kRows + v * kLanes);
         const float *x = a.xf + n * a.ldx + k0, *line = weights + block * kc * kBlockRows;
         for (int64_t k = 0; k < kc; ++k, line += kBlockRows) {
             VF w[kPanelVectors];
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int v = 0; v < kPanelVectors; ++v) w[v] = f_load(line + v * kLanes);
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int i = 0; i < N; ++i) {
                 const VF one = f_set1(x[i * a.ldx + k]);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int v = 0; v < kPanelVectors; ++v) acc[i][v] = F::dot(acc[i][v], w[v], one);
             }
         }
         const bool last = k0 + kc >= a.K;
-#pragma GCC unroll 16
-        for (int i = 0; i < N; ++i)
-#pragma GCC unroll 8
-            for (int v = 0; v < kPanelVectors; ++v) {
-                if (!last) {
-                    f_store(kept + i * kRows + v * kLanes, acc[i][v]);
-                } else {
-                    const int row = block * kBlockRows + v * kLanes;
-                    finish<F>(a, acc[i][v], n + i, row / sterna::kGroupRows, tile * kRows + row);
-                }
+        STERNA_UNROLL(16)
+        for (int i = 0; i < N; ++i) STERNA_UNROLL(8)
+        for (int v = 0; v < kPanelVectors; ++v) {
+            if (!last) {
+                f_store(kept + i * kRows + v * kLanes, acc[i][v]);
+            } else {
+                const int row = block * kBlockRows + v * kLanes;
+                finish<F>(a, acc[i][v], n + i, row / sterna::kGroupRows, tile * kRows + row);
             }
+        }
     }
 
     template <int N>

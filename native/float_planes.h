@@ -1,6 +1,7 @@
 // Numbers as sums of bf16 planes, and how a matrix unit wants them: what float_tiles.h multiplies.
 #pragma once
 #include "tiles.h"
+#include "unroll.h"
 
 namespace {
 
@@ -57,13 +58,13 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
             if (k + 2 <= valid) {
                 VI w[G];
                 F::decode_bf16(step + k / F::kStepK * F::kStepBytes, w);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int g = 0; g < G; ++g) i_store(to + g * tiles.group, w[g]);
                 continue;
             }
         }
         VF w[2][G];
-#pragma GCC unroll 2
+        STERNA_UNROLL(2)
         for (int j = 0; j < 2; ++j) {
             if (k + j < valid) {
                 F::decode(step + (k + j) / F::kStepK * F::kStepBytes, 0, (k + j) % F::kStepK, w[j]);
@@ -71,16 +72,14 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
                 for (int g = 0; g < G; ++g) w[j][g] = f_set1(0.0f);
             }
         }
-#pragma GCC unroll 8
-        for (int g = 0; g < G; ++g)
-#pragma GCC unroll 4
-            for (int p = 0; p < P; ++p) {
-                const VI low = i_bits(w[0][g]), high = i_bits(w[1][g]);
-                i_store(to + g * tiles.group + p * tiles.plane,
-                        b_select(upper, high, i_shr<16>(low)));
-                w[0][g] = f_sub(w[0][g], f_bits(i_and(low, upper)));
-                w[1][g] = f_sub(w[1][g], f_bits(i_and(high, upper)));
-            }
+        STERNA_UNROLL(8)
+        for (int g = 0; g < G; ++g) STERNA_UNROLL(4)
+        for (int p = 0; p < P; ++p) {
+            const VI low = i_bits(w[0][g]), high = i_bits(w[1][g]);
+            i_store(to + g * tiles.group + p * tiles.plane, b_select(upper, high, i_shr<16>(low)));
+            w[0][g] = f_sub(w[0][g], f_bits(i_and(low, upper)));
+            w[1][g] = f_sub(w[1][g], f_bits(i_and(high, upper)));
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 // it is the same for any number of tokens, threads and tiles.
 #pragma once
 #include "float_token.h"
+#include "unroll.h"
 
 namespace {
 
@@ -133,7 +134,7 @@ struct FloatPending {
         constexpr int G = F::kGroups;
         const int end = next + count < tokens ? next + count : tokens;
         for (; next < end; ++next) {
-#pragma GCC unroll 4
+            STERNA_UNROLL(4)
             for (int g = 0; g < G; ++g) {
                 float* kept = sums + 16 * (next * G + g);
                 VF sum = f_load(block + 256 * g + 16 * next);
@@ -230,7 +231,7 @@ class PagesAhead {
     void run(int64_t turns) {
         for (; turns > 0; --turns) {
             const uint8_t* p = window_ + (turn_ & 3) * kPage + (turn_ >> 2) * kTurn;
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int line = 0; line < kTurn; line += kLine) prefetch(p + line);
             turn_ = (turn_ + 1) & (kWindow / kTurn - 1);
             if (turn_ == 0) window_ += kWindow;

@@ -4,6 +4,7 @@
 // is known (tile_dot_bf16).
 #pragma once
 #include "float_planes.h"
+#include "unroll.h"
 
 namespace {
 
@@ -21,10 +22,10 @@ struct TokenSums {
         constexpr int kBytes = 2 / F::kStepK * F::kStepBytes;  // of two k
         const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
         VF even[G], odd[G];
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < G; ++g) even[g] = run[0][g], odd[g] = run[1][g];
         for (int64_t k = 0; k < count; k += 2, step += kBytes, x += 4) {
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int line = 0; line < kBytes; line += kLine)
                 prefetch_surely(step + kPrefetchBytes + line);
             int32_t two;
@@ -33,20 +34,20 @@ struct TokenSums {
             const VF x_even = f_bits(i_shl<16>(pair)), x_odd = f_bits(i_and(pair, upper));
             VI w[G];
             F::decode_bf16(step, w);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < G; ++g) {
                 even[g] = f_fma(f_bits(i_shl<16>(w[g])), x_even, even[g]);
                 odd[g] = f_fma(f_bits(i_and(w[g], upper)), x_odd, odd[g]);
             }
         }
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < G; ++g) run[0][g] = even[g], run[1][g] = odd[g];
     }
     void begin() {
         for (int g = 0; g < G; ++g) sums[g] = block[g] = run[0][g] = run[1][g] = f_set1(0.0f);
     }
     void end_step() {
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < G; ++g) {
             block[g] = f_add(block[g], f_add(run[0][g], run[1][g]));
             run[0][g] = run[1][g] = f_set1(0.0f);

@@ -8,6 +8,7 @@
 //   y = fma(m_w, float(sum(x)) s_x, y)    where groups have minima: weight = s_w level + m_w
 #pragma once
 #include "panel.h"
+#include "unroll.h"
 
 namespace {
 
@@ -169,15 +170,15 @@ struct PlainGroups {
         const uint8_t* line = scales.at(k);
         const int row0 = G0 * sterna::kGroupRows + kLanes * part;
         VF s[GN];
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
         const Terms of = terms;  // stores to y might change what `this` refers to
         const int64_t i = k / kX;
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             const VF s_x = f_set1(of.scale.row(n0 + n)[i]);
             const VI taken = kStarts ? F::zero() : x_broadcast(of.taken.row(n0 + n) + i);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 VI t = F::settle(sums[0][n][g], G0 + g);
                 if (!kStarts) t = offset.level_sum(t, taken);
@@ -186,12 +187,12 @@ struct PlainGroups {
             }
         }
         if (!a.groups.minima) return;
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             const VF x = f_set1(of.factor.row(n0 + n)[i]);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(s[g], x, f_load(to)));
@@ -230,7 +231,7 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
             groups.ask_ahead(k);
             for (int part = 0; part < kParts; part += P) {
                 VI flat[P][Groups::kSpans][N][G];
-#pragma GCC unroll 2
+                STERNA_UNROLL(2)
                 for (int i = 0; i < Groups::kSpans; ++i) {
                     const int64_t from = k + i * kSpan;
                     Sums<F, N, P> sums;
@@ -245,7 +246,7 @@ inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apa
                         for (int n = 0; n < N; ++n)
                             for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[n][p][g];
                 }
-#pragma GCC unroll 2
+                STERNA_UNROLL(2)
                 for (int p = 0; p < P; ++p)
                     groups.template add<0, G, N>(k, n0, part + p, flat[p], y[s][part + p]);
             }
@@ -305,17 +306,16 @@ struct GroupedBlocks {
     [[gnu::noinline]] static void group_sums(const Groups& groups, const uint8_t* panel, int64_t k,
                                              int64_t end, int n0, int part, VI (&sums)[N][GN]) {
         VI acc[N][GN];
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             const VI start = groups.start(n0 + n, k);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) acc[n][g] = F::in_place(start, G0 + g);
         }
         panel_sums<F, G0, GN, N>(groups.a, panel, k, end, n0, part, acc);
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
     }
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
@@ -338,7 +338,7 @@ struct GroupedBlocks {
         constexpr int kSpan = Groups::kX / Groups::kSpans;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
             VI acc[Groups::kSpans][N][GN];
-#pragma GCC unroll 2
+            STERNA_UNROLL(2)
             for (int i = 0; i < Groups::kSpans; ++i)
                 group_sums<G0, GN, N>(groups, panel, k + i * kSpan, k + (i + 1) * kSpan, n0, part,
                                       acc[i]);

@@ -7,6 +7,7 @@
 #pragma once
 #include "float_planes.h"
 #include "grouped.h"
+#include "unroll.h"
 
 namespace {
 
@@ -72,7 +73,7 @@ class Levels {
     static_assert(F::kTaken2 == 0);
     explicit Levels(int z2) {
         const int twice = z2 % 2 ? 2 : 1;
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < F::kGroups; ++g) {
             const VF in_place = f_from_i(F::settle(i_set1(kOne), g));  // a field may stay in place
             factor_[g] = f_mul(in_place, f_set1(static_cast<float>(twice) / kOne));
@@ -102,7 +103,7 @@ class Levels {
 template <int kPlanes>
 [[gnu::always_inline]] inline void store_planes(uint8_t* to, VF low, VF high) {
     const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
-#pragma GCC unroll 2
+    STERNA_UNROLL(2)
     for (int p = 0; p < kPlanes; ++p) {
         i_store(to + p * kTileBytes, b_select(upper, i_bits(high), i_shr<16>(i_bits(low))));
         low = f_sub(low, f_bits(i_and(i_bits(low), upper)));
@@ -117,16 +118,16 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
     const int64_t stride = kc / kGroupK * kPlanes * kTileBytes;
     const Levels<F> levels(a.z2);
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int line = 0; line < F::kStepBytes; line += kLine)
             prefetch(step + kPanelPrefetchBytes + line);
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {
             VI w[F::kGroups];
             F::decode(step, 0, j, w);
             uint8_t* to =
                 panel + (k + j) / kGroupK * kPlanes * kTileBytes + (k + j) % kGroupK / 2 * kLine;
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < F::kGroups; ++g, to += stride) {
                 const VF s = scale(k + j, g);
                 store_planes<kPlanes>(to, f_mul(levels.template at<0>(w[g], g), s),
@@ -177,7 +178,7 @@ struct PlainTile {
         }
     }
     [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&y)[16]) const {
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) y[n] = k0 || run.begin ? f_load(run.y + 16 * n) : f_set1(0.0f);
     }
     // Group j of the block.
@@ -185,17 +186,17 @@ struct PlainTile {
                                     VF (&y)[16]) const {
         const VF s = f_load(run.w + j * kRows);
         const float* x = run.x + j * 16;
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n)
             y[n] = f_fma(f_load(sums + 16 * n), f_mul(s, f_set1(x[n])), y[n]);
         if (!a.groups.minima) return;
         const VF m = f_load(run.w_minimum + j * kRows);
         x = run.x_minimum + j * 16;
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) y[n] = f_fma(m, f_set1(x[n]), y[n]);
     }
     [[gnu::always_inline]] void end(const GroupedRun& run, VF (&y)[16]) const {
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) f_store(run.y + 16 * n, y[n]);
     }
 };

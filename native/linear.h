@@ -8,6 +8,7 @@
 // the blocking.
 #pragma once
 #include "kernel_table.h"
+#include "unroll.h"
 
 namespace {
 
@@ -130,50 +131,40 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     static_assert(run_fits<F>(kTurnK<F>));
     static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
     Sums<F, N, P> run[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-                for (int g = 0; g < G; ++g)
-                    run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[n][p][g] : F::zero();
+    STERNA_UNROLL(8)
+    for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
+    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+    for (int g = 0; g < G; ++g) run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[n][p][g] : F::zero();
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
             if constexpr (N <= 2) {  // two: the planes of an exact head
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int line = 0; line < F::kStepBytes; line += 64)
                     prefetch(step + kPrefetchBytes + line);
             }
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
                 auto& to = run[(u * F::kStepK + j) / F::kDotK % C];
                 typename F::Acc w[P][G];
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int p = 0; p < P; ++p) F::decode(step, part0 + p, j, w[p]);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int n = 0; n < N; ++n) {
                     const auto x = broadcast_x<F>(a, n0 + n, k + u * F::kStepK + j);
-#pragma GCC unroll 8
-                    for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-                        for (int g = 0; g < G; ++g)
-                            to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], x);
+                    STERNA_UNROLL(8)
+                    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+                    for (int g = 0; g < G; ++g) to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], x);
                 }
             }
         }
     }
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c)
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p)
-#pragma GCC unroll 8
-                for (int g = 0; g < G; ++g)
-                    sums[n][p][g] = run_added<F>(sums[n][p][g], run[c][n][p][g], c);
+    STERNA_UNROLL(8)
+    for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
+    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+    for (int g = 0; g < G; ++g) sums[n][p][g] = run_added<F>(sums[n][p][g], run[c][n][p][g], c);
 }
 
 // Tokens of tiles side by side: their sums over a stretch of k, the tiles taking turns.

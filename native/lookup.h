@@ -7,6 +7,7 @@
 #pragma once
 #include "layers.h"
 #include "lookup_panel.h"
+#include "unroll.h"
 
 namespace {
 
@@ -67,7 +68,7 @@ inline void add_codes(const uint8_t* block, const uint8_t* tables, int part, VI 
     constexpr int kTable = i / L::kPlanes, kPlane = i % L::kPlanes;
     const VI line = i_load(block + 64 * (i / 2) + 4 * kLanes * part);
     const VI index = i % 2 ? i_shr<4>(line) : line;
-#pragma GCC unroll 2
+    STERNA_UNROLL(2)
     for (int b = 0; b < L::kEntryBytes; ++b) {
         VI v = b_lookup(tables + 16 * (L::kEntryBytes * kTable + b), index);
         if constexpr (L::Code::kMirrored) v = b_negate<i>(v, signs);
@@ -91,18 +92,16 @@ inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t coun
                        ByteSums (&kept)[L::kSums]) {
     ByteSums sums[L::kSums];
     VI run[L::kSums];
-#pragma GCC unroll 4
+    STERNA_UNROLL(4)
     for (int s = 0; s < L::kSums; ++s) sums[s] = kept[s];
     for (int64_t b = 0; b < count; ++b, block += L::kBytes, tables += L::kTableBytes) {
         VI signs{};
         if constexpr (L::Code::kMirrored) signs = i_load(block + 256 + 4 * kLanes * part);
-        if (part == 0)
-#pragma GCC unroll 8
-            for (int line = 0; line < L::kBytes; line += 64)
-                prefetch(block + kPrefetchBytes + line);
+        if (part == 0) STERNA_UNROLL(8)
+        for (int line = 0; line < L::kBytes; line += 64) prefetch(block + kPrefetchBytes + line);
         add_codes<L>(block, tables, part, signs, run, sums);
     }
-#pragma GCC unroll 4
+    STERNA_UNROLL(4)
     for (int s = 0; s < L::kSums; ++s) kept[s] = sums[s];
 }
 
@@ -178,7 +177,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
         const VI four =
             x_broadcast(x + t * L::Code::kWeights);  // those beyond the code count 0 times
         VI v[kParts];
-#pragma GCC unroll 2
+        STERNA_UNROLL(2)
         for (int p = 0; p < kParts; ++p) {
             v[p] = i_sub(dot(zero, i_load(entries.plus[kLanes * p]), four),
                          dot(zero, i_load(entries.minus[kLanes * p]), four));

@@ -4,6 +4,7 @@
 #pragma once
 #include "lookup_codes.h"
 #include "panel.h"
+#include "unroll.h"
 
 namespace {
 
@@ -47,7 +48,7 @@ inline void decode_block(const uint8_t* block, VI signs, int64_t kc, uint8_t* ou
     turn_bytes({weights_at<L, k>(block, signs), weights_at<L, k + 1>(block, signs),
                 weights_at<L, k + 2>(block, signs), weights_at<L, k + 3>(block, signs)},
                rows);
-#pragma GCC unroll 4
+    STERNA_UNROLL(4)
     for (int g = 0; g < 4; ++g) i_store(out + panel_at(kc, g, 0, k), rows[g]);
     if constexpr (k + 4 < L::kK) decode_block<L, k + 4>(block, signs, kc, out);
 }
@@ -56,7 +57,7 @@ inline void decode_block(const uint8_t* block, VI signs, int64_t kc, uint8_t* ou
 template <class L>
 inline void decode_blocks(const uint8_t* block, int64_t k0, int64_t k1, int64_t kc, uint8_t* out) {
     for (int64_t k = k0; k < k1; k += L::kK, block += L::kBytes, out += panel_at(kc, 0, 0, L::kK)) {
-#pragma GCC unroll 4
+        STERNA_UNROLL(4)
         for (int line = 0; line < L::kBytes; line += kLine)
             prefetch(block + kPanelPrefetchBytes + line);
         for (int part = 0; part < kParts; ++part) {

@@ -5,6 +5,7 @@
 //   row 32*i + 16 + r  row 32*i + r      at k + j
 #pragma once
 #include "layers.h"
+#include "unroll.h"
 
 namespace {
 
@@ -16,7 +17,7 @@ struct Nibbles : IntegerDot {
     static constexpr bool kEvenOffset = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
-#pragma GCC unroll 2
+        STERNA_UNROLL(2)
         for (int i = 0; i < 2; ++i) {
             const VI v = i_load(step + 64 * i + 4 * kLanes * part);
             w[2 * i] = Codes::decode(v);

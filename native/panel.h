@@ -3,6 +3,7 @@
 // k: with vectors of 256 bits lines of all 16 rows would come from L2 twice.
 #pragma once
 #include "linear.h"
+#include "unroll.h"
 
 namespace {
 
@@ -26,16 +27,16 @@ template <class F, int G0, int GN, bool kPrefetch = false>
 inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         if constexpr (kPrefetch) {
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int line = 0; line < F::kStepBytes; line += kLine)
                 prefetch(step + kPanelPrefetchBytes + line);
         }
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {
             VI w[F::kGroups];
             for (int part = 0; part < kParts; ++part) {
                 F::decode(step, part, j, w);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g) i_store(out + panel_at(kc, g, part, k + j), w[G0 + g]);
             }
         }
@@ -73,10 +74,9 @@ template <class F, int G0, int GN, int N>
                                               int64_t k0, int64_t k1, int n0, int part,
                                               VI (&acc)[N][GN]) {
     const auto each = [](auto f) {
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int g = 0; g < GN; ++g) f(n, g);
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) f(n, g);
     };
     const int8_t* x = a.xq + n0 * a.ldx;
     const uint8_t* at = panel + panel_at(a.K, G0, part, k0);
@@ -87,12 +87,12 @@ template <class F, int G0, int GN, int N>
         each([&](int n, int g) { run[n][g] = kPanelRuns<F> ? i_set1(0) : acc[n][g]; });
         for (; k < end; k += 4, at += 4 * kLanes) {
             VI w[GN];
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) w[g] = i_load(at + panel_at(a.K, g, 0, 0));
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 const VI four = x_broadcast(x + n * a.ldx + k);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g)
                     run[n][g] = kPanelRuns<F> ? run_dot(run[n][g], w[g], four)
                                               : F::dot(run[n][g], w[g], four);
@@ -121,17 +121,15 @@ struct RowBlocks {
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
                       int part) {
         VI acc[N][GN];
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
         panel_sums<F, G0, GN, N>(a, panel, 0, a.K, n0, part, acc);
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int g = 0; g < GN; ++g)
-                finish<F>(a, acc[n][g], n0 + n, G0 + g,
-                          (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g)
+            finish<F>(a, acc[n][g], n0 + n, G0 + g,
+                      (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
     }
 };
 

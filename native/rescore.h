@@ -3,6 +3,7 @@
 #pragma once
 #include "formats/b8.h"
 #include "layers.h"
+#include "unroll.h"
 
 namespace {
 
@@ -18,32 +19,30 @@ template <class F, int J>
 inline void rescore_jobs(const sterna::RescoreArgs& a) {
     VF acc[J][kParts];
     const uint8_t* step[J];
-#pragma GCC unroll 8
+    STERNA_UNROLL(8)
     for (int i = 0; i < J; ++i) {
         step[i] = a.codes + group_offset<F>(a.groups[i], a.tile_bytes);
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int p = 0; p < kParts; ++p) acc[i][p] = F::zero();
     }
     // As in tile_block: ascending k, one fused multiply-add each, padding included.
     for (int64_t k = 0; k < a.K; k += F::kStepK) {
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int i = 0; i < J; ++i) {
             prefetch(step[i] + 16 * F::kStepBytes);  // the stride of lines defeats the hardware's
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; ++j) {
                 const VF x = f_set1(a.x[k + j]);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int p = 0; p < kParts; ++p)
                     acc[i][p] = F::dot(acc[i][p], F::decode_group(step[i], p, j), x);
             }
             step[i] += F::kStepBytes;
         }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < J; ++i)
-#pragma GCC unroll 8
-        for (int p = 0; p < kParts; ++p)
-            f_store(a.y + sterna::kGroupRows * i + kLanes * p, acc[i][p]);
+    STERNA_UNROLL(8)
+    for (int i = 0; i < J; ++i) STERNA_UNROLL(8)
+    for (int p = 0; p < kParts; ++p) f_store(a.y + sterna::kGroupRows * i + kLanes * p, acc[i][p]);
 }
 
 // Several groups at once hide the latency of their chains of multiply-adds.
@@ -80,12 +79,10 @@ template <class F>
 inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     VI most[kParts];
     for (int p = 0; p < kParts; ++p) most[p] = i_set1(0);
-    for (int64_t k = 0; k < K; k += F::kStepK, step += F::kStepBytes)
-#pragma GCC unroll 8
-        for (int j = 0; j < F::kStepK; ++j)
-#pragma GCC unroll 8
-            for (int p = 0; p < kParts; ++p)
-                most[p] = i_max(most[p], magnitude(F::decode_group(step, p, j)));
+    for (int64_t k = 0; k < K; k += F::kStepK, step += F::kStepBytes) STERNA_UNROLL(8)
+    for (int j = 0; j < F::kStepK; ++j) STERNA_UNROLL(8)
+    for (int p = 0; p < kParts; ++p)
+        most[p] = i_max(most[p], magnitude(F::decode_group(step, p, j)));
     float absmax[16];
     for (int p = 0; p < kParts; ++p) f_store(absmax + kLanes * p, f_bits(most[p]));
     for (int r = 0; r < 16; ++r) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "grouped_tiles.h"
 #include "superblocks.h"
+#include "unroll.h"
 
 namespace {
 
@@ -40,14 +41,14 @@ struct SuperTile {
         });
     }
     [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&p)[16]) const {
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) p[n] = run.begin ? f_load(run.part + 16 * n) : f_set1(0.0f);
     }
     [[gnu::always_inline]] void add(const GroupedRun& run, const float* sums, int j,
                                     VF (&p)[16]) const {
         const VF s = f_load(run.w + j * kRows);
         const float* x = run.x + j * 16;
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) {
             VF t = f_load(sums + 16 * n);
             if constexpr (!kProducts) t = f_mul(t, s);
@@ -56,12 +57,12 @@ struct SuperTile {
     }
     [[gnu::always_inline]] void end(const GroupedRun& run, VF (&p)[16]) const {
         if (!run.last) {
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int n = 0; n < 16; ++n) f_store(run.part + 16 * n, p[n]);
             return;
         }
         const VF d = scales.d(k0, run.row);
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) {
             float* y = run.y + 16 * n;
             f_store(y, f_fma(p[n], d, k0 ? f_load(y) : f_set1(0.0f)));
@@ -73,15 +74,15 @@ struct SuperTile {
     [[gnu::noinline]] void add_minima(const GroupedRun& run) const {
         const float *w = run.w_minimum, *x = run.x_minimum;
         VF u[16];
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) u[n] = f_set1(0.0f);
         for (int j = 0; j < kSuperK / kSpan; ++j, w += kRows, x += 16) {
             const VF m = f_load(w);
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int n = 0; n < 16; ++n) u[n] = f_fma(m, f_set1(x[n]), u[n]);
         }
         const VF d_minimum = scales.d_minimum(k0, run.row);
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) {
             float* y = run.y + 16 * n;
             f_store(y, f_fma(u[n], d_minimum, f_load(y)));

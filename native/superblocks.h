@@ -11,6 +11,7 @@
 // sum over 32 k.
 #pragma once
 #include "grouped.h"
+#include "unroll.h"
 
 namespace {
 
@@ -153,17 +154,16 @@ struct SuperGroups {
         const int row0 = G0 * sterna::kGroupRows + kLanes * part;
         VF s[kSpans][GN];
         if constexpr (!kWhole) {
-#pragma GCC unroll 2
-            for (int i = 0; i < kSpans; ++i)
-#pragma GCC unroll 8
-                for (int g = 0; g < GN; ++g)
-                    s[i][g] = scales.scale(k + i * kSpan, row0 + g * sterna::kGroupRows);
+            STERNA_UNROLL(2)
+            for (int i = 0; i < kSpans; ++i) STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g)
+                s[i][g] = scales.scale(k + i * kSpan, row0 + g * sterna::kGroupRows);
         }
         const auto scale = terms.scale;  // stores to y might change what `this` refers to
-#pragma GCC unroll 16
+        STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             const VF s_x = f_set1(scale.row(n0 + n)[k / kX]);
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 const auto level_sum = [&](int i) {
                     return f_from_i(F::settle(sums[i][n][g], G0 + g));
@@ -182,11 +182,11 @@ struct SuperGroups {
     // The super-block from k on.
     template <int GN, int N>
     [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y, float* p) const {
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) {
             VF d = scales.d(k, row0 + g * sterna::kGroupRows);
             if (kWhole && kTurned<F>) d = f_sub(f_set1(0.0f), d);
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 const int64_t at = (n * GN + g) * kLanes;
                 f_store(y + at, f_fma(f_load(p + at), d, f_load(y + at)));
@@ -198,25 +198,24 @@ struct SuperGroups {
     template <int GN, int N>
     [[gnu::always_inline]] void add_minima(int64_t k, int n0, int row0, float* y) const {
         VF u[N][GN];
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n)
-#pragma GCC unroll 8
-            for (int g = 0; g < GN; ++g) u[n][g] = f_set1(0.0f);
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) u[n][g] = f_set1(0.0f);
         for (int64_t j = k; j < k + kSuperK; j += kSpan) {
             VF m[GN];
-#pragma GCC unroll 8
+            STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kGroupRows);
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 const VF x = f_set1(terms.factor.row(n0 + n)[j / kSpan]);
-#pragma GCC unroll 8
+                STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
             }
         }
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) {
             const VF d = scales.d_minimum(k, row0 + g * sterna::kGroupRows);
-#pragma GCC unroll 16
+            STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(u[n][g], d, f_load(to)));

@@ -3,6 +3,7 @@
 #pragma once
 #include "grouped.h"
 #include "panel.h"
+#include "unroll.h"
 
 namespace {
 
@@ -124,7 +125,7 @@ struct Pending {
     void run(int count) {
         const int end = next + count < tokens ? next + count : tokens;
         for (; next < end; ++next) {
-#pragma GCC unroll 4
+            STERNA_UNROLL(4)
             for (int g = 0; g < G; ++g)
                 added.add(a, i_load(block + 256 * g + 16 * next), sums + 16 * (next * G + g), first,
                           last, n + next, group + g, g, row + 16 * g);

@@ -6,6 +6,7 @@
 // sum(code * 2^f * x), or 2^(f % 4).
 #pragma once
 #include "layers.h"
+#include "unroll.h"
 
 namespace {
 
@@ -17,7 +18,7 @@ struct b1 : IntegerDot {
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int f = 0; f < kGroups; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x01010101u << f % kInPlace)));

@@ -8,6 +8,7 @@
 // lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
 #pragma once
 #include "layers.h"
+#include "unroll.h"
 
 namespace {
 
@@ -21,7 +22,7 @@ struct b2 : IntegerDot {
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int f = 0; f < kGroups; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x03030303u << 2 * (f % kInPlace))));

@@ -14,6 +14,7 @@
 //   line 4   quad 7, bits 2..0                     quad 4
 #pragma once
 #include "layers.h"
+#include "unroll.h"
 
 namespace {
 
@@ -59,7 +60,7 @@ struct t5 : IntegerDot {
     }
     static void decode(const uint8_t* step, int part, int j, VI* w) {
         const VI code = quad(step, part, j / 4);
-#pragma GCC unroll 8
+        STERNA_UNROLL(8)
         for (int g = 0; g < kGroups; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<t5>(a); }
