@@ -25,8 +25,9 @@ struct Division {
 };
 
 // The tiles of a matrix. Kernels of few tokens may read some side by side; those of many take them singly.
-constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads) {
-    return {tiles, threads, tokens > kFewTokens ? 1 : kStreams};
+constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads,
+                                const Reading& reading) {
+    return {tiles, threads, tokens > kFewTokens ? 1 : reading.streams};
 }
 
 }  // namespace sterna

@@ -223,7 +223,7 @@ template <class F>
 }
 
 // Memory to ask for, four pages side by side and a window of them ahead of the arithmetic: a prefetcher
-// follows a stream within a page alone (see kStreams), and tiles are read one by one here.
+// follows a stream within a page alone (linear.h), and tiles are read one by one here.
 class PagesAhead {
   public:
     static constexpr int64_t kTurn = 512, kPage = 4096, kWindow = 4 * kPage;

@@ -18,7 +18,8 @@ struct TokenSums {
     VF sums[G], block[G], run[2][G];
 
     // `count` k from `step` on.
-    [[gnu::always_inline]] void add(const uint8_t* step, const uint8_t* x, int64_t count) {
+    [[gnu::always_inline]] void add(const uint8_t* step, const uint8_t* x, int64_t count,
+                                    int64_t ahead) {
         constexpr int kBytes = 2 / F::kStepK * F::kStepBytes;  // of two k
         const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
         VF even[G], odd[G];
@@ -26,8 +27,7 @@ struct TokenSums {
         for (int g = 0; g < G; ++g) even[g] = run[0][g], odd[g] = run[1][g];
         for (int64_t k = 0; k < count; k += 2, step += kBytes, x += 4) {
             STERNA_UNROLL(8)
-            for (int line = 0; line < kBytes; line += kLine)
-                prefetch_surely(step + kPrefetchBytes + line);
+            for (int line = 0; line < kBytes; line += kLine) prefetch_surely(step + ahead + line);
             int32_t two;
             __builtin_memcpy(&two, x, sizeof two);
             const VI pair = i_set1(two);
@@ -58,19 +58,21 @@ struct TokenSums {
     }
 };
 
-// `count` <= kStreams tiles, `apart` tiles apart, which take turns as in linear.h.
+// `count` tiles, `apart` tiles apart, which take turns as in linear.h.
 template <class F>
 inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
-    static_assert(kTileK % kTurnK<F> == 0 && kTurnK<F> % 2 == 0 && 2 % F::kStepK == 0);
+    constexpr int64_t kTurnK = 512 / F::kStepBytes * F::kStepK;  // at most a step of the unit
+    static_assert(kTileK % kTurnK == 0 && kTurnK % 2 == 0 && 2 % F::kStepK == 0);
+    const int64_t ahead = a.reading.prefetch_bytes;
     static_assert(PlaneProducts<F>{}.count == 1);
-    TokenSums<F> sums[kStreams];
+    TokenSums<F> sums[kMostStreams];
     for (int s = 0; s < count; ++s) sums[s].begin();
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
-    for (int64_t k = 0; k < a.K; k += kTurnK<F>, codes += kTurnK<F> / F::kStepK * F::kStepBytes) {
-        const int64_t end = k + kTurnK<F> < a.K ? k + kTurnK<F> : a.K;
+    for (int64_t k = 0; k < a.K; k += kTurnK, codes += kTurnK / F::kStepK * F::kStepBytes) {
+        const int64_t end = k + kTurnK < a.K ? k + kTurnK : a.K;
         const uint8_t* x = x_tile(a, 1, 0, k / kTileK) + k % kTileK * 2;
         for (int s = 0; s < count; ++s) {
-            sums[s].add(codes + s * apart * a.tile_bytes, x, end - k);
+            sums[s].add(codes + s * apart * a.tile_bytes, x, end - k, ahead);
             if (end % kTileK == 0 || end == a.K) sums[s].end_step();
             if (end % (kFloatSteps<F> * kTileK) == 0 || end == a.K) sums[s].end_block();
         }

@@ -157,9 +157,10 @@ struct PlainGroups {
         return kStarts ? x_broadcast(terms.taken.row(n) + k / kX) : F::zero();
     }
 
+    static constexpr int kScalesAhead = 1024;  // bytes: of 8 groups of 64 rows
     void ask_ahead(int64_t k) const {
-        prefetch(scales.at(k) + kPrefetchBytes / 2);
-        prefetch(scales.at(k) + kPrefetchBytes / 2 + kLine);
+        prefetch(scales.at(k) + kScalesAhead);
+        prefetch(scales.at(k) + kScalesAhead + kLine);
     }
 
     // y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs
@@ -210,81 +211,116 @@ inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int
                           (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
 }
 
-// Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart, straight from the decoder.
+// Outputs of few tokens x tiles side by side, as Groups::add keeps them: blocks of tokens, of each its parts.
+template <class F, class Groups>
+struct DirectOutputs {
+    static constexpr int kOfPart = Groups::kFloats * F::kGroups * kLanes,
+                         kOfToken = kParts * kOfPart;
+    float y[kMostStreams][kFewTokens * kOfToken];
+
+    DirectOutputs(const sterna::LinearArgs& a, int count) {
+        for (int s = 0; s < count; ++s)
+            for (int i = 0; i < a.n * kOfToken; i += kLanes) f_store(y[s] + i, f_set1(0.0f));
+    }
+    float* block(int s, int n0) { return y[s] + n0 * kOfToken; }
+    void store(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+        for (int s = 0; s < count; ++s)
+            token_blocks<F>(a.n, [&](auto tokens, int n0) {
+                constexpr int N = decltype(tokens)::value;
+                for (int part = 0; part < kParts; ++part)
+                    store_outputs<F, 0, F::kGroups, N>(a, tile + s * apart, n0, part,
+                                                       block(s, n0) + part * N * kOfPart);
+            });
+    }
+};
+
+// Tokens [n0, n0 + N) of a tile over k in [k0, k1), straight from the decoder, added to their block of y.
 template <class F, class Groups, int N>
-inline void grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
-                          int n0) {
+[[gnu::noinline]] void grouped_turn(const Groups& groups, const uint8_t* codes, int64_t k0,
+                                    int64_t k1, int n0, float* y) {
     constexpr int G = F::kGroups, kSpan = kGroupK / Groups::kSpans;
-    // One token: all parts of a line together where their accumulators fit, or two runs; where there are more
-    // spans, the next one hides what a run waits for.
-    constexpr bool kOne = N == 1 && Groups::kSpans == 1;
-    constexpr int P = kOne && kParts * G <= kAccumulators ? kParts : 1;
-    constexpr int C = kOne && P * G <= 4 ? 2 : 1;
+    // Where there are more spans than one, the next one hides what a run waits for.
+    constexpr bool kOne = Groups::kSpans == 1;
+    constexpr int P = kOne ? Block<F, N>::P : 1, C = kOne ? Block<F, N>::C : 1;
+    constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
-    float y[kStreams][kParts][Groups::kFloats * N * G * kLanes] = {};
-    const auto stream = [&](int s) { return Groups(a, tile + (s < count ? s : 0) * apart); };
-    const Groups streams[kStreams] = {stream(0), stream(1), stream(2), stream(3)};
-    for (int64_t k = 0; k < a.K; k += kGroupK) {
-        for (int s = 0; s < count; ++s) {
-            const Groups& groups = streams[s];
-            const uint8_t* codes = a.codes + (tile + s * apart) * a.tile_bytes;
-            groups.ask_ahead(k);
-            for (int part = 0; part < kParts; part += P) {
-                VI flat[P][Groups::kSpans][N][G];
-                STERNA_UNROLL(2)
-                for (int i = 0; i < Groups::kSpans; ++i) {
-                    const int64_t from = k + i * kSpan;
-                    Sums<F, N, P> sums;
-                    for (int n = 0; n < N; ++n) {
-                        const VI start = groups.start(n0 + n, from);
-                        for (int p = 0; p < P; ++p)
-                            for (int g = 0; g < G; ++g) sums[n][p][g] = F::in_place(start, g);
-                    }
-                    tile_turn<F, N, P, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
-                                          from + kSpan, n0, part, sums);
+    for (int64_t k = k0; k < k1; k += kGroupK) {
+        groups.ask_ahead(k);
+        for (int part = 0; part < kParts; part += P) {
+            VI flat[P][Groups::kSpans][N][G];
+            STERNA_UNROLL(2)
+            for (int i = 0; i < Groups::kSpans; ++i) {
+                const int64_t from = k + i * kSpan;
+                VI sums[N * P * G];
+                for (int n = 0; n < N; ++n) {
+                    const VI start = groups.start(n0 + n, from);
                     for (int p = 0; p < P; ++p)
-                        for (int n = 0; n < N; ++n)
-                            for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[n][p][g];
+                        for (int g = 0; g < G; ++g)
+                            sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
                 }
-                STERNA_UNROLL(2)
+                tile_turn<F, N, P, C>(groups.a, codes + from / F::kStepK * F::kStepBytes, from,
+                                      from + kSpan, n0, part, sums);
                 for (int p = 0; p < P; ++p)
-                    groups.template add<0, G, N>(k, n0, part + p, flat[p], y[s][part + p]);
+                    for (int n = 0; n < N; ++n)
+                        for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
             }
+            STERNA_UNROLL(2)
+            for (int p = 0; p < P; ++p)
+                groups.template add<0, G, N>(k, n0, part + p, flat[p], y + (part + p) * kOfPart);
         }
     }
-    for (int s = 0; s < count; ++s)
-        for (int part = 0; part < kParts; ++part)
-            store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
 }
 
-// The same where groups are long: tiles take turns within one.
-template <class F, class Groups, int N>
-inline void long_grouped_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
-                               int n0) {
+// `count` tiles, `apart` tiles apart, straight from the decoder.
+template <class F, class Groups>
+inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+    DirectOutputs<F, Groups> outputs(a, count);
+    const auto stream = [&](int s) { return Groups(a, tile + (s < count ? s : 0) * apart); };
+    const Groups streams[kMostStreams] = {stream(0), stream(1), stream(2), stream(3)};
+    constexpr int64_t kGroupBytes = kGroupK / F::kStepK * F::kStepBytes;
+    const int64_t groups = a.reading.turn_bytes / kGroupBytes;
+    const int64_t turn =
+        count == 1 && a.n <= kTokens<F> ? a.K : (groups > 0 ? groups : 1) * kGroupK;
+    for (int64_t k = 0; k < a.K; k += turn) {
+        const int64_t end = k + turn < a.K ? k + turn : a.K;
+        for (int s = 0; s < count; ++s)
+            token_blocks<F>(a.n, [&](auto tokens, int n0) {
+                grouped_turn<F, Groups, decltype(tokens)::value>(
+                    streams[s], a.codes + (tile + s * apart) * a.tile_bytes, k, end, n0,
+                    outputs.block(s, n0));
+            });
+    }
+    outputs.store(a, tile, apart, count);
+}
+
+// The same where groups are long: sums of one, then what becomes of them.
+template <class F, class Groups>
+inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
+                               int count) {
     constexpr int G = F::kGroups;
-    static_assert(sterna::kLongGroupK % kTurnK<F> == 0);
-    float y[kStreams][kParts][N * G * kLanes] = {};
-    StreamSums<F, N> sums;
+    DirectOutputs<F, Groups> outputs(a, count);
+    DirectSums<F> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
         for (int s = 0; s < count; ++s) {
             const TileScales<F> scales(a, tile + s * apart);
             for (int line = 0; line < TileScales<F>::kRows * 2; line += kLine)
                 prefetch(scales.at(k) + line);
         }
-        sums.run(a, tile, apart, count, n0, k, k + sterna::kLongGroupK);
+        sums.run(a, tile, apart, count, k, k + sterna::kLongGroupK);
         for (int s = 0; s < count; ++s) {
             const Groups groups(a, tile + s * apart);
-            for (int part = 0; part < kParts; ++part) {
-                VI flat[1][N][G];
-                for (int n = 0; n < N; ++n)
-                    for (int g = 0; g < G; ++g) flat[0][n][g] = sums.at(s, part, n, g);
-                groups.template add<0, G, N>(k, n0, part, flat, y[s][part]);
-            }
+            token_blocks<F>(a.n, [&](auto tokens, int n0) {
+                constexpr int N = decltype(tokens)::value;
+                for (int part = 0; part < kParts; ++part) {
+                    VI flat[1][N][G];
+                    sums.template part<N>(s, n0, part, flat[0]);
+                    groups.template add<0, G, N>(k, n0, part, flat,
+                                                 outputs.block(s, n0) + part * N * outputs.kOfPart);
+                }
+            });
         }
     }
-    for (int s = 0; s < count; ++s)
-        for (int part = 0; part < kParts; ++part)
-            store_outputs<F, 0, G, N>(a, tile + s * apart, n0, part, y[s][part]);
+    outputs.store(a, tile, apart, count);
 }
 
 template <class F>
@@ -320,13 +356,11 @@ struct GroupedBlocks {
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
     static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
-    template <int N>
-    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
-                       int n0) {
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
         if constexpr (Groups::kX == kGroupK) {
-            grouped_block<F, Groups, N>(a, tile, apart, count, n0);
+            direct_groups<F, Groups>(a, tile, apart, count);
         } else {
-            long_grouped_block<F, Groups, N>(a, tile, apart, count, n0);
+            direct_long_groups<F, Groups>(a, tile, apart, count);
         }
     }
     template <int G0, int GN, int N>

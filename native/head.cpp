@@ -91,7 +91,8 @@ Interval logit_interval(const TokenBounds& x, float error, float norm, float pea
     return {bounded ? c - e : -kInfinity, bounded ? c + e : kInfinity};
 }
 
-void Screen::begin(std::span<const Top> tops, const KernelTable& kernels) {
+void Screen::begin(std::span<const Top> tops, const KernelTable& kernels, const Reading& reading) {
+    reading_ = reading;
     kernels_ = &kernels;
     block_rows_ = kernels.formats[shadow_.format].tile_rows;
     rows_.clear();
@@ -121,7 +122,7 @@ Division Screen::units(ScreenStage stage, int threads) const {
         case ScreenStage::kChoose:
             return {rows};
         case ScreenStage::kBound:
-            return divide_tiles(shadow_.tiles, planes(), threads);
+            return divide_tiles(shadow_.tiles, planes(), threads, reading_);
         case ScreenStage::kRescore:
             break;
     }
@@ -185,6 +186,7 @@ bool Screen::split(int64_t row, const float* x) {
 void Screen::coarse(int64_t begin, int64_t end, uint8_t* scratch) const {
     LinearArgs a = linear_args(shadow_, planes_, planes(), kernels_->x_block(planes()), y_);
     a.scratch = scratch;
+    a.reading = reading_;
     a.tile_begin = begin;
     a.tile_end = end;
     kernels_->formats[shadow_.format].linear(a);

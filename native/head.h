@@ -60,7 +60,7 @@ class Screen {
 
     // Before a step: for each row of x to screen, which logits decide; 1 <= count <= M. Allocates
     // only where there are more rows than ever before.
-    void begin(std::span<const Top> tops, const KernelTable& kernels);
+    void begin(std::span<const Top> tops, const KernelTable& kernels, const Reading& reading);
     int64_t scratch_bytes() const;  // that a worker needs in this step
     Division units(ScreenStage stage, int threads) const;
     // Units [begin, end) of a stage, on one thread with its scratch. What is no candidate gets -inf.
@@ -101,6 +101,7 @@ class Screen {
     ShadowBounds bounds_;
     std::vector<Row> rows_;
     int64_t capacity_ = 0;  // rows that the buffers hold
+    Reading reading_;
     const KernelTable* kernels_ = nullptr;  // of the step
     int64_t block_rows_ = 0;  // rows of a tile of the shadow
     Activations planes_, y_;  // two rows for each row of x

@@ -12,7 +12,7 @@ namespace sterna {
 // A format packs rows in tiles of a few groups of 16; a step is a few consecutive k of those rows.
 constexpr int kGroupRows = 16;
 // Tiles that kernels may read side by side where tokens are at most kFewTokens.
-constexpr int kStreams = 4, kFewTokens = 16;
+constexpr int kMostStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
 // An integer accumulator holds sums of code * x, |x| <= 127, and where a field stays in place its unit there times
@@ -75,6 +75,14 @@ struct GroupScales {
     }
 };
 
+// How a thread asks memory for weights while tokens are few. Which way is fastest differs between CPUs and
+// between numbers of threads (reading.h); none changes a bit.
+struct Reading {
+    uint16_t streams = 1;  // tiles read side by side: 1..kMostStreams
+    uint16_t turn_bytes = 4096;  // read of one before the next has its turn
+    uint32_t prefetch_bytes = 4096;  // how far ahead of the arithmetic lines are asked for
+};
+
 // y[n][m] (+ residual[n][m]) = sum_k W[m][k] x[n][k], for tiles [tile_begin, tile_end).
 struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
@@ -100,6 +108,7 @@ struct LinearArgs {
     const float* residual;  // [n][ldy] or null; may be y itself
     uint8_t* scratch;  // FormatKernels::scratch_bytes(K, n) bytes, aligned to 64; one thread's own
     int64_t tile_begin, tile_end;
+    Reading reading;
     // The scratch still holds what this thread's last call for the same x and weight left there.
     bool again;
 };

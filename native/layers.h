@@ -15,7 +15,7 @@ namespace {
 
 template <class F, class Blocks, class PanelBlocks = Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
-    if (a.n <= F::kDirectTokens || a.K == 0) return linear_direct<F, Blocks>(a);
+    if (a.n <= F::kDirectTokens) return linear_direct<F, Blocks>(a);
     if constexpr (F::kInteger) {
         linear_panel<F, PanelBlocks>(a);
     } else {

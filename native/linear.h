@@ -12,8 +12,6 @@
 
 namespace {
 
-// How far ahead of the arithmetic weights are asked for.
-constexpr int64_t kPrefetchBytes = 2048;
 constexpr int kParts = 16 / kLanes;  // native vectors of a 16-row group
 
 // Tokens whose accumulators stay in registers.
@@ -69,17 +67,14 @@ inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, 
     }
 }
 
-// Several tiles are read side by side, a short turn each. A core's own requests for memory are few; its
-// prefetcher has many more, but follows a stream within a page of 4 KiB alone, so that one stream
-// stops at the end of every page: four reach the speed of memory, one three quarters of it.
-using sterna::kStreams;
-constexpr int kTurnBytes = 512;
+// Tiles are read one after the other, or a few side by side, a turn of each at a time. A core's own requests for
+// memory are few; its prefetcher has more, but follows a stream within a page of 4 KiB alone. So a stream either
+// asks for lines a page ahead by itself, or there are several: which is faster is the machine's (reading.h).
+using sterna::kFewTokens;
+using sterna::kMostStreams;
 // Steps of a round, of which a turn has whole ones: two where C runs take one dot product of each.
 template <class F, int C>
 constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
-template <class F>
-constexpr int64_t kTurnK =
-    (kTurnBytes + 2 * F::kStepBytes - 1) / (2 * F::kStepBytes) * 2 * F::kStepK;
 
 // How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
 template <int kByte>
@@ -88,6 +83,8 @@ constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 // int16, and is added at its end.
 template <class F>
 constexpr bool kGoesOn = !(kPairSums16 && F::kRuns);
+// Bytes of a turn whose pair sums int16 holds.
+constexpr int64_t kRunTurnBytes = 512;
 // Whether a run over so many k holds its sums.
 template <class F>
 constexpr bool run_fits(int64_t k) {
@@ -96,6 +93,13 @@ constexpr bool run_fits(int64_t k) {
     } else {
         return k / F::kDotK <= kRunSteps<F::kMaxByte>;
     }
+}
+// k of a turn of so many bytes: whole rounds, and no more than a run holds.
+template <class F>
+inline int64_t turn_k(int64_t bytes) {
+    if constexpr (!kGoesOn<F>) bytes = bytes < kRunTurnBytes ? bytes : kRunTurnBytes;
+    const int64_t rounds = bytes / (2 * F::kStepBytes);
+    return (rounds > 0 ? rounds : 1) * 2 * F::kStepK;
 }
 template <class F>
 inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F::Acc x) {
@@ -117,33 +121,41 @@ inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[may
     }
 }
 
-// Accumulators of N tokens x P native parts of a tile.
-template <class F, int N, int P>
-using Sums = typename F::Acc[N][P][F::kGroups];
+// How a block of N tokens is summed: P native parts of a line together, in C runs.
+template <class F, int N>
+struct Block {
+    static constexpr int G = F::kGroups;
+    // One token: all parts of a line together where their accumulators fit, and two runs.
+    static constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
+    static constexpr int C = N == 1 && F::kInteger && P * G <= 4 ? 2 : 1;
+};
+// Where it keeps the sum of a token n x part p of P x group g.
+template <class F, int P>
+constexpr int sum_at(int n, int p, int g) {
+    return (n * P + p) * F::kGroups + g;
+}
 
 // Tokens [n0, n0 + N) and parts [part0, part0 + P) over k in [k0, k1), which start at `step`.
 // Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
 // there C is 1.
 template <class F, int N, int P, int C>
 inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
-                      int n0, int part0, Sums<F, N, P>& sums) {
+                      int n0, int part0, typename F::Acc* sums) {
     constexpr int G = F::kGroups, U = kRoundSteps<F, C>;
-    static_assert(run_fits<F>(kTurnK<F>));
     static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
-    Sums<F, N, P> run[C];
+    typename F::Acc run[C][N][P][G];
     STERNA_UNROLL(8)
     for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
     for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
     for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-    for (int g = 0; g < G; ++g) run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[n][p][g] : F::zero();
+    for (int g = 0; g < G; ++g)
+        run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
+    const int64_t ahead = a.reading.prefetch_bytes;
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            if constexpr (N <= 2) {  // two: the planes of an exact head
-                STERNA_UNROLL(8)
-                for (int line = 0; line < F::kStepBytes; line += 64)
-                    prefetch(step + kPrefetchBytes + line);
-            }
+            STERNA_UNROLL(8)
+            for (int line = 0; line < F::kStepBytes; line += 64) prefetch(step + ahead + line);
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
                 auto& to = run[(u * F::kStepK + j) / F::kDotK % C];
@@ -164,88 +176,124 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
     for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
     for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-    for (int g = 0; g < G; ++g) sums[n][p][g] = run_added<F>(sums[n][p][g], run[c][n][p][g], c);
+    for (int g = 0; g < G; ++g) {
+        auto& sum = sums[sum_at<F, P>(n, p, g)];
+        sum = run_added<F>(sum, run[c][n][p][g], c);
+    }
 }
 
-// Tokens of tiles side by side: their sums over a stretch of k, the tiles taking turns.
-template <class F, int N>
-struct StreamSums {
-    static constexpr int G = F::kGroups;
-    // One token: all parts of a line together where their accumulators fit.
-    static constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
-    static constexpr int C = N == 1 && F::kInteger && P * G <= 4 ? 2 : 1;
-    Sums<F, N, P> sums[kStreams][kParts / P];
+// f of blocks of tokens, alike in size: f(Tokens<N>, first token).
+template <int N>
+struct Tokens {
+    static constexpr int value = N;
+};
+template <int N, class Body>
+[[gnu::always_inline]] inline void with_tokens(int n, int n0, Body body) {
+    if (n >= N) {
+        body(Tokens<N>{}, n0);
+    } else if constexpr (N > 1) {
+        with_tokens<N - 1>(n, n0, body);
+    }
+}
+template <class F, class Body>
+[[gnu::always_inline]] inline void token_blocks(int n, Body body) {
+    const int blocks = (n + kTokens<F> - 1) / kTokens<F>, size = (n + blocks - 1) / blocks;
+    for (int n0 = 0; n0 < n; n0 += size)
+        with_tokens<kTokens<F>>(n - n0 < size ? n - n0 : size, n0, body);
+}
 
-    // Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart, over k in [k0, k1).
-    [[gnu::always_inline]] void run(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
-                                    int count, int n0, int64_t k0, int64_t k1) {
-        for (auto& tile_sums : sums)
-            for (auto& part : tile_sums)
-                for (auto& token : part)
-                    for (auto& vectors : token)
-                        for (auto& acc : vectors) acc = F::zero();
-        const uint8_t* codes = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
-        for (int64_t k = k0; k < k1;
-             k += kTurnK<F>, codes += kTurnK<F> / F::kStepK * F::kStepBytes) {
-            const int64_t end = k + kTurnK<F> < k1 ? k + kTurnK<F> : k1;
-            for (int s = 0; s < count; ++s)
-                for (int part = 0; part < kParts; part += P)
-                    tile_turn<F, N, P, C>(a, codes + s * apart * a.tile_bytes, k, end, n0, part,
-                                          sums[s][part / P]);
+// The sums of few tokens x tiles side by side. Every block of tokens takes a turn's lines before the next turn
+// begins, so that all but the first find them in L1.
+template <class F>
+struct DirectSums {
+    static constexpr int G = F::kGroups, kOfToken = kParts * G;
+    typename F::Acc sums[kMostStreams][kFewTokens * kOfToken];
+
+    // `count` tiles, `apart` tiles apart, over k in [k0, k1).
+    void run(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count, int64_t k0,
+             int64_t k1) {
+        for (int s = 0; s < count; ++s)
+            for (int i = 0; i < a.n * kOfToken; ++i) sums[s][i] = F::zero();
+        // A tile alone, and all its tokens together: one turn, if a run holds it.
+        const bool alone = kGoesOn<F> && count == 1 && a.n <= kTokens<F>;
+        const int64_t turn = alone ? k1 - k0 : turn_k<F>(a.reading.turn_bytes);
+        const uint8_t* codes = a.codes + tile * a.tile_bytes;
+        for (int64_t k = k0; k < k1; k += turn) {
+            const int64_t end = k + turn < k1 ? k + turn : k1;
+            for (int s = 0; s < count; ++s) {
+                const uint8_t* step =
+                    codes + s * apart * a.tile_bytes + k / F::kStepK * F::kStepBytes;
+                token_blocks<F>(a.n, [&](auto tokens, int n0) {
+                    take_turn<decltype(tokens)::value>(a, step, k, end, n0,
+                                                       sums[s] + n0 * kOfToken);
+                });
+            }
         }
     }
-    typename F::Acc at(int s, int part, int n, int g) const {
-        return sums[s][part / P][n][part % P][g];
+    // Those of the block [n0, n0 + N) and a part of stream s.
+    template <int N>
+    void part(int s, int n0, int part, typename F::Acc (&out)[N][G]) const {
+        constexpr int P = Block<F, N>::P;
+        const typename F::Acc* from = sums[s] + n0 * kOfToken + part / P * N * P * G;
+        for (int n = 0; n < N; ++n)
+            for (int g = 0; g < G; ++g) out[n][g] = from[sum_at<F, P>(n, part % P, g)];
+    }
+
+  private:
+    // A function of its own for each N: its accumulators need all registers.
+    template <int N>
+    [[gnu::noinline]] static void take_turn(const sterna::LinearArgs& a, const uint8_t* step,
+                                            int64_t k0, int64_t k1, int n0, typename F::Acc* sums) {
+        constexpr int P = Block<F, N>::P;
+        for (int part = 0; part < kParts; part += P)
+            tile_turn<F, N, P, Block<F, N>::C>(a, step, k0, k1, n0, part, sums + part * N * G);
     }
 };
 
-// Tokens [n0, n0 + N) of `count` <= kStreams tiles, `apart` tiles apart.
-template <class F, int N>
-inline void tile_block(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
-                       int n0) {
+// `count` tiles, `apart` tiles apart, whose rows have one scale each.
+template <class F>
+inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
     constexpr int G = F::kGroups;
     if constexpr (F::kInteger) {  // wanted at the end, from memory
         for (int i = 0; i < count * G; ++i)
             prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kGroupRows);
     }
-    StreamSums<F, N> sums;
-    sums.run(a, tile, apart, count, n0, 0, a.K);
+    DirectSums<F> sums;
+    sums.run(a, tile, apart, count, 0, a.K);
     for (int s = 0; s < count; ++s)
-        for (int part = 0; part < kParts; ++part)
-            for (int n = 0; n < N; ++n)
-                for (int g = 0; g < G; ++g)
-                    finish<F>(a, sums.at(s, part, n, g), n0 + n, g,
-                              ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
+        token_blocks<F>(a.n, [&](auto tokens, int n0) {
+            constexpr int N = decltype(tokens)::value;
+            for (int part = 0; part < kParts; ++part) {
+                typename F::Acc of_part[N][G];
+                sums.template part<N>(s, n0, part, of_part);
+                for (int n = 0; n < N; ++n)
+                    for (int g = 0; g < G; ++g)
+                        finish<F>(
+                            a, of_part[n][g], n0 + n, g,
+                            ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
+            }
+        });
 }
 
-template <class Blocks, int N>
-inline void tile_tokens(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count, int n0,
-                        int tokens) {
-    if (tokens >= N) {
-        Blocks::template direct<N>(a, tile, apart, count, n0);
-    } else if constexpr (N > 1) {
-        tile_tokens<Blocks, N - 1>(a, tile, apart, count, n0, tokens);
-    }
-}
-
-// A chunk's tiles, side by side: f(tile, apart, count). A stream is a quarter of a chunk, so that it goes
-// on from one tile to the next; what is left makes fewer streams.
+// A chunk's tiles: f(tile, apart, count) of those that are read side by side. Each stream has an even part of
+// the chunk, so that it goes on from one tile to the next; what is left makes fewer streams.
 template <class Tiles>
 inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
-    const int64_t length = (a.tile_end - a.tile_begin) / kStreams;
-    for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, kStreams);
-    const int64_t rest = a.tile_begin + length * kStreams;
+    const int streams = a.reading.streams;
+    const int64_t length = (a.tile_end - a.tile_begin) / streams;
+    for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, streams);
+    const int64_t rest = a.tile_begin + length * streams;
     if (rest < a.tile_end) tiles(rest, 1, static_cast<int>(a.tile_end - rest));
 }
 
 // Tokens straight from the decoder.
 template <class F, class Blocks>
 void linear_direct(const sterna::LinearArgs& a) {
+    static_assert(F::kDirectTokens <= kFewTokens);
+    if (a.n == 0) return;
     Blocks::begin(a);
-    side_by_side(a, [&](int64_t tile, int64_t apart, int count) {
-        for (int n = 0; n < a.n; n += kTokens<F>)
-            tile_tokens<Blocks, kTokens<F>>(a, tile, apart, count, n, a.n - n);
-    });
+    side_by_side(
+        a, [&](int64_t tile, int64_t apart, int count) { Blocks::direct(a, tile, apart, count); });
 }
 
 // What formats share of an integer dot product. A format says in kMaxByte how much it decodes at most. A run
@@ -257,7 +305,7 @@ struct IntegerDot {
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
-    static constexpr int kDirectTokens = 8;
+    static constexpr int kDirectTokens = kFewTokens;
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
     // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().

@@ -88,8 +88,8 @@ inline void add_codes(const uint8_t* block, const uint8_t* tables, int part, VI 
 constexpr int64_t kTurnBlocks = 2;
 
 template <class L>
-inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t count, int part,
-                       ByteSums (&kept)[L::kSums]) {
+inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t count, int64_t ahead,
+                       int part, ByteSums (&kept)[L::kSums]) {
     ByteSums sums[L::kSums];
     VI run[L::kSums];
     STERNA_UNROLL(4)
@@ -98,7 +98,7 @@ inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t coun
         VI signs{};
         if constexpr (L::Code::kMirrored) signs = i_load(block + 256 + 4 * kLanes * part);
         if (part == 0) STERNA_UNROLL(8)
-        for (int line = 0; line < L::kBytes; line += 64) prefetch(block + kPrefetchBytes + line);
+        for (int line = 0; line < L::kBytes; line += 64) prefetch(block + ahead + line);
         add_codes<L>(block, tables, part, signs, run, sums);
     }
     STERNA_UNROLL(4)
@@ -107,7 +107,7 @@ inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t coun
 
 // int32 sums of tiles side by side: of row group j, part p, in native vectors.
 struct TileSums {
-    VI v[sterna::kStreams][kParts][4];
+    VI v[kMostStreams][kParts][4];
 };
 
 template <class L>
@@ -131,11 +131,11 @@ inline void add_split(const ByteSums (&sums)[L::kSums], int64_t blocks, VI (&tot
 
 // Adds `blocks` blocks of `count` tiles, which lie `apart` bytes apart.
 template <class L>
-inline void add_section(const uint8_t* codes, int64_t apart, int count, const uint8_t* tables,
-                        int64_t blocks, TileSums& total) {
+inline void add_section(const uint8_t* codes, int64_t apart, int count, int64_t ahead,
+                        const uint8_t* tables, int64_t blocks, TileSums& total) {
     for (int64_t begin = 0; begin < blocks; begin += L::kSpan) {
         const int64_t end = begin + L::kSpan < blocks ? begin + L::kSpan : blocks;
-        ByteSums sums[sterna::kStreams][kParts][L::kSums];
+        ByteSums sums[kMostStreams][kParts][L::kSums];
         for (int s = 0; s < count; ++s)
             for (auto& part : sums[s])
                 for (auto& sum : part) sum = {i_set1(0), i_set1(0)};
@@ -143,7 +143,8 @@ inline void add_section(const uint8_t* codes, int64_t apart, int count, const ui
             for (int s = 0; s < count; ++s)
                 for (int p = 0; p < kParts; ++p)
                     add_blocks<L>(codes + s * apart + b * L::kBytes, tables + b * L::kTableBytes,
-                                  end - b < kTurnBlocks ? end - b : kTurnBlocks, p, sums[s][p]);
+                                  end - b < kTurnBlocks ? end - b : kTurnBlocks, ahead, p,
+                                  sums[s][p]);
         for (int s = 0; s < count; ++s)
             for (int p = 0; p < kParts; ++p) add_split<L>(sums[s][p], end - begin, total.v[s][p]);
     }
@@ -298,7 +299,7 @@ inline void finish_lookup(const sterna::LinearArgs& a, VI sum, float unit, int64
     finish_output(a, f_mul(t, f_mul(f_load(a.scale + row), f_set1(a.x_scale[n]))), n, row);
 }
 
-// One token of `count` <= kStreams tiles, `apart` tiles apart.
+// One token of `count` tiles, `apart` tiles apart.
 template <class F>
 inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
                          int n) {
@@ -311,8 +312,9 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apar
         for (auto& part : sums.v[s])
             for (auto& sum : part) sum = i_set1(0);
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
-    add_section<Main>(codes, apart * a.tile_bytes, count, tables.bytes, split.main, sums);
-    add_section<Rest>(codes + split.main * Main::kBytes, apart * a.tile_bytes, count,
+    const int64_t ahead = a.reading.prefetch_bytes;
+    add_section<Main>(codes, apart * a.tile_bytes, count, ahead, tables.bytes, split.main, sums);
+    add_section<Rest>(codes + split.main * Main::kBytes, apart * a.tile_bytes, count, ahead,
                       tables.bytes + split.main * Main::kTableBytes, split.rest, sums);
     for (int s = 0; s < count; ++s)
         for (int p = 0; p < kParts; ++p)

@@ -10,7 +10,8 @@
 namespace sterna {
 
 // GB/s (10^9 bytes): median of five reads of an nbytes buffer in huge pages, each of the pool's
-// threads reading its own contiguous part, which it also touched first, as four streams side by side.
+// threads reading its own contiguous part, which it also touched first, in the fastest of three patterns: one
+// stream, one that is asked for a page ahead, four streams side by side.
 // Meaningful well above the last-level cache: 1 GiB. The buffer is freed before returning. Throws std::bad_alloc if it cannot
 // be had and std::invalid_argument for nbytes out of range (at least 4 KiB a thread).
 double bandwidth_gb_s(Pool& pool, size_t nbytes);

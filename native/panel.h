@@ -112,10 +112,8 @@ struct RowBlocks {
     static uint8_t* scratch(const sterna::LinearArgs& a) { return a.scratch; }
     // A panel just decoded.
     static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
-    template <int N>
-    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
-                       int n0) {
-        tile_block<F, N>(a, tile, apart, count, n0);
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+        direct_rows<F>(a, tile, apart, count);
     }
     template <int G0, int GN, int N>
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,

@@ -17,6 +17,7 @@
 
 #include "affinity.h"
 #include "division.h"
+#include "reading.h"
 
 namespace sterna {
 
@@ -127,6 +128,10 @@ class Pool {
     int size() const { return size_; }
     const Placement& placement() const { return placement_; }
 
+    // How its threads read weights. A step takes it as it begins.
+    Reading reading() const { return reading_.load(std::memory_order_relaxed); }
+    void set_reading(const Reading& r) { reading_.store(r, std::memory_order_relaxed); }
+
     // Runs f(worker) for worker = 0 .. size() - 1 at the same time and returns when all are done;
     // the caller is worker 0. All run with the default floating-point state (fpenv.h); the caller's
     // is restored, as are its CPUs. One run at a time: a second caller waits. A child made by fork() gets workers of
@@ -153,6 +158,7 @@ class Pool {
 
     const int size_;
     const Placement placement_;
+    std::atomic<Reading> reading_{default_reading()};
     std::atomic<State*> state_;
 };
 

@@ -104,8 +104,9 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
             static_cast<int64_t>(batch.tokens.size()),
             static_cast<int64_t>(selected_.size()),
             pool.size(),
+            pool.reading(),
             screened_};
-    if (screened_) screen_->begin(top_, kernels);
+    if (screened_) screen_->begin(top_, kernels, run.reading);
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
@@ -134,7 +135,7 @@ Division Program::units(const Op& op, const Run& run) const {
     switch (op.kind) {
         case OpKind::kLinear:
             return divide_tiles(weights_[static_cast<size_t>(op.weight)].tiles, run.rows(op),
-                                run.threads);
+                                run.threads, run.reading);
         case OpKind::kAttention:
             return {static_cast<int64_t>(blocks_.size())};
         case OpKind::kScreen:
@@ -238,6 +239,7 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     a.tile_begin = begin;
     a.tile_end = end;
     a.again = again;
+    a.reading = run.reading;
     const auto& format = run.kernels.formats[w.format];
     (run.fast(op, format) ? format.fast.linear : format.linear)(a);
     if (op.bias.empty()) return;

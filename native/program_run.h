@@ -12,6 +12,7 @@ struct Program::Run {
     const KernelTable& kernels;
     int64_t tokens, selected;
     int threads;
+    Reading reading;
     bool screened;
     std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
 

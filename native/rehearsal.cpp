@@ -15,7 +15,7 @@ std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tokens,
         throw std::invalid_argument("slowdown: must be one for each thread, but got " +
                                     std::to_string(slowdown.size()));
     }
-    const Division division = divide_tiles(tiles, tokens, pool.size());
+    const Division division = divide_tiles(tiles, tokens, pool.size(), pool.reading());
     ChunkCounter counter;
     std::vector<Share> shares(n);
     std::vector<char> done(n);

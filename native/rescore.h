@@ -25,7 +25,7 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
         STERNA_UNROLL(8)
         for (int p = 0; p < kParts; ++p) acc[i][p] = F::zero();
     }
-    // As in tile_block: ascending k, one fused multiply-add each, padding included.
+    // As in linear.h: ascending k, one fused multiply-add each, padding included.
     for (int64_t k = 0; k < a.K; k += F::kStepK) {
         STERNA_UNROLL(8)
         for (int i = 0; i < J; ++i) {

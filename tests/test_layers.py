@@ -22,7 +22,7 @@ LAYERS = (
     ("_native", "errors"),
     ("formats", "runtime", "tokenizer", "chat"),
     ("graph", "checkpoints", "ops", "sampling", "answers"),
-    ("models", "pot"),
+    ("models", "pot", "reading"),
     ("engine",),
     ("llm",),
     ("conversation",),

@@ -74,7 +74,7 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
         output.reserve(N);
         for (int64_t n = 0; n < N; ++n) std::copy_n(x.data() + n * fine.K, fine.K, input.row(n));
         const FpEnvScope environment;
-        screen.begin(checked, kernels);
+        screen.begin(checked, kernels, p.reading());
         const int64_t stride = screen.scratch_bytes() / 4096 * 4096 + 8192;
         HugeBuffer scratch(static_cast<size_t>(stride * p.size()));
         for (int stage = 0; stage < kScreenStages; ++stage) {

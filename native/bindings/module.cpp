@@ -204,6 +204,19 @@ void bind_machine(nb::module_& m) {
             return barrier_ns(p, rounds);
         },
         "threads"_a, "rounds"_a);
+    m.def(
+        "reading",
+        [](const nb::int_& threads) {
+            const Reading r = pool(threads).reading();
+            return std::tuple<int, int, int>(r.streams, r.turn_bytes, r.prefetch_bytes);
+        },
+        "threads"_a);
+    m.def(
+        "set_reading",
+        [](const nb::int_& threads, int streams, int turn_bytes, int prefetch_bytes) {
+            pool(threads).set_reading(checked_reading(streams, turn_bytes, prefetch_bytes));
+        },
+        "threads"_a, "streams"_a, "turn_bytes"_a, "prefetch_bytes"_a);
     m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a, "kind"_a = "int8");
 }
 

@@ -178,6 +178,7 @@ class LinearRun {
     LinearRun(const KernelTable& kernels, Pool& pool, const Weight& weight, const LinearArgs& args,
               bool fast)
         : pool_(pool), args_(args) {
+        args_.reading = pool.reading();
         const auto& format = kernels.formats[weight.format];
         linear_ = fast ? format.fast.linear : format.linear;
         const auto bytes = fast ? format.fast.scratch_bytes : format.scratch_bytes;
@@ -203,7 +204,7 @@ class LinearRun {
   private:
     void work(int worker, ChunkCounter& counter, LinearArgs part) const {
         part.scratch = scratch_.data() + worker * stride_;
-        const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size());
+        const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size(), args_.reading);
         for (; counter.next(tiles, part.tile_begin, part.tile_end); part.again = true)
             linear_(part);
     }

@@ -40,7 +40,7 @@ struct t5 : IntegerDot {
     static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
     static constexpr int kMaxByte = 2;
     static constexpr bool kEvenOffset = true;
-    static constexpr int kDirectTokens = kLanes < 16 ? 4 : 8;  // the decoder is dear
+    static constexpr int kDirectTokens = kLanes < 16 ? 4 : kFewTokens;  // the decoder is dear
 
     // The codes of one quad in the low five bits of every byte; the others are noise.
     static VI quad(const uint8_t* step, int part, int q) {

@@ -18,6 +18,7 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
+from sterna.reading import prepare
 from sterna.runtime import checked_flag, checked_whole, resolve_isa, resolve_threads
 from sterna.sampling import Top
 
@@ -108,6 +109,7 @@ class Engine:
             formats.get(model.format), self.isa, deterministic
         )
         self._program = model.graph.compile(self.fast)
+        prepare(self.threads, self.isa, model.weight_bytes_per_token)
 
     @property
     def kv_bytes_per_position(self) -> int:

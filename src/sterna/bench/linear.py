@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna import _native, formats
-from sterna.bench.machine import Progress, Yardsticks, peak_kind, teams, units
+from sterna.bench.machine import Progress, Yardsticks, peak_kind, prepare_reading, teams, units
 from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
 from sterna.errors import RequestError
 from sterna.ops import is_fast
+from sterna.runtime import Threads
 
 __all__ = [
     "DEFAULT_MODELS",
@@ -55,7 +56,7 @@ class _Case:
     matrix: Matrix
     format: str
     n: int
-    threads: int
+    threads: Threads
     isa: str
     deterministic: bool | None
 
@@ -177,6 +178,7 @@ class _Run:
 
     def rows(self, repeat: int) -> list[dict[str, Any]]:
         self._measure_machine("warming up")
+        prepare_reading((case.threads, case.isa) for case in self.cases)
         weights = {case: self._weights(case) for case in self.cases}
         for case, copies in weights.items():  # the pool starts, buffers are allocated
             _time(case, copies[:1])

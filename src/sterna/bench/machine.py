@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -14,6 +14,7 @@ import psutil
 from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats import Format
+from sterna.reading import prepare
 from sterna.runtime import Threads, resolve_isa, resolve_threads
 
 __all__ = [
@@ -81,6 +82,12 @@ def units(isas: Sequence[str] | None) -> list[str]:
         return [resolve_isa()]
     names = [name for isa in isas for name in (_native.isas() if isa == "all" else [isa])]
     return list(dict.fromkeys(map(resolve_isa, names)))
+
+
+def prepare_reading(teams: Iterable[tuple[Threads, str]]) -> None:
+    """Have threads with a kernel unit read weights as models do: as was measured, or is now."""
+    for team, isa in dict.fromkeys(teams):
+        prepare(team, isa, out_of_cache_bytes())
 
 
 def require_bytes(needed: int, what: str, remedy: str) -> None:

@@ -19,7 +19,15 @@ from typing import Any
 
 from sterna import _native, formats
 from sterna.bench.linear import Matrix, copies_of_a_round, formats_for, matrices
-from sterna.bench.machine import Progress, Yardsticks, cache_bytes, peak_kind, teams, units
+from sterna.bench.machine import (
+    Progress,
+    Yardsticks,
+    cache_bytes,
+    peak_kind,
+    prepare_reading,
+    teams,
+    units,
+)
 from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes
 from sterna.bench.report import fractions, spread
 from sterna.errors import RequestError
@@ -115,6 +123,7 @@ def run(
     names = formats_for(format_names, matrix)
     made = arenas([(name, matrix.M, matrix.K) for name in names], working_set_mb, progress)
     kernels = [_kernel(name, isa, deterministic) for isa in unit_names for name in names]
+    prepare_reading((team, isa) for team in counts for isa in unit_names)
     yardsticks = Yardsticks()
     _measure_machine(yardsticks, counts, unit_names, progress)
     attained = [

@@ -13,6 +13,7 @@ import click
 from sterna.cli.options import console, json_option, print_json, status, threads_options
 
 BANDWIDTH_BYTES = 1 << 30  # as in bench: median of five reads of 1 GiB
+LARGE = 1 << 40  # bytes of weights that no cache holds
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -28,14 +29,16 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
 
     from sterna import __version__, _native
     from sterna.checkpoints.cache import cache_dir, entries
+    from sterna.reading import current, prepare
     from sterna.runtime import cpu_list, resolve_isa, resolve_threads
 
     isa, team = resolve_isa(), resolve_threads(threads, cores)
     cpu, folder, memory = _native.cpu_info(), cache_dir(), psutil.virtual_memory()
     speed = None
-    if bandwidth:
-        n = min(BANDWIDTH_BYTES, memory.available // 4)
-        with status(f"reading memory with {team} threads"):
+    with status(f"reading memory with {team} threads"):
+        source = prepare(team, isa, LARGE if bandwidth else 0)
+        if bandwidth:
+            n = min(BANDWIDTH_BYTES, memory.available // 4)
             speed = round(_native.bandwidth_gb_s(team, n), 2)
     row = {
         "sterna": __version__,
@@ -54,6 +57,7 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
         "memory_gb": round(memory.total / 1e9, 2),
         "memory_available_gb": round(memory.available / 1e9, 2),
         "bandwidth_gb_s": speed,
+        "reading": {**current(team)._asdict(), "source": source},
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
     }
@@ -114,6 +118,12 @@ def _place(row: dict[str, Any]) -> str:
     return f" {'pinned to' if row['pinned'] else 'on'} CPUs {row['thread_cpus']}"
 
 
+def _reading(streams: int, turn_bytes: int, prefetch_bytes: int, source: str) -> str:
+    turns = f", {turn_bytes:,} bytes of each in turn" if streams > 1 else ""
+    how = f"{_count(streams, 'stream')} of weights{turns}, asked for {prefetch_bytes:,} bytes ahead"
+    return f"{how} ({source})"
+
+
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     smt = {True: "several threads a core", False: "one thread a core", None: "SMT unknown"}
     quota = row["cpu_quota"]
@@ -140,5 +150,6 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("threads", f"{row['threads']}{_place(row)}"),
         ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
         ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
+        ("reading", _reading(**row["reading"])),
         ("cache", "off" if row["cache_dir"] is None else cache),
     ]
