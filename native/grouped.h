@@ -211,8 +211,13 @@ inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int
                           (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
 }
 
+// Tokens of a block: scales and outputs take registers too, and six tokens x 4 groups spill (q4_0, 512-bit
+// vectors, weights in L2: 84 us for one block of six, 50 for two of three).
+template <class F>
+constexpr int kGroupTokens = kTokens<F> < 4 ? kTokens<F> : 4;
+
 // Outputs of few tokens x tiles side by side, as Groups::add keeps them: blocks of tokens, of each its parts.
-template <class F, class Groups>
+template <class F, class Groups, int kMost>
 struct DirectOutputs {
     static constexpr int kOfPart = Groups::kFloats * F::kGroups * kLanes,
                          kOfToken = kParts * kOfPart;
@@ -225,7 +230,7 @@ struct DirectOutputs {
     float* block(int s, int n0) { return y[s] + n0 * kOfToken; }
     void store(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
         for (int s = 0; s < count; ++s)
-            token_blocks<F>(a.n, [&](auto tokens, int n0) {
+            token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part)
                     store_outputs<F, 0, F::kGroups, N>(a, tile + s * apart, n0, part,
@@ -236,8 +241,11 @@ struct DirectOutputs {
 
 // Tokens [n0, n0 + N) of a tile over k in [k0, k1), straight from the decoder, added to their block of y.
 template <class F, class Groups, int N>
-[[gnu::noinline]] void grouped_turn(const Groups& groups, const uint8_t* codes, int64_t k0,
+[[gnu::noinline]] void grouped_turn(const sterna::LinearArgs& args, int64_t tile, int64_t k0,
                                     int64_t k1, int n0, float* y) {
+    const sterna::LinearArgs a = args;  // what is stored to y cannot change a copy
+    const Groups groups(a, tile);
+    const uint8_t* codes = a.codes + tile * a.tile_bytes;
     constexpr int G = F::kGroups, kSpan = kGroupK / Groups::kSpans;
     // Where there are more spans than one, the next one hides what a run waits for.
     constexpr bool kOne = Groups::kSpans == 1;
@@ -258,7 +266,7 @@ template <class F, class Groups, int N>
                         for (int g = 0; g < G; ++g)
                             sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
                 }
-                tile_turn<F, N, P, C>(groups.a, codes + from / F::kStepK * F::kStepBytes, from,
+                tile_turn<F, N, P, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
                                       from + kSpan, n0, part, sums);
                 for (int p = 0; p < P; ++p)
                     for (int n = 0; n < N; ++n)
@@ -274,20 +282,19 @@ template <class F, class Groups, int N>
 // `count` tiles, `apart` tiles apart, straight from the decoder.
 template <class F, class Groups>
 inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
-    DirectOutputs<F, Groups> outputs(a, count);
-    const auto stream = [&](int s) { return Groups(a, tile + (s < count ? s : 0) * apart); };
-    const Groups streams[kMostStreams] = {stream(0), stream(1), stream(2), stream(3)};
+    constexpr int kMost = kGroupTokens<F>;
+    DirectOutputs<F, Groups, kMost> outputs(a, count);
+    // Whole groups; of a tile alone as many as a super-block has, for a turn's beginning costs something too.
     constexpr int64_t kGroupBytes = kGroupK / F::kStepK * F::kStepBytes;
-    const int64_t groups = a.reading.turn_bytes / kGroupBytes;
-    const int64_t turn =
-        count == 1 && a.n <= kTokens<F> ? a.K : (groups > 0 ? groups : 1) * kGroupK;
+    const int64_t asked = a.reading.turn_bytes / kGroupBytes * kGroupK;
+    const int64_t least = count == 1 ? sterna::kSuperK : kGroupK;
+    const int64_t turn = count == 1 && a.n <= kMost ? a.K : asked > least ? asked : least;
     for (int64_t k = 0; k < a.K; k += turn) {
         const int64_t end = k + turn < a.K ? k + turn : a.K;
         for (int s = 0; s < count; ++s)
-            token_blocks<F>(a.n, [&](auto tokens, int n0) {
-                grouped_turn<F, Groups, decltype(tokens)::value>(
-                    streams[s], a.codes + (tile + s * apart) * a.tile_bytes, k, end, n0,
-                    outputs.block(s, n0));
+            token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
+                grouped_turn<F, Groups, decltype(tokens)::value>(a, tile + s * apart, k, end, n0,
+                                                                 outputs.block(s, n0));
             });
     }
     outputs.store(a, tile, apart, count);
@@ -298,7 +305,7 @@ template <class F, class Groups>
 inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
                                int count) {
     constexpr int G = F::kGroups;
-    DirectOutputs<F, Groups> outputs(a, count);
+    DirectOutputs<F, Groups, kTokens<F>> outputs(a, count);
     DirectSums<F> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
         for (int s = 0; s < count; ++s) {
@@ -309,7 +316,7 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
         sums.run(a, tile, apart, count, k, k + sterna::kLongGroupK);
         for (int s = 0; s < count; ++s) {
             const Groups groups(a, tile + s * apart);
-            token_blocks<F>(a.n, [&](auto tokens, int n0) {
+            token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part) {
                     VI flat[1][N][G];

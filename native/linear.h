@@ -83,8 +83,8 @@ constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 // int16, and is added at its end.
 template <class F>
 constexpr bool kGoesOn = !(kPairSums16 && F::kRuns);
-// Bytes of a turn whose pair sums int16 holds.
-constexpr int64_t kRunTurnBytes = 512;
+// Bytes of a run whose pair sums are int16.
+constexpr int64_t kRunBytes = 512;
 // Whether a run over so many k holds its sums.
 template <class F>
 constexpr bool run_fits(int64_t k) {
@@ -94,10 +94,9 @@ constexpr bool run_fits(int64_t k) {
         return k / F::kDotK <= kRunSteps<F::kMaxByte>;
     }
 }
-// k of a turn of so many bytes: whole rounds, and no more than a run holds.
+// k of so many bytes of a tile: whole rounds, one at least.
 template <class F>
-inline int64_t turn_k(int64_t bytes) {
-    if constexpr (!kGoesOn<F>) bytes = bytes < kRunTurnBytes ? bytes : kRunTurnBytes;
+constexpr int64_t rounds_k(int64_t bytes) {
     const int64_t rounds = bytes / (2 * F::kStepBytes);
     return (rounds > 0 ? rounds : 1) * 2 * F::kStepK;
 }
@@ -195,11 +194,11 @@ template <int N, class Body>
         with_tokens<N - 1>(n, n0, body);
     }
 }
-template <class F, class Body>
+template <int kMost, class Body>
 [[gnu::always_inline]] inline void token_blocks(int n, Body body) {
-    const int blocks = (n + kTokens<F> - 1) / kTokens<F>, size = (n + blocks - 1) / blocks;
+    const int blocks = (n + kMost - 1) / kMost, size = (n + blocks - 1) / blocks;
     for (int n0 = 0; n0 < n; n0 += size)
-        with_tokens<kTokens<F>>(n - n0 < size ? n - n0 : size, n0, body);
+        with_tokens<kMost>(n - n0 < size ? n - n0 : size, n0, body);
 }
 
 // The sums of few tokens x tiles side by side. Every block of tokens takes a turn's lines before the next turn
@@ -214,16 +213,16 @@ struct DirectSums {
              int64_t k1) {
         for (int s = 0; s < count; ++s)
             for (int i = 0; i < a.n * kOfToken; ++i) sums[s][i] = F::zero();
-        // A tile alone, and all its tokens together: one turn, if a run holds it.
-        const bool alone = kGoesOn<F> && count == 1 && a.n <= kTokens<F>;
-        const int64_t turn = alone ? k1 - k0 : turn_k<F>(a.reading.turn_bytes);
+        // A tile alone, and all its tokens together, need no turns.
+        const bool alone = count == 1 && a.n <= kTokens<F>;
+        const int64_t turn = alone ? k1 - k0 : rounds_k<F>(a.reading.turn_bytes);
         const uint8_t* codes = a.codes + tile * a.tile_bytes;
         for (int64_t k = k0; k < k1; k += turn) {
             const int64_t end = k + turn < k1 ? k + turn : k1;
             for (int s = 0; s < count; ++s) {
                 const uint8_t* step =
                     codes + s * apart * a.tile_bytes + k / F::kStepK * F::kStepBytes;
-                token_blocks<F>(a.n, [&](auto tokens, int n0) {
+                token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
                     take_turn<decltype(tokens)::value>(a, step, k, end, n0,
                                                        sums[s] + n0 * kOfToken);
                 });
@@ -245,8 +244,13 @@ struct DirectSums {
     [[gnu::noinline]] static void take_turn(const sterna::LinearArgs& a, const uint8_t* step,
                                             int64_t k0, int64_t k1, int n0, typename F::Acc* sums) {
         constexpr int P = Block<F, N>::P;
-        for (int part = 0; part < kParts; part += P)
-            tile_turn<F, N, P, Block<F, N>::C>(a, step, k0, k1, n0, part, sums + part * N * G);
+        constexpr int64_t kRunK = rounds_k<F>(kRunBytes);
+        static_assert(run_fits<F>(kRunK));
+        const int64_t run = kGoesOn<F> ? k1 - k0 : kRunK;
+        for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes)
+            for (int part = 0; part < kParts; part += P)
+                tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0,
+                                                   part, sums + part * N * G);
     }
 };
 
@@ -261,7 +265,7 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart
     DirectSums<F> sums;
     sums.run(a, tile, apart, count, 0, a.K);
     for (int s = 0; s < count; ++s)
-        token_blocks<F>(a.n, [&](auto tokens, int n0) {
+        token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
             constexpr int N = decltype(tokens)::value;
             for (int part = 0; part < kParts; ++part) {
                 typename F::Acc of_part[N][G];

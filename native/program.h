@@ -35,6 +35,8 @@ class KvCache {
     uint8_t* values(int layer) const { return keys(layer) + page_bytes_; }
     int64_t page_stride() const { return 2 * page_bytes_; }
     int64_t head_bytes() const { return kv_head_bytes(type, head_dim); }
+    // All layers' keys and values of a page, as another page has them; both lie in [0, pages).
+    void copy_page(int from, int to);
 
     const int layers, kv_heads, head_dim, pages;
     const KvType type;

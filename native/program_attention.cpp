@@ -2,6 +2,7 @@
 // values, and the units themselves.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <iterator>
 
 #include "program_run.h"
@@ -35,6 +36,12 @@ KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type)
     page_bytes_ = kv_heads * head_bytes();
     layer_bytes_ = page_stride() * pages;
     base_ = HugeBuffer(static_cast<size_t>(layer_bytes_ * layers));
+}
+
+void KvCache::copy_page(int from, int to) {
+    for (int layer = 0; layer < layers; ++layer)
+        std::memcpy(keys(layer) + to * page_stride(), keys(layer) + from * page_stride(),
+                    static_cast<size_t>(page_stride()));
 }
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.

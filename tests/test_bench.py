@@ -18,6 +18,8 @@ from sterna import _native, formats
 from sterna.bench import e2e, format_table, linear, machine, report, roofline
 from sterna.bench.random_codes import Arena, codes_bytes, fill, packed_bytes, random_pool
 from sterna.bench.random_models import SHAPES, RandomWeights, random_model
+from sterna.engine import Engine
+from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.models.weights import HEADS, Linear
 
@@ -386,10 +388,54 @@ def test_e2e_counts_all_sequences() -> None:
     assert eight["bytes_per_token"] < one["bytes_per_token"]  # weights are read once for all
 
 
+def test_e2e_at_a_depth() -> None:
+    """At depth the same tests run with so many positions before; what they read counts those."""
+    depths = (0, 128, 6400)  # the last beyond the shape's own context
+    rows = e2e.run(
+        "random:tiny", pp=(16,), tg=(4,), batch=(1, 2), depth=depths, threads=1, repeat=1
+    )
+    assert [(row["test"], row["batch"], row["depth"]) for row in rows] == [
+        (test, batch, depth)
+        for depth in depths
+        for test, batch in (("pp16", 1), ("tg4", 1), ("tg4", 2))
+    ]
+    flat, _, deep = (row for row in rows if row["test"] == "tg4" and row["batch"] == 1)
+    kv = 2 * 4 * 2 * (2 * 64 + 4)  # keys and values, layers, heads: int16 and a scale
+    assert deep["bytes_per_token"] - flat["bytes_per_token"] == 6400 * kv
+    for row in rows:
+        assert 0 < row["attention_share"] < 1
+        prompt = row["test"] == "pp16"
+        assert (row["attention_gops"] is None) != prompt
+        assert (row["attention_gb_s"] is None) == prompt
+
+
+def test_a_depth_repeats_what_was_computed() -> None:
+    """The pages of a repeated sequence are copies, in turn, and are free again afterwards."""
+    engine = Engine(random_model("tiny"), threads=1)
+    free = len(engine._free)
+    source = EngineSequence()
+    tokens = [(i * 31) % 4096 for i in range(128)]
+    engine.prefill(source, tokens)
+    same, longer = engine.repeated(source, 128), engine.repeated(source, 320)
+    assert (same.length, len(same.pages), longer.length, len(longer.pages)) == (128, 2, 320, 5)
+    expected = engine.prefill(source, [5, 6, 7])
+    assert (engine.prefill(same, [5, 6, 7]) == expected).all()
+    for sequence in (source, same, longer):
+        engine.release(sequence)
+    assert len(engine._free) == free
+    for length, used in ((100, 128), (128, 0), (128, 100)):
+        engine.release(source)
+        if used:
+            engine.prefill(source, tokens[:used])
+        failure(lambda n=length: engine.repeated(source, n), RequestError, "multiples of 64")
+
+
 def test_e2e_bad_requests() -> None:
     for wrong in ({"batch": (0,)}, {"batch": ()}, {"pp": (0,)}, {"tg": (-1,)}, {"repeat": 0}):
         failure(lambda w=wrong: e2e.run("random:tiny", **w), RequestError, "at least 1")
     failure(lambda: e2e.run("random:tiny", batch=(4096,)), RequestError, "batch", "4096")
+    for wrong in ((), (-64,), (100,)):
+        failure(lambda w=wrong: e2e.run("random:tiny", depth=w), RequestError, "multiples of 64")
     failure(lambda: e2e.run("random:tiny", pp=(5000,)), RequestError, "5000", "context")
     failure(lambda: e2e.run("random:huge"), RequestError, "huge", "100b")
     failure(lambda: e2e.run("random:tiny", isa="abacus"), RequestError, "abacus")

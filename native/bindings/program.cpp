@@ -210,6 +210,15 @@ void bind_program(nb::module_& m) {
                 new (self) KvCache(layers, kv_heads, head_dim, pages, kv_type(dtype));
             },
             "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "dtype"_a)
+        .def(
+            "copy_page",
+            [](KvCache& c, int from, int to) {
+                require(from >= 0 && from < c.pages && to >= 0 && to < c.pages && from != to,
+                        "pages: two different ones of the cache are needed");
+                nb::gil_scoped_release release;
+                c.copy_page(from, to);
+            },
+            "source"_a, "target"_a)
         .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
 
     nb::class_<PyProgram>(m, "Program")

@@ -176,6 +176,25 @@ class Engine:
         if new:
             sequence.pages = np.concatenate([sequence.pages, np.array(new, np.int32)])
 
+    def repeated(self, sequence: Sequence, length: int) -> Sequence:
+        """A sequence of `length` positions whose pages are copies of the given one's, in turn.
+
+        What it answers means nothing; it takes memory and time as any sequence of that length does,
+        and is there at once. `length` and that of `sequence` must be whole pages; RequestError
+        where the context or the pool has no room.
+        """
+        if length % PAGE or sequence.length % PAGE or not sequence.length:
+            raise RequestError(
+                f"repeated: lengths must be multiples of {PAGE}, but got {length} of a sequence "
+                f"of {sequence.length}"
+            )
+        copy = Sequence()
+        self._grow(copy, length)
+        for i, page in enumerate(copy.pages):
+            self._cache.copy_page(int(sequence.pages[i % len(sequence.pages)]), int(page))
+        copy.length = length
+        return copy
+
     def step(
         self,
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],

@@ -4,9 +4,10 @@ machine's memory and its dot-product units allow, measured in the same run.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from sterna.sampling import Top
 
 __all__ = [
     "PROMPT_OF_TG",
-    "Generated",
+    "Measured",
     "bytes_per_step",
     "generate",
     "operations_per_token",
@@ -35,17 +36,23 @@ __all__ = [
 ]
 
 PROMPT_OF_TG = 32  # tokens in the cache of each sequence before generation is timed
+_SOURCE = 512  # positions that are computed, and repeated to make a depth
 
 
 @dataclass
 class _Test:
-    """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times in seconds."""
+    """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times in seconds.
+
+    depth: positions that are in the cache before.
+    """
 
     prompt: bool
     n: int
     batch: int = 1
+    depth: int = 0
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)  # to the first token
+    attention: list[float] = field(default_factory=list)  # of `seconds`
 
     @property
     def name(self) -> str:
@@ -54,19 +61,22 @@ class _Test:
     @property
     def context(self) -> float:
         """Mean positions that a token attends to."""
-        return self.n / 2 if self.prompt else PROMPT_OF_TG + self.n / 2
+        return self.depth + (self.n / 2 if self.prompt else PROMPT_OF_TG + self.n / 2)
 
     @property
     def positions(self) -> int:
         """Of a sequence, at its end."""
-        return self.n if self.prompt else PROMPT_OF_TG + self.n
+        return self.depth + (self.n if self.prompt else PROMPT_OF_TG + self.n)
 
-    def run(self, engine: Engine) -> None:
-        took, first = (
-            prompt(engine, self.n) if self.prompt else generate(engine, self.n, self.batch)[:2]
+    def run(self, engine: Engine, source: EngineSequence) -> None:
+        took, first, _, attention = (
+            prompt(engine, self.n, self.depth, source)
+            if self.prompt
+            else generate(engine, self.n, self.batch, self.depth, source)
         )
         self.seconds.append(took)
         self.first.append(first)
+        self.attention.append(attention)
 
 
 def run(
@@ -77,6 +87,7 @@ def run(
     pp: Sequence[int] = (128, 512),
     tg: Sequence[int] = (64,),
     batch: Sequence[int] = (1,),
+    depth: Sequence[int] = (0,),
     threads: int | None = None,
     cores: str | None = None,
     isa: str | None = None,
@@ -88,28 +99,44 @@ def run(
     """Rows (one per test) with the fields that docs/benchmarks.md defines; medians of `repeat`.
 
     model: "random:SHAPE", a folder or a built-in name; batch: for each of `tg`, how many sequences
-    decode together. progress is called with what is under way. Raises RequestError where the model,
+    decode together; depth: positions that are in the KV cache before a test, whole pages of 64.
+    progress is called with what is under way. Raises RequestError where the model,
     the context or the memory does not suffice.
     """
     if repeat < 1 or not batch or any(n < 1 for n in (*pp, *tg, *batch)):
         raise RequestError("bench: pp, tg, batch and repeat must be at least 1")
+    if not depth or any(d < 0 or d % PAGE for d in depth):
+        raise RequestError(f"depth: must be multiples of {PAGE}, but got {list(depth)}")
     progress(f"loading {model}")
-    tests = [_Test(True, n) for n in pp] + [_Test(False, n, b) for n in tg for b in batch]
+    tests = [
+        test
+        for d in dict.fromkeys(depth)
+        for test in (
+            *(_Test(True, n, depth=d) for n in pp),
+            *(_Test(False, n, b, d) for n in tg for b in batch),
+        )
+    ]
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
-    opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0])
+    context = max((test.positions for test in tests if test.depth), default=0)
+    opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0], context)
     engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype, deterministic=deterministic)
     _check_room(engine, tests)
     kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)
     yardsticks = Yardsticks()
     prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
+    source = EngineSequence()
+    if any(depth):
+        progress("a context to measure at")
+        engine.prefill(source, _tokens(engine, _SOURCE), Top(1))
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
         progress("measuring memory bandwidth and peak")
         yardsticks.measure_bandwidth(engine.threads)
         yardsticks.measure_peak(engine.isa, engine.threads, kind)
         for test in tests:
-            progress(f"{test.name}, batch {test.batch}, run {i + 1} of {repeat}")
-            test.run(engine)
+            at = f" at depth {test.depth}" if test.depth else ""
+            progress(f"{test.name}{at}, batch {test.batch}, run {i + 1} of {repeat}")
+            test.run(engine, source)
     bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
     peak = yardsticks.peak_gops(engine.isa, engine.threads, kind) / products
     head_work = head_per_token(engine)
@@ -123,7 +150,8 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
                 f"{test.name}: needs {test.positions} positions, but the context is "
                 f"{engine.context}; ask for fewer tokens"
             )
-        room = -(-engine.context // PAGE) * SLOTS // -(-test.positions // PAGE)
+        pages = -(-engine.context // PAGE) * SLOTS - (_SOURCE // PAGE if test.depth else 0)
+        room = pages // -(-test.positions // PAGE)
         if test.batch > room:
             raise RequestError(
                 f"batch: the KV cache has room for {room} sequences of {test.positions} "
@@ -132,7 +160,12 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
 
 
 def _open(
-    model: str, format: str | None, head: str | None, kv_positions: int, kv_dtype: str
+    model: str,
+    format: str | None,
+    head: str | None,
+    kv_positions: int,
+    kv_dtype: str,
+    context: int,
 ) -> models.Model:
     if model.startswith("random:"):
         return random_model(
@@ -141,49 +174,77 @@ def _open(
             head=head or "bf16",
             kv_positions=kv_positions,
             kv_dtype=kv_dtype,
+            context=context,
         )
     return models.load(resolve(model), format=format, head=head, cached=False)
 
 
-def prompt(engine: Engine, n: int) -> tuple[float, float]:
-    """(seconds, seconds to the first token) of a prompt of n tokens."""
-    vocab = engine.model.config.vocab_size
-    sequence = EngineSequence()
-    begin = time.perf_counter()
-    engine.prefill(sequence, [(i * 7919 + 1) % vocab for i in range(n)], Top(1))
-    took = time.perf_counter() - begin
-    engine.release(sequence)
-    return took, took
-
-
-class Generated(NamedTuple):
-    """Seconds of n steps, to a first token, and of the steps in linear layers but the head."""
+class Measured(NamedTuple):
+    """Seconds of one run of a test, until its first token, in layers but the head, in attention."""
 
     seconds: float
     first_s: float
     layers_s: float
+    attention_s: float
 
 
-def generate(engine: Engine, n: int, batch: int) -> Generated:
-    """n steps of `batch` sequences, after prompts of PROMPT_OF_TG tokens."""
+def _tokens(engine: Engine, n: int, first: int = 0) -> list[int]:
     vocab = engine.model.config.vocab_size
-    sequences = [EngineSequence() for _ in range(batch)]
+    return [((i + first) * 7919 + 1) % vocab for i in range(n)]
+
+
+@contextlib.contextmanager
+def _sequences(
+    engine: Engine, count: int, depth: int, source: EngineSequence | None
+) -> Iterator[list[EngineSequence]]:
+    """So many sequences with `depth` positions, copied from `source`'s; their pages are freed."""
+    sequences: list[EngineSequence] = []
     try:
+        for _ in range(count):
+            at_depth = engine.repeated(source, depth) if depth and source else EngineSequence()
+            sequences.append(at_depth)
+        yield sequences
+    finally:
+        for sequence in sequences:
+            engine.release(sequence)
+
+
+def prompt(
+    engine: Engine, n: int, depth: int = 0, source: EngineSequence | None = None
+) -> Measured:
+    """A prompt of n tokens, after `depth` positions that repeat those of `source`."""
+    with _sequences(engine, 1, depth, source) as (sequence,):
+        before = engine.seconds
+        begin = time.perf_counter()
+        engine.prefill(sequence, _tokens(engine, n), Top(1))
+        took = time.perf_counter() - begin
+        spent = _spent(engine, before)
+        return Measured(took, took, spent["linear"], spent["attention"])
+
+
+def generate(
+    engine: Engine, n: int, batch: int, depth: int = 0, source: EngineSequence | None = None
+) -> Measured:
+    """n steps of `batch` sequences, after `depth` positions and prompts of PROMPT_OF_TG tokens."""
+    with _sequences(engine, batch, depth, source) as sequences:
         start = time.perf_counter()
-        logits = []
-        for j, sequence in enumerate(sequences):
-            tokens = [((i + j) * 7919 + 1) % vocab for i in range(PROMPT_OF_TG)]
-            logits.append(engine.prefill(sequence, tokens, Top(1)))
-        layers = engine.seconds["linear"]
+        logits = [
+            engine.prefill(sequence, _tokens(engine, PROMPT_OF_TG, j), Top(1))
+            for j, sequence in enumerate(sequences)
+        ]
+        before = engine.seconds
         begin = time.perf_counter()
         for _ in range(n):
             step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]
             logits = [rows[0] for rows in engine.step(step, [Top(1)] * batch)]
         took = time.perf_counter() - begin
-        return Generated(took, (begin - start) / batch, engine.seconds["linear"] - layers)
-    finally:
-        for sequence in sequences:
-            engine.release(sequence)
+        spent = _spent(engine, before)
+        return Measured(took, (begin - start) / batch, spent["linear"], spent["attention"])
+
+
+def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each kind of operation since."""
+    return {kind: now - before[kind] for kind, now in engine.seconds.items()}
 
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
@@ -215,6 +276,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "head": m.head,
         "kv_dtype": engine.kv_dtype,
         "batch": test.batch,
+        "depth": test.depth,
         "shape": None,
         "n": test.n,
         "threads": int(engine.threads),
@@ -228,4 +290,22 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "working_set_mb": round(m.weight_bytes_per_token / 1e6, 1),
         "rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
         "ttft_ms": round(statistics.median(test.first) * 1e3, 2),
+        **_attention(engine, test, bandwidth, peak),
+    }
+
+
+def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
+    """What attention takes of a test, and as a fraction of what binds it."""
+    took = max(statistics.median(test.attention), 1e-9)
+    tokens = test.n * test.batch
+    gb_s = engine.kv_bytes_per_position * test.context * tokens / took / 1e9
+    c = engine.model.config
+    gops = 4.0 * c.n_layers * c.n_heads * c.head_dim * test.context * tokens / took / 1e9
+    share = took / max(statistics.median(test.seconds), 1e-9)
+    return {
+        "attention_share": round(share, 4),
+        "attention_gb_s": None if test.prompt else round(gb_s, 2),
+        "attention_of_bandwidth": None if test.prompt else round(gb_s / bandwidth, 4),
+        "attention_gops": round(gops, 2) if test.prompt else None,
+        "attention_of_peak": round(gops / peak, 4) if test.prompt else None,
     }

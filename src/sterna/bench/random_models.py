@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +192,12 @@ def random_model(
     head: str = "bf16",
     kv_positions: int = 0,
     kv_dtype: str = KV_DTYPES[0],
+    context: int = 0,
 ) -> Model:
     """A model of a shape of SHAPES; kv_positions: of the KV cache that will be in use at once.
+
+    context: positions of a sequence, where that is more than the shape's: its rotations are defined
+    anywhere, and random weights have learnt no length.
 
     RequestError for an unknown shape, format or head, and, before anything is allocated, where the
     weights do not fit in the memory that is available.
@@ -205,4 +209,5 @@ def random_model(
         "choose a smaller shape or a --format of fewer bits",
     )
     weights = RandomWeights(format, head)
+    sizes = replace(sizes, context=max(sizes.context, context))
     return from_weights(sizes.config(), Path(f"random:{shape}"), lambda _: weights)

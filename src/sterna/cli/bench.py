@@ -41,6 +41,7 @@ from sterna.cli.report import (
 E2E = {
     "test": "test",
     "batch": "batch",
+    "depth": "depth",
     "tok_s": "tok/s",
     "tok_s_range": "range",
     "ttft_ms": "TTFT ms",
@@ -48,6 +49,7 @@ E2E = {
     "fraction_of_peak": "of peak",
     "mb_per_token": "MB/token",
     "fraction_of_bandwidth": "of memory",
+    "attention_share": "attention",
 }
 MACHINE = {"bandwidth_gb_s": "memory GB/s", "peak_gops": "peak GOPS"}
 LAYER = {
@@ -88,6 +90,13 @@ def command() -> None:
     show_default=True,
     help="Sequences that decode together; tok/s counts them all.",
 )
+@click.option(
+    "--depth",
+    type=NUMBERS,
+    default="0",
+    show_default=True,
+    help="Positions that are in the KV cache before, multiples of 64, such as 0,4096,16384.",
+)
 @kv_dtype_option
 @deterministic_option
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
@@ -117,7 +126,7 @@ def _draw_e2e(rows: list[dict[str, Any]]) -> None:
         f"{first['bandwidth_gb_s']:.1f} GB/s of memory, a peak of {first['peak_gops']:,.0f} GOPS",
         soft_wrap=True,
     )
-    table(rows, varying(rows, E2E, ["batch"]))
+    table(rows, varying(rows, E2E, ["batch", "depth"]))
 
 
 def _linear_options(function: Any) -> Any:

@@ -155,7 +155,7 @@ class _Live:
 
     def time_tokens(self) -> None:
         time.sleep(SETTLE_S)  # another pool's threads have stopped spinning
-        took, _, layers = generate(self.engine, self.plan.n, 1)
+        took, _, layers, _ = generate(self.engine, self.plan.n, 1)
         self.seconds.append(took)
         self.layers.append(layers / self.plan.n)
 
