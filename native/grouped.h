@@ -212,7 +212,7 @@ inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int
 }
 
 // Tokens of a block: scales and outputs take registers too, and six tokens x 4 groups spill (q4_0, 512-bit
-// vectors, weights in L2: 84 us for one block of six, 50 for two of three).
+// vectors, weights in L2: 84 us for one block of six, 54 for two of three).
 template <class F>
 constexpr int kGroupTokens = kTokens<F> < 4 ? kTokens<F> : 4;
 

@@ -51,8 +51,7 @@ __attribute__((always_inline)) inline uint64_t read_with(const uint8_t* begin, c
     return result;
 }
 
-// The patterns of which the fastest is the yardstick: what one machine reads at a third more than another
-// pattern, another machine reads at half.
+// The patterns of which the fastest is the yardstick: which one that is differs between machines.
 enum class Pattern { kPlain, kAhead, kFour };
 constexpr Pattern kPatterns[] = {Pattern::kPlain, Pattern::kAhead, Pattern::kFour};
 

@@ -4,9 +4,8 @@
 
 namespace sterna {
 
-// What serves this CPU's maker where nothing was measured. Of the machines that were: on Xeons (Sapphire and
-// Granite Rapids) four streams read a quarter to 29 % more than one, on AMD's Zen 4 and Zen 5 one that asks a
-// page ahead reads 1.3 to 1.9 times what four do (docs/benchmarks.md).
+// What serves this CPU's maker where nothing was measured: four streams read 29 % more than one on a Xeon, one
+// that asks a page ahead 1.1 to 1.8 times what four do on Zen 4 (docs/architecture.md, How memory is read).
 Reading default_reading();
 
 // Throws std::invalid_argument for what a kernel cannot take.
