@@ -71,7 +71,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder, nothing prepared, and everything as it was afterwards."""
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STERNA_READING", raising=False)
-    monkeypatch.setattr(reading, "_prepared", {})
+    monkeypatch.setattr(reading, "_prepared", set())
     before = _native.reading(TEAM)
     yield tmp_path / "cache" / "reading.json"
     _native.set_reading(TEAM, *before)
@@ -101,15 +101,13 @@ def test_measured_once_and_kept(cache: Path, isa: str, monkeypatch: pytest.Monke
     assert reading.current(TEAM) == (2, 4096, 4096)
     assert list(json.loads(cache.read_text()).values()) == [[2, 4096, 4096]]
     _native.set_reading(TEAM, *FOUR)
-    monkeypatch.setattr(reading, "_prepared", {})  # another process
+    monkeypatch.setattr(reading, "_prepared", set())  # another process
     assert reading.prepare(TEAM, isa, 0) == "measured"  # however small the model
     assert reading.current(TEAM) == (2, 4096, 4096)
     assert calls == [isa]
 
 
-def test_each_unit_and_team_has_its_own(
-    cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_team_has_its_own(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     measured_as(monkeypatch, ONE)
     reading.prepare(TEAM, isa, 1 << 30)
     measured_as(monkeypatch, FOUR)
@@ -126,10 +124,10 @@ def test_a_damaged_file_counts_as_none(
 ) -> None:
     calls = measured_as(monkeypatch, ONE)
     cache.parent.mkdir()
-    cache.write_text(text.replace("NAME", reading._name(TEAM, isa)))
+    cache.write_text(text.replace("NAME", reading._name(TEAM)))
     assert reading.prepare(TEAM, isa, 1 << 30) == "measured"
     assert calls == [isa]
-    assert reading._stored(cache) == {reading._name(TEAM, isa): ONE}
+    assert reading._stored(cache) == {reading._name(TEAM): ONE}
 
 
 def test_small_models_no_cache_and_scalar_are_not_measured(

@@ -20,7 +20,7 @@ from sterna import _native
 from sterna.checkpoints.cache import cache_dir
 from sterna.checkpoints.files import replacing
 from sterna.errors import RequestError, SternaError
-from sterna.runtime import Threads
+from sterna.runtime import Threads, cache_bytes
 
 __all__ = ["CANDIDATES", "Reading", "choose", "current", "prepare"]
 
@@ -54,8 +54,8 @@ _K = 2560
 _FILE = "reading.json"
 _MAX_FILE_BYTES = 1 << 16
 
-# (kernel unit, threads, CPUs) -> where its reading came from; kept for the process.
-_prepared: dict[tuple[str, int, tuple[int, ...]], str] = {}
+# Threads and their CPUs that have their measured reading; kept for the process, as their pool is.
+_prepared: set[tuple[int, tuple[int, ...]]] = set()
 
 
 def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
@@ -63,19 +63,20 @@ def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
 
     From `STERNA_READING` ("streams,turn_bytes,prefetch_bytes"), else what was measured on this
     machine before, else measured now, if a token reads `weight_bytes` beyond any cache and there is
-    a cache folder to keep it in. Raises RequestError for a STERNA_READING that is no reading.
+    a cache folder to keep it in. `isa` is the unit that measures; what is found serves all units:
+    it is about memory. Raises RequestError for a STERNA_READING that is no reading.
     """
-    key = isa, int(threads), threads.cpus
+    key = int(threads), threads.cpus
     pinned = os.environ.get("STERNA_READING", "")
     if pinned:
         _pin(threads, pinned)
         return "STERNA_READING"
     if key in _prepared:
-        return _prepared[key]
+        return "measured"
     folder = cache_dir()
     if folder is None or isa == _native.isas()[0]:  # `scalar` never waits for memory
         return "default"
-    name = _name(threads, isa)
+    name = _name(threads)
     reading = _stored(folder / _FILE).get(name)
     if reading is None:
         if weight_bytes < LEAST_BYTES:
@@ -85,7 +86,7 @@ def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
             return "default"
         _store(folder / _FILE, name, reading)
     _set(threads, reading)
-    _prepared[key] = "measured"
+    _prepared.add(key)
     return "measured"
 
 
@@ -122,7 +123,8 @@ def choose(
 def _measured(threads: Threads, isa: str) -> Reading | None:
     """The fastest on weights of two bits, out of cache; None where memory is too short for them."""
     start = time.perf_counter()
-    nbytes = min(max(_WEIGHT_BYTES, 2 * _last_level_cache()), _MOST_WEIGHT_BYTES)
+    caches = cache_bytes()
+    nbytes = min(max(_WEIGHT_BYTES, 2 * caches[max(caches)]), _MOST_WEIGHT_BYTES)
     rows = _native.tile_rows("b2")
     tile = _native.tile_bytes("b2", _K)
     tiles = nbytes // tile
@@ -145,13 +147,6 @@ def _measured(threads: Threads, isa: str) -> Reading | None:
         _set(threads, default)
 
 
-def _last_level_cache() -> int:
-    """Bytes, 0 where the system does not say."""
-    with contextlib.suppress(ValueError, OSError):
-        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
-    return 0
-
-
 def _set(threads: Threads, reading: Reading) -> None:
     _native.set_reading(threads, *reading)
 
@@ -166,12 +161,12 @@ def _pin(threads: Threads, text: str) -> None:
         ) from None
 
 
-def _name(threads: Threads, isa: str) -> str:
+def _name(threads: Threads) -> str:
     """What a reading was measured for."""
     cpu = _native.cpu_info()
     model = f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
     place = f" on {','.join(map(str, threads.cpus))}" if threads.cpus else ""
-    return f"{model}, {isa}, {int(threads)} threads{place}"
+    return f"{model}, {int(threads)} threads{place}"
 
 
 def _stored(path: Path) -> dict[str, Reading]:
@@ -191,7 +186,7 @@ def _checked(value: object) -> Reading | None:
 
 
 def _store(path: Path, name: str, reading: Reading) -> None:
-    """Beside those of other units and teams; a folder that cannot be written is no error."""
+    """Beside those of other teams; a folder that cannot be written is no error."""
     text = json.dumps({**_stored(path), name: reading}, indent=1).encode()
     with contextlib.suppress(OSError, SternaError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,21 @@ import numpy as np
 from sterna import _native
 from sterna.errors import RequestError, UnsupportedCPUError
 
-__all__ = ["Threads", "checked_flag", "checked_whole", "cpu_list", "resolve_isa", "resolve_threads"]
+__all__ = [
+    "Threads",
+    "cache_bytes",
+    "checked_flag",
+    "checked_whole",
+    "cpu_list",
+    "resolve_isa",
+    "resolve_threads",
+]
 
 MAX_THREADS = 1024
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+#: Where the system does not tell: what is common for a core, and for a machine.
+_DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
 
 
 def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -> int:
@@ -62,6 +75,22 @@ def resolve_isa(isa: str | None = None) -> str:
         f"{source}: must be one of {', '.join(runnable)}, but got {name!r}; "
         "unset it to let Sterna choose"
     )
+
+
+def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
+    """Bytes of CPU 0's data caches by level; usual sizes where the system does not tell."""
+    sizes: dict[int, int] = {}
+    for index in folder.glob("index*"):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            text = (index / "size").read_text().strip()
+            number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+            if kind != "Instruction":
+                sizes[level] = int(number) * unit
+        except (OSError, ValueError):  # a CPU taken offline meanwhile, a field left empty
+            continue
+    return sizes or dict(_DEFAULT_CACHES)
 
 
 class Threads(int):

@@ -15,7 +15,7 @@ from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats import Format
 from sterna.reading import prepare
-from sterna.runtime import Threads, resolve_isa, resolve_threads
+from sterna.runtime import Threads, cache_bytes, resolve_isa, resolve_threads
 
 __all__ = [
     "Progress",
@@ -31,27 +31,7 @@ __all__ = [
 
 Progress = Callable[[str], None]  # is told what is under way
 BANDWIDTH_BYTES = 1 << 30
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CGROUP = Path("/sys/fs/cgroup")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-#: Where the system does not tell: what is common for a core, and for a machine.
-_DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
-
-
-def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
-    """Bytes of CPU 0's data caches by level; usual sizes where the system does not tell."""
-    sizes: dict[int, int] = {}
-    for index in folder.glob("index*"):
-        try:
-            kind = (index / "type").read_text().strip()
-            level = int((index / "level").read_text())
-            text = (index / "size").read_text().strip()
-            number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
-            if kind != "Instruction":
-                sizes[level] = int(number) * unit
-        except (OSError, ValueError):  # a CPU taken offline meanwhile, a field left empty
-            continue
-    return sizes or dict(_DEFAULT_CACHES)
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:

@@ -22,7 +22,6 @@ from sterna.bench.linear import Matrix, copies_of_a_round, formats_for, matrices
 from sterna.bench.machine import (
     Progress,
     Yardsticks,
-    cache_bytes,
     peak_kind,
     prepare_reading,
     teams,
@@ -33,7 +32,7 @@ from sterna.bench.report import fractions, spread
 from sterna.errors import RequestError
 from sterna.formats import Format
 from sterna.ops import is_fast
-from sterna.runtime import resolve_threads
+from sterna.runtime import cache_bytes, resolve_threads
 
 __all__ = ["FIELDS", "SHAPE", "VECTOR_WEIGHTS", "run"]
 
