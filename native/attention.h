@@ -3,10 +3,10 @@
 // Positions are summed in absolute chunks of 256: each gives (max, sum, partial output), merged in
 // ascending order, so the result does not depend on how a prompt was split into steps. Within a
 // chunk the softmax sum runs in sixteen lanes; how scores and outputs add up is a matter of the pages:
-// attention_float.h and attention_i16.h.
+// attention_float.h and attention_integers.h.
 #pragma once
 #include "attention_float.h"
-#include "attention_i16.h"
+#include "attention_integers.h"
 
 namespace {
 
@@ -123,8 +123,10 @@ struct Merged {
         }
     }
     void outputs() const {
-        for (int r = 0; r < a.rows; ++r)
+        for (int r = 0; r < a.rows; ++r) {
             for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / sum[r];
+            if (a.type == KvType::kI8) rotate(a.out[r], a.head_dim);
+        }
     }
 };
 
@@ -139,7 +141,9 @@ inline void with(const sterna::AttentionArgs& a, F f) {
 template <class F>
 inline void with_pages(const sterna::AttentionArgs& a, F f) {
     if (a.type == KvType::kI16) {
-        with<IntegerPages>(a, f);
+        with<IntegerPages<int16_t>>(a, f);
+    } else if (a.type == KvType::kI8) {
+        with<IntegerPages<int8_t>>(a, f);
     } else if (a.type == KvType::kF16) {
         with<FloatPages<true>>(a, f);
     } else {
@@ -182,7 +186,7 @@ void attention_merge(const sterna::AttentionArgs& a) {
 }
 
 int64_t attention_scratch(int64_t head_dim) {
-    const int64_t integers = IntegerPages::scratch_bytes(head_dim);
+    const int64_t integers = IntegerPages<int16_t>::scratch_bytes(head_dim);
     const int64_t floats = FloatPages<true>::scratch_bytes(head_dim);
     return integers > floats ? integers : floats;
 }

@@ -15,13 +15,18 @@ inline F16x load_kv(const uint8_t* base, int64_t element) {
     }
 }
 
+template <bool kF16>
+inline void prefetch_kv(const uint8_t* base, int64_t element) {
+    prefetch_l2(base + element * (kF16 ? 2 : 4));
+}
+
 // Scores of the rows against the keys of one page, 16 at a time; those beyond what a row sees are
 // masked later.
 template <bool kF16>
 struct FloatKeys {
     const sterna::AttentionArgs& a;
     Rows& s;
-    const uint8_t* page;
+    const uint8_t *page, *next;  // that is read after it
     int j0;  // of the page, in the chunk
 
     template <int R>
@@ -35,11 +40,15 @@ struct FloatKeys {
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
         for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
+        const bool ahead = row0 == 0 && next != page;
         for (int64_t d = 0; d < a.head_dim; ++d) {
             F16x k[V];
             STERNA_UNROLL(2)
-            for (int v = 0; v < V; ++v)
-                k[v] = load_kv<kF16>(page, ((j / 16 + v) * a.head_dim + d) * 16);
+            for (int v = 0; v < V; ++v) {
+                const int64_t element = ((j / 16 + v) * a.head_dim + d) * 16;
+                k[v] = load_kv<kF16>(page, element);
+                if (ahead) prefetch_kv<kF16>(next, element);
+            }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const F16x q = l_set1(a.q[row0 + r][d]);
@@ -58,7 +67,7 @@ template <bool kF16>
 struct FloatValues {
     const sterna::AttentionArgs& a;
     Rows& s;
-    const uint8_t* page;
+    const uint8_t *page, *next;
     int j0;
 
     // Rows see different numbers of keys: what all see is shared, the rest is not.
@@ -87,10 +96,14 @@ struct FloatValues {
         for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
         for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + 16 * v);
         int64_t element = from * int64_t{a.head_dim} + d;
+        const bool ahead = row0 == 0 && next != page;
         for (int j = from; j < to; ++j, element += a.head_dim) {
             F16x x[V];
             STERNA_UNROLL(2)
-            for (int v = 0; v < V; ++v) x[v] = load_kv<kF16>(page, element + 16 * v);
+            for (int v = 0; v < V; ++v) {
+                x[v] = load_kv<kF16>(page, element + 16 * v);
+                if (ahead) prefetch_kv<kF16>(next, element + 16 * v);
+            }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const F16x weight = l_set1(s.scores[row0 + r][j0 + j]);
@@ -124,25 +137,27 @@ struct FloatPages {
 
     void end() {}
     const float* value_scales(int64_t) const { return nullptr; }
-    void scores(int64_t first) { all_pages<FloatKeys>(first, a.k_base); }
+    void scores(int64_t first) { all_pages<FloatKeys>(first, a.k_base, page_after_keys); }
     void values(int64_t first) {
         for (int64_t i = 0; i < a.rows * a.head_dim; ++i) rows.chunk_out[i] = 0.0f;
-        all_pages<FloatValues>(first, a.v_base);
+        all_pages<FloatValues>(first, a.v_base, page_after_values);
     }
 
     // A page at a time, so that it is read from L1 by all rows; and where several blocks of rows read
     // it, f16 is widened once, not by each of them.
-    template <template <bool> class Blocks>
-    void all_pages(int64_t first, const uint8_t* base) {
-        for (int j = 0; j < rows.keys[a.rows - 1]; j += kPage) {
+    template <template <bool> class Blocks, class After>
+    void all_pages(int64_t first, const uint8_t* base, After after) {
+        const int keys = rows.keys[a.rows - 1];
+        for (int j = 0; j < keys; j += kPage) {
             const uint8_t* page = page_at(a, base, first + j);
             if (kF16 && a.rows > kAttentionRows) {
                 for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
                     l_store(wide + i, load_kv<true>(page, i));
-                Blocks<false> blocks{a, rows, reinterpret_cast<const uint8_t*>(wide), j};
+                const auto* widened = reinterpret_cast<const uint8_t*>(wide);
+                Blocks<false> blocks{a, rows, widened, widened, j};
                 row_blocks(a.rows, blocks);
             } else {
-                Blocks<kF16> blocks{a, rows, page, j};
+                Blocks<kF16> blocks{a, rows, page, after(a, first, j, keys), j};
                 row_blocks(a.rows, blocks);
             }
         }

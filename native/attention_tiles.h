@@ -1,4 +1,4 @@
-// The sums of attention_i16.h on a matrix unit: an int16 is cut into its high byte (signed) and its low
+// The sums of attention_integers.h on a matrix unit: an int16 is cut into its high byte (signed) and its low
 // byte (unsigned), 256 h + l, and four products of bytes make one of int16.
 #pragma once
 #include "attention_rows.h"
@@ -77,6 +77,7 @@ struct TilePipeline {
     }
 };
 
+template <class Element>
 struct AttentionTiles {
     static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // of 16 rows
     static constexpr int kFewestTileRows = 8;  // below, most of a tile would be empty
@@ -124,9 +125,9 @@ struct AttentionTiles {
         const int keys = clamp(rows.keys[a.rows - 1] - j0, kPage), key_blocks = (keys + 15) / 16;
         const int64_t hd = a.head_dim;
         for (int b = 0; b < key_blocks; ++b)
-            split_key_block(reinterpret_cast<const int16_t*>(page) + b * hd * 16, hd,
+            split_key_block(reinterpret_cast<const Element*>(page) + b * hd * 16, hd,
                             kv + b * steps * 2 * kTileBytes);
-        const auto* scales = reinterpret_cast<const float*>(page + scales_at(hd));
+        const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd));
         TilePipeline pipeline{
             sums, [scores = rows.scores, scales, j0](const int32_t* sums, int i, int b) {
                 const VF scale = f_load(scales + 16 * b);
@@ -144,17 +145,17 @@ struct AttentionTiles {
         pipeline.drain();
     }
 
-    static void split_key_block(const int16_t* keys, int64_t head_dim, uint8_t* to) {
+    static void split_key_block(const Element* keys, int64_t head_dim, uint8_t* to) {
         for (int64_t d = 0; d < head_dim; d += 4, keys += 64) {
             uint8_t* low = to + d / 64 * 2 * kTileBytes + d % 64 * 16;
-            split_columns(keys, keys + 32, low, low + kTileBytes);
+            split_columns(load_pairs(keys), load_pairs(keys + 32), low, low + kTileBytes);
         }
     }
-    // `stride` int16 between two positions.
-    static void split_value_block(const int16_t* values, int64_t stride, uint8_t* to) {
+    // `stride` elements between two positions.
+    static void split_value_block(const Element* values, int64_t stride, uint8_t* to) {
         STERNA_UNROLL(4)
         for (int j = 0; j < kPage / 4; ++j, values += 4 * stride, to += 64)
-            split_columns(values, values + 2 * stride, to, to + kTileBytes);
+            split_columns(load_pairs(values), load_pairs(values + 2 * stride), to, to + kTileBytes);
     }
 
     void values(int64_t first, const int16_t (*weights)[kChunk], const float* w_scale) {
@@ -178,7 +179,7 @@ struct AttentionTiles {
         for (int d = 0; d < a.head_dim; d += 16) {
             for (int p = 0; p < pages; ++p) {
                 const uint8_t* page = page_at(a, a.v_base, first + p * kPage);
-                split_value_block(reinterpret_cast<const int16_t*>(page) + 2 * d, hd,
+                split_value_block(reinterpret_cast<const Element*>(page) + 2 * d, hd,
                                   kv + p * 2 * kTileBytes);
             }
             for (int i = 0; i < blocks(); ++i)
@@ -192,6 +193,7 @@ static_assert(int64_t{kChunk} * 255 * 255 + (15 << 8) < int64_t{1} << 31);
 
 #else
 
+template <class>
 struct AttentionTiles {
     AttentionTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
     static constexpr int64_t bytes(int64_t) { return 0; }

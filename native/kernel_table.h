@@ -200,28 +200,30 @@ struct RopeArgs {
     bool interleaved;  // pairs (2i, 2i+1) instead of (i, i + head_dim / 2)
 };
 
-// How a KV page holds a position: as floats, or as int16 times a float of this position and head.
-enum class KvType : int { kF32, kF16, kI16 };
-// Keys and values are rounded to [-kKvLevels, kKvLevels], queries to what keeps int32 sums exact over
-// head_dim. The weights of a softmax have as many levels as int16 holds, for one large weight should
-// not make many small ones zero; their sums are exact over kExactPositions.
-constexpr int kKvLevels = 4095, kMaxQueryLevels = 8191, kWeightLevels = 32767, kExactPositions = 16;
-[[gnu::always_inline]] constexpr int query_levels(int64_t head_dim) {
-    const int64_t most = ((int64_t{1} << 31) - 1) / (kKvLevels * head_dim);
+// How a KV page holds a position: as floats, or as integers times a float of this position and head.
+enum class KvType : int { kF32, kF16, kI16, kI8 };
+// Keys and values of so many bytes are rounded to [-kv_levels, kv_levels], queries to what keeps int32 sums
+// exact over head_dim. The weights of a softmax have as many levels as int16 holds, for one large weight
+// should not make many small ones zero.
+constexpr int kMaxQueryLevels = 8191, kWeightLevels = 32767;
+[[gnu::always_inline]] constexpr int kv_levels(int bytes) { return bytes == 1 ? 127 : 4095; }
+[[gnu::always_inline]] constexpr int query_levels(int bytes, int64_t head_dim) {
+    const int64_t most = ((int64_t{1} << 31) - 1) / (kv_levels(bytes) * head_dim);
     return static_cast<int>(most < kMaxQueryLevels ? most : kMaxQueryLevels);
 }
-static_assert(int64_t{kExactPositions} * kWeightLevels * kKvLevels < int64_t{1} << 31);
 
+[[gnu::always_inline]] constexpr int64_t kv_value_bytes(KvType type) {
+    return type == KvType::kF32 ? 4 : type == KvType::kI8 ? 1 : 2;
+}
 // Bytes of one KV head's keys (or values) in a page. The layouts: kv_pages.h.
 [[gnu::always_inline]] constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
-    return type == KvType::kF32   ? kPagePositions * head_dim * 4
-           : type == KvType::kF16 ? kPagePositions * head_dim * 2
-                                  : kPagePositions * (head_dim * 2 + int64_t{sizeof(float)});
+    const bool scaled = type == KvType::kI16 || type == KvType::kI8;
+    return kPagePositions * (head_dim * kv_value_bytes(type) + (scaled ? 4 : 0));
 }
 
 // One position's keys and values into their page.
 struct KvStoreArgs {
-    const float *k, *v;  // [n_kv_heads][head_dim]
+    float *k, *v;  // [n_kv_heads][head_dim]; kI8 rotates them in place
     uint8_t *k_page, *v_page;  // [n_kv_heads][kv_head_bytes]
     int position_in_page;
     int n_kv_heads, head_dim;

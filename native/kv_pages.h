@@ -2,10 +2,15 @@
 //
 //   floats  K [kv_head][position / 16][d][16]          V [kv_head][position][d]
 //   int16   K [kv_head][position / 16][d / 2][16][2]   V [kv_head][position / 2][d][2]
+//   int8    the same, rotated
 //           and after a head's integers one float for each position, which multiplies them
 //
 // A key is a lane. Pairs along the axis that a product sums over suit the instructions that multiply
 // and add two int16. head_dim is a multiple of 16.
+//
+// Rotated: a key or a value x is kept as Hx / n, H the Hadamard matrix of n, so that one outlier of a head, as
+// keys have them, does not take all levels of 8 bits (QuaRot, arXiv 2404.00456, section 4). A query becomes Hq,
+// and (Hq)(Hk / n) = qk; of an output y = Hv / n, Hy is returned.
 #pragma once
 #include <type_traits>
 
@@ -37,25 +42,59 @@ struct Rounding {
     }
 };
 
-// The multipliers of a head's positions in an int16 page.
-inline int64_t scales_at(int64_t head_dim) { return kPage * head_dim * 2; }
+// 2 * kLanes of a page's integers as int16.
+inline VI load_pairs(const int16_t* p) { return i_load(p); }
+inline VI load_pairs(const int8_t* p) { return w_load_i8(p); }
 
-inline void store_integers(const float* k, const float* v, int64_t position, int64_t head_dim,
-                           uint8_t* k_head, uint8_t* v_head) {
+template <class Element>
+constexpr bool kRotated = sizeof(Element) == 1;
+
+// H of the largest power of two that divides head_dim.
+constexpr int64_t rotated_block(int64_t head_dim) { return head_dim & -head_dim; }
+// x <- Hx in blocks, by sums and differences alone, in one order: the same bits everywhere.
+inline void rotate(float* x, int64_t head_dim) {
+    const int64_t block = rotated_block(head_dim);
+    for (int64_t half = 1; half < block; half *= 2)
+        for (int64_t at = 0; at < head_dim; at += 2 * half)
+            for (int64_t i = at; i < at + half; ++i) {
+                const float a = x[i], b = x[i + half];
+                x[i] = a + b;
+                x[i + half] = a - b;
+            }
+}
+
+// The multipliers of a head's positions in a page of integers.
+template <class Element>
+inline int64_t scales_at(int64_t head_dim) {
+    return kPage * head_dim * int64_t{sizeof(Element)};
+}
+
+template <class Element>
+inline void store_integers(float* k, float* v, int64_t position, int64_t head_dim, uint8_t* k_head,
+                           uint8_t* v_head) {
+    if constexpr (kRotated<Element>) {
+        // First, as the sums may be that much larger.
+        const float inverse = 1.0f / static_cast<float>(rotated_block(head_dim));
+        for (int64_t d = 0; d < head_dim; ++d) k[d] *= inverse, v[d] *= inverse;
+        rotate(k, head_dim);
+        rotate(v, head_dim);
+    }
     auto* keys =
-        reinterpret_cast<int16_t*>(k_head) + position / 16 * head_dim * 16 + position % 16 * 2;
-    auto* values = reinterpret_cast<int16_t*>(v_head) + position / 2 * head_dim * 2 + position % 2;
-    const Rounding of_k(k, head_dim, sterna::kKvLevels), of_v(v, head_dim, sterna::kKvLevels);
+        reinterpret_cast<Element*>(k_head) + position / 16 * head_dim * 16 + position % 16 * 2;
+    auto* values = reinterpret_cast<Element*>(v_head) + position / 2 * head_dim * 2 + position % 2;
+    constexpr int kLevels = sterna::kv_levels(sizeof(Element));
+    const Rounding of_k(k, head_dim, kLevels), of_v(v, head_dim, kLevels);
     int16_t q[16];
     for (int64_t d = 0; d < head_dim; d += 16) {
         of_k.round16(k + d, q);
-        for (int64_t i = 0; i < 16; i += 2)
-            __builtin_memcpy(keys + (d + i) * 16, q + i, 2 * sizeof *q);
+        for (int64_t i = 0; i < 16; ++i)
+            keys[(d + i / 2 * 2) * 16 + i % 2] = static_cast<Element>(q[i]);
         of_v.round16(v + d, q);
-        for (int64_t i = 0; i < 16; ++i) values[(d + i) * 2] = q[i];
+        for (int64_t i = 0; i < 16; ++i) values[(d + i) * 2] = static_cast<Element>(q[i]);
     }
-    reinterpret_cast<float*>(k_head + scales_at(head_dim))[position] = of_k.scale;
-    reinterpret_cast<float*>(v_head + scales_at(head_dim))[position] = of_v.scale;
+    const int64_t scales = scales_at<Element>(head_dim);
+    reinterpret_cast<float*>(k_head + scales)[position] = of_k.scale;
+    reinterpret_cast<float*>(v_head + scales)[position] = of_v.scale;
 }
 
 // Sixteen values as a page of floats holds them.
@@ -71,8 +110,8 @@ inline void to_page(const float* x, void* out) {
 }
 
 template <bool kF16>
-inline void store_floats(const float* k, const float* v, int64_t position, int64_t head_dim,
-                         uint8_t* k_head, uint8_t* v_head) {
+inline void store_floats(float* k, float* v, int64_t position, int64_t head_dim, uint8_t* k_head,
+                         uint8_t* v_head) {
     using Element = std::conditional_t<kF16, uint16_t, float>;
     auto* keys = reinterpret_cast<Element*>(k_head) + position / 16 * head_dim * 16 + position % 16;
     auto* values = reinterpret_cast<Element*>(v_head) + position * head_dim;
@@ -86,17 +125,19 @@ inline void store_floats(const float* k, const float* v, int64_t position, int64
 
 // False: a key or value is not finite, or not in f16.
 bool kv_store(const sterna::KvStoreArgs& a) {
-    auto* const store = a.type == KvType::kI16   ? store_integers
+    // 65520 and above round to infinity in f16.
+    const int32_t limit = a.type == KvType::kF16 ? 0x477FF000 : 0x7F800000;
+    const int64_t width = int64_t{a.n_kv_heads} * a.head_dim;
+    const bool finite = absmax_bits(a.k, width) < limit && absmax_bits(a.v, width) < limit;
+    auto* const store = a.type == KvType::kI16   ? store_integers<int16_t>
+                        : a.type == KvType::kI8  ? store_integers<int8_t>
                         : a.type == KvType::kF16 ? store_floats<true>
                                                  : store_floats<false>;
     const int64_t bytes = sterna::kv_head_bytes(a.type, a.head_dim);
     for (int64_t h = 0; h < a.n_kv_heads; ++h)
         store(a.k + h * a.head_dim, a.v + h * a.head_dim, a.position_in_page, a.head_dim,
               a.k_page + h * bytes, a.v_page + h * bytes);
-    // 65520 and above round to infinity in f16.
-    const int32_t limit = a.type == KvType::kF16 ? 0x477FF000 : 0x7F800000;
-    const int64_t width = int64_t{a.n_kv_heads} * a.head_dim;
-    return absmax_bits(a.k, width) < limit && absmax_bits(a.v, width) < limit;
+    return finite;
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
     const int64_t page = span.pages[position / kPagePositions];
-    const float* k = qkv + rope_.n_heads * head_dim;
+    float* k = qkv + rope_.n_heads * head_dim;
     const KvStoreArgs store{k,
                             k + rope_.n_kv_heads * head_dim,
                             run.cache.keys(op.layer) + page * run.cache.page_stride(),

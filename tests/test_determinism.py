@@ -26,6 +26,7 @@ INTEGER = [
     ("bitnet-untied", None, "int8", "f32"),
     ("falcon-e", None, "int8", "f16"),
     ("llama3-rope", "i8", "int8", "i16"),
+    ("llama-256", "q4_0", "int8", "i8"),
     ("llama-96", "q4_1", "int8", "i16"),
     ("llama-96", "mxfp4", "int8", "i16"),
     ("llama-256", "q4_k", "int8", "i16"),

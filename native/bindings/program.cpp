@@ -174,8 +174,11 @@ RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
 }
 
 KvType kv_type(const std::string& name) {
-    require(name == "i16" || name == "f16" || name == "f32", "dtype: must be i16, f16 or f32");
-    return name == "i16" ? KvType::kI16 : name == "f16" ? KvType::kF16 : KvType::kF32;
+    if (name == "i16") return KvType::kI16;
+    if (name == "i8") return KvType::kI8;
+    if (name == "f16") return KvType::kF16;
+    require(name == "f32", "dtype: must be i16, i8, f16 or f32");
+    return KvType::kF32;
 }
 
 std::vector<float> inverse_frequencies(double theta, int dim) {

@@ -101,8 +101,7 @@ inline void split_row(const int16_t* p, uint8_t* low, uint8_t* high) {
     i_store(high, b_gather(a, b, kTable.high));
 }
 // Two lines of 16 columns x 2 int16 as one line of 16 columns x 4 low bytes, and one of high bytes.
-inline void split_columns(const int16_t* first, const int16_t* second, uint8_t* low,
-                          uint8_t* high) {
+inline void split_columns(VI first, VI second, uint8_t* low, uint8_t* high) {
     static constexpr ByteTable kTable = [] {
         ByteTable t{};
         for (int i = 0; i < 64; ++i) {
@@ -111,9 +110,8 @@ inline void split_columns(const int16_t* first, const int16_t* second, uint8_t* 
         }
         return t;
     }();
-    const VI a = i_load(first), b = i_load(second);
-    i_store(low, b_gather(a, b, kTable.low));
-    i_store(high, b_gather(a, b, kTable.high));
+    i_store(low, b_gather(first, second, kTable.low));
+    i_store(high, b_gather(first, second, kTable.high));
 }
 
 }  // namespace

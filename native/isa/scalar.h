@@ -185,6 +185,13 @@ inline VI w_shr(VI a) {  // logical
                                           (0xFFFFu >> n) * 0x00010001u));
 }
 // Narrowed to int8; values lie in [-127, 127].
+inline VI w_load_i8(const int8_t* p) {
+    VI r;
+    int16_t w[2 * kLanes];
+    for (int i = 0; i < 2 * kLanes; ++i) w[i] = p[i];
+    std::memcpy(r.v, w, sizeof w);
+    return r;
+}
 inline void i_store_i8(int8_t* p, VI a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
 }
@@ -253,6 +260,7 @@ inline void f_store_f16(uint16_t* p, VF a) {
     for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(a.v[i]);
 }
 inline void prefetch(const void*) {}
+inline void prefetch_l2(const void*) {}
 
 #undef STERNA_LANES
 }  // namespace

@@ -29,7 +29,7 @@ F32 = npt.NDArray[np.float32]
 PAGE: int = _native.page_positions
 #: What keys and values are kept as, the default first: integers of 13 bits with a float for each
 #: vector, in 16 bits; or floats.
-KV_DTYPES = ("i16", "f16", "f32")
+KV_DTYPES = ("i16", "i8", "f16", "f32")
 #: Tokens of a prompt that one step takes: enough to fill the matrix units, few enough that Ctrl-C
 #: and other sequences do not wait long.
 PREFILL_CHUNK = 512

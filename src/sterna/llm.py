@@ -37,8 +37,8 @@ class LLM:
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
     the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
     default the checkpoint's own and exact where that is float. context: positions, default the
-    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the fastest, and
-    the default of all architectures but Qwen2), f16 or f32. deterministic: True, float layers add
+    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the default of all
+    architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. deterministic: True, float layers add
     in ascending order on every unit; False, where all are floats of one format, by the bf16
     products of a matrix unit (`amx`), which are faster for prompts; default: those for bf16 layers
     alone, where they are never slower. Integer formats have the same bits anyway.

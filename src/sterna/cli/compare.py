@@ -35,7 +35,11 @@ SIDE = ("model", "format", "head", "kv_dtype", "isa")
 @click.option("--isa", help="Kernel unit; default: the best.")
 @click.option("--format-b", help="Weight format of B's layers; default: as A.")
 @click.option("--head-b", help="B's output head; default: as A.")
-@click.option("--kv-dtype-b", type=click.Choice(["i16", "f16", "f32"]), help="B's; default: as A.")
+@click.option(
+    "--kv-dtype-b",
+    type=click.Choice(["i16", "i8", "f16", "f32"]),
+    help="B's; default: as A.",
+)
 @click.option("--isa-b", help="B's kernel unit; default: as A.")
 @click.option("--deterministic-b/--fast-b", default=None, help="B's float layers; default: as A.")
 @text_options

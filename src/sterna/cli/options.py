@@ -54,9 +54,10 @@ head_option = click.option(
 
 kv_dtype_option = click.option(
     "--kv-dtype",
-    type=click.Choice(["i16", "f16", "f32"]),
-    help="Type of the key-value cache: 13-bit integers scaled by vector (fastest), or floats; "
-    "default: i16, or f16 where the architecture's keys are spread too far (Qwen2).",
+    type=click.Choice(["i16", "i8", "f16", "f32"]),
+    help="Type of the key-value cache: integers of 13 bits scaled by vector, of 8 bits (half the "
+    "memory, and faster far into a context), or floats; default: i16, or f16 where the "
+    "architecture's keys are spread too far (Qwen2).",
 )
 
 
