@@ -38,13 +38,13 @@ class LLM:
     the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
     default the checkpoint's own and exact where that is float. context: positions, default the
     model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the default of all
-    architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. deterministic: True, float layers add
-    in ascending order on every unit; False, where all are floats of one format, by the bf16
-    products of a matrix unit (`amx`), which are faster for prompts; default: those for bf16 layers
-    alone, where they are never slower. Integer formats have the same bits anyway.
-    i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows" (docs/gguf.md);
-    default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the next start.
-    `tokenizer` and `template` are the model's own; template is None where it has none.
+    architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. deterministic:
+    True, float layers add in ascending order on every unit; False, where all are floats of one
+    format, by the bf16 products of a matrix unit (`amx`), which are faster for prompts; default:
+    those for bf16 layers alone, where they are never slower. Integer formats have the same bits
+    anyway. i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows"
+    (docs/gguf.md); default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the
+    next start. `tokenizer` and `template` are the model's own; template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
