@@ -68,6 +68,18 @@ def test_random_rows(type: str) -> None:
     assert head.shape == (100, 420)
 
 
+@pytest.mark.parametrize("type", ["Q4_K", "Q6_K"])
+def test_random_super_blocks(type: str) -> None:
+    """As the gguf package reads them: centred, of variance 1 / K, tiles unlike one another."""
+    quants = pytest.importorskip("gguf.quants", reason=NEEDS_GGUF)
+    rows = np.concatenate(list(blocks.random_matrix(type, 150, 512, np.random.default_rng(1))))
+    assert rows.shape == (150, blocks.row_bytes(type, 512))
+    values = quants.dequantize(rows, quants.GGMLQuantizationType[type])
+    assert values.std() == pytest.approx(512**-0.5, rel=0.1)
+    assert abs(values.mean()) < 0.1 * 512**-0.5
+    assert (values[:64] != values[64:128]).any()
+
+
 def written(path: Path, type: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """(bytes of tensors, tensors, fields) of a dummy file, as the gguf package reads it."""
     gguf = pytest.importorskip("gguf", reason=NEEDS_GGUF)
@@ -119,7 +131,7 @@ def test_no_room_for_a_dummy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         dummy_gguf.write(tmp_path / "dummy.gguf", SHAPES["mobilellm-1.5b"], "TQ2_0")
 
 
-@pytest.mark.parametrize("type", prompt.TYPES.values())
+@pytest.mark.parametrize("type", [blocks.TYPE_OF[name] for name in prompt.FORMATS])
 def test_dummy_llama_file(tmp_path: Path, type: str) -> None:
     """The gguf package reads a llama model of every type: names, shapes, values, bytes."""
     nbytes, tensors, fields = written(tmp_path / "dummy.gguf", type)

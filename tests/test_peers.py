@@ -101,6 +101,35 @@ def test_rows(fake: dict[str, tuple[Entry, ...]]) -> None:
     assert product["gops"] == pytest.approx(2e-9 * 512 * 256 / 1.25, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("formats", "variants"),
+    [
+        (["t5", "i2"], ["TQ2_0", "TQ1_0 -rtr 1"]),
+        (["q4_0"], ["Q4_0", "Q4_0 -rtr 1"]),
+        (["q8_0", "t5"], ["Q8_0", "TQ2_0", "Q8_0 -rtr 1", "TQ1_0 -rtr 1"]),
+    ],
+)
+def test_types_of_formats(
+    formats: list[str],
+    variants: list[str],
+    fake: dict[str, tuple[Entry, ...]],
+) -> None:
+    """A llama.cpp runs the formats' types, and its own ternary ones beside ternary formats."""
+    table = {"ggml": tuple(Entry("ggml", "fake_peer", v) for v in ("TQ2_0", "TQ1_0 -rtr 1"))}
+    small = options(shape="512x256", pp=(), tg=(), n=(1,))
+    rows = run(["ggml"], small, formats=formats, table=table, repeat=1)
+    found = dict.fromkeys(row["format"] for row in rows if row["peer"] == "ggml")
+    assert list(found) == variants
+
+
+def test_depth() -> None:
+    """What is generated at a depth is checked and timed there; prompts begin at none."""
+    given = options(n=(), tg=(3, 2), depth=(0, 700))
+    rows = run([], given, formats=["i2"], repeat=1)
+    assert [row["what"] for row in rows] == ["pp8", "tg3", "tg2", "tg3@700", "tg2@700"]
+    assert all(row["checked"] and not row["skipped"] for row in rows), rows
+
+
 def test_misbehaviour(fake: dict[str, tuple[Entry, ...]]) -> None:
     """Missing, wrong, crashing and hanging peers become rows with reasons; the rest goes on."""
     begin = time.monotonic()
@@ -131,6 +160,7 @@ def test_misbehaviour(fake: dict[str, tuple[Entry, ...]]) -> None:
         ([], {"shape": "0x5"}, "'0x5'"),
         ([], {"pp": (0,)}, "at least 1"),
         ([], {"threads": 0}, "at least 1"),
+        ([], {"depth": (-1,)}, "depth must not be negative"),
     ],
 )
 def test_wrong_arguments(peers: list[str], given: dict[str, Any], says: str) -> None:
@@ -181,7 +211,7 @@ def test_pieces_reach_every_length() -> None:
         toy.reset()
         feed(toy._prompt(n))
         whole = toy.logits()
-        assert distance(toy._stepwise(n), whole) == 0
+        assert distance(toy._stepwise(Case(f"pp{n}", n)), whole) == 0
     assert sizes == [1] * 64 + [5, 1] + [8] * 7 + [1, 1]
     assert sum(sizes) == 128
 

@@ -10,6 +10,7 @@ from sterna.cli.options import console, deterministic_option, status
 from sterna.cli.report import (
     COUNTS,
     NAMES,
+    NUMBERS,
     Row,
     isa_option,
     limit_option,
@@ -34,7 +35,7 @@ COLUMNS = {
     "ratio_to_sterna": "of sterna",
     "counts": "counts",
 }
-NUMBERS = ("tok_s", "gops", "gb_s")
+FIGURES = ("tok_s", "gops", "gb_s")
 
 
 @click.command()
@@ -57,11 +58,19 @@ NUMBERS = ("tok_s", "gops", "gb_s")
     type=NAMES,
     default="t5,i2",
     show_default=True,
-    help="Sterna's weight formats; ratios are to the first.",
+    help="Sterna's weight formats; ratios are to the first. The llama.cpps run the same types "
+    "(q4_0, q8_0, q4_k, q6_k, f16, bf16 …), and for other formats their ternary ones.",
 )
 @click.option("--head", default="int8", show_default=True, help="Sterna's output head.")
 @click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
 @click.option("--tg", type=COUNTS, default="64", show_default=True, help="Tokens to generate.")
+@click.option(
+    "--depth",
+    type=NUMBERS,
+    default="0",
+    show_default=True,
+    help="Tokens that are in the KV cache before those that are generated.",
+)
 @click.option(
     "--n", type=COUNTS, default="1,128,512", show_default=True, help="Tokens of matrix products."
 )
@@ -107,7 +116,7 @@ def _readable(row: Row) -> dict[str, Any]:
     if row["skipped"]:
         out["counts"] = f"skipped: {row['skipped']}"
     elif not row["checked"]:
-        out |= dict.fromkeys(NUMBERS)
+        out |= dict.fromkeys(FIGURES)
     return out
 
 

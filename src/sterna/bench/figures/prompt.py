@@ -14,20 +14,18 @@ from sterna.bench import peers
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Progress, available_bytes
 from sterna.bench.peers import Entry, dummy_gguf, llama_cpp
+from sterna.bench.peers.blocks import TYPE_OF
 from sterna.bench.peers.case import Options
 from sterna.bench.peers.llama_cpp import PLAIN
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, shape_named
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["FIELDS", "FORMATS", "MODELS", "TYPES", "head_of", "run"]
+__all__ = ["FIELDS", "FORMATS", "MODELS", "head_of", "run"]
 
 MODELS = ("tinyllama-1.1b", "mistral-7b")
-#: Sterna's format -> ggml's type.
-TYPES = {
-    "f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1",
-}  # fmt: skip
-FORMATS = tuple(TYPES)
+#: Those of the paper.
+FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 PEER = "llama.cpp"
 MODULE = llama_cpp.__name__
 _SPEEDS = ("tok_s", "tok_s_min", "tok_s_max")
@@ -72,7 +70,7 @@ def run(
     if pp < 1 or tg < 1:
         raise RequestError(f"figure prompt: pp and tg must be at least 1, but got {pp} and {tg}")
     names = formats_named(format_names)
-    names = [name for name in FORMATS if name in names] + [n for n in names if n not in TYPES]
+    names = [name for name in FORMATS if name in names] + [n for n in names if n not in FORMATS]
     found = table if table is not None else _entries()
     team, unit = resolve_threads(threads), resolve_isa(isa)
     for model in models:
@@ -95,7 +93,7 @@ def run(
 def _entries() -> dict[str, tuple[Entry, ...]]:
     return {
         name: (Entry(PEER, MODULE, type), Entry(PEER, MODULE, type + PLAIN))
-        for name, type in TYPES.items()
+        for name, type in TYPE_OF.items()
     }
 
 
@@ -121,9 +119,9 @@ def _measured(
             "skipped": why,
             "peer_skipped": "nothing to stand beside" if entries else None,
         }
-    if entries and name in TYPES:
+    if entries and name in TYPE_OF:
         try:
-            both = own + dummy_gguf.file_bytes(options.model, TYPES[name]) + HEADROOM_BYTES
+            both = own + dummy_gguf.file_bytes(options.model, TYPE_OF[name]) + HEADROOM_BYTES
             why = f"both need {both / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
         except RequestError as e:  # ggml's blocks do not divide the shape
             both, why = free + 1, str(e)

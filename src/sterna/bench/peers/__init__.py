@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sterna.bench.peers.blocks import TERNARY, TYPE_OF
 from sterna.bench.peers.case import Case, Options, matrices
 from sterna.bench.peers.process import Lost, Process
 from sterna.errors import RequestError
@@ -35,7 +36,7 @@ class Entry:
     variant: str
 
 
-#: What `--peers` can name.
+#: What `--peers` can name. Ternary types stand for those of the formats that are asked for.
 PEERS: dict[str, tuple[Entry, ...]] = {
     "llama.cpp": tuple(Entry("llama.cpp", f"{HERE}.llama_cpp", v) for v in ("TQ2_0", "TQ1_0")),
     "torch": tuple(Entry("torch", f"{HERE}.torch_linear", v) for v in ("int8", "bf16")),
@@ -87,9 +88,11 @@ def run(
         or any(n < 1 for n in (*options.pp, *options.tg, *options.n))
     ):
         raise RequestError("bench peers: pp, tg, n, threads and repeat must be at least 1")
+    if not options.depth or min(options.depth) < 0:
+        raise RequestError("bench peers: depth must not be negative")
     matrices(options)  # an unknown shape is an error now, not a reason to skip everybody
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
-    entries += [entry for name in peers for entry in table[name]]
+    entries += [entry for name in peers for entry in _of_formats(table[name], formats)]
     rows: list[Row] = []
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-peers-"))
@@ -108,6 +111,20 @@ def run(
             among = [(e, p) for e, p in running if case in p.cases]
             rows += _rows(_measure(case, among, repeat, progress), options.threads)
     return rows
+
+
+def _of_formats(entries: Sequence[Entry], formats: Sequence[str]) -> list[Entry]:
+    """A peer's entries in the formats' types of ggml, and ternary for formats that have none."""
+    found: dict[Entry, None] = {}
+    for entry in entries:
+        type, *flags = entry.variant.split()
+        if type not in TERNARY:
+            found[entry] = None
+            continue
+        for format in formats:
+            variant = " ".join([TYPE_OF.get(format, type), *flags])
+            found[replace(entry, variant=variant)] = None
+    return list(found)
 
 
 def _union(lists: Iterable[Sequence[Case]]) -> list[Case]:

@@ -19,22 +19,27 @@ import numpy.typing as npt
 from sterna.bench.peers.case import require
 from sterna.errors import RequestError
 
-__all__ = ["TERNARY", "TYPES", "encode", "random_head", "random_matrix", "row_bytes"]
+__all__ = ["TERNARY", "TYPES", "TYPE_OF", "encode", "random_head", "random_matrix", "row_bytes"]
 
 U8 = npt.NDArray[np.uint8]
 
 #: ggml's type ids; 135 is ik_llama.cpp's.
 TYPES = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q6_K": 14, "BF16": 30,
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "BF16": 30,
     "TQ1_0": 34, "TQ2_0": 35, "IQ2_BN": 135,
+}  # fmt: skip
+#: Sterna's format -> ggml's type.
+TYPE_OF = {
+    "f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1",
+    "q4_k": "Q4_K", "q6_k": "Q6_K",
 }  # fmt: skip
 BLOCK = {"TQ1_0": 256, "TQ2_0": 256, "IQ2_BN": 64}
 TERNARY = tuple(BLOCK)
 #: (values of a block, its bytes); IQ2_BN has a float for each row besides.
 SIZES = {
     "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34), "Q4_0": (32, 18),
-    "Q4_1": (32, 20), "Q6_K": (256, 210), "TQ1_0": (256, 54), "TQ2_0": (256, 66),
-    "IQ2_BN": (64, 16),
+    "Q4_1": (32, 20), "Q4_K": (256, 144), "Q6_K": (256, 210), "TQ1_0": (256, 54),
+    "TQ2_0": (256, 66), "IQ2_BN": (64, 16),
 }  # fmt: skip
 TILE = 64  # rows made up at a time
 
@@ -89,6 +94,8 @@ def random_matrix(type: str, M: int, K: int, rng: np.random.Generator) -> Iterat
     if type in TERNARY:
         levels = rng.integers(-1, 2, (TILE, K), np.int8)
         tile = encode(type, levels, (K * 2 / 3) ** -0.5)
+    elif type in _SUPER:
+        tile = _SUPER[type]((TILE, K // 256), K**-0.5, rng).reshape(TILE, -1)
     else:
         values = rng.standard_normal((TILE, K), np.float32) * np.float32(K**-0.5)
         quants = require("gguf.quants", "gguf")
@@ -101,15 +108,38 @@ def random_matrix(type: str, M: int, K: int, rng: np.random.Generator) -> Iterat
 
 
 def random_head(M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
-    """Rows of a random Q6_K matrix [M, K] with values of about 1, some at a time.
-
-    A block is 256 values: ql[128], qh[64], int8 scales[16], f16 d; any bits are valid.
-    """
+    """Rows of a random Q6_K matrix [M, K] with values of about 1, some at a time."""
     row_bytes("Q6_K", K)
-    shape = (TILE, K // 256)
+    blocks = _q6_k((TILE, K // 256), 1.0, rng)
+    for i in range(-(-M // TILE)):
+        yield np.roll(blocks, (i, i), axis=(0, 1)).reshape(TILE, -1)[: M - i * TILE]
+
+
+def _q6_k(shape: tuple[int, ...], deviation: float, rng: np.random.Generator) -> U8:
+    """Blocks of 256 values of about that size: ql[128], qh[64], int8 scales[16], f16 d.
+
+    Any bits of ql and qh are valid; the codes' deviation is 18.5.
+    """
     blocks = np.empty((*shape, 210), np.uint8)
     blocks[..., :192] = rng.integers(0, 256, (*shape, 192), np.uint8)
     blocks[..., 192:208] = rng.integers(24, 41, (*shape, 16), np.uint8)
-    blocks[..., 208:] = np.array([1 / (32 * 18.5)], "<f2").view(np.uint8)  # 18.5: deviation of q
-    for i in range(-(-M // TILE)):
-        yield np.roll(blocks, (i, i), axis=(0, 1)).reshape(TILE, -1)[: M - i * TILE]
+    blocks[..., 208:] = np.array([deviation / (32 * 18.5)], "<f2").view(np.uint8)
+    return blocks
+
+
+def _q4_k(shape: tuple[int, ...], deviation: float, rng: np.random.Generator) -> U8:
+    """Blocks of 256 values of about that size: f16 d, f16 dmin, scales[12], qs[128].
+
+    The eight scales of 6 bits in scales[12], and as many minima, are all 32. Any bits of qs are
+    valid; the codes' mean is 7.5 and their deviation 4.6.
+    """
+    d = deviation / (32 * 4.6)
+    blocks = np.empty((*shape, 144), np.uint8)
+    blocks[..., :4] = np.array([d, 7.5 * d], "<f2").view(np.uint8)
+    blocks[..., 4:12] = 2 << 6 | 32  # the low six bits of one and the high two of another
+    blocks[..., 12:16] = 0  # two low nibbles
+    blocks[..., 16:] = rng.integers(0, 256, (*shape, 128), np.uint8)
+    return blocks
+
+
+_SUPER = {"Q4_K": _q4_k, "Q6_K": _q6_k}

@@ -33,12 +33,16 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure. n: tokens of the prompt, tokens generated, or columns of a product."""
+    """One thing to measure. n: tokens of the prompt, tokens generated, or columns of a product.
 
-    what: str  # "pp512", "tg64" or "gemm"
+    depth: tokens that are in the KV cache before those that are generated.
+    """
+
+    what: str  # "pp512", "tg64", "tg64@4096" or "gemm"
     n: int
     M: int | None = None
     K: int | None = None
+    depth: int = 0
 
     @property
     def shape(self) -> str | None:
@@ -57,6 +61,7 @@ class Options:
     tg: tuple[int, ...]
     n: tuple[int, ...]
     scratch: str  # a folder for dummy files
+    depth: tuple[int, ...] = (0,)  # of each of tg
     head: str = "int8"  # sterna's own
     isa: str | None = None  # sterna's own
     deterministic: bool | None = None  # sterna's own
@@ -88,7 +93,11 @@ def end_to_end(options: Options) -> list[Case]:
     if options.shape not in SHAPES:
         return []
     pp = [Case(f"pp{n}", n) for n in options.pp]
-    return pp + [Case(f"tg{n}", n) for n in options.tg]
+    return pp + [
+        Case(f"tg{n}@{depth}" if depth else f"tg{n}", n, depth=depth)
+        for depth in options.depth
+        for n in options.tg
+    ]
 
 
 def matrices(options: Options) -> list[Case]:

@@ -16,6 +16,8 @@ __all__ = ["LIMIT", "EndToEnd"]
 #: The tokens compared with go in one at a time up to FIRST, then in pieces of PIECE, which takes a
 #: fraction of the time; the last one is alone again.
 FIRST, PIECE = 64, 8
+#: The context before a case goes in so many at a time.
+CONTEXT_PIECE = 512
 
 #: Two ways to compute the same logits may differ by the rounding of int8 activations: a value that
 #: float rounding moves across a step changes by 1/127 of its token's maximum, in four quantisations
@@ -35,10 +37,15 @@ class EndToEnd(ABC):
         self.options = options
         self.vocab = options.model.vocab
         self.cases = end_to_end(options)
-        self._expected: dict[int, F32] = {}
+        self._expected: dict[tuple[int, int], F32] = {}
         self._rapl = Rapl()
         #: Of the machine during the last timed run; None where it does not tell.
         self.joules: float | None = None
+
+    @property
+    def positions(self) -> int:
+        """That the longest case needs, in whole pages of 256."""
+        return -(-max(case.depth + case.n for case in self.cases) // 256) * 256
 
     @abstractmethod
     def reset(self) -> None:
@@ -62,9 +69,9 @@ class EndToEnd(ABC):
         The other prompt runs in between: were a run to compute nothing, it would find that one's
         remains in its buffers, not its own.
         """
-        expected = self._stepwise(case.n)
+        expected = self._stepwise(case)
         other = self._whole(self._prompt(min(case.n, FIRST), 104729))
-        whole = self._whole(self._prompt(case.n))
+        whole = self._whole(self._prompt(case.n), case.depth)
         if not (np.isfinite(whole).all() and whole.min() < whole.max()):
             return False, "logits are not finite or all equal"
         error, change = distance(whole, expected), distance(whole, other)
@@ -79,9 +86,9 @@ class EndToEnd(ABC):
 
         A few other tokens first wake the threads, and leave wrong logits in the buffers.
         """
-        expected, tokens = self._stepwise(case.n), self._prompt(case.n)
+        expected, tokens = self._stepwise(case), self._prompt(case.n)
         self._whole(self._prompt(4, 104729))
-        self.reset()
+        self._begin(case.depth)
         spent = self._rapl.sample()
         begin = time.perf_counter()
         if case.what.startswith("pp"):
@@ -96,8 +103,15 @@ class EndToEnd(ABC):
     def _prompt(self, n: int, stride: int = 7919) -> list[int]:
         return [(i * stride + 1) % self.vocab for i in range(n)]
 
-    def _whole(self, tokens: Sequence[int]) -> F32:
+    def _begin(self, depth: int) -> None:
+        """Forget all tokens but so many, which are always the same."""
         self.reset()
+        context = self._prompt(depth, 15485863)
+        for i in range(0, depth, CONTEXT_PIECE):
+            self.feed(context[i : i + CONTEXT_PIECE])
+
+    def _whole(self, tokens: Sequence[int], depth: int = 0) -> F32:
+        self._begin(depth)
         self.feed(tokens)
         return self.logits()
 
@@ -107,13 +121,14 @@ class EndToEnd(ABC):
             "one at a time" if n <= FIRST + 1 else f"one at a time, after {FIRST} {PIECE} at a time"
         )
 
-    def _stepwise(self, n: int) -> F32:
-        """Logits after n tokens, fed a few at a time; one pass serves all the lengths asked for."""
-        if n in self._expected:
-            return self._expected[n]
-        wanted = sorted({case.n for case in self.cases})
+    def _stepwise(self, case: Case) -> F32:
+        """Logits after a case's tokens, fed a few at a time; a pass serves a depth's lengths."""
+        at_depth = self._expected.get((case.depth, case.n))
+        if at_depth is not None:
+            return at_depth
+        wanted = sorted({other.n for other in self.cases if other.depth == case.depth})
         tokens = self._prompt(wanted[-1])
-        self.reset()
+        self._begin(case.depth)
         at = 0
         while at < len(tokens):
             # Up to, and then over, the last token of a length that is asked for.
@@ -122,5 +137,5 @@ class EndToEnd(ABC):
             self.feed(tokens[at : at + size])
             at += size
             if at in wanted:
-                self._expected[at] = self.logits()
-        return self._expected[n]
+                self._expected[case.depth, at] = self.logits()
+        return self._expected[case.depth, case.n]

@@ -133,9 +133,9 @@ class IkModel(EndToEnd):
         ]
         if not found:
             return f"no libllama beside {self.bench.name}"
-        context = -(-max(case.n for case in self.cases) // 256) * 256
+        repack = "-rtr" in self.flags
         try:
-            return Library(found[0], self.path, "-rtr" in self.flags, context, self.options.threads)
+            return Library(found[0], self.path, repack, self.positions, self.options.threads)
         except (OSError, AttributeError, RuntimeError) as e:
             return f"libllama cannot be asked: {e}"
 
@@ -169,8 +169,13 @@ class IkModel(EndToEnd):
 
     def time(self, case: Case) -> tuple[float, bool]:
         """llama-bench's own clock; only the check can see outputs."""
-        kind = ("-p", "-n") if case.what.startswith("pp") else ("-n", "-p")
-        row = self._run([kind[0], str(case.n), kind[1], "0"])
+        if case.depth:
+            what = ["-p", "0", "-n", "0", "-gp", f"{case.depth},{case.n}"]
+        elif case.what.startswith("pp"):
+            what = ["-p", str(case.n), "-n", "0"]
+        else:
+            what = ["-p", "0", "-n", str(case.n)]
+        row = self._run(what)
         return float(row["avg_ns"]) / 1e9, True
 
 

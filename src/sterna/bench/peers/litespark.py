@@ -95,9 +95,9 @@ class LitesparkModel(EndToEnd):
         ok, how = super().check(case)
         if case.n > CHUNK:
             tokens = self._prompt(case.n)
-            self.reset()
+            self._begin(case.depth)
             self.last = self.runtime.forward_prefill(self.model, self.state, tokens)
-            error = distance(self.logits(), self._stepwise(case.n))
+            error = distance(self.logits(), self._stepwise(case))
             how += f"; without chunks of {CHUNK}: by {error:.1e}"
         return ok, how
 

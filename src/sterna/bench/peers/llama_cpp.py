@@ -42,7 +42,7 @@ class LlamaModel(EndToEnd):
         with contextlib.suppress(OSError):  # mapped from here on; Windows keeps it until the end
             path.unlink()
         params = lib.llama_context_default_params()
-        params.n_ctx = -(-max(case.n for case in self.cases) // 256) * 256
+        params.n_ctx = self.positions
         params.n_threads = params.n_threads_batch = options.threads
         self.context = lib.llama_init_from_model(self.model, params)
         if not self.context:
@@ -176,7 +176,7 @@ def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     parts: list[Part] = []
     if end_to_end(options):
         parts.append(LlamaModel(options, lib))
-    if options.n:
+    if options.n and options.variant in blocks.TERNARY:
         parts.append(GgmlProducts(options, Path(lib.__file__).parent / "lib"))
     head = dummy_gguf.head_type(options.variant.removesuffix(PLAIN))
     return version("llama-cpp-python"), options.variant, head, parts

@@ -27,7 +27,9 @@ class SternaModel(EndToEnd):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        model = random_model(options.shape, format=options.variant, head=options.head)
+        model = random_model(
+            options.shape, format=options.variant, head=options.head, context=self.positions
+        )
         self.engine = Engine(
             model, threads=options.threads, isa=options.isa, deterministic=options.deterministic
         )
