@@ -10,7 +10,8 @@
 // that the signal saved, and those right after it that it knows, in a few microseconds: timings mean
 // nothing. CPUID is made to fault (Linux 4.12, where the CPU and the hypervisor allow it), and for the
 // extension module alone it lists the features; tile registers that the kernel does not have are granted
-// here. Those that it has and refuses stay refused: LDTILECFG would not fault.
+// here. Those that it has and refuses stay refused: LDTILECFG would not fault. Where CPUID cannot fault, a
+// build with STERNA_EMULATE asks sterna_emulator_cpuid; its vectors need AVX2 alone.
 //
 // What the CPU itself can do, it does. A hypervisor hides AVX-VNNI and AVX512-BF16 in CPUID only: where the
 // CPU has them, they run at their own speed, and timings do mean something.
@@ -32,6 +33,17 @@
 #include "registers.h"
 #include "tiles.h"
 #include "vectors.h"
+
+// Adds what is emulated to EAX and EDX of a leaf of CPUID. cpuid.h calls it too.
+extern "C" void sterna_emulator_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t* a, uint32_t* d) {
+    if (leaf != 7) return;
+    if (subleaf == 0) {
+        *d |= 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+        if (*a == 0) *a = 1;
+    } else if (subleaf == 1) {
+        *a |= 1u << 4 | 1u << 5;  // AVX-VNNI, AVX512-BF16
+    }
+}
 
 namespace {
 
@@ -115,14 +127,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     set_cpuid_faults(false);
     __cpuid_count(leaf, subleaf, a, b, c, d);
     set_cpuid_faults(true);
-    if (leaf == 7 && is_sterna(code)) {
-        if (subleaf == 0) {
-            d |= 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
-            if (a == 0) a = 1;
-        } else if (subleaf == 1) {
-            a |= 1u << 4 | 1u << 5;  // AVX-VNNI, AVX512-BF16
-        }
-    }
+    if (is_sterna(code)) sterna_emulator_cpuid(leaf, subleaf, &a, &d);
     r.set_general(REG_RAX, a);
     r.set_general(REG_RBX, b);
     r.set_general(REG_RCX, c);
@@ -142,7 +147,9 @@ void install(int signal, void (*handler)(int, siginfo_t*, void*)) {
     install(SIGILL, on_illegal);
     install(SIGSEGV, on_fault);
     if (!set_cpuid_faults(true)) {
-        fprintf(stderr, "emulator: this system does not let CPUID fault; nothing is emulated\n");
+        fprintf(stderr,
+                "emulator: this system does not let CPUID fault; "
+                "only a build with STERNA_EMULATE=ON sees what is emulated\n");
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "bf16.h"
 #include "instruction.h"
 
 namespace {
@@ -41,13 +42,6 @@ bool dot_product(Registers& r, const Instruction& in) {
         add_products<int16_t, int16_t, 2>(acc, a, b, bytes / 4);  // VPDPWSSD
     r.write_vector(in.reg, acc, bytes);
     return true;
-}
-
-uint16_t to_bf16(uint32_t bits) {
-    const uint32_t magnitude = bits & 0x7FFFFFFF;
-    if (magnitude > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);  // quiet
-    if (magnitude < 0x00800000) return static_cast<uint16_t>(bits >> 16 & 0x8000);
-    return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
 bool convert_two(Registers& r, const Instruction& in) {  // VCVTNE2PS2BF16
