@@ -174,6 +174,40 @@ struct CoarseArgs {
     int64_t group_begin, group_end;
 };
 
+// Copies of a matrix of two-bit codes from which single rows, or single columns, are read for one token (active.h).
+constexpr int kActiveLine = 256;  // codes of a line: k of a row, or rows of a column
+// Values listed as active fill up whole blocks of so many.
+constexpr int kActiveBlock = 64;
+// Above one half tiles are read faster: on Zen 4 the two ways met at 0.6 to 0.7.
+[[gnu::always_inline]] constexpr bool mostly_active(int64_t active, int64_t all) {
+    return 2 * active > all;
+}
+[[gnu::always_inline]] constexpr int64_t active_stride(int64_t codes) {
+    return (codes + kActiveLine - 1) / kActiveLine * 64;
+}
+struct ActiveCopyArgs {
+    const uint8_t* codes;  // of the format, as in LinearArgs
+    int64_t tile_bytes, tiles, M, K;
+    uint8_t* out;  // zeros; row i, or column k, starts at i * stride
+    int64_t stride;  // active_stride
+    int64_t first_tile;  // of rows: its first is row 0 of the copy
+    int64_t begin, end;  // tiles of rows; columns, multiples of 64
+};
+struct ActiveRows {
+    const uint8_t* copy;
+    int64_t stride;
+    const float* gate;  // [rows]: what relu closes needs no row
+    const float* scale;  // [rows], as in LinearArgs
+    float* y;  // [rows]
+};
+struct ActiveColumns {
+    const uint8_t* copy;
+    int64_t stride;
+    const int32_t* places;  // [count]: columns, in whole blocks
+    const int8_t* values;  // their activations
+    int64_t count;
+};
+
 enum class Glu : int { kNone, kRelu2, kSilu };
 
 // One token's row: optional gate * up, optional RMSNorm, optional int8 quantisation.
@@ -297,6 +331,9 @@ struct FormatKernels {
     void (*values)(const RowArgs&, const GroupScales&, int z2);  // null without scales in groups
     // Whether every byte holds codes of the codebook z2; null: all bytes do.
     bool (*valid)(const uint8_t* codes, int64_t bytes, int z2);
+    // Layouts of two-bit codes only, else null.
+    void (*copy_rows)(const ActiveCopyArgs&);
+    void (*copy_columns)(const ActiveCopyArgs&);
     // Float formats only, else null.
     void (*rescore)(const RescoreArgs&);
     void (*coarse)(const CoarseArgs&);
@@ -324,6 +361,14 @@ struct KernelTable {
     int64_t (*peak_f32)(int64_t ops);
     int64_t (*peak_bf16)(int64_t ops);  // null, as split, where no format is fast
     void (*split)(const SplitArgs&);
+    // One token and what is active (active.h); scratch: active_scratch(K, M) bytes.
+    int64_t (*list_nonzero)(const int8_t* x, int64_t padded, int32_t* places, int8_t* values);
+    int64_t (*linear_open_rows)(const LinearArgs&, const ActiveRows&, int64_t begin, int64_t end);
+    void (*linear_columns)(const LinearArgs&, const ActiveColumns&, int64_t begin, int64_t end);
 };
+// x in whole lines and a list of rows; or sums of whole lines of rows.
+[[gnu::always_inline]] constexpr int64_t active_scratch(int64_t K, int64_t M) {
+    return K + 4 * (M + kActiveLine) + kActiveLine;
+}
 
 }  // namespace sterna

@@ -4,6 +4,7 @@
 
 #include STERNA_ISA_HEADER
 
+#include "active.h"
 #include "attention.h"
 #include "kernel_table.h"
 #include "kv_pages.h"
@@ -27,6 +28,10 @@ constexpr sterna::FormatKernels format_kernels() {
     if constexpr (F::kInteger) {
         k.long_groups = F::kLongGroups;
         k.even_offset = F::kEvenOffset;
+        if constexpr (F::kTwoBits) {
+            k.copy_rows = copy_rows<F>;
+            k.copy_columns = copy_columns<F>;
+        }
     }
     k.super_group = F::kSuperGroup;
     if constexpr (F::kSuperGroup != 0) k.super_offset = F::kSuperOffset;
@@ -70,6 +75,9 @@ constexpr sterna::KernelTable kTable = {
     peak_f32,
     peak_bf16,
     split,
+    list_nonzero,
+    linear_open_rows,
+    linear_columns,
 };
 
 }  // namespace

@@ -316,6 +316,8 @@ struct IntegerDot {
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
     static constexpr bool kTop = false;
+    // Whether codes are 0..3, of which active.h makes copies; code() gives them.
+    static constexpr bool kTwoBits = false;
     // Twice what the decoder takes away from codes: 0 where they stay unsigned.
     static constexpr int kTaken2 = 0;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64

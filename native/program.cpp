@@ -79,6 +79,7 @@ void Program::reserve_scratch(const Run& run, int workers) {
         const auto scratch =
             run.fast(op, format) ? format.fast.scratch_bytes : format.scratch_bytes;
         bytes = std::max(bytes, scratch(w.padded_k, static_cast<int>(run.rows(op))));
+        if (op.copy >= 0 && run.one()) bytes = std::max(bytes, active_scratch(w.padded_k, w.M));
     }
     if (screened_) bytes = std::max(bytes, screen_->scratch_bytes());
     // A page apart, so that two workers' ends and starts share no line.
@@ -128,14 +129,19 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
         capacity_ = 0;  // padding may hold NaN now: the next run starts from fresh, zeroed buffers
         throw std::domain_error(ops_[run.non_finite].name);
     }
+    left_out_ = run.left_out;
     return buffers_.back().row(0);
 }
 
 Division Program::units(const Op& op, const Run& run) const {
     switch (op.kind) {
-        case OpKind::kLinear:
-            return divide_tiles(weights_[static_cast<size_t>(op.weight)].tiles, run.rows(op),
-                                run.threads, run.reading);
+        case OpKind::kLinear: {
+            if (const int64_t parts = active_parts(op, run)) return {parts};
+            int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles;
+            if (run.one() && op.active == Active::kGates)
+                tiles = copies_[static_cast<size_t>(op.copy)].first_tile;
+            return divide_tiles(tiles, run.rows(op), run.threads, run.reading);
+        }
         case OpKind::kAttention:
             return {static_cast<int64_t>(blocks_.size())};
         case OpKind::kScreen:
@@ -217,6 +223,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
     if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);
     if (!run.kernels.rowwise(a)) run.report(index);
+    if (op.lists && run.one()) list_active(op, run);
     if (const int count = planes(op, run)) run.kernels.split(dst.split_args(n, count));
 }
 
@@ -226,7 +233,7 @@ int Program::planes(const Op& op, const Run& run) const {
     return run.kernels.formats[weights_[static_cast<size_t>(op.split)].format].fast.x_planes;
 }
 
-void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
+void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
                      bool again) const {
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     LinearArgs a =
@@ -236,6 +243,7 @@ void Program::linear(const Op& op, const Run& run, int64_t begin, int64_t end, i
     if (op.residual >= 0)
         a.residual = buffers_[static_cast<size_t>(op.residual)].row(0) + op.column;
     a.scratch = scratch(worker);
+    if (active_parts(op, run) && active_part(op, run, a, begin, begin, end)) return;
     a.tile_begin = begin;
     a.tile_end = end;
     a.again = again;

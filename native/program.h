@@ -49,6 +49,10 @@ class KvCache {
 enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kSplit };
 constexpr int kOpKinds = 8;
 
+// Of a linear layer that reads, for one token, no more than it needs: with a copy of the rows behind the gates it
+// is two operations, the tiles of the gates (all tiles for more tokens) and the rows that these leave open.
+enum class Active { kAll, kGates, kRows, kColumns };
+
 struct Op {
     OpKind kind;
     std::string name;  // for error messages: "layers.3.mlp.down_proj"
@@ -60,6 +64,9 @@ struct Op {
     int split =
         -1;  // kRowwise, kSplit: the weight whose fast kernel reads the result as bf16 planes
     bool fast = false;  // kLinear: reads them, where the unit has such a kernel
+    Active active = Active::kAll;  // kLinear
+    int copy = -1;  // and which copy of the weight it has for that
+    bool lists = false;  // kRowwise: the next operation reads columns
     bool full = false;  // kLinear: a float head, run where the step is not screened
     ScreenStage stage{};  // kScreen
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
@@ -105,6 +112,16 @@ class Program {
     // The last op, a linear layer with float weights, becomes an exact head (head.h).
     void add_screen(const Weight& shadow, const ShadowBounds& bounds);
 
+    // Whether a weight may have the copies that the next two make. The last op, a linear layer, reads for one token
+    // only the rows from first_row on, a whole tile, whose gates, its first rows, relu leaves open; or only the
+    // columns whose activation is not 0.
+    const Op* last() const { return ops_.empty() ? nullptr : &ops_.back(); }
+    // Whether a rowwise operation rounds what the last op reads, all of a row with one scale.
+    bool last_input_rounded() const;
+    static bool has_active_copies(const Weight& weight, const KernelTable& kernels);
+    void add_open_rows(int64_t first_row, const KernelTable& kernels, Pool& pool);
+    void add_columns(const KernelTable& kernels, Pool& pool);
+
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite.
     const float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
@@ -117,6 +134,8 @@ class Program {
     // read of the head. Zero and zero without an exact head.
     int64_t rescored(int64_t n) const;
     int64_t head_bytes() const;
+    // Bytes of weights that the last run did not read, as nothing active met them.
+    int64_t left_out() const { return left_out_; }
     int64_t logits_ld() const { return buffers_.back().ld; }
     const Rope& rope() const { return rope_; }
 
@@ -131,11 +150,18 @@ class Program {
     void step(const Op& op, size_t index, Run& run, int worker);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
+    size_t maker_of(int buffer) const;
+    int add_copy(const Weight& w, bool columns, int64_t first_row, const KernelTable& kernels,
+                 Pool& pool);
+    void list_active(const Op& op, Run& run) const;
+    int64_t active_parts(const Op& op, const Run& run) const;
+    bool active_part(const Op& op, Run& run, const LinearArgs& a, int64_t part, int64_t& begin,
+                     int64_t& end) const;
+
     void embed(const Op& op, const Run& run, int64_t n) const;
     int planes(const Op& op, const Run& run) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
-    void linear(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
-                bool again) const;
+    void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker, bool again) const;
     bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
     float* pad_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
@@ -170,6 +196,13 @@ class Program {
     std::unique_ptr<Screen> screen_;
     int64_t full_bytes_ = 0, shadow_bytes_ = 0, full_rows_ = 0;  // of the exact head
     bool screened_ = false;  // the last run was
+    struct ActiveCopy {
+        HugeBuffer data;
+        int64_t stride, first_row, first_tile;  // as in ActiveCopyArgs
+    };
+    std::vector<ActiveCopy> copies_;
+    HugeBuffer places_, values_;  // ActiveColumns
+    int64_t left_out_ = 0;
     std::vector<QueryBlock> blocks_, whole_blocks_;
     std::vector<Split> splits_;
     HugeBuffer partials_;

@@ -233,6 +233,10 @@ NB_MODULE(_native, m) {
     });
 
     m.attr("page_positions") = kPagePositions;
+    nb::list two_bits;  // layouts of which single rows and columns may be read
+    for (int i = 0; i < all_tables().front()->n_formats; ++i)
+        if (const auto& f = all_tables().front()->formats[i]; f.copy_rows) two_bits.append(f.name);
+    m.attr("two_bit_layouts") = nb::tuple(two_bits);
     m.attr("max_integer_k") = kMaxIntegerK;
     bind_machine(m);
     bind_weights(m);

@@ -139,6 +139,33 @@ void add_head(PyProgram& p, const std::string& name, int weight, int shadow, In<
     p.keep.push_back(nb::cast(bounds));
 }
 
+// The last operation, a linear layer whose weight may have copies of two-bit codes.
+const Weight& last_for_copies(const PyProgram& p) {
+    const Op* op = p.program.last();
+    require(op && op->kind == OpKind::kLinear && op->bias.empty() && !op->selected &&
+                op->active == Active::kAll,
+            "active: the last operation must be a linear layer of all tokens, without bias");
+    const Weight& w = weight_of(p, op->weight);
+    require(Program::has_active_copies(w, *runnable_tables().back()),
+            "active: the layout must have two-bit codes, and the weight a scale for each row");
+    return w;
+}
+
+void read_open_rows(PyProgram& p, int64_t gates, const nb::int_& threads) {
+    const Weight& w = last_for_copies(p);
+    const auto& kernels = *runnable_tables().back();
+    require(gates > 0 && gates % kernels.formats[w.format].tile_rows == 0 && w.M == 2 * gates &&
+                p.program.last()->residual < 0 && p.program.last()->column == 0,
+            "gates: must be the first half of the rows, whole tiles, without a residual");
+    p.program.add_open_rows(gates, kernels, pool(threads));
+}
+
+void read_columns(PyProgram& p, const nb::int_& threads) {
+    last_for_copies(p);
+    require(p.program.last_input_rounded(), "columns: a rowwise operation must make the input");
+    p.program.add_columns(*runnable_tables().back(), pool(threads));
+}
+
 // Logits, the rows of an exact head computed for each row of them, and the head's bytes read.
 using RunResult = std::tuple<Out<float, 2>, std::vector<int64_t>, int64_t>;
 
@@ -308,6 +335,9 @@ void bind_program(nb::module_& m) {
             },
             "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false,
             "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none())
+        .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
+        .def("read_columns", &read_columns, "threads"_a)
+        .def_prop_ro("left_out", [](const PyProgram& p) { return p.program.left_out(); })
         .def(
             "split",
             [](PyProgram& p, int weight, int src, bool selected) {

@@ -19,6 +19,7 @@ struct b2 : IntegerDot {
     static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
     static constexpr int kMaxByte = kPairSums16 ? 12 : 192;
+    static constexpr bool kTwoBits = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);

@@ -39,7 +39,7 @@ struct t5 : IntegerDot {
     static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
     static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
     static constexpr int kMaxByte = 2;
-    static constexpr bool kEvenOffset = true;
+    static constexpr bool kEvenOffset = true, kTwoBits = true;
     static constexpr int kDirectTokens = kLanes < 16 ? 4 : kFewTokens;  // the decoder is dear
 
     // The codes of one quad in the low five bits of every byte; the others are noise.
@@ -63,6 +63,7 @@ struct t5 : IntegerDot {
         STERNA_UNROLL(8)
         for (int g = 0; g < kGroups; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
     }
+    static VI code(VI w, int) { return w; }
     static void linear(const sterna::LinearArgs& a) { linear_layer<t5>(a); }
 
     // Four codes of a quad from the three rows' trit + 1, a byte each.

@@ -259,6 +259,18 @@ inline VF f_load_f16(const uint16_t* p) { STERNA_LANES(VF, half_to_float(p[i]));
 inline void f_store_f16(uint16_t* p, VF a) {
     for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(a.v[i]);
 }
+// Bit i: whether byte i of 64 is not 0.
+inline uint64_t b_nonzero(const int8_t* p) {
+    uint64_t mask = 0;
+    for (int i = 0; i < 64; ++i) mask |= static_cast<uint64_t>(p[i] != 0) << i;
+    return mask;
+}
+// The bytes of four lines of 64 in turn: byte 16 q + r of line j goes to byte 4 r + j of 64 at out + q * stride.
+inline void b_interleave(const uint8_t* const* from, uint8_t* out, int64_t stride) {
+    for (int q = 0; q < 4; ++q)
+        for (int r = 0; r < 16; ++r)
+            for (int j = 0; j < 4; ++j) out[q * stride + 4 * r + j] = from[j][16 * q + r];
+}
 inline void prefetch(const void*) {}
 inline void prefetch_l2(const void*) {}
 

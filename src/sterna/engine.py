@@ -18,7 +18,7 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
-from sterna.reading import prepare
+from sterna.reading import LEAST_BYTES, prepare
 from sterna.runtime import checked_flag, checked_whole, resolve_isa, resolve_threads
 from sterna.sampling import Top
 
@@ -63,7 +63,9 @@ class Engine:
     """A model with a KV cache and a place to run.
 
     threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES,
-    default the model's; context: positions of a sequence, at most (and by default) the model's.
+    default the model's; context: positions of a sequence, at most (and by default) the model's;
+    skip_zeros: whether a step of one token leaves out weights that meet a zero (`Graph.skips`), for
+    which these have copies of two bits; default: where weights come from memory and not a cache.
     Raises RequestError for values out of range.
     """
 
@@ -77,6 +79,7 @@ class Engine:
         kv_dtype: str | None = None,
         context: int | None = None,
         deterministic: bool | None = None,
+        skip_zeros: bool | None = None,
     ) -> None:
         self.model = model
         self.threads = resolve_threads(threads, cores)
@@ -108,7 +111,9 @@ class Engine:
         self.fast = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
         )
-        self._program = model.graph.compile(self.fast)
+        if skip_zeros is None:
+            skip_zeros = model.weight_bytes_per_token >= LEAST_BYTES
+        self._program = model.graph.compile(self.fast, self.threads if skip_zeros else 0)
         prepare(self.threads, self.isa, model.weight_bytes_per_token)
 
     @property
@@ -116,6 +121,11 @@ class Engine:
         """Bytes of keys and values that one position adds, over all layers."""
         c = self.model.config
         return _native.kv_bytes(c.n_layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
+
+    @property
+    def left_out_bytes(self) -> int:
+        """Bytes of weights that the last step did not read, since they would have met zeros."""
+        return self._program.left_out
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -207,12 +207,14 @@ class Graph:
         linears = [op for op in self.ops[:-1] if op.kind == "linear"]
         return [(op.inputs[0], op.weight) for op in linears if op.weight is not None]
 
-    def compile(self, fast: bool = False) -> _native.Program:
+    def compile(self, fast: bool = False, skip_with: int = 0) -> _native.Program:
         """The native program; the last value written is the logits.
 
         fast: the layers of a model that `can_be_fast` use the unit's bf16 products where it has
         them, for every number of tokens. The head keeps the ascending sums of `ops.linear`: an
         exact head is proven for those, and equals a float head.
+        skip_with: so many threads make, for the layers that `skips` names, the copies by which a
+        step of one token leaves out weights that meet a zero; 0: none, all weights are read.
         """
         r = self.rope
         program = _native.Program(
@@ -223,9 +225,37 @@ class Graph:
         ids = {id(w): program.weight(formats.get(w.format).native(w)) for w in self.weights()}
         # Values that layers read as planes of bf16, and a weight that does.
         split = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
+        skips = self.skips() if skip_with else {}
         for op in self.ops:
             self._emit(program, op, ids, split)
+            if op in skips:
+                if gates := skips[op]:
+                    program.read_open_rows(gates, skip_with)
+                else:
+                    program.read_columns(skip_with)
         return program
+
+    def skips(self) -> dict[_Op, int]:
+        """The layers around a relu2 that may leave out what meets a zero (native/active.h).
+
+        Of [gate | up], with how many rows are gates: `up` needs no row whose gate is closed. Of
+        what reads the product, with 0: it needs no column whose activation is 0.
+        """
+        found: dict[_Op, int] = {}
+        for product in (op for op in self.ops if op.glu == "relu2"):
+            x = product.inputs[0]
+            makers = [op for op in self.ops if op.output is x]
+            readers = [op for op in self.ops if x in op.inputs]
+            if len(makers) == len(readers) == 1 and _has_copies(makers[0]):
+                weight = makers[0].weight
+                assert weight is not None
+                whole = product.up % formats.get(weight.format).tile_rows == 0
+                if whole and 2 * product.up == weight.M:
+                    found[makers[0]] = product.up
+            for op in self.ops:
+                if product.output in op.inputs and op.kind == "linear" and _has_copies(op):
+                    found[op] = 0
+        return found
 
     def _mark_floats(self) -> None:
         """Notes which values are read as floats: the others exist only as int8."""
@@ -295,6 +325,14 @@ class Graph:
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.split(reader, dst, op.selected)
+
+
+def _has_copies(op: _Op) -> bool:
+    """Whether the core can copy a layer's weight so that single rows and columns are read."""
+    if op.kind != "linear" or op.weight is None or op.bias is not None or op.selected:
+        return False
+    format = formats.get(op.weight.format)
+    return format.layout in _native.two_bit_layouts and not format.group
 
 
 def _split(values: F32, sizes: list[int]) -> list[F32]:

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -16,7 +17,7 @@ import psutil
 from sterna import formats, models
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
-from sterna.bench.random_models import random_model
+from sterna.bench.random_models import Zeros, random_model
 from sterna.bench.report import fractions, spread
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, SLOTS, Engine
@@ -43,16 +44,19 @@ _SOURCE = 512  # positions that are computed, and repeated to make a depth
 class _Test:
     """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times in seconds.
 
-    depth: positions that are in the cache before.
+    depth: positions that are in the cache before. zeros: "read" or "left out", where a random model
+    has them at given rates; None: as the engine does it.
     """
 
     prompt: bool
     n: int
     batch: int = 1
     depth: int = 0
+    zeros: str | None = None
     seconds: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)  # to the first token
     attention: list[float] = field(default_factory=list)  # of `seconds`
+    left_out: list[float] = field(default_factory=list)  # bytes of weights, of a step
 
     @property
     def name(self) -> str:
@@ -69,7 +73,7 @@ class _Test:
         return self.depth + (self.n if self.prompt else PROMPT_OF_TG + self.n)
 
     def run(self, engine: Engine, source: EngineSequence) -> None:
-        took, first, _, attention = (
+        took, first, _, attention, left_out = (
             prompt(engine, self.n, self.depth, source)
             if self.prompt
             else generate(engine, self.n, self.batch, self.depth, source)
@@ -77,6 +81,7 @@ class _Test:
         self.seconds.append(took)
         self.first.append(first)
         self.attention.append(attention)
+        self.left_out.append(left_out)
 
 
 def run(
@@ -93,13 +98,15 @@ def run(
     isa: str | None = None,
     kv_dtype: str | None = None,
     deterministic: bool | None = None,
+    zeros: str | None = None,
     repeat: int = 3,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Rows (one per test) with the fields that docs/benchmarks.md defines; medians of `repeat`.
 
     model: "random:SHAPE", a folder or a built-in name; batch: for each of `tg`, how many sequences
-    decode together; depth: positions that are in the KV cache before a test, whole pages of 64.
+    decode together; depth: positions that are in the KV cache before a test, whole pages of 64;
+    zeros: `Zeros.parse`, of a random model; every test runs with these read, and left out.
     progress is called with what is under way. Raises RequestError where the model,
     the context or the memory does not suffice.
     """
@@ -108,27 +115,37 @@ def run(
     if not depth or any(d < 0 or d % PAGE for d in depth):
         raise RequestError(f"depth: must be multiples of {PAGE}, but got {list(depth)}")
     progress(f"loading {model}")
+    # How many zeros random weights make says nothing, unless they were asked for.
+    ways: dict[str | None, bool | None] = (
+        {"read": False, "left out": True} if zeros else {None: False if _is_random(model) else None}
+    )
     tests = [
         test
         for d in dict.fromkeys(depth)
+        for z in ways
         for test in (
-            *(_Test(True, n, depth=d) for n in pp),
-            *(_Test(False, n, b, d) for n in tg for b in batch),
+            *(_Test(True, n, depth=d, zeros=z) for n in pp),
+            *(_Test(False, n, b, d, z) for n in tg for b in batch),
         )
     ]
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
     context = max((test.positions for test in tests if test.depth), default=0)
-    opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0], context)
-    engine = Engine(opened, threads=team, isa=isa, kv_dtype=kv_dtype, deterministic=deterministic)
+    opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0], context, zeros)
+    make = partial(
+        Engine, opened, threads=team, isa=isa, kv_dtype=kv_dtype, deterministic=deterministic
+    )
+    engines = {z: make(skip_zeros=skip) for z, skip in ways.items()}
+    engine, *_ = engines.values()
     _check_room(engine, tests)
     kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)
     yardsticks = Yardsticks()
     prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
-    source = EngineSequence()
+    sources = {z: EngineSequence() for z in ways}
     if any(depth):
         progress("a context to measure at")
-        engine.prefill(source, _tokens(engine, _SOURCE), Top(1))
+        for z, source in sources.items():
+            engines[z].prefill(source, _tokens(engine, _SOURCE), Top(1))
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
         progress("measuring memory bandwidth and peak")
         yardsticks.measure_bandwidth(engine.threads)
@@ -136,7 +153,7 @@ def run(
         for test in tests:
             at = f" at depth {test.depth}" if test.depth else ""
             progress(f"{test.name}{at}, batch {test.batch}, run {i + 1} of {repeat}")
-            test.run(engine, source)
+            test.run(engines[test.zeros], sources[test.zeros])
     bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
     peak = yardsticks.peak_gops(engine.isa, engine.threads, kind) / products
     head_work = head_per_token(engine)
@@ -159,6 +176,11 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
             )
 
 
+def _is_random(model: str) -> bool:
+    """Whether it is "random:SHAPE"."""
+    return model.startswith("random:")
+
+
 def _open(
     model: str,
     format: str | None,
@@ -166,8 +188,9 @@ def _open(
     kv_positions: int,
     kv_dtype: str,
     context: int,
+    zeros: str | None,
 ) -> models.Model:
-    if model.startswith("random:"):
+    if _is_random(model):
         return random_model(
             model.removeprefix("random:"),
             format=format or "i2",
@@ -175,17 +198,24 @@ def _open(
             kv_positions=kv_positions,
             kv_dtype=kv_dtype,
             context=context,
+            zeros=Zeros.parse(zeros) if zeros else None,
         )
+    if zeros:
+        raise RequestError(f"zeros: are those of a random model, but got {model}; see --model")
     return models.load(resolve(model), format=format, head=head, cached=False)
 
 
 class Measured(NamedTuple):
-    """Seconds of one run of a test, until its first token, in layers but the head, in attention."""
+    """Seconds of one run of a test, until its first token, in layers but the head, in attention.
+
+    left_out: bytes of weights that a step did not read, as they would have met zeros.
+    """
 
     seconds: float
     first_s: float
     layers_s: float
     attention_s: float
+    left_out: float = 0.0
 
 
 def _tokens(engine: Engine, n: int, first: int = 0) -> list[int]:
@@ -233,13 +263,16 @@ def generate(
             for j, sequence in enumerate(sequences)
         ]
         before = engine.seconds
+        left_out = 0
         begin = time.perf_counter()
         for _ in range(n):
             step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]
             logits = [rows[0] for rows in engine.step(step, [Top(1)] * batch)]
+            left_out += engine.left_out_bytes
         took = time.perf_counter() - begin
         spent = _spent(engine, before)
-        return Measured(took, (begin - start) / batch, spent["linear"], spent["attention"])
+        first = (begin - start) / batch
+        return Measured(took, first, spent["linear"], spent["attention"], left_out / n)
 
 
 def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
@@ -269,7 +302,8 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
     gops = rate * operations_per_token(engine, test.n if test.prompt else 1, test.context) / 1e9
     # A prompt reads the layers once per step of PREFILL_CHUNK tokens.
     tokens_per_step = min(test.n, PREFILL_CHUNK) if test.prompt else test.batch
-    step_bytes = bytes_per_step(engine, test.context, test.batch)
+    left_out = statistics.median(test.left_out)
+    step_bytes = bytes_per_step(engine, test.context, test.batch) - left_out
     return {
         "test": test.name,
         "format": m.format,
@@ -277,6 +311,8 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "kv_dtype": engine.kv_dtype,
         "batch": test.batch,
         "depth": test.depth,
+        "zeros": test.zeros,
+        "left_out_mb": round(left_out / 1e6, 1),
         "shape": None,
         "n": test.n,
         "threads": int(engine.threads),

@@ -26,7 +26,15 @@ from sterna.models import Model, from_weights
 from sterna.models.weights import Linear, head_format
 from sterna.runtime import resolve_threads
 
-__all__ = ["HEADROOM_BYTES", "SHAPES", "Shape", "model_bytes", "random_model", "shape_named"]
+__all__ = [
+    "HEADROOM_BYTES",
+    "SHAPES",
+    "Shape",
+    "Zeros",
+    "model_bytes",
+    "random_model",
+    "shape_named",
+]
 
 F32 = npt.NDArray[np.float32]
 
@@ -125,11 +133,54 @@ SHAPES = {
 }
 
 
+@dataclass(frozen=True)
+class Zeros:
+    """How many of a relu2 model's activations are 0: published rates, for weights without any.
+
+    up: the share of gates that are closed; down: of the inputs of `down` that are 0.
+    """
+
+    up: float
+    down: float
+
+    @classmethod
+    def parse(cls, text: str) -> Zeros:
+        """Of "up=.68,down=.83". RequestError for other words, or rates that random weights cannot
+        have: half of the gates are closed anyway."""
+        try:
+            parts = dict(part.split("=") for part in text.split(","))
+            zeros = cls(**{name.strip(): float(value) for name, value in parts.items()})
+        except (ValueError, TypeError):
+            raise RequestError(
+                f"zeros: must be two rates, as in up=.68,down=.83, but got {text!r}"
+            ) from None
+        if not 0.5 <= zeros.up <= zeros.down < 1:
+            raise RequestError(f"zeros: needs 0.5 <= up <= down < 1, but got {text!r}")
+        return zeros
+
+    def closed_gates(
+        self, weight: PackedWeight, gates: int, rng: np.random.Generator
+    ) -> PackedWeight:
+        """Scales of 0 for so many of the first rows that with the half of the others they suffice:
+        a gate of 0 is closed."""
+        scale = np.broadcast_to(weight.scale, (weight.M,)).astype(np.float32)
+        scale[:gates][rng.random(gates) >= 2 * (1 - self.up)] = 0
+        return replace(weight, scale=scale)
+
+    def norm(self, size: int, rng: np.random.Generator) -> F32:
+        """A norm's weights before `down`, 0 where an activation is to be, of those that are not."""
+        product = np.square(rng.standard_normal(size)) * np.abs(rng.standard_normal(size))
+        rounded = np.mean(product < product.max() / 254)  # of int8: these are 0 anyway
+        kept = (1 - self.down) / ((1 - self.up) * (1 - rounded))
+        weights: F32 = (rng.random(size) < kept).astype(np.float32)
+        return weights
+
+
 class RandomWeights:
     """A weight source that makes up what it is asked for, the same on every run."""
 
-    def __init__(self, format: str, head: str) -> None:
-        self.format, self.head = formats.get(format), _head_format(head)
+    def __init__(self, format: str, head: str, zeros: Zeros | None = None) -> None:
+        self.format, self.head, self.zeros = formats.get(format), _head_format(head), zeros
         self.exact = head == "exact"
         self.modules: dict[str, PackedWeight] = {}
         self.tensors: dict[str, F32] = {}
@@ -138,11 +189,16 @@ class RandomWeights:
 
     def vector(self, name: str, size: int) -> F32:
         """Ones: activations stay of the size that a trained norm gives them."""
+        if self.zeros and "mlp." in name:  # the one before `down`
+            return self.zeros.norm(size, self.rng)
         return np.ones(size, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """A packed weight of valid random codes."""
-        return [self._random(self.format, sum(p.M for p in parts), parts[0].K)]
+        weight = self._random(self.format, sum(p.M for p in parts), parts[0].K)
+        if self.zeros and parts[0].name.endswith("gate_proj"):
+            weight = self.zeros.closed_gates(weight, parts[0].M, self.rng)
+        return [weight]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""
@@ -193,11 +249,13 @@ def random_model(
     kv_positions: int = 0,
     kv_dtype: str = KV_DTYPES[0],
     context: int = 0,
+    zeros: Zeros | None = None,
 ) -> Model:
     """A model of a shape of SHAPES; kv_positions: of the KV cache that will be in use at once.
 
     context: positions of a sequence, where that is more than the shape's: its rotations are defined
     anywhere, and random weights have learnt no length.
+    zeros: rates of a shape whose activation is relu2, in a format with a scale for each row.
 
     RequestError for an unknown shape, format or head, and, before anything is allocated, where the
     weights do not fit in the memory that is available.
@@ -208,6 +266,12 @@ def random_model(
         f"random:{shape} as {format}, head {head}",
         "choose a smaller shape or a --format of fewer bits",
     )
-    weights = RandomWeights(format, head)
+    f = formats.get(format)
+    if zeros and (sizes.architecture != "BitNetForCausalLM" or not f.scaled or f.group):
+        raise RequestError(
+            f"zeros: need a relu2 model, and a format with a scale for each row, but got {shape} "
+            f"as {format}; choose random:bitnet-2b, and i2 or t5"
+        )
+    weights = RandomWeights(format, head, zeros)
     sizes = replace(sizes, context=max(sizes.context, context))
     return from_weights(sizes.config(), Path(f"random:{shape}"), lambda _: weights)

@@ -42,6 +42,7 @@ E2E = {
     "test": "test",
     "batch": "batch",
     "depth": "depth",
+    "zeros": "zeros",
     "tok_s": "tok/s",
     "tok_s_range": "range",
     "ttft_ms": "TTFT ms",
@@ -97,6 +98,12 @@ def command() -> None:
     show_default=True,
     help="Positions that are in the KV cache before, multiples of 64, such as 0,4096,16384.",
 )
+@click.option(
+    "--zeros",
+    metavar="up=RATE,down=RATE",
+    help="Give a random relu2 model closed gates and zeros before `down` at these rates, such as "
+    "up=.68,down=.83, and run each test with the weights that meet them read and left out.",
+)
 @kv_dtype_option
 @deterministic_option
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
@@ -126,7 +133,7 @@ def _draw_e2e(rows: list[dict[str, Any]]) -> None:
         f"{first['bandwidth_gb_s']:.1f} GB/s of memory, a peak of {first['peak_gops']:,.0f} GOPS",
         soft_wrap=True,
     )
-    table(rows, varying(rows, E2E, ["batch", "depth"]))
+    table(rows, varying(rows, E2E, ["batch", "depth", "zeros"]))
 
 
 def _linear_options(function: Any) -> Any:

@@ -155,7 +155,7 @@ class _Live:
 
     def time_tokens(self) -> None:
         time.sleep(SETTLE_S)  # another pool's threads have stopped spinning
-        took, _, layers, _ = generate(self.engine, self.plan.n, 1)
+        took, _, layers, *_ = generate(self.engine, self.plan.n, 1)
         self.seconds.append(took)
         self.layers.append(layers / self.plan.n)
 
@@ -250,7 +250,10 @@ def _group(
         except RequestError as e:  # memory that was there before has gone
             yield plan, str(e)
             continue
-        live += [_Live(plan, model, Engine(model, threads=t, isa=isa)) for t in teams[plan.shape]]
+        live += [
+            _Live(plan, model, Engine(model, threads=t, isa=isa, skip_zeros=False))
+            for t in teams[plan.shape]
+        ]
         generate(live[-1].engine, 1, 1)  # the pool starts, buffers are allocated
     counts = {int(case.engine.threads): case.engine.threads for case in live}
     yardsticks = Yardsticks()

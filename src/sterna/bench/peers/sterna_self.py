@@ -31,7 +31,11 @@ class SternaModel(EndToEnd):
             options.shape, format=options.variant, head=options.head, context=self.positions
         )
         self.engine = Engine(
-            model, threads=options.threads, isa=options.isa, deterministic=options.deterministic
+            model,
+            threads=options.threads,
+            isa=options.isa,
+            deterministic=options.deterministic,
+            skip_zeros=False,  # of random weights they say nothing
         )
         self.sequence = EngineSequence()
         self.last = np.zeros(0, np.float32)
