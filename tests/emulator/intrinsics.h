@@ -235,6 +235,10 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm256_dpbusd_avx_epi32 emulated::dot_bytes
 #define _mm256_dpwssd_avx_epi32 emulated::dot_words
 #define _mm512_shuffle_epi8 STERNA_HALVES(_mm256_shuffle_epi8)
+#define _mm512_unpacklo_epi8 STERNA_HALVES(_mm256_unpacklo_epi8)
+#define _mm512_unpackhi_epi8 STERNA_HALVES(_mm256_unpackhi_epi8)
+#define _mm512_unpacklo_epi16 STERNA_HALVES(_mm256_unpacklo_epi16)
+#define _mm512_unpackhi_epi16 STERNA_HALVES(_mm256_unpackhi_epi16)
 
 #define _mm512_permute_ps(a, n) STERNA_HALVES_BY(_mm256_permute_ps, a, n)
 #define _mm512_slli_epi32(a, n) STERNA_HALVES_BY(_mm256_slli_epi32, a, n)
@@ -243,6 +247,8 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_srli_epi16(a, n) STERNA_HALVES_BY(_mm256_srli_epi16, a, n)
 #define _mm512_srli_epi32(a, n) STERNA_HALVES_BY(_mm256_srli_epi32, a, n)
 #define _mm512_shuffle_f32x4(a, b, n) emulated::quarters(a, b, n)
+#define _mm512_shuffle_i32x4(a, b, n) \
+    _mm512_castps_si512(emulated::quarters(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), n))
 #define _mm512_ternarylogic_epi32(a, b, c, n) emulated::ternary<n>(a, b, c)
 
 #define STERNA_WIDENED(f, a) emulated::widened([](__m128i low) { return f(low); }, a)
