@@ -110,6 +110,15 @@ struct TokenTerms {
     TokenRows<int32_t> taken;  // for every kSpan: from the sum of codes to that of levels
     TokenRows<float> factor;  // for every kMinimumK: what minima are multiplied with
 
+    // z times the sum over a span of the first two of every four, and of the last two: the halves of a lane.
+    static int32_t pair_of_sums(const int8_t* x, int z) {
+        int first = 0, last = 0;
+        if (z == 0) return 0;
+        for (int i = 0; i < kSpan; i += 4) first += x[i] + x[i + 1], last += x[i + 2] + x[i + 3];
+        return static_cast<int32_t>(static_cast<uint32_t>(z * first & 0xFFFF) |
+                                    static_cast<uint32_t>(z * last) << 16);
+    }
+
     explicit TokenTerms(const sterna::LinearArgs& a)
         : scale{a.x_scale, a.ldx / kX},
           taken{reinterpret_cast<int32_t*>(a.scratch), a.K / kSpan},
@@ -120,12 +129,16 @@ struct TokenTerms {
     }
     static uint8_t* behind(const sterna::LinearArgs& a) { return a.scratch + bytes(a.K, a.n); }
 
-    // `z` times the sum of x is taken.
+    // `z` times the sum of x is taken, or of each of a lane's two sums (PairSums).
+    template <bool kPairs>
     void fill(const sterna::LinearArgs& a, int z) const {
         if (a.again) return;
         for (int n = 0; n < a.n; ++n) {
-            for (int64_t i = 0; i < taken.width; ++i)
-                taken.row(n)[i] = z * span_sum<kSpan>(a, n, i * kSpan);
+            for (int64_t i = 0; i < taken.width; ++i) {
+                const int64_t k = i * kSpan;
+                taken.row(n)[i] =
+                    kPairs ? pair_of_sums(a.xq + n * a.ldx + k, z) : z * span_sum<kSpan>(a, n, k);
+            }
             if (!a.groups.minima) continue;
             for (int64_t i = 0; i < factor.width; ++i)
                 factor.row(n)[i] = span_factor<kMinimumK, kX>(a, n, i * kMinimumK);
@@ -141,6 +154,7 @@ struct PlainGroups {
     static constexpr int kFloats = 1;  // vectors that it keeps for each of outputs
     // Whether accumulators start at what is taken, so that they end as the sum of levels.
     static constexpr bool kStarts = F::kEvenOffset && kGroup == kGroupK;
+    static_assert(!F::kPairs || kStarts);
     using Terms = TokenTerms<kGroup, kGroup, kGroup>;
     const sterna::LinearArgs& a;
     TileScales<F> scales;
@@ -151,7 +165,7 @@ struct PlainGroups {
         : a(args), scales(args, tile), terms(args), offset(args.z2) {}
     static void begin(const sterna::LinearArgs& a) {
         const int z = GroupOffset<F>(a.z2).z;
-        Terms(a).fill(a, kStarts ? -z : z);
+        Terms(a).template fill<F::kPairs>(a, kStarts ? -z : z);
     }
     VI start(int n, int64_t k) const {
         return kStarts ? x_broadcast(terms.taken.row(n) + k / kX) : F::zero();
@@ -162,6 +176,16 @@ struct PlainGroups {
         prefetch(scales.at(k) + kScalesAhead);
         prefetch(scales.at(k) + kScalesAhead + kLine);
     }
+
+    // For pair_panel.h, which has no minima: a group's scale, what the sums of a lane and then their total are
+    // multiplied with, where that is added, and what follows after how many k.
+    static constexpr int kInto = 0;
+    VI ready(int64_t k, int row) const { return i_bits(scales.scale(scales.at(k), row)); }
+    static VI factor(VI) { return i_set1(0x10001); }
+    static VF scaled(VI s, VF s_x) { return f_mul(f_bits(s), s_x); }
+    int64_t end_k() const { return a.K; }
+    template <int GN, int N>
+    static void end_groups(int64_t, int, int, float*) {}
 
     // y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs
     // stay in memory: in registers they would drive the accumulators of the dot products out.
@@ -181,7 +205,12 @@ struct PlainGroups {
             const VI taken = kStarts ? F::zero() : x_broadcast(of.taken.row(n0 + n) + i);
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
-                VI t = F::settle(sums[0][n][g], G0 + g);
+                VI t;
+                if constexpr (F::kPairs) {
+                    t = F::end(sums[0][n][g], i_set1(0x10001), G0 + g);
+                } else {
+                    t = F::settle(sums[0][n][g], G0 + g);
+                }
                 if (!kStarts) t = offset.level_sum(t, taken);
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
@@ -330,15 +359,19 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
     outputs.store(a, tile, apart, count);
 }
 
-template <class F>
+// For any kind of groups.
 constexpr int64_t token_terms_bytes(int64_t K, int64_t n) {
-    constexpr int kSpan = F::kSuperGroup == 16 ? 16 : kGroupK;
-    return TokenTerms<kSpan, kSpan, kGroupK>::bytes(K, n);
+    return TokenTerms<sterna::kSumK, sterna::kSumK, kGroupK>::bytes(K, n);
 }
 
 constexpr int kMostFloats = 2;
-constexpr int64_t kGroupedScratch =
-    kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};  // beside a panel
+// Beside a panel of K k: outputs of a block, and scales as pair_panel.h wants them.
+template <class F>
+constexpr int64_t grouped_scratch(int64_t K) {
+    const int64_t scales =
+        kPairSums16 ? F::kGroups * sterna::kGroupRows * (K / sterna::kSumK) * 4 : 0;
+    return scales + kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};
+}
 
 // What linear.h and panel.h need of a kind of blocks.
 template <class F, class Groups>

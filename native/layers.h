@@ -1,11 +1,14 @@
 // How a linear layer runs: straight from the decoder for a few tokens, from a decoded panel for many.
 #pragma once
+#include <type_traits>
+
 #include "float_panel.h"
 #include "float_tiles.h"
 #include "grouped.h"
 #include "grouped_tiles.h"
 #include "linear.h"
 #include "packing.h"
+#include "pair_panel.h"
 #include "panel.h"
 #include "superblock_tiles.h"
 #include "superblocks.h"
@@ -28,11 +31,12 @@ void linear_superblocks(const sterna::LinearArgs& a) {
     if constexpr (kMatrixUnit) {
         if (a.x_block > 1) return grouped_tiles<SuperTile<F>>(a);
     }
-    using Blocks = GroupedBlocks<F, SuperGroups<F>>;
-    if constexpr (kScaled<F>) {
-        linear_vectors<F, Blocks, ScaledBlocks<F>>(a);
+    using Sums = SuperSums<F>;
+    using Blocks = GroupedBlocks<Sums, SuperGroups<Sums>>;
+    if constexpr (Sums::kPairs) {
+        linear_vectors<F, Blocks, PairBlocks<Sums, SuperGroups<Sums>>>(a);
     } else {
-        linear_vectors<F, Blocks>(a);
+        linear_vectors<F, Blocks, std::conditional_t<kScaled<F>, ScaledBlocks<F>, Blocks>>(a);
     }
 }
 
@@ -57,7 +61,14 @@ void linear_layer(const sterna::LinearArgs& a) {
             if constexpr (kMatrixUnit) {
                 if (a.x_block > 1) return grouped_tiles<PlainTile<F>>(a);
             }
-            return linear_vectors<F, GroupedBlocks<F, PlainGroups<F, kGroupK>>>(a);
+            constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
+            using Sums = std::conditional_t<kPairs, PairSums<F, kGroupK>, F>;
+            using Groups = PlainGroups<Sums, kGroupK>;
+            using Blocks = GroupedBlocks<Sums, Groups>;
+            if constexpr (kPairs) {
+                if (!a.groups.minima) return linear_vectors<F, Blocks, PairBlocks<Sums, Groups>>(a);
+            }
+            return linear_vectors<F, Blocks>(a);
         }
         if constexpr (kMatrixUnit) {
             if (a.n >= (F::kTop ? sterna::kFewTokens + 1 : kFewestTileTokens))
@@ -93,9 +104,8 @@ int64_t scratch_bytes(int64_t K, int n) {
     } else {
         int64_t bytes = 0;
         if constexpr (F::kInteger) {
-            if constexpr (F::kGroupScales || F::kSuperGroup != 0)
-                bytes = token_terms_bytes<F>(K, n);
-            if (n > F::kDirectTokens) bytes += panel_scratch<F>(K) + kGroupedScratch;
+            if constexpr (F::kGroupScales || F::kSuperGroup != 0) bytes = token_terms_bytes(K, n);
+            if (n > F::kDirectTokens) bytes += panel_scratch<F>(K) + grouped_scratch<F>(K);
             if constexpr (kMatrixUnit) {
                 const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(n) : 0;
                 if (tiles > bytes) bytes = tiles;

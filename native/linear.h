@@ -83,6 +83,26 @@ constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 // int16, and is added at its end.
 template <class F>
 constexpr bool kGoesOn = !(kPairSums16 && F::kRuns);
+// A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two, of
+// the first two and of the last two of every four k. They wrap on the way; what counts is that the end fits.
+template <class F, int kSpan>
+struct PairSums : F {
+    static constexpr bool kRuns = false, kPairs = true;
+    static constexpr int kPairSpan = kSpan;  // k
+    static VI dot(VI acc, VI w, VI x) { return i_now(run_dot(acc, w, x)); }
+    static VI in_place(VI start, int group) {
+        return w_mul(start, F::in_place(i_set1(0x10001), group));
+    }
+    // The span's sum, times a factor for each of a lane's two.
+    static VI end(VI acc, VI factor, int group) {
+        return F::settle(pair_dot(i_set1(0), acc, factor), group);
+    }
+};
+// Whether a span's levels, or codes, up to `most` times those that stay in place, end within an int16.
+template <class F>
+constexpr bool pairs_fit(int most, int64_t span) {
+    return kPairSums16 && kRunSteps<F::kMaxByte> >= 1 && most * 127 * (span / 2) <= 32767;
+}
 // Bytes of a run whose pair sums are int16.
 constexpr int64_t kRunBytes = 512;
 // Whether a run over so many k holds its sums.
@@ -126,7 +146,7 @@ struct Block {
     static constexpr int G = F::kGroups;
     // One token: all parts of a line together where their accumulators fit, and two runs.
     static constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
-    static constexpr int C = N == 1 && F::kInteger && P * G <= 4 ? 2 : 1;
+    static constexpr int C = N == 1 && F::kInteger && !F::kPairs && P * G <= 4 ? 2 : 1;
 };
 // Where it keeps the sum of a token n x part p of P x group g.
 template <class F, int P>
@@ -300,16 +320,23 @@ void linear_direct(const sterna::LinearArgs& a) {
         a, [&](int64_t tile, int64_t apart, int count) { Blocks::direct(a, tile, apart, count); });
 }
 
+// Tokens that a panel is worth its making for. Where pair sums are int16 of 256 bits, a panel's block has three
+// times as many tokens as one straight from the decoder. On a Zen 3 EPYC, one thread, 512x1024 in L2, straight and
+// with a panel, us: `i2` 43 and 45 for 8 tokens, 64 and 59 for 12, 86 and 76 for 16; `q4_k` 66 and 67, 99 and 84,
+// 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
+constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
+
 // What formats share of an integer dot product. A format says in kMaxByte how much it decodes at most. A run
 // of products ends with its turn; where pair sums are int16 it has to fit there, or kRuns says that runs are
 // int32.
 struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
+    static constexpr bool kPairs = false;  // PairSums
     static constexpr int kSourceBytes = 1;  // of a level
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
-    static constexpr int kDirectTokens = kFewTokens;
+    static constexpr int kDirectTokens = kFewestOfPanel - 1;
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
     // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
@@ -335,6 +362,7 @@ constexpr int kFloatGroups = 4;
 template <class F>
 struct FloatDot {
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
+    static constexpr bool kPairs = false;
     static constexpr int kSourceBytes = 2;  // of a weight to be packed
     static constexpr bool kBf16Tiles =
         false;  // whether steps are lines of a matrix unit's bf16 tiles

@@ -65,6 +65,7 @@ struct Nibbles : IntegerDot {
 template <class Codes>
 struct TableNibbles : Nibbles<Codes> {
     static constexpr bool kRuns = false;
+    static constexpr int kDirectTokens = kFewTokens;
 };
 
 }  // namespace

@@ -65,7 +65,7 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
 // Where pairs of products are summed in int16, a run of them is, as long as it fits: one addition instead of
 // two instructions for each product.
 template <class F>
-constexpr bool kPanelRuns = kPairSums16 && kRunSteps<F::kMaxByte> >= 4;
+constexpr bool kPanelRuns = kPairSums16 && !F::kPairs && kRunSteps<F::kMaxByte> >= 4;
 
 // Adds tokens [n0, n0 + N) x groups [G0, G0 + GN) of a tile over k in [k0, k1). Always inlined: a call would
 // pass the accumulators in memory.

@@ -48,6 +48,11 @@ struct SuperScales {
         return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
     }
     VF scale(int64_t k, int row) const { return f_from_i(whole(k, row)); }
+    // For each of a lane's two sums.
+    VI pair(int64_t k, int row) const {
+        const VI s = whole(k, row);
+        return i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
+    }
     VF minimum(int64_t k, int row) const {
         const uint8_t* at = line(k) + row;
         return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + kRows));
@@ -72,15 +77,14 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     }
 }
 
-// Whether panels hold s_g level, and as what: the negative, [-128, 124], for b3 with scales of -32..31, which is
-// a signed byte, or 128 more where products are of unsigned ones; as they are, 0..45, for b2 with scales of
-// 0..15.
+// Whether panels hold s_g level, and as what: 128 more than the negative, [-128, 124], for b3 with scales of -32..31;
+// as they are, 0..45, for b2 with scales of 0..15. Where pair sums are int16, codes have more room.
 template <class F>
-constexpr bool kScaled = F::kSuperGroup == 16 && F::kSuperBits < 4;
+constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
 template <class F>
 constexpr bool kTurned = F::kSuperOffset != 0;
 template <class F>
-constexpr int kTurnedOffset = kTurned<F> && !kPairSums16 ? 128 : 0;
+constexpr int kTurnedOffset = kTurned<F> ? 128 : 0;
 template <class F>
 constexpr bool kScaledFits =
     kTurned<F> ? F::kSuperBits == 3 && F::kSuperOffset == 4 : F::kSuperBits == 2;
@@ -115,16 +119,32 @@ struct Scaled : F {
     static_assert(kScaledFits<F>);  // with the ranges of scales that b3 and b2 have
     static constexpr int kMaxByte = kTurned<F> ? 255 : 3 * 15;
     static VI settle(VI acc, int) { return acc; }
-    static VI dot(VI acc, VI w, VI x) {
-        return kTurned<F> && kPairSums16 ? dot_signed(acc, w, x) : ::dot(acc, w, x);
-    }
 };
+
+// k of a sum that ends within an int16, of levels up to kLevel times those that stay in place.
+template <class F>
+constexpr int kSuperPairSpan = [] {
+    constexpr int kLevel = F::kSuperOffset ? F::kMaxByte - F::kSuperOffset < F::kSuperOffset
+                                                 ? F::kSuperOffset
+                                                 : F::kMaxByte - F::kSuperOffset
+                                           : F::kMaxByte;
+    return pairs_fit<F>(kLevel, kGroupK)       ? kGroupK
+           : pairs_fit<F>(kLevel, kGroupK / 2) ? kGroupK / 2
+                                               : 0;
+}();
+// The format of few tokens, and of panels of codes.
+template <class F>
+using SuperSums = std::conditional_t<kSuperPairSpan<F> != 0, PairSums<F, kSuperPairSpan<F>>, F>;
 
 // grouped.h's way of adding sums, or with kWhole those of a panel of products. It keeps y and p, [n][g] each.
 template <class F, bool kWhole = false>
 struct SuperGroups {
     static constexpr int kX = kGroupK;
-    static constexpr int kSpan = F::kSuperGroup, kSpans = kWhole ? 1 : kGroupK / kSpan;
+    static constexpr int kSpan = F::kSuperGroup;
+    static constexpr int kSpans = [] {
+        if constexpr (F::kPairs) return kGroupK / (F::kPairSpan < kSpan ? F::kPairSpan : kSpan);
+        return kWhole ? 1 : kGroupK / kSpan;
+    }();
     static constexpr int kFloats = 2;
     static constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurnedOffset<F>;
     static_assert(kOffset == 0 || F::kEvenOffset);  // accumulators start at it, in place
@@ -135,9 +155,23 @@ struct SuperGroups {
 
     SuperGroups(const sterna::LinearArgs& args, int64_t tile)
         : a(args), scales(args, tile), terms(args) {}
-    static void begin(const sterna::LinearArgs& a) { Terms(a).fill(a, -kOffset); }
+    static void begin(const sterna::LinearArgs& a) {
+        Terms(a).template fill<F::kPairs>(a, -kOffset);
+    }
     VI start(int n, int64_t k) const {
         return kOffset ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
+    }
+
+    // For pair_panel.h, as in PlainGroups: p adds up behind y until its super-block ends.
+    static constexpr bool kStarts = kOffset != 0;
+    static constexpr int kInto = 1;
+    VI ready(int64_t k, int row) const { return scales.pair(k, row); }
+    static VI factor(VI s) { return s; }
+    static VF scaled(VI, VF s_x) { return s_x; }
+    static int64_t end_k() { return kSuperK; }
+    template <int GN, int N>
+    void end_groups(int64_t k, int n0, int row0, float* y) const {
+        end<GN, N>(k, n0, row0, y, y + N * GN * kLanes);
     }
 
     // An eighth of the scales of the next super-block: all of them, by the time this one ends.
@@ -152,12 +186,20 @@ struct SuperGroups {
                                     float* y) const {
         float* p = y + N * GN * kLanes;
         const int row0 = G0 * sterna::kGroupRows + kLanes * part;
-        VF s[kSpans][GN];
+        const auto scale_of = [&](int i, int g) {
+            const int64_t at = k + i * (kGroupK / kSpans);
+            const int row = row0 + g * sterna::kGroupRows;
+            if constexpr (F::kPairs) {
+                return scales.pair(at, row);
+            } else {
+                return scales.scale(at, row);
+            }
+        };
+        decltype(scale_of(0, 0)) s[kSpans][GN];
         if constexpr (!kWhole) {
             STERNA_UNROLL(2)
             for (int i = 0; i < kSpans; ++i) STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g)
-                s[i][g] = scales.scale(k + i * kSpan, row0 + g * sterna::kGroupRows);
+            for (int g = 0; g < GN; ++g) s[i][g] = scale_of(i, g);
         }
         const auto scale = terms.scale;  // stores to y might change what `this` refers to
         STERNA_UNROLL(16)
@@ -165,12 +207,20 @@ struct SuperGroups {
             const VF s_x = f_set1(scale.row(n0 + n)[k / kX]);
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
-                const auto level_sum = [&](int i) {
-                    return f_from_i(F::settle(sums[i][n][g], G0 + g));
-                };
-                VF total = level_sum(0);
-                if constexpr (!kWhole) total = f_mul(total, s[0][g]);
-                if constexpr (kSpans == 2) total = f_fma(level_sum(1), s[1][g], total);  // exact
+                VF total;  // exact
+                if constexpr (F::kPairs) {
+                    VI sum = F::end(sums[0][n][g], s[0][g], G0 + g);
+                    if constexpr (kSpans == 2)
+                        sum = i_add(sum, F::end(sums[1][n][g], s[1][g], G0 + g));
+                    total = f_from_i(sum);
+                } else {
+                    const auto level_sum = [&](int i) {
+                        return f_from_i(F::settle(sums[i][n][g], G0 + g));
+                    };
+                    total = level_sum(0);
+                    if constexpr (!kWhole) total = f_mul(total, s[0][g]);
+                    if constexpr (kSpans == 2) total = f_fma(level_sum(1), s[1][g], total);
+                }
                 float* to = p + (n * GN + g) * kLanes;
                 f_store(to, f_fma(total, s_x, f_load(to)));
             }

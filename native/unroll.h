@@ -10,3 +10,6 @@
 #define STERNA_PRAGMA(text) _Pragma(#text)
 #define STERNA_UNROLL(n) STERNA_PRAGMA(GCC unroll n)
 #endif
+
+// Before and after it memory is what it is: nothing is kept in a register across, or loaded early.
+#define STERNA_FENCE() asm volatile("" ::: "memory")

@@ -13,6 +13,8 @@ struct b8 : IntegerDot {
     static constexpr bool kEvenOffset = true;
     static constexpr int kMaxByte = 255;
     static constexpr bool kRuns = false;
+    static constexpr int kDirectTokens =
+        kFewTokens;  // sums of pairs would not fit a panel's either
     // 255 * 127 * 2 does not fit int16 pair sums, 128 * 127 * 2 does: there levels are signed bytes.
     static constexpr int kTaken2 = kPairSums16 ? 256 : 0;
 

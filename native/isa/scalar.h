@@ -157,6 +157,8 @@ inline void b_store_digits(uint8_t* p, const VI* v) {
         p[16 + i] = static_cast<uint8_t>(high);
     }
 }
+// a, computed here: compilers put off additions, and what is to be added then needs registers.
+inline VI i_now(VI a) { return a; }
 // int16, modulo 2^16.
 inline VI w_add(VI a, VI b) {
     STERNA_LANES(VI,
