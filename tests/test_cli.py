@@ -450,7 +450,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (row["test"], row["ttft_ms"], row["x"]) == ("pp8", None, None)
     expected = {"format": "i2", "head": "bf16", "pp": (8, 16), "tg": (), "threads": 1}
     expected |= {"batch": (1,), "cores": "0", "isa": None, "kv_dtype": None, "repeat": 3}
-    expected |= {"deterministic": None, "depth": (0,)}
+    expected |= {"deterministic": None, "depth": (0,), "zeros": None}
     assert asked == [("random:tiny", expected)]
     assert "pp8" in run("bench", "e2e", "--model", "random:tiny").stdout
     assert asked[-1][1]["pp"] == (128, 512)
