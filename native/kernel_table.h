@@ -119,21 +119,18 @@ struct LinearArgs {
     return n / x_block * x_block * ldx + k / 64 * 64 * x_block + n % x_block * 64 + k % 64;
 }
 
-enum class SourceKind : int {
-    kLevels,  // int8 [M][K]: code = (level + level_offset) / level_step
-    kBitnet,  // uint8 [M/4][K]: BitNet's checkpoint layout, row i*M/4 + r in bits 2i of row r
-    kF32,  // float [M][K]
-    kHalf,  // uint16 [M][K], bf16 or f16 bits as the format wants them
-    kByte,  // uint8 [M][K], as the format stores it
+// A row of a matrix to be packed. Several may lie in one: BitNet's checkpoints have four codes in a byte.
+struct SourceRow {
+    const uint8_t* at;
+    int shift;  // of its codes, in bits
 };
 
-// Packs tiles [tile_begin, tile_end) of a matrix.
+// Packs tiles [tile_begin, tile_end) of a matrix whose rows are words of a float format as the format
+// stores them, or bytes: code = (byte + offset) >> shift of the row & mask, modulo 256 before the shift.
 struct PackArgs {
-    SourceKind kind;
-    const void* source;
+    const SourceRow* rows;  // [M]
     int64_t M, K;  // logical
-    int64_t ld;  // elements between rows of the source
-    int level_offset, level_step;
+    uint8_t offset, mask;  // integer formats
     uint8_t* codes;
     int64_t tile_bytes;
     int64_t tile_begin, tile_end;

@@ -360,12 +360,13 @@ void pack_lookup(const sterna::PackArgs& a) {
     using Rest = typename F::Rest;
     const Split<F> split((a.K + 63) / 64 * 64);
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
+        const TileSource<64> source(a, tile);
         uint8_t* out = a.codes + tile * a.tile_bytes;
         int64_t k = 0;
         for (int64_t b = 0; b < split.main; ++b, k += Main::kK, out += Main::kBytes)
-            Main::pack(a, 64 * tile, k, out);
+            Main::pack(source, k, out);
         for (int64_t b = 0; b < split.rest; ++b, k += Rest::kK, out += Rest::kBytes)
-            Rest::pack(a, 64 * tile, k, out);
+            Rest::pack(source, k, out);
     }
 }
 

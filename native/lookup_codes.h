@@ -84,11 +84,11 @@ struct LookupBlock {
 
     static constexpr int lane(int row) { return 4 * (row % 16) + row / 16; }  // the byte of a line
 
-    static void pack(const sterna::PackArgs& a, int64_t row, int64_t k, uint8_t* out) {
+    static void pack(const TileSource<64>& source, int64_t k, uint8_t* out) {
         __builtin_memset(out, 0, kBytes);
         for (int r = 0; r < 64; ++r)
             for (int i = 0; i < 8; ++i) {
-                uint32_t codes = codes_at(a, row + r, k + i / kPlanes * Code::kWeights);
+                uint32_t codes = source.codes(r, k + i / kPlanes * Code::kWeights);
                 if (kPlanes == 2) codes = (codes >> (i % 2)) & 0x01010101u;
                 int number = 0;
                 for (int j = 0; j < Code::kWeights; ++j, codes >>= 8)

@@ -9,8 +9,8 @@
 
 namespace {
 
-// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and encode(source
-// code). Where it is itself, a high one may stay in place.
+// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and encode(four source
+// codes, a byte each). Where it is itself, a high one may stay in place.
 template <class Codes, bool kInPlace = false>
 struct Nibbles : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
@@ -30,12 +30,12 @@ struct Nibbles : IntegerDot {
 
     template <class F>
     static void pack_nibbles(const sterna::PackArgs& a) {
-        pack_steps<F>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+        pack_steps<F>(a, [](uint8_t* out, const PackBlock<F>& block, int64_t k) {
+            const uint32_t* codes = block.at(k);
             for (int i = 0; i < 2; ++i)
                 for (int r = 0; r < 16; ++r) {
-                    const int64_t at = row + 32 * i + r;
-                    const uint32_t low = encode(codes_at(a, at, k));
-                    const uint32_t high = encode(codes_at(a, at + 16, k));
+                    const uint32_t low = Codes::encode(codes[32 * i + r]);
+                    const uint32_t high = Codes::encode(codes[32 * i + 16 + r]);
                     const uint32_t line = low | high << 4;
                     __builtin_memcpy(out + 64 * i + 4 * r, &line, 4);
                 }
@@ -48,15 +48,6 @@ struct Nibbles : IntegerDot {
             const uint8_t byte = step_of<F>(a, k)[in_tile / 32 * 64 + 4 * (in_tile % 16) + k % 4];
             a.out[k] = static_cast<float>(Codes::value(byte >> in_tile % 32 / 16 * 4 & 15));
         }
-    }
-
-  private:
-    // Four source codes, a byte each.
-    static uint32_t encode(uint32_t codes) {
-        uint32_t out = 0;
-        for (int shift = 0; shift < 32; shift += 8)
-            out |= Codes::encode(codes >> shift & 255) << shift;
-        return out;
     }
 };
 

@@ -69,12 +69,12 @@ struct BitPlanes : IntegerDot {
 
     template <class F>
     static void pack_planes(const sterna::PackArgs& a) {
-        pack_steps<F>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+        pack_steps<F>(a, [](uint8_t* out, const PackBlock<F>& block, int64_t k) {
             __builtin_memset(out, 0, kStepBytes);
             for (int q = 0; q < kStepK / 4; ++q)
                 for (int f = 0; f < kGroups; ++f)
                     for (int r = 0; r < 16; ++r) {
-                        const uint32_t codes = codes_at(a, row + 16 * f + r, k + 4 * q);
+                        const uint32_t codes = block.at(k + 4 * q)[16 * f + r];
                         const uint32_t low = codes & kLowMask * 0x01010101u;
                         const uint32_t high = (codes & kHighMask * 0x01010101u) >> kLow;
                         add_bits(out + line_of(q, f) + 4 * r, low << low_bit(f));

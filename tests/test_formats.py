@@ -225,7 +225,7 @@ def test_bytes_of_bitnet_are_packed_as_levels(name: str) -> None:
         levels = rng.integers(-1, 2, (M, K)).astype(np.int8)
         quarters = (levels + 1).astype(np.uint8).reshape(4, M // 4, K)
         packed = np.bitwise_or.reduce([q << 2 * i for i, q in enumerate(quarters)])
-        codes = _native.pack(f.layout, "bitnet", packed, M, K, 1, 1, 2)
+        codes = _native.pack(f.layout, "bitnet", [packed], 0, 1, None, 2)
         np.testing.assert_array_equal(codes, f.pack_codes(levels))
 
 

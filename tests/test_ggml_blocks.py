@@ -119,3 +119,35 @@ def test_a_code_that_is_not_ternary() -> None:
     failure(
         lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3"
     )
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_kernels_and_numpy_read_the_same(name: str) -> None:
+    """Codes and lines of scales, to the bit, for tiles that are not full and any order of rows."""
+    k, nbytes, parse, other = BLOCKS[name]
+    f = formats.get(other or name)
+    for M, count, threads in ((1, 1, 1), (64, 2, 2), (131, 5, 3), (70, 1100 // k + 1, 2)):
+        raw = random_blocks(name, M, count, seed=M)
+        order = np.random.default_rng(M).permutation(M).astype(np.int64)
+        levels, scales = parse(raw[order].reshape(-1, nbytes))
+        codes = f.pack_codes(levels.reshape(M, count * k))
+        lines = f.pack_scales(scales.reshape(f.scale_shape(M, count * k)), M, count * k)
+        parts = [raw[: M // 3], raw[M // 3 :]]
+        for blocks in (raw, parts):
+            packed = from_ggml(name, blocks, threads=threads, order=order)
+            np.testing.assert_array_equal(packed.codes, codes)
+            np.testing.assert_array_equal(packed.scale, lines)
+
+
+def test_all_types_are_the_kernels_too() -> None:
+    """Of the same sizes."""
+    assert _native.ggml_types() == {name: (b.k, b.nbytes) for name, b in BLOCKS.items()}
+
+
+def test_a_bad_row_is_named_as_it_is_packed() -> None:
+    """By its number among all parts, after they are put in order."""
+    raw = random_blocks("q8_0", 6, 2, seed=8)
+    raw[4, 35] = 0x7C
+    order = np.array([4, 0, 1, 2, 3, 5])
+    failure(lambda: from_ggml("q8_0", [raw[:3], raw[3:]]), NonFiniteError, "block 1 of row 4")
+    failure(lambda: from_ggml("q8_0", [raw[:3], raw[3:]], order=order), NonFiniteError, "of row 0")

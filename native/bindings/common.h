@@ -95,6 +95,7 @@ Top make_top(const PyTop& top, int64_t vocab);
 // Bounds float [3][rows of all tiles] of a shadow, checked to fit its weight (bindings/head.cpp).
 ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds);
 
+void bind_packing(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);
 void bind_pot(nb::module_& m);

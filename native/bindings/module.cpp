@@ -239,6 +239,7 @@ NB_MODULE(_native, m) {
     m.attr("two_bit_layouts") = nb::tuple(two_bits);
     m.attr("max_integer_k") = kMaxIntegerK;
     bind_machine(m);
+    bind_packing(m);
     bind_weights(m);
     bind_program(m);
     bind_head(m);

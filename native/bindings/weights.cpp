@@ -85,60 +85,6 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     return w;
 }
 
-Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
-                     nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> data, int64_t M, int64_t K,
-                     int level_offset, int level_step, const nb::int_& threads) {
-    const int format = layout_index(layout);
-    const auto& f = all_tables().front()->formats[format];
-    PackArgs a{};
-    int64_t rows = M;
-    size_t element = 1;
-    if (source == "levels") {
-        a.kind = SourceKind::kLevels;
-    } else if (source == "bitnet") {
-        a.kind = SourceKind::kBitnet;
-        require(M % 4 == 0, "M: BitNet packing holds four rows in one");
-        rows = M / 4;
-    } else if (source == "f32") {
-        a.kind = SourceKind::kF32;
-        element = 4;
-    } else if (source == "byte") {
-        a.kind = SourceKind::kByte;
-    } else {
-        require(source == "half", "source: must be levels, bitnet, byte, f32 or half");
-        a.kind = SourceKind::kHalf;
-        element = 2;
-    }
-    require(f.source_bytes == static_cast<int>(element) &&
-                f.integer != (a.kind == SourceKind::kByte || element > 1),
-            "source: does not fit the layout");
-    require(data.itemsize() == element, "data: element size does not fit the source");
-    require(static_cast<int64_t>(data.shape(0)) == rows && static_cast<int64_t>(data.shape(1)) == K,
-            "data: shape does not fit M and K");
-    require(data.size() == 0 || K == 1 || data.stride(1) == 1, "data: rows must be contiguous");
-    require(level_step >= 1, "level_step: must be at least 1");
-    a.source = data.data();
-    a.M = M;
-    a.K = K;
-    a.ld = data.shape(0) > 1 ? data.stride(0) : K;
-    a.level_offset = level_offset;
-    a.level_step = level_step;
-    a.tile_bytes = tile_bytes(f, K);
-    auto out = make_array<uint8_t, 2>(
-        {static_cast<size_t>(tile_count(f, M)), static_cast<size_t>(a.tile_bytes)});
-    a.codes = out.data();
-    const auto* kernels = runnable_tables().back();
-    Pool& p = pool(threads);
-    nb::gil_scoped_release release;
-    parallel(p, tile_count(f, M), 1, [&](int64_t begin, int64_t end) {
-        PackArgs part = a;
-        part.tile_begin = begin;
-        part.tile_end = end;
-        kernels->formats[format].pack(part);
-    });
-    return out;
-}
-
 // Raw codes (integer layouts) or values, [M][K].
 Out<float, 2> unpack(const PyWeight& w, const std::string& isa, const nb::int_& threads) {
     const auto& weight = w.weight;
@@ -337,10 +283,11 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
 // Whether any value has all exponent bits set (infinite or NaN).
 bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32_t exponent,
                     const nb::int_& threads) {
-    require(a.itemsize() == 2 || a.itemsize() == 4, "a: must have 2- or 4-byte elements");
+    require(a.itemsize() == 1 || a.itemsize() == 2 || a.itemsize() == 4,
+            "a: must have elements of 1, 2 or 4 bytes");
     Pool& p = pool(threads);
     const void* data = a.data();
-    const bool half = a.itemsize() == 2;
+    const size_t element = a.itemsize();
     std::atomic<bool> found{false};
     const auto scan = [&]<class T>(const T* values, T mask, int64_t begin, int64_t end) {
         T bad = 0;  // of the values' own width, so that the loop vectorises
@@ -351,7 +298,9 @@ bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32
     const auto size = static_cast<int64_t>(a.size());
     nb::gil_scoped_release release;
     parallel(p, size, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
-        if (half) {
+        if (element == 1) {
+            scan(static_cast<const uint8_t*>(data), static_cast<uint8_t>(exponent), begin, end);
+        } else if (element == 2) {
             scan(static_cast<const uint16_t*>(data), static_cast<uint16_t>(exponent), begin, end);
         } else {
             scan(static_cast<const uint32_t*>(data), exponent, begin, end);
@@ -360,28 +309,48 @@ bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32
     return found;
 }
 
+// Whether the lines of super-blocks, of `rows` values each (GroupScales), hold finite f16, `halves` lines of each block,
+// and in the `singles` that follow signed bytes in these ranges, one after the other; none: any bytes.
+bool super_scales_valid(In<uint8_t, 2> lines, int rows, int halves, int singles,
+                        const std::vector<std::pair<int, int>>& ranges, const nb::int_& threads) {
+    const int64_t bytes = int64_t{2 * halves + singles} * rows;
+    require(rows > 0 && halves >= 0 && singles >= 0 && bytes > 0 &&
+                lines.size() % static_cast<size_t>(bytes) == 0,
+            "lines: must be whole blocks");
+    const uint8_t* data = lines.data();
+    Pool& p = pool(threads);
+    std::atomic<bool> valid{true};
+    const auto check = [&](const uint8_t* block) {
+        int bad = 0;
+        for (int i = 0; i < halves * rows; ++i) bad |= (block[2 * i + 1] & 0x7c) == 0x7c;
+        block += 2 * halves * rows;
+        for (size_t i = 0; !ranges.empty() && i < static_cast<size_t>(singles); ++i) {
+            const auto [low, high] = ranges[i % ranges.size()];
+            const auto* line =
+                reinterpret_cast<const int8_t*>(block) + i * static_cast<size_t>(rows);
+            for (int r = 0; r < rows; ++r) bad |= (line[r] < low) | (line[r] > high);
+        }
+        return bad == 0;
+    };
+    const auto blocks = static_cast<int64_t>(lines.size()) / bytes;
+    nb::gil_scoped_release release;
+    parallel(p, blocks, 64, [&](int64_t begin, int64_t end) {
+        for (int64_t b = begin; b < end; ++b)
+            if (!check(data + b * bytes)) valid = false;
+    });
+    return valid;
+}
+
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-    m.def(
-        "tile_bytes",
-        [](const std::string& layout, int64_t K) {
-            return tile_bytes(all_tables().front()->formats[layout_index(layout)], K);
-        },
-        "layout"_a, "K"_a);
-    m.def(
-        "tile_rows",
-        [](const std::string& layout) {
-            return all_tables().front()->formats[layout_index(layout)].tile_rows;
-        },
-        "layout"_a);
-    m.def("pack", &pack, "layout"_a, "source"_a, "data"_a, "M"_a, "K"_a, "level_offset"_a,
-          "level_step"_a, "threads"_a);
     m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "z2"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
     m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a, "deterministic"_a = true);
     m.def("time_linear", &time_linear, "weights"_a, "n"_a, "isa"_a, "threads"_a, "rounds"_a,
           "deterministic"_a = true);
+    m.def("super_scales_valid", &super_scales_valid, "lines"_a, "rows"_a, "halves"_a, "singles"_a,
+          "ranges"_a, "threads"_a);
     m.def("has_non_finite", &has_non_finite, "a"_a, "exponent"_a, "threads"_a);
     nb::class_<PyWeight>(m, "Weight")
         .def(

@@ -45,10 +45,11 @@ struct b1 : IntegerDot {
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<b1>(a); }
     static void pack(const sterna::PackArgs& a) {
-        pack_steps<b1>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+        pack_steps<b1>(a, [](uint8_t* out, const PackBlock<b1>& block, int64_t k) {
+            const uint32_t* codes = block.at(k);
             for (int r = 0; r < 16; ++r) {
                 uint32_t line = 0;
-                for (int f = 0; f < kGroups; ++f) line |= codes_at(a, row + 16 * f + r, k) << f;
+                for (int f = 0; f < kGroups; ++f) line |= codes[16 * f + r] << f;
                 __builtin_memcpy(out + 4 * r, &line, 4);
             }
         });

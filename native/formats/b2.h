@@ -47,10 +47,11 @@ struct b2 : IntegerDot {
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<b2>(a); }
     static void pack(const sterna::PackArgs& a) {
-        pack_steps<b2>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+        pack_steps<b2>(a, [](uint8_t* out, const PackBlock<b2>& block, int64_t k) {
+            const uint32_t* codes = block.at(k);
             for (int r = 0; r < 16; ++r) {
                 uint32_t line = 0;
-                for (int f = 0; f < 4; ++f) line |= codes_at(a, row + 16 * f + r, k) << (2 * f);
+                for (int f = 0; f < 4; ++f) line |= codes[16 * f + r] << (2 * f);
                 __builtin_memcpy(out + 4 * r, &line, 4);
             }
         });

@@ -7,7 +7,7 @@ namespace {
 
 struct FourBits {
     static VI decode(VI low) { return i_and(low, i_set1(0x0F0F0F0F)); }
-    static uint32_t encode(uint32_t code) { return code & 15; }
+    static uint32_t encode(uint32_t codes) { return codes & 0x0f0f0f0fu; }
     static int value(int nibble) { return nibble; }
 };
 

@@ -28,11 +28,8 @@ struct b8 : IntegerDot {
 
     static void linear(const sterna::LinearArgs& a) { linear_layer<b8>(a); }
     static void pack(const sterna::PackArgs& a) {
-        pack_steps<b8>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < kTileRows<b8>; ++r) {
-                const uint32_t four = codes_at(a, row + r, k);
-                __builtin_memcpy(out + 4 * r, &four, 4);
-            }
+        pack_steps<b8>(a, [](uint8_t* out, const PackBlock<b8>& block, int64_t k) {
+            __builtin_memcpy(out, block.at(k), kStepBytes);
         });
     }
     static void row(const sterna::RowArgs& a) {

@@ -20,15 +20,8 @@ struct bf16 : FloatDot<bf16> {
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<bf16>(a); }
     static void pack(const sterna::PackArgs& a) {
-        const auto* source = static_cast<const uint16_t*>(a.source);
-        pack_steps<bf16>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < kTileRows<bf16>; ++r) {
-                uint16_t pair[2] = {0, 0};
-                if (row + r < a.M)
-                    for (int j = 0; j < 2 && k + j < a.K; ++j)
-                        pair[j] = source[(row + r) * a.ld + k + j];
-                __builtin_memcpy(out + 4 * r, pair, 4);
-            }
+        pack_steps<bf16>(a, [](uint8_t* out, const PackBlock<bf16>& block, int64_t k) {
+            __builtin_memcpy(out, block.at(k), kStepBytes);
         });
     }
     static void row(const sterna::RowArgs& a) {

@@ -14,13 +14,12 @@ struct f16 : FloatDot<f16> {
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<f16>(a); }
     static void pack(const sterna::PackArgs& a) {
-        const auto* source = static_cast<const uint16_t*>(a.source);
-        pack_steps<f16>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < kTileRows<f16>; ++r) {
-                const uint16_t w =
-                    row + r < a.M && k < a.K ? source[(row + r) * a.ld + k] : uint16_t{0};
-                __builtin_memcpy(out + 2 * r, &w, 2);
-            }
+        pack_steps<f16>(a, [](uint8_t* out, const PackBlock<f16>& block, int64_t k) {
+            const uint32_t* pairs = block.at(k);
+            uint16_t step[kTileRows<f16>];
+            for (int r = 0; r < kTileRows<f16>; ++r)
+                step[r] = static_cast<uint16_t>(pairs[r] >> (16 * (k % 2)));
+            __builtin_memcpy(out, step, kStepBytes);
         });
     }
     static void row(const sterna::RowArgs& a) {

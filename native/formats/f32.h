@@ -14,12 +14,8 @@ struct f32 : FloatDot<f32> {
     }
     static void linear(const sterna::LinearArgs& a) { linear_layer<f32>(a); }
     static void pack(const sterna::PackArgs& a) {
-        const auto* source = static_cast<const float*>(a.source);
-        pack_steps<f32>(a, [&](uint8_t* out, int64_t row, int64_t k) {
-            for (int r = 0; r < kTileRows<f32>; ++r) {
-                const float w = row + r < a.M && k < a.K ? source[(row + r) * a.ld + k] : 0.0f;
-                __builtin_memcpy(out + 4 * r, &w, 4);
-            }
+        pack_steps<f32>(a, [](uint8_t* out, const PackBlock<f32>& block, int64_t k) {
+            __builtin_memcpy(out, block.at(k), kStepBytes);
         });
     }
     static void row(const sterna::RowArgs& a) {

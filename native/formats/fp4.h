@@ -8,13 +8,23 @@ namespace {
 
 constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
+// The first nibble of each value: +0 rather than -0; 15 for what is none.
+struct Fp4Nibbles {
+    uint8_t of[256];
+    constexpr Fp4Nibbles() : of() {
+        for (auto& nibble : of) nibble = 15;
+        for (int i = 15; i >= 0; --i) of[kFp4Values[i]] = static_cast<uint8_t>(i);
+    }
+};
+
 struct Fp4Codes {
+    static constexpr Fp4Nibbles kNibbles{};
     static VI decode(VI low) { return b_lookup(kFp4Values, low); }
-    // The first nibble of a value: +0 rather than -0.
-    static uint32_t encode(uint32_t value) {
-        uint32_t nibble = 0;
-        while (nibble < 15 && kFp4Values[nibble] != value) ++nibble;
-        return nibble;
+    static uint32_t encode(uint32_t values) {
+        uint32_t nibbles = 0;
+        for (int shift = 0; shift < 32; shift += 8)
+            nibbles |= uint32_t{kNibbles.of[values >> shift & 255]} << shift;
+        return nibbles;
     }
     static int value(int nibble) { return kFp4Values[nibble]; }
 };

@@ -12,7 +12,7 @@ struct Pot4Codes {
     static constexpr uint8_t kTable[16] = {129, 130, 132, 136, 144, 160, 192, 255,
                                            127, 126, 124, 120, 112, 96,  64,  0};
     static VI decode(VI low) { return b_lookup(kTable, low); }
-    static uint32_t encode(uint32_t nibble) { return nibble & 15; }
+    static uint32_t encode(uint32_t nibbles) { return nibbles & 0x0f0f0f0fu; }
     static int value(int nibble) { return nibble == 7 ? 256 : kTable[nibble]; }
 };
 

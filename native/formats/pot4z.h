@@ -9,7 +9,7 @@ struct Pot4zCodes {
     static constexpr uint8_t kTable[16] = {64, 65, 66, 68, 72, 80, 96, 128,
                                            64, 63, 62, 60, 56, 48, 32, 0};
     static VI decode(VI low) { return b_lookup(kTable, low); }
-    static uint32_t encode(uint32_t nibble) { return nibble & 15; }
+    static uint32_t encode(uint32_t nibbles) { return nibbles & 0x0f0f0f0fu; }
     static int value(int nibble) { return kTable[nibble]; }
 };
 

@@ -42,10 +42,10 @@ struct pot8 : FloatDot<pot8> {
 #endif
     static void linear(const sterna::LinearArgs& a) { linear_layer<pot8>(a); }
     static void pack(const sterna::PackArgs& a) {
-        const auto* source = static_cast<const uint8_t*>(a.source);
-        pack_steps<pot8>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+        pack_steps<pot8>(a, [](uint8_t* out, const PackBlock<pot8>& block, int64_t k) {
+            const uint32_t* fours = block.at(k);
             for (int r = 0; r < kTileRows<pot8>; ++r)
-                out[r] = row + r < a.M && k < a.K ? source[(row + r) * a.ld + k] : uint8_t{0};
+                out[r] = static_cast<uint8_t>(fours[r] >> (8 * (k % 4)));
         });
     }
     static void row(const sterna::RowArgs& a) {

@@ -77,13 +77,13 @@ struct t5 : IntegerDot {
         return out;
     }
     static void pack(const sterna::PackArgs& a) {
-        pack_steps<t5>(a, [&](uint8_t* out, int64_t row, int64_t k) {
+        pack_steps<t5>(a, [](uint8_t* out, const PackBlock<t5>& block, int64_t k) {
             for (int r = 0; r < 16; ++r) {
                 uint32_t q[8];
-                for (int i = 0; i < 8; ++i)
-                    q[i] = encode(codes_at(a, row + r, k + 4 * i),
-                                  codes_at(a, row + 16 + r, k + 4 * i),
-                                  codes_at(a, row + 32 + r, k + 4 * i));
+                for (int i = 0; i < 8; ++i) {
+                    const uint32_t* codes = block.at(k + 4 * i);
+                    q[i] = encode(codes[r], codes[16 + r], codes[32 + r]);
+                }
                 const uint32_t low3 = 0x07070707, bit3 = 0x08080808, bit4 = 0x10101010;
                 const uint32_t lines[5] = {
                     q[0] | (q[5] & low3) << 5,

@@ -59,13 +59,26 @@ def time_linear(
 def pack(
     layout: str,
     source: str,
-    data: npt.NDArray[Any],
-    M: int,
-    K: int,
+    parts: Sequence[npt.NDArray[Any]],
     level_offset: int,
     level_step: int,
+    order: npt.NDArray[np.int64] | None,
     threads: int,
 ) -> npt.NDArray[np.uint8]: ...
+def pack_ggml(
+    layout: str,
+    type: str,
+    parts: Sequence[npt.NDArray[np.uint8]],
+    level_offset: int,
+    level_step: int,
+    order: npt.NDArray[np.int64] | None,
+    scale_tile_bytes: int,
+    threads: int,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], int]: ...
+def i2s_levels(
+    bytes: npt.NDArray[np.uint8], span: int, out: npt.NDArray[np.int8], threads: int
+) -> None: ...
+def ggml_types() -> dict[str, tuple[int, int]]: ...
 def codes_valid(layout: str, codes: npt.NDArray[np.uint8], z2: int, threads: int) -> bool: ...
 def unpack(weight: Weight, isa: str, threads: int) -> npt.NDArray[np.float32]: ...
 def linear(
@@ -75,6 +88,14 @@ def linear(
     threads: int,
     deterministic: bool = True,
 ) -> npt.NDArray[np.float32]: ...
+def super_scales_valid(
+    lines: npt.NDArray[np.uint8],
+    rows: int,
+    halves: int,
+    singles: int,
+    ranges: list[tuple[int, int]],
+    threads: int,
+) -> bool: ...
 def has_non_finite(a: npt.NDArray[Any], exponent: int, threads: int) -> bool: ...
 def shadow(
     weight: Weight, isa: str, threads: int

@@ -89,8 +89,8 @@ def read_packed(path: str | os.PathLike[str], threads: int | None = None) -> Pac
     enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
     config, specs, file = _opened(path)
-    arrays = _read_all(file)
-    modules = {n: _module(file, n, spec, arrays.pop, threads) for n, spec in specs.items()}
+    arrays, team = _read_all(file), resolve_threads(threads)
+    modules = {n: _module(file, n, spec, arrays.pop, team) for n, spec in specs.items()}
     return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
 
 
@@ -103,10 +103,11 @@ def open_packed(path: str | os.PathLike[str], threads: int | None = None) -> Pac
         whole = _buffer(file, info.nbytes)[: info.nbytes].view(DTYPES[info.dtype])
         return file.read(name, whole.reshape(info.shape))
 
+    team = resolve_threads(threads)
     plain = [n for n in file.tensors if n.removesuffix(CODES).removesuffix(SCALE) not in specs]
     return PackedModel(
         config,
-        _OnDemand(list(specs), lambda n: _module(file, n, specs[n], read, threads)),
+        _OnDemand(list(specs), lambda n: _module(file, n, specs[n], read, team)),
         _OnDemand(plain, lambda n: _finite(file, n, read(n))),
     )
 
@@ -149,16 +150,16 @@ def _module(
     name: str,
     spec: ModuleSpec,
     take: Callable[[str], Array],
-    threads: int | None,
+    threads: int,
 ) -> PackedWeight:
     weight = PackedWeight(
         format=spec.format,
         M=spec.M,
         K=spec.K,
         codes=take(name + CODES),
-        scale=_checked_scale(file, spec, name + SCALE, take(name + SCALE)),
+        scale=_checked_scale(file, spec, name + SCALE, take(name + SCALE), threads),
     )
-    if not formats.get(weight.format).codes_valid(weight.codes, resolve_threads(threads)):
+    if not formats.get(weight.format).codes_valid(weight.codes, threads):
         raise ModelFormatError(
             file=file.path,
             field=name + CODES,
@@ -354,10 +355,12 @@ def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
     return spans, starts, end
 
 
-def _checked_scale(file: SafetensorsFile, spec: ModuleSpec, name: str, array: Array) -> Array:
+def _checked_scale(
+    file: SafetensorsFile, spec: ModuleSpec, name: str, array: Array, threads: int
+) -> Array:
     if not spec.grouped:
         return _finite(file, name, array)
-    if not formats.get(spec.format).scales_valid(array):
+    if not formats.get(spec.format).scales_valid(array, threads):
         raise NonFiniteError(
             f"{file.path}: {name}: must be finite and in range, but a group's scale is not; "
             "the file is damaged: convert the model again"

@@ -7,6 +7,7 @@ against, written for reading, not for speed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,6 @@ GROUP_K = 32  # activations that share a scale, where weights have scales in gro
 COARSE = 2.0**-21  # of f16 scales: below it they are whole multiples, 0 to 8, of the smallest
 MAX_GROUPED = 2.0**40  # of weights: no level times a scale that is an f16 is as large
 PAD_K = 64  # integer layouts pad K to it
-SOURCES = {1: "byte", 2: "half", 4: "f32"}  # of float layouts, by the bytes of a value
 
 
 @dataclass(frozen=True, eq=False)  # equal to itself alone: arrays are not compared
@@ -249,17 +249,34 @@ class Format:
             )
         return np.ascontiguousarray(levels, dtype=self.level_type)
 
-    def pack_codes(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
-        """Levels int8 [M, K] (or float values, for a float format) -> tiles."""
-        self.check_shape(*values.shape)
-        return self.codes_of(values, threads)
+    def pack_codes(
+        self,
+        values: npt.NDArray[Any] | Sequence[npt.NDArray[Any]],
+        threads: int = 1,
+        order: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[np.uint8]:
+        """Levels int8 [M, K] (or float values, for a float format) -> tiles.
+
+        values: several are the rows of one matrix, one after the other; order: of its rows, those
+        that are packed first, second, and so on.
+        """
+        parts = [values] if isinstance(values, np.ndarray) else list(values)
+        self.check_shape(sum(len(part) for part in parts), parts[0].shape[1])
+        return self._packed_codes(parts, threads, order)
 
     def codes_of(self, values: npt.NDArray[Any], threads: int = 1) -> npt.NDArray[np.uint8]:
-        """The same for any K: groups may be cut."""
-        M, K = values.shape
-        data = np.ascontiguousarray(self.encode(values))
-        source = "levels" if self.integer else SOURCES[data.itemsize]
-        return _native.pack(self.layout, source, data, M, K, self.offset, self.step, threads)
+        """The same of one matrix of any K: groups may be cut."""
+        return self._packed_codes([values], threads, None)
+
+    def _packed_codes(
+        self,
+        parts: Sequence[npt.NDArray[Any]],
+        threads: int,
+        order: npt.NDArray[np.int64] | None,
+    ) -> npt.NDArray[np.uint8]:
+        source = "levels" if self.integer else "words"
+        words = [np.ascontiguousarray(self.encode(part)) for part in parts]
+        return _native.pack(self.layout, source, words, self.offset, self.step, order, threads)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What kernels pack: levels as they are; float formats say what else."""
@@ -364,11 +381,11 @@ class Format:
             return self.pack_scales(self.check_scales(scale, M, K), M, K)
         return np.asarray(scale, np.float32)
 
-    def scales_valid(self, lines: npt.NDArray[np.uint8]) -> bool:
+    def scales_valid(self, lines: npt.NDArray[np.uint8], threads: int) -> bool:
         """Whether all scales of groups, from an untrusted file, are finite and in range."""
-        if self.scale_type == "e8m0":
-            return not (lines == 255).any()
-        return bool(np.isfinite(lines.view(self._scale_dtype)).all())
+        exponent = {"e8m0": 0xFF, "f16": 0x7C00}[self.scale_type]
+        values = lines.view(f"u{self._scale_dtype.itemsize}")
+        return not _native.has_non_finite(values, exponent, threads)
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
         """Scales of groups as float32 of the values that `scale_type` holds.

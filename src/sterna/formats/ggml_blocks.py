@@ -1,25 +1,22 @@
 """Raw blocks of GGUF files (ggml's layouts) as levels and scales, exactly.
 
 A row of a tensor is a run of blocks, each its scales and its codes. `from_ggml` makes the
-PackedWeight of a matrix of them: its weights are what ggml's dequantisation gives, to the bit.
+PackedWeight of a matrix of them: its weights are what ggml's dequantisation gives, to the bit. The
+kernels' side is native/ggml_blocks.cpp; the functions here say what it computes, and test it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats
+from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import PackedWeight
-
-#: Weights that are parsed at a time: what numpy makes of them on the way stays in a cache.
-CHUNK_WEIGHTS = 1 << 20
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 
@@ -40,67 +37,69 @@ class Block(NamedTuple):
     format: str = ""
 
 
-def from_ggml(name: str, blocks: Any, *, threads: int = 1) -> PackedWeight:
+def from_ggml(
+    name: str,
+    blocks: Any,
+    *,
+    threads: int = 1,
+    order: npt.NDArray[np.int64] | None = None,
+) -> PackedWeight:
     """Blocks uint8 [M, bytes of a row] of a GGUF tensor -> the weight [M, K] in format `name`.
 
-    name: the ggml type in lower case, one of BLOCKS. Raises RequestError for another name or
-    array, rows that are not whole blocks, or a code that is no level; NonFiniteError for a scale
-    that is not finite.
+    name: the ggml type in lower case, one of BLOCKS. blocks: a list of arrays is the rows of one
+    matrix, one after the other. order: of its rows, those that come first, second, and so on.
+    Raises RequestError for another name or array, rows that are not whole blocks, or a code that is
+    no level; NonFiniteError for a scale that is not finite.
     """
     if name not in BLOCKS:
         raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {name!r}")
-    k, nbytes, parse, other = BLOCKS[name]
-    raw = np.asarray(blocks)
-    if raw.ndim != 2 or raw.dtype != np.uint8:
-        raise RequestError(
-            f"{name}: blocks must be uint8 [M, bytes of a row], but got {raw.dtype} {raw.shape}"
-        )
-    if raw.shape[1] % nbytes:
+    k, nbytes, _, other = BLOCKS[name]
+    parts = [np.asarray(part) for part in (blocks if isinstance(blocks, list) else [blocks])]
+    for raw in parts:
+        if raw.ndim != 2 or raw.dtype != np.uint8:
+            raise RequestError(
+                f"{name}: blocks must be uint8 [M, bytes of a row], but got {raw.dtype} {raw.shape}"
+            )
+    row_bytes = parts[0].shape[1]
+    if row_bytes % nbytes:
         raise RequestError(
             f"{name}: a row must be whole blocks of {nbytes} bytes ({k} weights), "
-            f"but has {raw.shape[1]} bytes"
+            f"but has {row_bytes} bytes"
         )
-    f, M, K = formats.get(other or name), raw.shape[0], raw.shape[1] // nbytes * k
+    f, M, K = formats.get(other or name), sum(map(len, parts)), row_bytes // nbytes * k
     f.check_shape(M, K)
-    codes = np.empty((f.n_tiles(M), f.tile_bytes(K)), np.uint8)
-    rows = max(CHUNK_WEIGHTS // max(K, 1) // f.tile_rows, 1) * f.tile_rows
-
-    def piece(begin: int) -> U8:
-        """Rows from `begin` on, into their tiles; returns their lines of scales."""
-        part = raw[begin : begin + rows]
-        m, first = len(part), begin // f.tile_rows
-        levels, scales = parse(np.ascontiguousarray(part).reshape(-1, nbytes))
-        levels = levels.reshape(m, K)
-        _check(name, f, levels, scales.reshape(m, -1) if m else scales, begin, k)
-        codes[first : first + f.n_tiles(m)] = f.pack_codes(levels)
-        return f.pack_scales(scales.reshape(f.scale_shape(m, K)), m, K)
-
-    with ThreadPoolExecutor(max(threads, 1)) as pool:  # numpy's loops run beside each other
-        lines = list(pool.map(piece, range(0, max(M, 1), rows)))
-    return PackedWeight(f.name, M, K, codes, np.concatenate(lines))
+    scale_bytes = f.scale_bytes(f.tile_rows, K)
+    rows = [np.ascontiguousarray(part) for part in parts]
+    codes, lines, bad = _native.pack_ggml(
+        f.layout, name, rows, f.offset, f.step, order, scale_bytes, threads
+    )
+    if bad >= 0:
+        stored = bad if order is None else int(order[bad])
+        _refuse(name, f, np.concatenate(rows)[stored], bad)
+    return PackedWeight(f.name, M, K, codes, lines)
 
 
-def _check(
-    name: str, f: formats.Format, levels: npt.NDArray[np.int8], scales: F32, begin: int, k: int
-) -> None:
-    """Levels [m, K] and scales [m, ...] of rows from `begin` on: what bytes alone do not rule out.
+def _refuse(name: str, f: formats.Format, raw: U8, row: int) -> NoReturn:
+    """What is wrong with the bytes of a row, in words.
 
     RequestError for a level that the format lacks, NonFiniteError.
     """
+    _, nbytes, parse, _ = BLOCKS[name]
+    levels, scales = parse(raw.reshape(-1, nbytes))
     assert f.levels is not None
-    if levels.max(initial=f.levels[0]) > f.levels[1]:
-        row, column = (int(i) for i in np.argwhere(levels > f.levels[1])[0])
+    wrong = np.argwhere(levels > f.levels[1])
+    if len(wrong):
+        block, column = (int(i) for i in wrong[0])
         raise RequestError(
-            f"{name}: codes must be 0, 1 or 2, but code {column % k} of block {column // k} of row "
-            f"{begin + row} is 3; the file is damaged, or not ternary"
+            f"{name}: codes must be 0, 1 or 2, but code {column} of block {block} of row "
+            f"{row} is 3; the file is damaged, or not ternary"
         )
-    if not np.isfinite(scales).all():
-        row, at = (int(i) for i in np.argwhere(~np.isfinite(scales))[0])
-        block = at * (levels.shape[1] // k) // scales.shape[1]
-        raise NonFiniteError(
-            f"{name}: scale must be finite, but block {block} of row {begin + row} has "
-            f"{scales[row, at]}; the file is damaged"
-        )
+    scales = scales.reshape(len(levels), -1)
+    block, at = (int(i) for i in np.argwhere(~np.isfinite(scales))[0])
+    raise NonFiniteError(
+        f"{name}: scale must be finite, but block {block} of row {row} has "
+        f"{scales[block, at]}; the file is damaged"
+    )
 
 
 def _f16(raw: U8) -> F32:
@@ -234,7 +233,7 @@ def _tq1_0(raw: U8) -> Parsed:
 
 
 def _tq2_0(raw: U8) -> Parsed:
-    """64 bytes of codes, d. A code 3 is not ternary: `_check` refuses it."""
+    """64 bytes of codes, d. A code 3 is not ternary: it is refused."""
     codes = _fields(raw[:, :64], 2, 32)
     return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, fma_f32, half_or_smallest, quantize_activations
 from sterna.formats.base import COARSE, GROUP_K, Format, PackedWeight
@@ -117,13 +118,13 @@ class KQuant(Format):
             np.ascontiguousarray(whole).view(np.int8),
         )
 
-    def scales_valid(self, lines: npt.NDArray[np.uint8]) -> bool:
+    def scales_valid(self, lines: npt.NDArray[np.uint8], threads: int) -> bool:
         """Whether scales from an untrusted file are finite floats and whole numbers in range."""
-        floats, whole = self._split(lines)
-        ranges = (self.scale_range, self.minimum_range)[: self._parts]
-        return bool(np.isfinite(floats).all()) and all(
-            bool((whole[..., part, :] >= low).all() and (whole[..., part, :] <= high).all())
-            for part, (low, high) in enumerate(ranges)
+        ranges = [self.scale_range, self.minimum_range][: self._parts]
+        if self.scale_type == "super4":  # nibbles, which are all in range
+            ranges = []
+        return _native.super_scales_valid(
+            lines, self.tile_rows, self._parts, self._line_bytes[1], ranges, threads
         )
 
     # ------------------------------------------------------------------------------------ checks

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats, ops
+from sterna import _native, formats, ops
 from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.header import TensorInfo
@@ -152,8 +153,18 @@ class GgufWeights:
         order: npt.NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
         return order
 
+    def _order_of_all(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
+        """The same of the rows of several layers, one after the other; None where all stay."""
+        orders = [self._order(part.name, part.M) for part in parts]
+        if all(isinstance(order, slice) for order in orders):
+            return None
+        ends = accumulate(part.M for part in parts)
+        rows = [np.arange(end - part.M, end) for part, end in zip(parts, ends, strict=True)]
+        ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
+        return np.concatenate(ordered).astype(np.int64)
+
     def _rows(self, part: Linear) -> U8:
-        """The bytes of a layer's rows, uint8 [M, bytes], in the model's order."""
+        """The bytes of a layer's rows, uint8 [M, bytes], in the model's order: a copy."""
         raw = self.model.read(self._part(part).name)
         order = self._order(part.name, part.M)
         return raw if isinstance(order, slice) else raw[order]
@@ -188,9 +199,10 @@ class GgufWeights:
 
     def _from_blocks(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
         info = self._part(parts[0])
-        raw = np.concatenate([self._rows(p) for p in parts])
+        raw = [self.model.read(self._part(p).name) for p in parts]
+        order = self._order_of_all(parts)
         try:
-            own = from_ggml(info.dtype.lower(), raw, threads=self.threads)
+            own = from_ggml(info.dtype.lower(), raw, threads=self.threads, order=order)
         except NonFiniteError as error:
             raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
         except RequestError as error:
@@ -234,7 +246,9 @@ class GgufWeights:
         raw = self._rows(part)
         if info.dtype in FLOAT_TYPES:
             return self._floats(info, raw).values()
-        return ops.dequantize(from_ggml(info.dtype.lower(), raw), threads=self.threads)
+        return ops.dequantize(
+            from_ggml(info.dtype.lower(), raw, threads=self.threads), threads=self.threads
+        )
 
     def _i2s_levels(self, info: TensorInfo) -> tuple[npt.NDArray[np.int8], np.float32]:
         """Levels [M, K] in the file's order and the scale of an I2_S tensor."""
@@ -250,12 +264,13 @@ class GgufWeights:
         if (M if self.i2s == "rows" else M * K) % unit:
             rule = f"weights in runs of {unit}" if unit > 4 else "rows in fours"
             raise self._error(info, f"{rule}, for the I2_S layout {self.i2s}", f"{M}x{K}")
-        runs = raw[: M * K // 4].reshape(-1, K if self.i2s == "rows" else unit // 4)
-        fields = runs[:, None, :] >> np.array([6, 4, 2, 0], np.uint8)[:, None] & np.uint8(3)
-        codes = fields.reshape(M, K)
-        if (codes > 2).any():
+        codes = raw[: M * K // 4]
+        if not formats.get("i2").codes_valid(codes, self.threads):
             raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
-        return codes.astype(np.int8) - np.int8(1), np.float32(scale)
+        levels = np.empty(M * K, np.int8)
+        span = K if self.i2s == "rows" else unit // 4  # bytes that hold four times as many weights
+        _native.i2s_levels(codes, span, levels, self.threads)
+        return levels.reshape(M, K), np.float32(scale)
 
 
 def i2s_layout(asked: str | None = None) -> str | None:

@@ -76,19 +76,14 @@ def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) 
 
 
 def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -> PackedWeight:
-    rows, K = [part.M for part in parts], parts[0].K
-    M = sum(rows)
+    M, K = sum(part.M for part in parts), parts[0].K
     format.check_shape(M, K, name)
-    in_tiles = all(m % format.tile_rows == 0 for m in rows[:-1])
     codes_of_bitnet = format.offset == format.step == 1  # a level -1..1 is the code 0..2
-    if in_tiles and codes_of_bitnet and all(part.is_packed for part in parts):
-        tiles = [
-            _native.pack(format.layout, "bitnet", part.codes, part.M, K, 1, 1, threads)
-            for part in parts
-        ]
-        codes = tiles[0] if len(tiles) == 1 else np.concatenate(tiles)
+    if codes_of_bitnet and all(part.is_packed for part in parts):
+        packed = [part.codes for part in parts]
+        codes = _native.pack(format.layout, "bitnet", packed, 0, 1, None, threads)
     else:
-        codes = format.pack_codes(np.concatenate([part.unpacked() for part in parts]), threads)
+        codes = format.pack_codes([part.unpacked() for part in parts], threads)
     return PackedWeight(format.name, M, K, codes, _scale(parts, format))
 
 
@@ -117,10 +112,8 @@ def pack_floats(
     format.check_shape(M, K, name)
     if format.scaled:
         return _round_floats(parts, format, threads, scale)
-    if all(part.format == format.name for part in parts):
-        values = np.concatenate([part.bits for part in parts])
-    else:
-        values = np.concatenate([part.values() for part in parts])
+    own = all(part.format == format.name for part in parts)
+    values = [part.bits if own else part.values() for part in parts]
     return PackedWeight(format.name, M, K, format.pack_codes(values, threads), np.float32(1))
 
 
@@ -128,11 +121,11 @@ def _round_floats(
     parts: list[Floats], format: Format, threads: int, scale: str | None
 ) -> PackedWeight:
     rounded = [format.rounded(part.values(), scale) for part in parts]
-    levels = np.concatenate([levels for levels, _ in rounded])
+    levels = [levels for levels, _ in rounded]
     if len(parts) == 1:
         scales = rounded[0][1]
     else:
         scales = np.concatenate([s if s.ndim else np.repeat(s, len(w)) for w, s in rounded])
-    M, K = levels.shape
+    M, K = sum(len(part) for part in levels), levels[0].shape[1]
     codes = format.pack_codes(levels, threads)
     return PackedWeight(format.name, M, K, codes, format.packed_scale(scales, M, K))
