@@ -11,7 +11,7 @@
 
 namespace sterna {
 
-HugeBuffer::HugeBuffer(size_t bytes) : size_(bytes) {
+HugeBuffer::HugeBuffer(size_t bytes, bool reserved) : size_(bytes) {
     constexpr size_t kHuge = size_t{2} << 20;
     if (bytes == 0) return;
     count_allocation();
@@ -25,7 +25,7 @@ HugeBuffer::HugeBuffer(size_t bytes) : size_(bytes) {
     mapped_ = bytes + kHuge;
     if (mapped_ < bytes) throw std::bad_alloc();
     mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                    MAP_PRIVATE | MAP_ANONYMOUS | (reserved ? 0 : MAP_NORESERVE), -1, 0);
     if (mapping_ == MAP_FAILED) {
         mapping_ = nullptr;
         throw std::bad_alloc();
@@ -53,6 +53,38 @@ HugeBuffer& HugeBuffer::operator=(HugeBuffer&& other) noexcept {
     std::swap(mapping_, other.mapping_);
     std::swap(mapped_, other.mapped_);
     return *this;
+}
+
+HugeBuffer SpareBuffers::take(size_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        auto best = spare_.end();
+        for (auto at = spare_.begin(); at != spare_.end(); ++at)
+            if (at->size() >= bytes && at->size() / 2 <= bytes &&
+                (best == spare_.end() || at->size() < best->size()))
+                best = at;
+        if (best != spare_.end()) {
+            HugeBuffer found = std::move(*best);
+            spare_.erase(best);
+            bytes_ -= found.size();
+            return found;
+        }
+    }
+    return HugeBuffer(bytes, true);
+}
+
+void SpareBuffers::give(HugeBuffer buffer) {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || bytes_ + buffer.size() > kMostBytes) return;
+    bytes_ += buffer.size();
+    spare_.push_back(std::move(buffer));
+}
+
+void SpareBuffers::close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    bytes_ = 0;
+    spare_.clear();
 }
 
 }  // namespace sterna

@@ -3,14 +3,17 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 namespace sterna {
 
 class HugeBuffer {
   public:
     HugeBuffer() = default;
-    // Throws std::bad_alloc. Aligned to 64 bytes, or 2 MiB from that size on.
-    explicit HugeBuffer(size_t bytes);
+    // Throws std::bad_alloc. Aligned to 64 bytes, or 2 MiB from that size on. `reserved`: all of it will be used, so
+    // the system is asked for as much, and what it obviously does not have is refused; else it is address space.
+    explicit HugeBuffer(size_t bytes, bool reserved = false);
     ~HugeBuffer();
     HugeBuffer(HugeBuffer&& other) noexcept;
     HugeBuffer& operator=(HugeBuffer&& other) noexcept;
@@ -23,6 +26,26 @@ class HugeBuffer {
     size_t size_ = 0;
     void* mapping_ = nullptr;
     size_t mapped_ = 0;
+};
+
+// Buffers that are handed out again, to the next that wants about as much: fresh memory is cleared by the system
+// first, which takes as long as reading a file into it (and where a host lends the memory, several times that).
+class SpareBuffers {
+  public:
+    // Of any content. Throws std::bad_alloc.
+    HugeBuffer take(size_t bytes);
+    void give(HugeBuffer buffer);
+    // Frees what is spare now or comes back later.
+    void close();
+
+  private:
+    // Enough for the largest layers at a time; an embedding is read once and would only lie there.
+    static constexpr size_t kMostBytes = size_t{256} << 20;
+
+    std::mutex mutex_;
+    std::vector<HugeBuffer> spare_;
+    size_t bytes_ = 0;  // of `spare_`
+    bool closed_ = false;
 };
 
 }  // namespace sterna

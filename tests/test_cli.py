@@ -35,6 +35,7 @@ class FakeLLM:
     kv_dtype: str = "i16"
     deterministic: bool | None = None
     i2s: str | None = None
+    progress: Any = None
     calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     made: Any = None
 

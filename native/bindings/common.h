@@ -39,7 +39,7 @@ Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
     size_t bytes = sizeof(T);
     for (size_t s : shape)
         if (__builtin_mul_overflow(bytes, s, &bytes)) throw std::bad_alloc();
-    auto* buffer = new HugeBuffer(bytes);
+    auto* buffer = new HugeBuffer(bytes, true);
     nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<HugeBuffer*>(p); });
     void* data = buffer->data() ? static_cast<void*>(buffer->data()) : static_cast<void*>(buffer);
     return Out<T, kDims>(data, kDims, shape, owner);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,9 @@ class LLM:
     those for bf16 layers alone, where they are never slower. Integer formats have the same bits
     anyway. i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows"
     (docs/gguf.md); default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the
-    next start. `tokenizer` and `template` are the model's own; template is None where it has none.
+    next start. progress: called with the bytes of weights read so far and those of all, by one
+    thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
+    template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
@@ -64,12 +66,15 @@ class LLM:
         deterministic: bool | None = None,
         i2s: str | None = None,
         cache: bool = True,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         checked_flag("cache", cache)
         path = resolve(model, inspect=models.require_architecture)
         self.name, self._is_file = str(model), path.is_file()
         team = resolve_threads(threads, cores)
-        loaded = models.load(path, format=format, head=head, cached=cache, threads=team, i2s=i2s)
+        loaded = models.load(
+            path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress
+        )
         self.engine = Engine(
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
             deterministic=deterministic,

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -23,7 +23,7 @@ except ImportError:  # pragma: no cover - Windows, which is not tested: temporar
     # writers stay there. mypy takes the name for a module, whatever is bound to it here.
     fcntl = None  # type: ignore[assignment]
 
-CHUNK_BYTES = 32 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
+CHUNK_BYTES = 4 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
 MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth beyond that
 
 _COPY_BYTES = 1 << 20
@@ -146,8 +146,18 @@ else:  # pragma: no cover - Windows
             return file.readinto(window) or 0
 
 
-def read_spans(path: Path, descriptor: int, buffer: memoryview, spans: Sequence[Span]) -> None:
-    """Reads many spans into one buffer, in large chunks and on several threads if it is much."""
+def read_spans(
+    path: Path,
+    descriptor: int,
+    buffer: memoryview,
+    spans: Sequence[Span],
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Reads many spans into one buffer, in large chunks and on several threads if it is much.
+
+    Fresh memory of the buffer is touched first by these threads. progress: is called with the bytes
+    read since its last call, by any of them.
+    """
     chunks = [
         Span(span.offset + at, span.start + at, min(CHUNK_BYTES, span.nbytes - at))
         for span in spans
@@ -157,6 +167,8 @@ def read_spans(path: Path, descriptor: int, buffer: memoryview, spans: Sequence[
 
     def read(chunk: Span) -> None:
         read_span(path, descriptor, buffer, chunk)
+        if progress is not None:
+            progress(chunk.nbytes)
 
     if n_threads <= 1:
         for chunk in chunks:

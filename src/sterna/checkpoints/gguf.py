@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.files import Span, open_regular
 from sterna.checkpoints.gguf_header import Header, RawTensor, read_header
 from sterna.checkpoints.gguf_metadata import Metadata
@@ -27,7 +28,7 @@ from sterna.checkpoints.gguf_types import (
 )
 from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.tensor_file import TensorFile
-from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.errors import ModelFormatError, UnsupportedModelError
 
 __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 
@@ -71,13 +72,7 @@ class GgufFile(TensorFile):
     def read(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor's bytes in fresh memory: uint8 [rows, bytes of a row], or [bytes] of I2_S."""
         info = self.info(name)
-        try:
-            out = np.empty(info.nbytes, np.uint8)
-        except MemoryError:  # a sparse file can claim more than the machine has
-            raise RequestError(
-                f"{info.file}: {name} must fit into memory, but needs {info.nbytes} bytes; "
-                "use a machine with more memory"
-            ) from None
+        out = buffer(info.nbytes, info.file, name, self.scratch)
         self.read_into(out.data, [Span(info.offset, 0, info.nbytes)])
         if info.dtype == "I2_S":
             return out
@@ -116,12 +111,20 @@ class GgufModel:
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
         """As GgufFile.read, from the file that has the tensor."""
+        return self._file_of(name).read(name)
+
+    def buffer(self, name: str, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Memory, of any content, for what is made of a tensor on its way into a format."""
+        file = self._file_of(name)
+        return buffer(nbytes, file.path, name, file.scratch)
+
+    def _file_of(self, name: str) -> GgufFile:
         info = self.tensors.get(name)
         if info is None:
             raise ModelFormatError(
                 file=self.path, field=name, expected="a tensor", got="none of this name"
             )
-        return self.files[info.file].read(name)
+        return self.files[info.file]
 
 
 def parts_of(path: Path) -> list[Path]:

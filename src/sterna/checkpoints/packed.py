@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna import formats
+from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS, require_folder
 from sterna.checkpoints.files import Span
 from sterna.checkpoints.header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
 from sterna.checkpoints.jsonfile import json_kind, load_json_object
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, verify_hashes
+from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.formats.base import PackedWeight
 from sterna.runtime import resolve_threads
@@ -82,14 +84,21 @@ class ModuleSpec:
         return self.scale.startswith("group:")
 
 
-def read_packed(path: str | os.PathLike[str], threads: int | None = None) -> PackedModel:
+def read_packed(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PackedModel:
     """Reads a packed directory into one buffer; checks its structure, and that floats are finite.
 
-    Hashes are not checked (`verify`). Raises ModelFormatError, RequestError (no such folder, not
-    enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
+    Hashes are not checked (`verify`). progress: as in `tensor_file.reading`. Raises
+    ModelFormatError, RequestError (no such folder, not enough memory), NonFiniteError (NaN or
+    infinity in a scale or an f32 tensor).
     """
     config, specs, file = _opened(path)
-    arrays, team = _read_all(file), resolve_threads(threads)
+    team = resolve_threads(threads)
+    with reading([file], progress):
+        arrays = _read_all(file)
     modules = {n: _module(file, n, spec, arrays.pop, team) for n, spec in specs.items()}
     return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
 
@@ -98,17 +107,12 @@ def open_packed(path: str | os.PathLike[str], threads: int | None = None) -> Pac
     """The same with each weight read and checked when it is taken, and not kept."""
     config, specs, file = _opened(path)
 
-    def read(name: str) -> Array:
-        info = file.info(name)
-        whole = _buffer(file, info.nbytes)[: info.nbytes].view(DTYPES[info.dtype])
-        return file.read(name, whole.reshape(info.shape))
-
     team = resolve_threads(threads)
     plain = [n for n in file.tensors if n.removesuffix(CODES).removesuffix(SCALE) not in specs]
     return PackedModel(
         config,
-        _OnDemand(list(specs), lambda n: _module(file, n, specs[n], read, team)),
-        _OnDemand(plain, lambda n: _finite(file, n, read(n))),
+        _OnDemand(list(specs), lambda n: _module(file, n, specs[n], file.read, team)),
+        _OnDemand(plain, lambda n: _finite(file, n, file.read(n))),
     )
 
 
@@ -311,27 +315,14 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> No
 def _read_all(file: SafetensorsFile) -> dict[str, Array]:
     """All tensors, as views of one buffer read in a few large pieces."""
     spans, starts, nbytes = _place(list(file.tensors.values()))
-    buffer = _buffer(file, nbytes)
-    file.read_into(buffer.data, spans)
+    whole = buffer(nbytes, file.path, "the weights")
+    file.read_into(whole.data, spans)
     return {
-        name: buffer[starts[name] : starts[name] + info.nbytes]
+        name: whole[starts[name] : starts[name] + info.nbytes]
         .view(DTYPES[info.dtype])
         .reshape(info.shape)
         for name, info in file.tensors.items()
     }
-
-
-def _buffer(file: SafetensorsFile, nbytes: int) -> NDArray[np.uint8]:
-    """At least so many bytes, aligned as kernels need them."""
-    from sterna import _native  # here: the writer and `verify` work without the native core
-
-    try:
-        return _native.alloc(max(nbytes, ALIGNMENT))
-    except MemoryError:
-        raise RequestError(
-            f"{file.path}: the weights must fit into memory, but need {nbytes} bytes; "
-            "use a machine with more memory"
-        ) from None
 
 
 def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.files import Span, open_regular, replacing
 from sterna.checkpoints.header import (
     ALIGNMENT,
@@ -79,23 +80,14 @@ class SafetensorsFile(TensorFile):
         name = info if isinstance(info, str) else info.name
         info = self.info(name)
         if out is None:
-            out = _allocate(info)
+            raw = buffer(info.nbytes, info.file, info.name, self.scratch)
+            out = raw.view(DTYPES[info.dtype]).reshape(info.shape)
         else:
             _check_out(info, out)
         # A view of the bytes: memoryview.cast refuses 0-d arrays in some layouts, reshape does not.
         flat = out.reshape(-1).view(np.uint8)
         self.read_into(flat.data, [Span(info.offset, 0, info.nbytes)])
         return out
-
-
-def _allocate(info: TensorInfo) -> Array:
-    try:
-        return np.empty(info.shape, DTYPES[info.dtype])
-    except MemoryError:  # a sparse file can claim more than the machine has
-        raise RequestError(
-            f"{info.file}: {info.name} must fit into memory, but needs {info.nbytes} bytes; "
-            "use a machine with more memory"
-        ) from None
 
 
 def _check_out(info: TensorInfo, out: Array) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from sterna import _native
 from sterna.checkpoints.files import (
     CHUNK_BYTES,
     FileState,
@@ -17,7 +20,7 @@ from sterna.checkpoints.files import (
 from sterna.checkpoints.header import TensorInfo
 from sterna.errors import ModelFormatError
 
-__all__ = ["TensorFile", "check_hash"]
+__all__ = ["TensorFile", "check_hash", "reading"]
 
 
 class TensorFile:
@@ -30,7 +33,9 @@ class TensorFile:
 
     path: Path
     tensors: dict[str, TensorInfo]
+    scratch: _native.Scratch | None = None  # what tensors are read into, by `reading`
     _state: FileState
+    _progress: Callable[[int], None] | None = None
 
     def info(self, name: str) -> TensorInfo:
         """The tensor's place; ModelFormatError if the file does not have it."""
@@ -45,7 +50,7 @@ class TensorFile:
         """Fills a writable byte buffer from places of the file; large reads use several threads."""
         with open_regular(self.path) as (descriptor, state):
             self._check_unchanged(state)
-            read_spans(self.path, descriptor, buffer, spans)
+            read_spans(self.path, descriptor, buffer, spans, self._progress)
 
     def chunks(self, info: TensorInfo) -> Iterator[memoryview]:
         """The tensor's bytes in pieces of bounded size; each is valid until the next is taken."""
@@ -65,6 +70,35 @@ class TensorFile:
                 got="one changed since",
                 remedy="load the model again",
             )
+
+
+@contextlib.contextmanager
+def reading(
+    files: Iterable[TensorFile], progress: Callable[[int, int], None] | None = None
+) -> Iterator[None]:
+    """While a model is made of files: each tensor's memory serves the next once it is done with.
+
+    progress: is called with the bytes read so far and those of all tensors, by one thread at a
+    time, not always the caller's.
+    """
+    opened, scratch, lock, done = list(files), _native.Scratch(), threading.Lock(), 0
+    total = sum(info.nbytes for file in opened for info in file.tensors.values())
+
+    def add(nbytes: int) -> None:
+        nonlocal done
+        if progress is not None:
+            with lock:
+                done = min(done + nbytes, total)
+                progress(done, total)
+
+    for file in opened:
+        file.scratch, file._progress = scratch, add
+    try:
+        yield
+    finally:
+        scratch.close()
+        for file in opened:
+            file.scratch = file._progress = None
 
 
 def check_hash(

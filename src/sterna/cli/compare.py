@@ -14,9 +14,8 @@ from sterna.cli.options import (
     offline_option,
     print_json,
     run_options,
-    status,
 )
-from sterna.cli.progress import progress_bar
+from sterna.cli.progress import loading, progress_bar
 from sterna.cli.texts import Texts, text_options
 from sterna.errors import RequestError
 
@@ -117,10 +116,11 @@ def _open(options: dict[str, Any]) -> tuple[LLM, LLM]:
         run["context"] = None  # a window may be longer than --context
     for model in (options["a"], options["b"] or options["a"]):
         fetch_model(model, options.get("offline", False))
-    with status(f"loading {options['a']}"):
-        a = LLM(options["a"], **run)
-    with status(f"loading {options['b'] or options['a']}"):
-        return a, LLM(options["b"] or options["a"], **{**run, **changed})
+    with loading(options["a"]) as progress:
+        a = LLM(options["a"], progress=progress, **run)
+    b = options["b"] or options["a"]
+    with loading(b) as progress:
+        return a, LLM(b, progress=progress, **{**run, **changed})
 
 
 def _side(llm: LLM, name: str) -> dict[str, Any]:

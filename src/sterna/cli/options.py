@@ -137,15 +137,16 @@ sampling_options = _all(
 
 def open_model(options: Mapping[str, Any]) -> LLM:
     """The model that `model_options` name."""
+    from sterna.cli.progress import loading
     from sterna.llm import LLM
 
     fetch_model(options["model"], options.get("offline", False))
-    with status(f"loading {options['model']}"):
-        return LLM(options["model"], **{name: options[name] for name in MODEL})
+    with loading(options["model"]) as progress:
+        return LLM(options["model"], progress=progress, **{n: options[n] for n in MODEL})
 
 
 def fetch_model(model: str, offline: bool = False) -> None:
-    """Downloads a model of the Hub that is not here yet, before a spinner disturbs its bar."""
+    """Downloads a model of the Hub that is not here yet, before another bar disturbs its own."""
     from sterna.checkpoints.hub.names import looks_like_name
 
     if looks_like_name(model):

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sterna.cli.options import console
 
-__all__ = ["progress_bar"]
+__all__ = ["loading", "progress_bar"]
+
+LOADING_S = 1.0  # what is loaded by then needs no bar
+
+
+def loading(model: str) -> AbstractContextManager[Callable[..., None]]:
+    """The bar of a model whose weights are read: what `LLM` takes as `progress`."""
+    return progress_bar(f"loading {model}", "MB", after_s=LOADING_S)
 
 
 @contextmanager
 def progress_bar(
-    what: str, unit: str, scale: float = 1e6, total: float | None = None
+    what: str, unit: str, scale: float = 1e6, total: float | None = None, after_s: float = 0
 ) -> Iterator[Callable[..., None]]:
     """A bar while something is done; nothing unless stderr is a terminal.
 
     Gives a function of how much is done and, where that is known only then, of how much there is.
-    Amounts are shown over `scale`, in the words of `unit`: "12 of 340 MB".
+    Amounts are shown over `scale`, in the words of `unit`: "12 of 340 MB". after_s: seconds that it
+    waits, since what is done by then needs no bar.
     """
     if not sys.stderr.isatty():
         yield lambda done, of=total: None
@@ -32,11 +42,17 @@ def progress_bar(
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, amount="")
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total, amount="")
+    begin = time.monotonic()
+    with contextlib.ExitStack() as shown:
 
         def update(done: float, of: float | None = total) -> None:
             amount = f"{done / scale:,.0f} of {(of or 0) / scale:,.0f} {unit}"
             bar.update(task, completed=done, total=of, amount=amount)
+            if not bar.live.is_started and time.monotonic() - begin >= after_s:
+                shown.enter_context(bar)
 
+        if not after_s:
+            shown.enter_context(bar)
         yield update

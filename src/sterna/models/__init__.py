@@ -25,6 +25,7 @@ from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.jsonfile import load_json_object
 from sterna.checkpoints.packed import open_packed, read_packed
 from sterna.checkpoints.packed_writer import write_packed
+from sterna.checkpoints.tensor_file import reading
 from sterna.errors import (
     ModelFormatError,
     RequestError,
@@ -42,6 +43,8 @@ from sterna.runtime import resolve_threads
 __all__ = ["Model", "architectures", "from_weights", "load", "require_architecture", "save"]
 
 Through = Callable[[WeightSource], WeightSource]
+#: Is told the bytes read so far, and those of all tensors.
+Progress = Callable[[int, int], None]
 
 _MODULES: dict[str, ModuleType] = {}
 for _info in pkgutil.iter_modules(__path__):
@@ -143,26 +146,27 @@ def load(
     threads: int | None = None,
     i2s: str | None = None,
     through: Through | None = None,
+    progress: Progress | None = None,
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
     in the background, and read from there the next time. `i2s`: as in `LLM`. `through`: makes a
     source of weights that the architecture asks in place of the model's own, which then reads each
-    as it is asked for; without the cache. Raises ModelFormatError, UnsupportedModelError,
-    RequestError or NonFiniteError.
+    as it is asked for; without the cache. `progress`: as in `LLM`. Raises ModelFormatError,
+    UnsupportedModelError, RequestError or NonFiniteError.
     """
     source, parts, stored = Path(path), list[Path](), format
     read: Callable[[], Model]
     if is_gguf(source):
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
         stored = f"{format}-{layout}"
-        read = partial(_read_gguf, source, format, head, layout, threads, through)
+        read = partial(_read_gguf, source, format, head, layout, threads, through, progress)
     else:
         checkpoint = Checkpoint.open(source)
         if checkpoint.is_packed:
-            return _load_packed(source, source, head, threads, format, through)
-        read = partial(_read_checkpoint, checkpoint, format, head, threads, through)
+            return _load_packed(source, source, head, threads, format, through, progress)
+        read = partial(_read_checkpoint, checkpoint, format, head, threads, through, progress)
     if not cached or through is not None or cache.cache_dir() is None:
         return read()
     # An exact head is stored as the checkpoint's own, and so is the default.
@@ -175,7 +179,7 @@ def load(
         hit = None
     if hit is not None:
         try:
-            return _load_packed(hit, companions, head, threads)
+            return _load_packed(hit, companions, head, threads, progress=progress)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     model = read()
@@ -189,6 +193,7 @@ def _read_checkpoint(
     head: str | None,
     threads: int | None,
     through: Through | None,
+    progress: Progress | None,
 ) -> Model:
     """A published checkpoint in safetensors, packed as it is read."""
 
@@ -196,7 +201,8 @@ def _read_checkpoint(
         own = CheckpointWeights(checkpoint, format, head, resolve_threads(threads), module.TERNARY)
         return through(own) if through else own
 
-    model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
+    with reading(checkpoint.files, progress):
+        model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
     model.path = checkpoint.path
     return model
 
@@ -208,13 +214,15 @@ def _read_gguf(
     layout: str | None,
     threads: int | None,
     through: Through | None,
+    progress: Progress | None,
 ) -> Model:
     """A GGUF file, packed as it is read; layout: of I2_S tensors, None for the usual one."""
     file = GgufModel(path)
     warn_of_i2s(file, layout)
     config, companions, team = config_of(file), companions_of(file), resolve_threads(threads)
     own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
-    model = from_weights(config, path, lambda _: through(own) if through else own)
+    with reading(file.files.values(), progress):
+        model = from_weights(config, path, lambda _: through(own) if through else own)
     model.path, model.companions = path, companions
     return model
 
@@ -248,8 +256,9 @@ def _load_packed(
     threads: int | None,
     format: str | None = None,
     through: Through | None = None,
+    progress: Progress | None = None,
 ) -> Model:
-    packed = open_packed(folder, threads) if through else read_packed(folder, threads)
+    packed = open_packed(folder, threads) if through else read_packed(folder, threads, progress)
     weights = PackedWeights(
         packed.modules, packed.tensors, str(folder), head, resolve_threads(threads), format
     )

@@ -267,7 +267,7 @@ class GgufWeights:
         codes = raw[: M * K // 4]
         if not formats.get("i2").codes_valid(codes, self.threads):
             raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
-        levels = np.empty(M * K, np.int8)
+        levels = self.model.buffer(info.name, M * K).view(np.int8)
         span = K if self.i2s == "rows" else unit // 4  # bytes that hold four times as many weights
         _native.i2s_levels(codes, span, levels, self.threads)
         return levels.reshape(M, K), np.float32(scale)
