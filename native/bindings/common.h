@@ -15,6 +15,7 @@
 #include <string>
 
 #include "dispatch.h"
+#include "mapped_file.h"
 #include "memory.h"
 #include "pool.h"
 #include "program.h"
@@ -80,12 +81,33 @@ void parallel(Pool& p, int64_t total, int64_t chunk, F f) {
     });
 }
 
+// The mapped files that weights lie in; what they are the memory of keeps them.
+class Mappings {
+  public:
+    void add(const void* address) {
+        const MappedFile* file = MappedFile::of(address);
+        if (file && !std::ranges::count(files_, file)) files_.push_back(file);
+    }
+    void add(const Mappings& others) {
+        for (const auto* file : others.files_)
+            if (!std::ranges::count(files_, file)) files_.push_back(file);
+    }
+    // Throws ChangedFile: what was computed is worth nothing.
+    void require_whole() const {
+        for (const auto* file : files_) file->require_whole();
+    }
+
+  private:
+    std::vector<const MappedFile*> files_;
+};
+
 // A packed matrix with the arrays that keep its memory alive.
 struct PyWeight {
     Weight weight;
     In<uint8_t, 2> codes;
     std::optional<In<float, 1>> scale;
     std::optional<In<uint8_t, 2>> groups{};
+    Mappings mappings{};
 };
 
 // (count, gap, penalty, history) as `Top`; it views the array. Checked: 0 <= count <= vocab.
@@ -95,6 +117,10 @@ Top make_top(const PyTop& top, int64_t vocab);
 // Bounds float [3][rows of all tiles] of a shadow, checked to fit its weight (bindings/head.cpp).
 ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds);
 
+// The ModelFormatError of sterna.errors.
+void raise_changed(const ChangedFile& e);
+
+void bind_memory(nb::module_& m);
 void bind_packing(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);

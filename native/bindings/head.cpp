@@ -44,6 +44,7 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
             part.group_end = end;
             coarse(part);
         });
+        w.mappings.require_whole();
     }
     return {codes, scale, bounds};
 }
@@ -92,6 +93,7 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
             std::copy_n(screen.low(n), fine.M, low.data() + n * fine.M);
             std::copy_n(screen.high(n), fine.M, high.data() + n * fine.M);
         }
+        w.mappings.require_whole();
     }
     if (!finite) throw std::domain_error("x");
     std::vector<int64_t> candidates;

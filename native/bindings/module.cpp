@@ -1,7 +1,6 @@
 // The module: the machine, its kernel units, and what it measures.
 #include <chrono>
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "bindings/common.h"
@@ -130,25 +129,6 @@ std::vector<std::pair<int64_t, int64_t>> rehearse_shares(int64_t tiles, int64_t 
     return shares;
 }
 
-// Arrays whose memory goes to a later one when their last view does.
-struct Scratch {
-    struct Lent {
-        HugeBuffer buffer;
-        std::shared_ptr<SpareBuffers> owner;
-    };
-    std::shared_ptr<SpareBuffers> spare = std::make_shared<SpareBuffers>();
-
-    Out<uint8_t, 1> alloc(size_t nbytes) const {
-        auto* lent = new Lent{spare->take(nbytes), spare};
-        nb::capsule owner(lent, [](void* p) noexcept {
-            const std::unique_ptr<Lent> ended(static_cast<Lent*>(p));
-            ended->owner->give(std::move(ended->buffer));
-        });
-        void* data = lent->buffer.data() ? static_cast<void*>(lent->buffer.data()) : lent;
-        return Out<uint8_t, 1>(data, {nbytes}, owner);
-    }
-};
-
 void bind_machine(nb::module_& m) {
     m.def("cpu_info", [] {
         const auto& c = cpu_info();
@@ -199,11 +179,6 @@ void bind_machine(nb::module_& m) {
     m.def("barrier_holds", &barrier_holds, "threads"_a, "rounds"_a);
     m.def("pool_cpus", &pool_cpus, "threads"_a);
     m.def("parse_cpu_list", [](const std::string& text) { return parse_cpu_list(text); }, "text"_a);
-    nb::class_<Scratch>(m, "Scratch")
-        .def(nb::init<>())
-        .def("alloc", &Scratch::alloc, "nbytes"_a)
-        .def("close", [](Scratch& s) { s.spare->close(); });
-    m.def("alloc", [](size_t nbytes) { return make_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
     m.def(
         "bandwidth_gb_s",
         [](const nb::int_& threads, size_t nbytes) {
@@ -253,6 +228,8 @@ NB_MODULE(_native, m) {
             std::rethrow_exception(p);
         } catch (const std::domain_error& e) {  // an activation was not finite: e names the place
             PyErr_SetString(PyExc_FloatingPointError, e.what());
+        } catch (const ChangedFile& e) {
+            raise_changed(e);
         }
     });
 
@@ -263,6 +240,7 @@ NB_MODULE(_native, m) {
     m.attr("two_bit_layouts") = nb::tuple(two_bits);
     m.attr("max_integer_k") = kMaxIntegerK;
     bind_machine(m);
+    bind_memory(m);
     bind_packing(m);
     bind_weights(m);
     bind_program(m);

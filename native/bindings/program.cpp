@@ -21,6 +21,7 @@ struct PyProgram {
     Program program;
     std::vector<nb::object> keep;  // the arrays behind the weights
     std::vector<Weight> weights;
+    Mappings mappings;
     std::vector<int64_t> widths;  // of the buffers, padded
     std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
     int layers = 0;               // that the operations name
@@ -190,7 +191,14 @@ RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     const std::lock_guard guard(mutex);
     const Batch native{{tokens.data(), tokens.shape(0)}, batch.spans};
     const int64_t before = allocations();
-    const float* logits = p.program.run(native, cache, kernels, workers);
+    const float* logits = nullptr;
+    try {
+        logits = p.program.run(native, cache, kernels, workers);
+    } catch (const std::domain_error&) {
+        p.mappings.require_whole();  // or else this is why
+        throw;
+    }
+    p.mappings.require_whole();
     p.allocations = allocations() - before;
     for (size_t r = 0; r < rows; ++r)
         std::copy_n(logits + static_cast<int64_t>(r) * p.program.logits_ld(), p.vocab,
@@ -279,6 +287,7 @@ void bind_program(nb::module_& m) {
                 const auto& w = nb::cast<const PyWeight&>(weight).weight;
                 p.keep.push_back(weight);
                 p.weights.push_back(w);
+                p.mappings.add(nb::cast<const PyWeight&>(weight).mappings);
                 return p.program.add_weight(w);
             },
             "weight"_a)

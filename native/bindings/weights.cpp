@@ -82,6 +82,9 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
                 "scale: needs one value per row of every tile");
         w.weight.scale = scale->data();
     }
+    w.mappings.add(w.weight.codes);
+    w.mappings.add(w.weight.groups.data);
+    w.mappings.require_whole();  // scales of rows were read from there before
     return w;
 }
 
@@ -98,6 +101,7 @@ Out<float, 2> unpack(const PyWeight& w, const std::string& isa, const nb::int_& 
             kernels.formats[weight.format].row(
                 {weight.codes, weight.tile_bytes, m, weight.K, data + m * weight.K});
     });
+    w.mappings.require_whole();
     return out;
 }
 
@@ -221,6 +225,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
                 std::copy_n(output.row(i), weight.M, out.data() + i * weight.M);
             });
         }
+        w.mappings.require_whole();
     }
     if (!finite) throw std::domain_error("x");
     return out;

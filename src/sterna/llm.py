@@ -32,21 +32,25 @@ class LLM:
 
     model: a folder (a Hugging Face checkpoint or a packed directory), a .gguf file, the built-in
     "nano", or org/name[@revision][:file] of the Hugging Face Hub, fetched once (docs/hub.md).
-    threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
-    STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
-    kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
-    the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
-    default the checkpoint's own and exact where that is float. context: positions, default the
-    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the default of all
-    architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. deterministic:
-    True, float layers add in ascending order on every unit; False, where all are floats of one
-    format, by the bf16 products of a matrix unit (`amx`), which are faster for prompts; default:
-    those for bf16 layers alone, where they are never slower. Integer formats have the same bits
-    anyway. i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows"
-    (docs/gguf.md); default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the
-    next start. progress: called with the bytes of weights read so far and those of all, by one
-    thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
-    template is None where it has none.
+    threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default,
+    or STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each.
+    isa: kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the
+    layers and of the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's
+    own, screened), default the checkpoint's own and exact where that is float. context:
+    positions, default the model's. kv_dtype: i16 (integers of 13 bits with a scale for each
+    vector; the default of all architectures but Qwen2), i8 (of 8 bits, rotated: half the
+    memory), f16 or f32. deterministic: True, float layers add in ascending order on every unit;
+    False, where all are floats of one format, by the bf16 products of a matrix unit (`amx`),
+    which are faster for prompts; default: those for bf16 layers alone, where they are never
+    slower. Integer formats have the same bits anyway. i2s: how the I2_S tensors of a GGUF file
+    are packed, "128", "64" or "rows" (docs/gguf.md); default STERNA_I2S, else 128, with a
+    warning. cache: keep a packed copy for the next start. mmap: map the weights of a packed
+    directory, which takes memory that processes share and starts at once, instead of reading
+    them; a published checkpoint is packed into memory, and mapped from the cache the next time.
+    A file that is truncated or changed in use is then an error of whatever is computed next,
+    ModelFormatError. progress: called with the bytes of weights read so far and those of all,
+    by one thread at a time, not always the caller's. `tokenizer` and `template` are the model's
+    own; template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
@@ -66,15 +70,18 @@ class LLM:
         deterministic: bool | None = None,
         i2s: str | None = None,
         cache: bool = True,
+        mmap: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         checked_flag("cache", cache)
+        checked_flag("mmap", mmap)
         path = resolve(model, inspect=models.require_architecture)
         self.name, self._is_file = str(model), path.is_file()
         team = resolve_threads(threads, cores)
         loaded = models.load(
-            path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress
-        )
+            path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
+            mmap=mmap,
+        )  # fmt: skip
         self.engine = Engine(
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
             deterministic=deterministic,
@@ -129,7 +136,8 @@ class LLM:
 
     def info(self) -> dict[str, Any]:
         """What runs: model, architecture, isa, threads, format, head, context, n_params,
-        bytes_per_token (weights and scales that a decode step reads)."""
+        bytes_per_token (weights and scales that a decode step reads), mmap (whether weights are
+        mapped)."""
         m = self.engine.model
         return {
             "model": self.name,
@@ -142,6 +150,7 @@ class LLM:
             "context": self.context,
             "n_params": m.n_params,
             "bytes_per_token": m.weight_bytes_per_token,
+            "mmap": m.mapped,
         }
 
     # ---------------------------------------------------------------------------- generation

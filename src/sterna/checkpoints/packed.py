@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sterna import formats
+from sterna import _native, formats
 from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS, require_folder
 from sterna.checkpoints.files import Span
@@ -48,12 +48,14 @@ class PackedModel:
     """A packed directory in memory: `modules` are the packed matrices, `tensors` the f32 rest.
 
     All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them; those of
-    `open_packed` are read anew whenever they are asked for.
+    `open_packed` are read anew whenever they are asked for. mapped: the file, where codes and
+    scales of groups are views of it.
     """
 
     config: dict[str, Any]
     modules: Mapping[str, PackedWeight]
     tensors: Mapping[str, NDArray[np.float32]]
+    mapped: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,25 @@ def read_packed(
     path: str | os.PathLike[str],
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    mmap: bool = False,
 ) -> PackedModel:
     """Reads a packed directory into one buffer; checks its structure, and that floats are finite.
 
-    Hashes are not checked (`verify`). progress: as in `tensor_file.reading`. Raises
-    ModelFormatError, RequestError (no such folder, not enough memory), NonFiniteError (NaN or
-    infinity in a scale or an f32 tensor).
+    Hashes are not checked (`verify`). progress: as in `tensor_file.reading`. mmap: codes and scales
+    of groups are mapped (`TensorFile.map`) where the system can; only what is checked of them is
+    read at once. Raises ModelFormatError, RequestError (no such folder, not enough memory),
+    NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
     config, specs, file = _opened(path)
     team = resolve_threads(threads)
     with reading([file], progress):
-        arrays = _read_all(file)
-    modules = {n: _module(file, n, spec, arrays.pop, team) for n, spec in specs.items()}
-    return PackedModel(config, modules, {n: _finite(file, n, a) for n, a in arrays.items()})
+        mapped = file.map() if mmap else None
+        arrays = _read_all(file, mapped)
+        modules = {n: _module(file, n, spec, arrays.pop, team) for n, spec in specs.items()}
+        if mapped is not None:
+            _native.require_whole(mapped)
+    tensors = {n: _finite(file, n, a) for n, a in arrays.items()}
+    return PackedModel(config, modules, tensors, mapped)
 
 
 def open_packed(path: str | os.PathLike[str], threads: int | None = None) -> PackedModel:
@@ -312,17 +320,29 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> No
             )
 
 
-def _read_all(file: SafetensorsFile) -> dict[str, Array]:
-    """All tensors, as views of one buffer read in a few large pieces."""
-    spans, starts, nbytes = _place(list(file.tensors.values()))
+def _read_all(file: SafetensorsFile, mapped: NDArray[np.uint8] | None) -> dict[str, Array]:
+    """All tensors, as views of one buffer read in a few large pieces, and of `mapped`.
+
+    Bytes are mapped unless another program has rewritten the file to places that kernels cannot
+    read from. Floats, which are few, are read, since they are looked at from Python as well.
+    """
+    there = {
+        name: info
+        for name, info in file.tensors.items()
+        if mapped is not None and info.dtype == "U8" and info.offset % ALIGNMENT == 0
+    }
+    spans, starts, nbytes = _place([i for n, i in file.tensors.items() if n not in there])
     whole = buffer(nbytes, file.path, "the weights")
     file.read_into(whole.data, spans)
-    return {
-        name: whole[starts[name] : starts[name] + info.nbytes]
-        .view(DTYPES[info.dtype])
-        .reshape(info.shape)
-        for name, info in file.tensors.items()
-    }
+    file.passed(sum(info.nbytes for info in there.values()))
+    arrays = {}
+    for name, info in file.tensors.items():
+        if mapped is not None and name in there:
+            raw = mapped[info.offset : info.offset + info.nbytes]
+        else:
+            raw = whole[starts[name] : starts[name] + info.nbytes]
+        arrays[name] = raw.view(DTYPES[info.dtype]).reshape(info.shape)
+    return arrays
 
 
 def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
@@ -337,7 +357,7 @@ def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
     for info in infos:
         alignment = ALIGNMENT if info.dtype == "U8" else DTYPES[info.dtype].itemsize
         start = -(-end // alignment) * alignment
-        if spans and start == end:  # the file has no gaps, so it goes on there, too
+        if spans and start == end and info.offset == spans[-1].offset + spans[-1].nbytes:
             spans[-1] = spans[-1]._replace(nbytes=spans[-1].nbytes + info.nbytes)
         else:
             spans.append(Span(info.offset, start, info.nbytes))

@@ -1,7 +1,7 @@
 """Safetensors files: a bounds-checked reader and a writer whose tensors are aligned.
 
 The reader checks the whole header against the file's size before it allocates anything for a
-tensor. Files are read, never mapped: a file truncated while in use is an error and not a SIGBUS.
+tensor.
 """
 
 from __future__ import annotations

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from sterna import _native
 from sterna.checkpoints.files import (
@@ -27,8 +31,8 @@ class TensorFile:
     """What safetensors and GGUF files share: tensors at places that were checked once.
 
     `path`; `tensors`: name -> TensorInfo. No descriptor stays open between reads; a file that has
-    changed since its header was checked is refused. Files are read, never mapped: one truncated
-    while in use is an error and not a SIGBUS.
+    changed since its header was checked is refused. Files are read, and mapped only where `map` is
+    asked to.
     """
 
     path: Path
@@ -51,6 +55,25 @@ class TensorFile:
         with open_regular(self.path) as (descriptor, state):
             self._check_unchanged(state)
             read_spans(self.path, descriptor, buffer, spans, self._progress)
+
+    def map(self) -> npt.NDArray[np.uint8] | None:
+        """The file's bytes where they are, read-only; None where the system cannot map it.
+
+        They are read when they are used, from the page cache, which other processes share. What is
+        computed from them with a file that was truncated or changed meanwhile is worth nothing, and
+        raises ModelFormatError: in kernels by itself, elsewhere by `_native.require_whole`.
+        """
+        with open_regular(self.path) as (descriptor, state):
+            self._check_unchanged(state)
+            try:
+                return _native.map_file(descriptor, state.nbytes, os.fsencode(self.path))
+            except OSError:
+                return None
+
+    def passed(self, nbytes: int) -> None:
+        """Counts bytes as read that are mapped."""
+        if self._progress is not None:
+            self._progress(nbytes)
 
     def chunks(self, info: TensorInfo) -> Iterator[memoryview]:
         """The tensor's bytes in pieces of bounded size; each is valid until the next is taken."""

@@ -38,7 +38,9 @@ __all__ = [
     "threads_options",
 ]
 
-MODEL = ("threads", "cores", "format", "head", "context", "kv_dtype", "deterministic", "i2s")
+MODEL = (
+    "threads", "cores", "format", "head", "context", "kv_dtype", "deterministic", "i2s", "mmap",
+)  # fmt: skip
 
 #: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
 VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
@@ -107,6 +109,13 @@ run_options = _all(
     kv_dtype_option,
     deterministic_option,
     i2s_option,
+    click.option(
+        "--mmap",
+        is_flag=True,
+        help="Map the weights of a packed folder instead of reading them: a faster start, and "
+        "memory that processes share. A published checkpoint is mapped from the cache, from its "
+        "second start on.",
+    ),
     threads_options,
 )
 model_options = _all(

@@ -78,7 +78,9 @@ class PackedWeight:
         try:
             if not format.group:
                 return np.asarray(self.scale, np.float32)
-            return format.unpack_scales(self.scale, self.M, self.K)
+            scales = format.unpack_scales(self.scale, self.M, self.K)
+            _native.require_whole(self.scale)
+            return scales
         except (AttributeError, IndexError, TypeError, ValueError):
             raise self.refused() from None
 

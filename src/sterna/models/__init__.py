@@ -68,6 +68,7 @@ class Model:
     kv_dtype: str = "i16"  # unless another is asked for
     companions: Companions | None = None  # in place of a folder's files, where one file has all
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
+    mapped: bool = False  # weights are those of a file that is mapped
 
     @property
     def n_params(self) -> int:
@@ -147,13 +148,14 @@ def load(
     i2s: str | None = None,
     through: Through | None = None,
     progress: Progress | None = None,
+    mmap: bool = False,
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
     in the background, and read from there the next time. `i2s`: as in `LLM`. `through`: makes a
     source of weights that the architecture asks in place of the model's own, which then reads each
-    as it is asked for; without the cache. `progress`: as in `LLM`. Raises ModelFormatError,
+    as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Raises ModelFormatError,
     UnsupportedModelError, RequestError or NonFiniteError.
     """
     source, parts, stored = Path(path), list[Path](), format
@@ -165,7 +167,7 @@ def load(
     else:
         checkpoint = Checkpoint.open(source)
         if checkpoint.is_packed:
-            return _load_packed(source, source, head, threads, format, through, progress)
+            return _load_packed(source, source, head, threads, format, through, progress, mmap)
         read = partial(_read_checkpoint, checkpoint, format, head, threads, through, progress)
     if not cached or through is not None or cache.cache_dir() is None:
         return read()
@@ -179,7 +181,7 @@ def load(
         hit = None
     if hit is not None:
         try:
-            return _load_packed(hit, companions, head, threads, progress=progress)
+            return _load_packed(hit, companions, head, threads, progress=progress, mmap=mmap)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     model = read()
@@ -257,8 +259,12 @@ def _load_packed(
     format: str | None = None,
     through: Through | None = None,
     progress: Progress | None = None,
+    mmap: bool = False,
 ) -> Model:
-    packed = open_packed(folder, threads) if through else read_packed(folder, threads, progress)
+    if through:
+        packed = open_packed(folder, threads)
+    else:
+        packed = read_packed(folder, threads, progress, mmap)
     weights = PackedWeights(
         packed.modules, packed.tensors, str(folder), head, resolve_threads(threads), format
     )
@@ -267,5 +273,5 @@ def _load_packed(
         folder / "config.json",
         lambda _: through(weights) if through else weights,
     )
-    model.path = source
+    model.path, model.mapped = source, packed.mapped is not None
     return model
