@@ -406,4 +406,5 @@ def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (143, b"")
     assert not list(tmp_path.iterdir())
-    assert not any(child.is_running() for child in children)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
