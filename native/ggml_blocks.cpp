@@ -279,6 +279,11 @@ constexpr int64_t kChunkK = 1024;
 static_assert(kChunkK % kPad == 0 &&
               std::ranges::all_of(kTypes, [](const BlockType& t) { return kChunkK % t.k == 0; }));
 
+template <int kShift>
+void ternary_field(In from, int64_t n, Levels to) {
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<int8_t>((from[i] >> kShift & 3) - 1);
+}
+
 // One tile, a few blocks of all its rows at a time; the first bad row, or M.
 int64_t pack_tile(const BlockRows& from, const FormatKernels& format, int64_t tile,
                   int8_t* levels) {
@@ -333,13 +338,12 @@ void i2s_levels(const uint8_t* bytes, int64_t count, int64_t span, int8_t* level
     std::atomic<int64_t> next{0};
     pool.run([&](int) {
         for (int64_t run; (run = next.fetch_add(chunk)) * span < count;)
-            for (int64_t at = run * span; at < std::min(count, (run + chunk) * span); at += span)
-                for (int f = 0; f < 4; ++f) {
-                    const In from = bytes + at;
-                    const Levels to = levels + 4 * at + f * span;
-                    for (int64_t i = 0; i < span; ++i)
-                        to[i] = static_cast<int8_t>((from[i] >> (6 - 2 * f) & 3) - 1);
-                }
+            for (int64_t at = run * span; at < std::min(count, (run + chunk) * span); at += span) {
+                ternary_field<6>(bytes + at, span, levels + 4 * at);
+                ternary_field<4>(bytes + at, span, levels + 4 * at + span);
+                ternary_field<2>(bytes + at, span, levels + 4 * at + 2 * span);
+                ternary_field<0>(bytes + at, span, levels + 4 * at + 3 * span);
+            }
     });
 }
 
