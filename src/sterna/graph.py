@@ -246,7 +246,9 @@ class Graph:
             x = product.inputs[0]
             makers = [op for op in self.ops if op.output is x]
             readers = [op for op in self.ops if x in op.inputs]
-            if len(makers) == len(readers) == 1 and _has_copies(makers[0]):
+            # The sign of a zero product may differ, which a reader of floats would see.
+            alone = len(makers) == len(readers) == 1 and not product.output.reads_float
+            if alone and _has_copies(makers[0]):
                 weight = makers[0].weight
                 assert weight is not None
                 whole = product.up % formats.get(weight.format).tile_rows == 0

@@ -261,8 +261,9 @@ def random_model(
     weights do not fit in the memory that is available.
     """
     sizes = shape_named(shape)
+    copies = sizes.layers * sizes.intermediate * sizes.hidden // 2 if zeros else 0  # up and down
     require_bytes(
-        model_bytes(shape, format, head, kv_positions, kv_dtype) + HEADROOM_BYTES,
+        model_bytes(shape, format, head, kv_positions, kv_dtype) + copies + HEADROOM_BYTES,
         f"random:{shape} as {format}, head {head}",
         "choose a smaller shape or a --format of fewer bits",
     )
