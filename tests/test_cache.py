@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from children import spawn
 
 import sterna
 from sterna.checkpoints import cache
@@ -252,10 +253,9 @@ def test_what_a_killed_process_left_is_swept(source: Path, root: Path) -> None:
 def _leaving(key: str, writer: str) -> subprocess.Popen[str]:
     """A process that stores an entry behind its back, says so at its end and waits."""
     script = f"""
-import atexit, signal, time
+import atexit, time
 from sterna.checkpoints import cache
 from sterna.cli import _leave_in_order
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell ran us with "&"
 _leave_in_order()
 def writer(folder):
     {writer}
@@ -269,7 +269,7 @@ atexit.register(print, "leaves", flush=True)
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(paths[0]).parent), *sys.path]),
     }
-    return subprocess.Popen(
+    return spawn(
         [sys.executable, "-c", script],
         env=environment,
         stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from children import spawn
 from click.testing import CliRunner, Result
 
 from sterna.cli import COMMANDS, main
@@ -193,9 +194,7 @@ def test_ctrl_c_is_130() -> None:
 # ------------------------------------------------------------------------------ real processes
 
 DRIVER = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell ran us with "&"
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and this with nohup
+import sys, time
 sys.path[:0] = {paths!r}
 import sterna.llm, test_cli
 class Slow(test_cli.FakeLLM):
@@ -222,7 +221,7 @@ def _process(
     script = DRIVER.format(paths=paths, texts=texts, pause=pause)
     env = {**os.environ, "TERM": "xterm"}
     env.pop("NO_COLOR", None)
-    return subprocess.Popen([sys.executable, "-c", script, *args], env=env, **streams)
+    return spawn([sys.executable, "-c", script, *args], env=env, **streams)
 
 
 def _read_all(descriptor: int) -> bytes:

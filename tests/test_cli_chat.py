@@ -8,7 +8,6 @@ import os
 import pty
 import select
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import spawn
 from click.testing import CliRunner, Result
 from gguf_factory import Tiny, write
 from prompt_toolkit.completion import CompleteEvent
@@ -356,7 +356,7 @@ class Terminal:
     def __init__(self, *args: str) -> None:
         self.main, side = pty.openpty()
         environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        self.process = subprocess.Popen(
+        self.process = spawn(
             [sys.executable, "-c", PROGRAM, "chat", "--threads", "1", *args],
             stdin=side, stdout=side, stderr=side, start_new_session=True, env=environment,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from children import spawn
 from helpers import command, failed, failure
 from hub_helpers import (
     GGUFS,
@@ -189,7 +190,7 @@ def test_ctrl_c_ends_a_stalled_transfer(server: Hub) -> None:
     env |= {"HF_HUB_CACHE": constants.HF_HUB_CACHE, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
     server.stalled.add(WEIGHTS)
     run = [sys.executable, "-m", "sterna", "pull", REPO]
-    process = subprocess.Popen(run, env=env, stderr=subprocess.PIPE)
+    process = spawn(run, env=env, stderr=subprocess.PIPE)
     _wait_until(lambda: hub.partial_bytes(REPO) > 1_000_000)  # no other file is as large
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[1] == b""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from children import spawn
 from click.testing import CliRunner
 
 from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run
@@ -389,7 +390,7 @@ def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
 def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
     """Neither processes nor the folder of the models that they were given."""
     given = "--peers numpy --format f32 --shape 64x64 --n 8 --threads 1 --repeat 100000 --json"
-    process = subprocess.Popen(
+    process = spawn(
         [sys.executable, "-m", "sterna", "bench", "peers", *given.split()],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
