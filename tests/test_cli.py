@@ -280,6 +280,24 @@ def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
     assert stderr.split() == [b"closed"]  # the stream ended by itself, and there is no traceback
 
 
+@pytest.mark.parametrize("module", ["click", "tokenizers"])
+def test_ctrl_c_while_modules_are_imported(module: str, tmp_path: Path) -> None:
+    """Those of the program itself, and those of a command."""
+    interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / f"{module}.py").write_text(interrupt)
+    package = sys.modules["sterna"].__file__
+    assert package is not None
+    path = os.pathsep.join([str(tmp_path), str(Path(package).parent.parent)])
+    process = spawn(
+        [sys.executable, "-m", "sterna", "generate"],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.communicate(b"x", timeout=60)[1] == b""
+    assert process.returncode == 130
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = _process(["generate", "p"], ["x" * 900] * 100, **pipes)

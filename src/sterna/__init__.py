@@ -8,22 +8,23 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from sterna.errors import (
-    HubError,
-    ModelFormatError,
-    NonFiniteError,
-    RequestError,
-    SternaError,
-    UnsupportedCPUError,
-    UnsupportedModelError,
-)
-
+# Nothing is imported before it is needed: not the native core, nor typing, which takes tens of
+# milliseconds, since Ctrl-C is handled only from __main__.py on.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from sterna import ops
     from sterna.conversation import Conversation
+    from sterna.errors import (
+        HubError,
+        ModelFormatError,
+        NonFiniteError,
+        RequestError,
+        SternaError,
+        UnsupportedCPUError,
+        UnsupportedModelError,
+    )
     from sterna.llm import LLM, Completion, Piece, Stats, TokenLogprob
 
 __version__ = "0.1.0"
@@ -47,11 +48,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # the native core loads when it is first needed
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "ops":
         return import_module("sterna.ops")
     if name == "Conversation":
         return import_module("sterna.conversation").Conversation
-    if name in __all__:
-        return getattr(import_module("sterna.llm"), name)
-    raise AttributeError(f"module 'sterna' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'sterna' has no attribute {name!r}")
+    in_errors = name.endswith("Error")
+    return getattr(import_module("sterna.errors" if in_errors else "sterna.llm"), name)

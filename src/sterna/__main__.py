@@ -1,5 +1,17 @@
-"""`python -m sterna` is the command `sterna`."""
+"""The program `sterna`, which is also `python -m sterna`."""
 
-from sterna.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Runs the command line; Ctrl-C while it is still imported ends it as later on."""
+    try:
+        from sterna.cli import main as command
+
+        command()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
