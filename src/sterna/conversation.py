@@ -11,7 +11,7 @@ from typing import Any
 from sterna.answers import Completion, Piece, Stream
 from sterna.chat import check_messages
 from sterna.engine import Kept
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.llm import LLM, TEMPLATE_OPTIONS
 
 __all__ = ["Conversation"]
@@ -40,7 +40,7 @@ class Conversation:
         drop_oldest: bool = False,
     ) -> None:
         if not isinstance(llm, LLM):
-            raise RequestError(f"llm: must be an LLM, but got {llm!r}; pass sterna.LLM(model)")
+            raise RequestError(f"llm: must be an LLM, but got {shown(llm)}; pass sterna.LLM(model)")
         self.llm = llm
         self.tools, self.documents, self.template_options = tools, documents, template_options
         self.drop_oldest = drop_oldest

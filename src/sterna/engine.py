@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.models import Model
 from sterna.ops import is_fast
 from sterna.reading import LEAST_BYTES, prepare
@@ -88,7 +88,7 @@ class Engine:
         kv_dtype = kv_dtype or model.kv_dtype
         if kv_dtype not in KV_DTYPES:
             raise RequestError(
-                f"kv_dtype: must be one of {', '.join(KV_DTYPES)}, but got {kv_dtype!r}"
+                f"kv_dtype: must be one of {', '.join(KV_DTYPES)}, but got {shown(kv_dtype)}"
             )
         self.kv_dtype = kv_dtype
         self.context = limit

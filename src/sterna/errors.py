@@ -14,6 +14,7 @@ Every message is one line, `what: rule, but got value; remedy`, safe to print on
 from __future__ import annotations
 
 import os
+import reprlib
 from typing import Any
 
 __all__ = [
@@ -24,9 +25,14 @@ __all__ = [
     "SternaError",
     "UnsupportedCPUError",
     "UnsupportedModelError",
+    "brief",
+    "reason",
+    "shown",
 ]
 
 _MAX_VALUE_CHARS = 200  # a hostile file must not choose how long an error message is
+_MAX_MESSAGE_CHARS = 4000  # and several values and names cannot either
+_KEPT_END = 400  # what to do about it stands there
 
 
 def _printable(text: str) -> str:
@@ -39,11 +45,43 @@ def _printable(text: str) -> str:
     )
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, int) and abs(value) >= 1 << 128:
-        return f"an integer of {value.bit_length()} bits"  # str() of a huge int may itself raise
-    text = _printable(value if isinstance(value, str) else str(value))
+class _Shortened(reprlib.Repr):
+    """Python's repr of a value, without building that of what is cut from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 50
+        self.maxstring = self.maxother = _MAX_VALUE_CHARS
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if abs(x) < 1 << 128 else _of_huge(x)
+
+
+def _of_huge(value: int) -> str:
+    return f"an integer of {value.bit_length()} bits"  # str() of a huge int may itself raise
+
+
+def _cut(text: str) -> str:
+    text = _printable(text)
     return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 3] + "..."
+
+
+def brief(value: object) -> str:
+    """A value for a message as `str` writes it, cut at 200 characters."""
+    if isinstance(value, str):
+        return _cut(value[: _MAX_VALUE_CHARS + 1])
+    # What these are made of is theirs to write, and may be long.
+    return shown(value) if isinstance(value, (int, list, tuple, dict)) else _cut(str(value))
+
+
+def shown(value: object) -> str:
+    """A value for a message as `repr` writes it, cut at 200 characters."""
+    return _cut(" ".join(_Shortened().repr(value).split("\n")))
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, for a message: the system's words without its numbers."""
+    return brief(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
 class SternaError(Exception):
@@ -51,7 +89,10 @@ class SternaError(Exception):
 
     def __str__(self) -> str:
         """The message as one printable line, whatever values went into it."""
-        return _printable(" ".join(super().__str__().splitlines()))
+        text = _printable(" ".join(super().__str__().splitlines()))
+        if len(text) <= _MAX_MESSAGE_CHARS:
+            return text
+        return f"{text[: _MAX_MESSAGE_CHARS - _KEPT_END - 5]} ... {text[-_KEPT_END:]}"
 
 
 class ModelFormatError(SternaError):
@@ -84,15 +125,15 @@ class ModelFormatError(SternaError):
     def _message(self) -> str:
         where = [_printable(self.file)]
         if self.field is not None:
-            where.append(_shown(self.field))
+            where.append(brief(self.field))
         rule = []
         if self.expected is not None:
-            rule.append(f"expected {_shown(self.expected)}")
+            rule.append(f"expected {brief(self.expected)}")
         if self.got is not None:
-            rule.append(f"{'but ' if rule else ''}got {_shown(self.got)}")
+            rule.append(f"{'but ' if rule else ''}got {brief(self.got)}")
         text = ": ".join([*where, ", ".join(rule) or "malformed"])
         if self.offset is not None:
-            text += f" (at byte {_shown(self.offset)})"
+            text += f" (at byte {brief(self.offset)})"
         return f"{text}; {_printable(self.remedy)}" if self.remedy else text
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.runtime import checked_flag, checked_whole, resolve_threads
 from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
@@ -245,7 +245,7 @@ class LLM:
                 f"use generate, or {other}"
             )
         if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
-            raise RequestError(f"messages: must be a list of messages, but got {messages!r}")
+            raise RequestError(f"messages: must be a list of messages, but got {shown(messages)}")
         return self.template.render(
             list(messages),
             tools=tools,
@@ -273,7 +273,7 @@ class LLM:
     def check_options(self, options: Mapping[str, Any]) -> None:
         """RequestError unless these are options that `generate` takes."""
         if not isinstance(options, Mapping):
-            raise RequestError(f"options: must be a mapping, but got {options!r}")
+            raise RequestError(f"options: must be a mapping, but got {shown(options)}")
         self._params(dict(options))
 
     def _params(self, options: dict[str, Any]) -> SamplingParams:
@@ -281,7 +281,7 @@ class LLM:
         unknown = sorted(set(options) - known)
         if unknown:
             raise RequestError(
-                f"options: must be among {', '.join(sorted(known))}, but got {unknown[0]!r}"
+                f"options: must be among {', '.join(sorted(known))}, but got {shown(unknown[0])}"
             )
         given = {
             k: v.item() if isinstance(v, np.generic) else v
@@ -315,7 +315,7 @@ class LLM:
     def _checked_ids(self, prompt: object) -> list[int]:
         if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
             raise RequestError(
-                f"prompt: must be a string or a sequence of token ids, but got {prompt!r}"
+                f"prompt: must be a string or a sequence of token ids, but got {shown(prompt)}"
             )
         vocab = self.engine.model.config.vocab_size
         ids: list[int] = []
@@ -323,7 +323,7 @@ class LLM:
             whole = isinstance(t, (int, np.integer)) and not isinstance(t, bool)
             if not whole or not 0 <= t < vocab:
                 raise RequestError(
-                    f"prompt: token ids must be whole numbers in 0..{vocab - 1}, but got {t!r}"
+                    f"prompt: token ids must be whole numbers in 0..{vocab - 1}, but got {shown(t)}"
                 )
             ids.append(int(t))
         return ids

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.runtime import checked_flag, resolve_isa, resolve_threads
 
@@ -79,7 +79,7 @@ def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[A
     format = f.name
     given = _as_array(scale, "scale")
     if given.dtype.kind not in "iubf":
-        raise RequestError(f"{format}: scale must be numeric, but got {scale!r}")
+        raise RequestError(f"{format}: scale must be numeric, but got {shown(scale)}")
     s = _float32(given).reshape(given.shape)
     if not f.group and s.shape not in ((), (M,)):
         raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
@@ -136,13 +136,14 @@ def quantize(
     format = f.name
     if scale is not None and not (isinstance(scale, str) and scale in ("tensor", "row")):
         raise RequestError(
-            f"scale: must be 'tensor' or 'row', but got {scale!r}; groups are part of a format's "
+            "scale: must be 'tensor' or 'row', "
+            f"but got {shown(scale)}; groups are part of a format's "
             "name, as in i4:g32"
         )
     if not f.scaled and scale is not None:
-        raise RequestError(f"scale: {format} has none, but got {scale!r}")
+        raise RequestError(f"scale: {format} has none, but got {shown(scale)}")
     if f.group and scale is not None:
-        raise RequestError(f"scale: {format} has one for each group, but got {scale!r}")
+        raise RequestError(f"scale: {format} has one for each group, but got {shown(scale)}")
     values = _finite(_matrix(w, f"{format}: weights"), format)
     if not f.scaled:
         return pack(values, format=format, threads=threads)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sterna import _native
 from sterna.checkpoints.cache import cache_dir
 from sterna.checkpoints.files import replacing
-from sterna.errors import RequestError, SternaError
+from sterna.errors import RequestError, SternaError, shown
 from sterna.runtime import Threads, cache_bytes
 
 __all__ = ["CANDIDATES", "Reading", "choose", "current", "prepare"]
@@ -157,7 +157,7 @@ def _pin(threads: Threads, text: str) -> None:
     except (TypeError, ValueError) as error:
         raise RequestError(
             "STERNA_READING: must be streams,turn_bytes,prefetch_bytes, such as 1,4096,4096, but "
-            f"got {text!r} ({error})"
+            f"got {shown(text)} ({error})"
         ) from None
 
 

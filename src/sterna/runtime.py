@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sterna import _native
-from sterna.errors import RequestError, UnsupportedCPUError
+from sterna.errors import RequestError, UnsupportedCPUError, shown
 
 __all__ = [
     "Threads",
@@ -41,13 +41,15 @@ def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -
         whole = int(value)
         if low <= whole <= high:
             return whole
-    raise RequestError(f"{name}: must be a whole number in {low}..{high}{of}, but got {value!r}")
+    raise RequestError(
+        f"{name}: must be a whole number in {low}..{high}{of}, but got {shown(value)}"
+    )
 
 
 def checked_flag(name: str, value: object) -> bool:
     """True or False, numpy's too; RequestError names what is something else."""
     if not isinstance(value, (bool, np.bool_)):
-        raise RequestError(f"{name}: must be True or False, but got {value!r}")
+        raise RequestError(f"{name}: must be True or False, but got {shown(value)}")
     return bool(value)
 
 
@@ -60,7 +62,7 @@ def resolve_isa(isa: str | None = None) -> str:
     source = "isa" if isa is not None else "STERNA_ISA"
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
     if not isinstance(name, str):
-        raise RequestError(f"{source}: must be a name, but got {name!r}")
+        raise RequestError(f"{source}: must be a name, but got {shown(name)}")
     if not name:
         return runnable[-1]
     if name in runnable:
@@ -68,11 +70,11 @@ def resolve_isa(isa: str | None = None) -> str:
     known = dict(_native.known_isas())
     if name in known:
         raise UnsupportedCPUError(
-            f"{source}: this CPU (or its operating system) cannot run {name!r}, which needs "
+            f"{source}: this CPU (or its operating system) cannot run {shown(name)}, which needs "
             f"{known[name]}; choose one of {', '.join(runnable)}"
         )
     raise RequestError(
-        f"{source}: must be one of {', '.join(runnable)}, but got {name!r}; "
+        f"{source}: must be one of {', '.join(runnable)}, but got {shown(name)}; "
         "unset it to let Sterna choose"
     )
 
@@ -148,7 +150,7 @@ def resolve_threads(threads: int | None = None, cores: str | None = None) -> Thr
         return Threads(team.default, team.cpus, team.pinned)
     if value is not None and count > team.most:
         raise RequestError(
-            f"{source}: must be at most {team.most}, the CPUs of {name} {value!r}, "
+            f"{source}: must be at most {team.most}, the CPUs of {name} {shown(value)}, "
             f"but got {count}; lower it or widen {name}"
         )
     return Threads(count, team.cpus[:count] if team.pinned else team.cpus, team.pinned)
@@ -177,7 +179,7 @@ def _count(threads: int | None) -> tuple[int | None, str]:
         try:
             value = int(text)
         except ValueError:
-            raise RequestError(f"{source}: must be a whole number, but got {text!r}") from None
+            raise RequestError(f"{source}: must be a whole number, but got {shown(text)}") from None
     return checked_whole(source, value, 1, MAX_THREADS), source
 
 
@@ -201,10 +203,12 @@ def _team(source: str, value: str | None, topology: Mapping[str, Any]) -> _Team:
     if not set(cpus) <= set(allowed):
         raise RequestError(
             f"{source}: must name CPUs that this process may use, {cpu_list(allowed)}, "
-            f"but got {value!r}; see taskset and the container's cpuset"
+            f"but got {shown(value)}; see taskset and the container's cpuset"
         )
     if len(cpus) > MAX_THREADS:
-        raise RequestError(f"{source}: must name at most {MAX_THREADS} CPUs, but got {value!r}")
+        raise RequestError(
+            f"{source}: must name at most {MAX_THREADS} CPUs, but got {shown(value)}"
+        )
     return _Team(len(cpus), len(cpus), cpus, pinned=True)
 
 
@@ -224,10 +228,12 @@ def _parse_cpus(source: str, value: object) -> tuple[int, ...]:
         rf"({number}(-{number})?)(,{number}(-{number})?)*", value
     ):
         spans = [[int(end) for end in part.split("-")] for part in value.split(",")]
-        if all(span[0] <= span[-1] for span in spans):
-            return tuple(sorted({cpu for s in spans for cpu in range(s[0], s[-1] + 1)}))
+        cpus = {cpu for s in spans for cpu in range(s[0], s[-1] + 1)}
+        if all(s[0] <= s[-1] for s in spans) and len(cpus) == sum(s[-1] - s[0] + 1 for s in spans):
+            return tuple(sorted(cpus))
     raise RequestError(
-        f'{source}: must be performance, all or a list of CPUs such as "0-3,8", but got {value!r}'
+        f"{source}: must be performance, all or a list of CPUs, each once, such as "
+        f'"0-3,8", but got {shown(value)}'
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.runtime import checked_flag, checked_whole
 
 __all__ = ["SamplingParams", "Top"]
 
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TOP = 256  #: above it screening a head would not pay (docs/exact-head.md)
 MAX_GAP = 4.0  #: in nats; a wider gap may leave a large part of the vocabulary open
 NO_HISTORY: npt.NDArray[np.int32] = np.zeros(0, np.int32)
@@ -70,8 +72,14 @@ class SamplingParams:
         _real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         if len(self.stop) > MAX_STOPS or not all(isinstance(s, str) and s for s in self.stop):
             raise RequestError(
-                f"stop: must be at most {MAX_STOPS} non-empty strings, but got {self.stop!r}"
+                f"stop: must be at most {MAX_STOPS} non-empty strings, but got {shown(self.stop)}"
             )
+        for s in self.stop:
+            if _SURROGATE.search(s):
+                raise RequestError(
+                    "stop: must be valid Unicode, since no answer has anything else, but got "
+                    f"{shown(s)}; decode it as UTF-8"
+                )
 
     def top(self, history: npt.NDArray[np.int32]) -> Top:
         """Which logits decide the next token, given the tokens so far; a superset is harmless.
@@ -95,7 +103,7 @@ class SamplingParams:
         if stop is None or isinstance(stop, str):
             return () if stop is None else (stop,)
         if not isinstance(stop, Iterable):
-            raise RequestError(f"stop: must be a string or several, but got {stop!r}")
+            raise RequestError(f"stop: must be a string or several, but got {shown(stop)}")
         return tuple(stop)
 
     @staticmethod
@@ -126,5 +134,6 @@ def _real(name: str, value: object, low: float, high: float, open_low: bool = Fa
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not good or not low <= value <= high or (open_low and value == low):  # type: ignore[operator]
         raise RequestError(
-            f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], but got {value!r}"
+            f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], "
+            f"but got {shown(value)}"
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import tokenizers
 
-from sterna.errors import ModelFormatError, RequestError, SternaError
+from sterna.errors import ModelFormatError, RequestError, SternaError, reason, shown
 
 __all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend"]
 
@@ -143,7 +143,7 @@ class Tokenizer:
         It equals the pieces of a `Detokenizer` joined, by construction.
         """
         if not isinstance(ids, Iterable):
-            raise RequestError(f"ids: must be a sequence of token ids, but got {ids!r}")
+            raise RequestError(f"ids: must be a sequence of token ids, but got {shown(ids)}")
         stream = Detokenizer(self, skip_special=skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
@@ -162,7 +162,8 @@ class Tokenizer:
             number = -1
         if not 0 <= number < 1 << 32:
             raise RequestError(
-                f"token id: must be a whole number in 0..2^32-1, but got {id!r}; see vocab_size"
+                "token id: must be a whole number in 0..2^32-1, "
+                f"but got {shown(id)}; see vocab_size"
             )
         token: str | None = self._backend.id_to_token(number)
         return token
@@ -321,15 +322,16 @@ def _load(path: Path) -> tokenizers.Tokenizer:
             )
         data = path.read_bytes()
     except OSError as error:
-        sentencepiece = path.with_name("tokenizer.model").exists()
-        remedy = (
-            "convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
-            if sentencepiece
-            else "copy it from the model's repository"
-        )
-        got = error.strerror or type(error).__name__
+        remedy = "check the path and its rights"
+        if isinstance(error, FileNotFoundError):
+            sentencepiece = path.with_name("tokenizer.model").exists()
+            remedy = (
+                "convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
+                if sentencepiece
+                else "copy it from the model's repository"
+            )
         raise ModelFormatError(
-            file=path, expected="a readable tokenizer.json", got=got, remedy=remedy
+            file=path, expected="a readable tokenizer.json", got=reason(error), remedy=remedy
         ) from None
     return checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(data))
 
@@ -361,7 +363,7 @@ def _library_errors(path: Path) -> Iterator[None]:
         raise ModelFormatError(
             file=path,
             expected="a tokenizer of the tokenizers library",
-            got=f"its error {str(error) or type(error).__name__!r}",
+            got=f"its error {shown(str(error) or type(error).__name__)}",
             remedy="download it again, or update the tokenizers package",
         ) from None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sterna import _native
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.runtime import resolve_threads
 
 __all__ = ["run"]
@@ -27,7 +27,7 @@ def run(threads: Sequence[int] = (), *, cores: str | None = None) -> list[dict[s
     RequestError as `resolve_threads`.
     """
     if isinstance(threads, (str, bytes)) or not isinstance(threads, Sequence):
-        raise RequestError(f"threads: must be numbers of threads, but got {threads!r}")
+        raise RequestError(f"threads: must be numbers of threads, but got {shown(threads)}")
     if not threads:
         most = int(resolve_threads(None, cores))
         threads = sorted({1 << i for i in range(most.bit_length())} | {most})

@@ -15,7 +15,7 @@ from sterna.bench.machine import Progress, Yardsticks, peak_kind, prepare_readin
 from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.ops import is_fast
 from sterna.runtime import Threads
 
@@ -119,11 +119,11 @@ def matrices(shapes: Sequence[str]) -> list[Matrix]:
         if len(parts) != 2 or not all(p.isascii() and p.isdigit() for p in parts):
             raise RequestError(
                 f"shapes: each must be MxK, such as 2560x6912, or one of {', '.join(SHAPES)}, "
-                f"but got {text!r}"
+                f"but got {shown(text)}"
             )
         M, K = (int(part) if len(part) < 20 else MAX_SIZE + 1 for part in parts)
         if not (1 <= M <= MAX_SIZE and 1 <= K <= MAX_SIZE):
-            raise RequestError(f"shapes: M and K must lie in 1..{MAX_SIZE}, but got {text!r}")
+            raise RequestError(f"shapes: M and K must lie in 1..{MAX_SIZE}, but got {shown(text)}")
         found.setdefault((M, K), Matrix(M, K))
     return list(found.values())
 

@@ -20,7 +20,7 @@ from sterna.bench.random_codes import (
     random_pool,
 )
 from sterna.engine import KV_DTYPES
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight, Shadow
 from sterna.models import Model, from_weights
 from sterna.models.weights import Linear, head_format
@@ -152,10 +152,10 @@ class Zeros:
             zeros = cls(**{name.strip(): float(value) for name, value in parts.items()})
         except (ValueError, TypeError):
             raise RequestError(
-                f"zeros: must be two rates, as in up=.68,down=.83, but got {text!r}"
+                f"zeros: must be two rates, as in up=.68,down=.83, but got {shown(text)}"
             ) from None
         if not 0.5 <= zeros.up <= zeros.down < 1:
-            raise RequestError(f"zeros: needs 0.5 <= up <= down < 1, but got {text!r}")
+            raise RequestError(f"zeros: needs 0.5 <= up <= down < 1, but got {shown(text)}")
         return zeros
 
     def closed_gates(
@@ -229,7 +229,7 @@ def _head_format(head: str) -> formats.Format:
 def shape_named(name: str) -> Shape:
     """The shape of a name in SHAPES; RequestError lists the names where there is none."""
     if name not in SHAPES:
-        raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {name!r}")
+        raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {shown(name)}")
     return SHAPES[name]
 
 

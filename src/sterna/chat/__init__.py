@@ -14,7 +14,7 @@ import jinja2
 
 from sterna.chat.budget import MAX_CHARS, OverBudget, spending
 from sterna.chat.sandbox import BoundedEnvironment, Refusal
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, shown
 
 __all__ = ["ChatTemplate"]
 
@@ -131,7 +131,7 @@ class ChatTemplate:
             raise _malformed(self.file, f"at most {error}", "more") from None
         except Refusal as error:
             raise RequestError(
-                f"messages: the chat template refuses them with {str(error)[:300]!r}; "
+                f"messages: the chat template refuses them with {shown(str(error)[:300])}; "
                 "change the roles or the content"
             ) from None
         except Exception as error:  # whatever the template's own expressions raise
@@ -205,7 +205,7 @@ def check_messages(messages: object) -> None:
             raise RequestError(f"messages[{i}]: must be a mapping, but got {kind}; {remedy}")
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or not role:
-            raise RequestError(f"messages[{i}]: must have a role, but got {role!r}; {remedy}")
+            raise RequestError(f"messages[{i}]: must have a role, but got {shown(role)}; {remedy}")
         if not isinstance(content, (str, Sequence, type(None))):
             kind = type(content).__name__
             raise RequestError(f"messages[{i}]: content must be text, but got {kind}; {remedy}")
@@ -243,7 +243,7 @@ def _variables(values: Mapping[str, Any] | None) -> dict[str, Any]:
         if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
             raise RequestError(
                 f"template_options: must be names other than {', '.join(_RESERVED)}, "
-                f"but got {name!r}; rename it"
+                f"but got {shown(name)}; rename it"
             )
     return {name: _plain(value, name) for name, value in values.items()}
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.files import sync_directory, unreadable
 from sterna.checkpoints.packed import LAYOUT_VERSION
+from sterna.errors import SternaError, reason, shown
 
 CACHE_VERSION = 2  # raise it when conversion gives other bytes for the same source
 EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; a signal ends the wait
@@ -143,8 +144,10 @@ def store_behind(
             _store(root, key, write)
         except Exception as error:
             # Suppressed: with -W error the warning itself would be raised, here where no one is
+            known = isinstance(error, SternaError)
+            why = str(error) if known else f"{root}: {reason(error)}"
             with contextlib.suppress(RuntimeWarning):
-                warnings.warn(f"cache not written: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"cache not written: {why}", RuntimeWarning, stacklevel=2)
 
     # A daemon, joined by _finish: Ctrl-C in the interpreter's own join would print a traceback
     thread = threading.Thread(target=run, name="sterna-cache", daemon=True)
@@ -198,7 +201,7 @@ def _digest(value: object) -> str:
 
 def _checked(key: str) -> str:
     if not _KEY.fullmatch(key) or key.startswith("."):
-        raise ValueError(f"cache key: must come from cache_key(), but got {key!r}")
+        raise ValueError(f"cache key: must come from cache_key(), but got {shown(key)}")
     return key
 
 

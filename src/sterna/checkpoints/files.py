@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, reason
 
 try:
     import fcntl
@@ -83,9 +83,8 @@ def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
 
 def unreadable(path: Path, error: Exception) -> RequestError:
     """The RequestError for a path that the operating system refuses to read."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return RequestError(
-        f"{path}: must be readable, but got {reason}; check the path and its rights"
+        f"{path}: must be readable, but got {reason(error)}; check the path and its rights"
     )
 
 
@@ -345,9 +344,7 @@ def unwritable(path: Path, error: OSError, nbytes: int | None = None) -> Request
     need = "" if nbytes is None else f" with {nbytes} bytes"
     full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
     remedy = "free disk space or choose another place" if full else "choose another place"
-    return RequestError(
-        f"{path}: must be writable{need}, but got {error.strerror or error}; {remedy}"
-    )
+    return RequestError(f"{path}: must be writable{need}, but got {reason(error)}; {remedy}")
 
 
 def sync_directory(path: Path) -> None:

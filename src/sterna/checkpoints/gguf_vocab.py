@@ -23,7 +23,7 @@ from tokenizers import (
 )
 
 from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.errors import UnsupportedModelError
+from sterna.errors import UnsupportedModelError, shown
 from sterna.tokenizer import MAX_VOCAB, checked_backend
 
 __all__ = ["Vocabulary"]
@@ -96,7 +96,7 @@ class Vocabulary:
         kind = metadata.text(f"{PREFIX}model", "none")
         if kind not in ("gpt2", "llama"):
             raise UnsupportedModelError(
-                f"{metadata.path}: {PREFIX}model must be gpt2 or llama, but got {kind!r}; "
+                f"{metadata.path}: {PREFIX}model must be gpt2 or llama, but got {shown(kind)}; "
                 "Sterna has no such tokenizer"
             )
         self.tokens = metadata.texts(f"{PREFIX}tokens")
@@ -105,7 +105,7 @@ class Vocabulary:
         self._ids = {token: i for i, token in enumerate(self.tokens)}
         if len(self._ids) < len(self.tokens):
             again = Counter(self.tokens).most_common(1)[0][0]
-            raise metadata.error(f"{PREFIX}tokens", "each token once", f"{again!r} again")
+            raise metadata.error(f"{PREFIX}tokens", "each token once", f"{shown(again)} again")
         self._types = self._read_types()
         self.pre = self._pre(kind)
         self.bos_id = self._id("bos")
@@ -159,7 +159,8 @@ class Vocabulary:
         name = metadata.text(f"{PREFIX}pre")
         if name not in PRE:
             raise UnsupportedModelError(
-                f"{metadata.path}: {PREFIX}pre must be one of {', '.join(PRE)}, but got {name!r}; "
+                f"{metadata.path}: {PREFIX}pre must be one of {', '.join(PRE)}, "
+                f"but got {shown(name)}; "
                 "use the model's safetensors"
             )
         return name

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sterna.checkpoints.files import read_file
-from sterna.errors import ModelFormatError
+from sterna.errors import ModelFormatError, shown
 
 MAX_DEPTH = 64  # far above any real file, far below the interpreter's own limit
 MAX_BYTES = 100_000_000  # as a safetensors header
@@ -64,7 +64,7 @@ def parse_json(data: bytes | bytearray, path: Path, offset: int = 0) -> Any:
     except json.JSONDecodeError as error:
         at = offset + len(text[: error.pos].encode("utf-8"))
         raise ModelFormatError(
-            file=path, offset=at, expected="valid JSON", got=f"the error {error.msg!r}"
+            file=path, offset=at, expected="valid JSON", got=f"the error {shown(error.msg)}"
         ) from None
     except _Refused as error:
         raise ModelFormatError(
@@ -142,4 +142,6 @@ def _refuse_lone_surrogates(value: object) -> None:
         elif isinstance(item, list):
             pending.extend(item)
         elif isinstance(item, str) and any("\ud800" <= c <= "\udfff" for c in item):
-            raise _Refused(None, "strings of whole characters", f"the lone surrogate in {item!r}")
+            raise _Refused(
+                None, "strings of whole characters", f"the lone surrogate in {shown(item)}"
+            )

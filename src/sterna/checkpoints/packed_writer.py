@@ -27,7 +27,7 @@ from sterna.checkpoints.packed import (
     config_hash,
 )
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
-from sterna.errors import RequestError
+from sterna.errors import RequestError, brief
 from sterna.formats.base import PackedWeight
 
 __all__ = ["COMPANIONS", "PackedWriter", "packing", "write_packed"]
@@ -171,5 +171,6 @@ def _config_text(dst: Path, config: Mapping[str, Any]) -> bytes:
         return text.encode("utf-8") + b"\n"
     except (TypeError, ValueError) as error:
         raise RequestError(
-            f"{dst}: the config must be JSON with finite numbers, but got {error}; correct it"
+            f"{dst}: the config must be JSON with finite numbers, "
+            f"but got {brief(error)}; correct it"
         ) from None

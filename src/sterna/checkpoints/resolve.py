@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sterna.checkpoints import hub
 from sterna.checkpoints.directory import CONFIG
-from sterna.errors import HubError, RequestError
+from sterna.errors import HubError, RequestError, shown
 
 BUILT_IN = {"nano": Path(__file__).parent.parent / "data" / "nano"}
 
@@ -29,7 +29,9 @@ def resolve(
     offline, announce, inspect: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
     """
     if not isinstance(model, (str, os.PathLike)) or not str(model):
-        raise RequestError(f"model: must be a folder, a .gguf file or a name, but got {model!r}")
+        raise RequestError(
+            f"model: must be a folder, a .gguf file or a name, but got {shown(model)}"
+        )
     text = os.fspath(model)
     path = Path(os.path.expanduser(text))  # as it is where there is no such user
     if text in BUILT_IN and not _holds_model(path):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from sterna.errors import SternaError
+from sterna.errors import SternaError, reason
 
 __all__ = ["main"]
 
@@ -71,7 +71,7 @@ class _Cli(click.Group):
             _fail("memory: ran out; use a smaller model, --context or another --format")
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            _fail(f"{where}{error.strerror or error}; check the path and its permissions")
+            _fail(f"{where}{reason(error)}; check the path and its permissions")
         sys.exit(code if isinstance(code, int) else 0)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -139,7 +139,8 @@ def _fail_usage(error: click.ClickException) -> NoReturn:
 
 def _fail(message: str) -> NoReturn:
     with contextlib.suppress(OSError):  # the terminal is gone
-        click.echo(f"sterna: {' '.join(message.split())}", err=True)
+        # SternaError bounds a line: click's own errors repeat a value whole.
+        click.echo(f"sterna: {SternaError(' '.join(message.split()))}", err=True)
     sys.exit(2)
 
 

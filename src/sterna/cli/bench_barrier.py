@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sterna.cli.options import console, cores_option, json_option, print_json, status
+from sterna.errors import shown
 
 __all__ = ["barrier"]
 
@@ -16,7 +17,7 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str | None) -> li
         return [int(part) for part in value.split(",")] if value else []
     except ValueError:
         raise click.BadParameter(
-            f"must be whole numbers separated by commas, but got {value!r}", ctx, param
+            f"must be whole numbers separated by commas, but got {shown(value)}", ctx, param
         ) from None
 
 

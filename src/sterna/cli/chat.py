@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from sterna.cli.options import model_options, open_model, sampling, sampling_options
-from sterna.errors import RequestError, SternaError
+from sterna.errors import RequestError, SternaError, reason, shown
 
 if TYPE_CHECKING:
     from sterna.cli.chat_session import Session
@@ -80,7 +80,7 @@ def _talk(session: Session, read: Callable[[], str]) -> None:
         except SternaError as error:
             session.note(" ".join(str(error).split()))
         except OSError as error:
-            session.note(f"{error.filename or 'files'}: {error.strerror or error}")
+            session.note(f"{error.filename or 'files'}: {reason(error)}")
 
 
 def unquoted(text: str) -> str:
@@ -124,7 +124,7 @@ def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
         name, equals, value = item.partition("=")
         if not equals:
             raise RequestError(
-                f"--template-option: must be NAME=VALUE, but got {item!r}; "
+                f"--template-option: must be NAME=VALUE, but got {shown(item)}; "
                 "try --template-option enable_thinking=false"
             )
         try:

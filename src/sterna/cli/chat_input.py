@@ -16,6 +16,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from sterna.cli.chat_session import COMMANDS
+from sterna.errors import reason
 
 __all__ = ["Commands", "Reader", "history_path"]
 
@@ -63,7 +64,7 @@ def open_history(note: Callable[[str], None]) -> History:
             os.close(handle)
         return _PrivateHistory(str(path))
     except (OSError, RuntimeError) as error:
-        note(f"no history file ({error}); STERNA_HISTORY names another, or off")
+        note(f"no history file ({reason(error)}); STERNA_HISTORY names another, or off")
         return InMemoryHistory()
 
 

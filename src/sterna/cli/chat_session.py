@@ -16,7 +16,7 @@ from sterna.checkpoints.files import replacing, require_regular
 from sterna.cli.chat import MAX_TOKENS
 from sterna.cli.options import VISIBLE
 from sterna.conversation import Conversation
-from sterna.errors import RequestError
+from sterna.errors import RequestError, brief, shown
 
 __all__ = ["COMMANDS", "Session"]
 
@@ -115,8 +115,8 @@ class Session:
         self._explain(stopped)
 
     def _write(self, text: str) -> None:
-        shown = text.translate(VISIBLE) if sys.stdout.isatty() else text
-        sys.stdout.buffer.write(shown.encode("utf-8", "replace"))
+        visible = text.translate(VISIBLE) if sys.stdout.isatty() else text
+        sys.stdout.buffer.write(visible.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
 
     def _explain(self, stopped: bool) -> None:
@@ -145,7 +145,7 @@ class Session:
         names = {usage.split()[0] for usage in COMMANDS}
         if found not in names:
             raise RequestError(
-                f"command: must be one of {', '.join(sorted(names))}, but got {name!r}; "
+                f"command: must be one of {', '.join(sorted(names))}, but got {shown(name)}; "
                 "two slashes begin a message with one"
             )
         getattr(self, f"_{found[1:]}")(argument)
@@ -190,13 +190,13 @@ class Session:
     def _set(self, argument: str) -> None:
         name, _, value = argument.replace("=", " ", 1).partition(" ")
         if not name:
-            shown = {**self.conversation.llm.defaults, **self.options}
-            given = [f"{n} {shown[n]}" for n in SETTINGS if shown.get(n) is not None]
+            values = {**self.conversation.llm.defaults, **self.options}
+            given = [f"{n} {values[n]}" for n in SETTINGS if values.get(n) is not None]
             self.note(", ".join(given) or "all as the model has them")
             return
         name = name.replace("-", "_")
         if name not in SETTINGS:
-            raise RequestError(f"/set: must be one of {', '.join(SETTINGS)}, but got {name!r}")
+            raise RequestError(f"/set: must be one of {', '.join(SETTINGS)}, but got {shown(name)}")
         options = dict(self.options)
         if value.strip() == "-":
             options.pop(name, None)
@@ -206,7 +206,9 @@ class Session:
             try:
                 options[name] = SETTINGS[name](value)
             except ValueError:
-                raise RequestError(f"/set {name}: must be a number, but got {value!r}") from None
+                raise RequestError(
+                    f"/set {name}: must be a number, but got {shown(value)}"
+                ) from None
         self.conversation.llm.check_options(options)
         self.options = options
         self.note(f"{name} {options.get(name, 'as the model has it')}")
@@ -261,7 +263,9 @@ def read_messages(path: Path) -> list[dict[str, Any]]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{path}: must be JSON, but got {error}; use what /save wrote") from None
+        raise RequestError(
+            f"{path}: must be JSON, but got {brief(error)}; use what /save wrote"
+        ) from None
     messages: Any = value.get("messages") if isinstance(value, dict) else value
     if messages != []:
         check_messages(messages)

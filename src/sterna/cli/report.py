@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sterna.cli.options import console, print_json
+from sterna.errors import shown
 
 __all__ = [
     "COUNTS",
@@ -47,7 +48,9 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         try:
             numbers = tuple(int(part) for part in str(value).split(",") if part.strip())
         except ValueError:
-            self.fail(f"must be whole numbers separated by commas, but got {value!r}", param, ctx)
+            self.fail(
+                f"must be whole numbers separated by commas, but got {shown(value)}", param, ctx
+            )
         if self.none and numbers == (0,):
             return ()
         if not self.none and not numbers:
@@ -161,11 +164,11 @@ def write(
     if print_raw(rows, output):
         return
     ranges = [name.removesuffix("_range") for name in columns if name.endswith("_range")]
-    shown = [with_range(derive(row), *ranges) for row in rows]
+    lines = [with_range(derive(row), *ranges) for row in rows]
     if output == "markdown":
-        click.echo(to_markdown(shown, columns), nl=False)
+        click.echo(to_markdown(lines, columns), nl=False)
     elif rows:
-        draw(shown)
+        draw(lines)
 
 
 def varying(

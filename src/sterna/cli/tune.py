@@ -10,6 +10,7 @@ import click
 from sterna.cli.options import console, json_option, print_json
 from sterna.cli.progress import progress_bar
 from sterna.cli.report import count, isa_option, table, varying
+from sterna.errors import shown
 
 if TYPE_CHECKING:
     from sterna.pot.tuning import Choice, Shape
@@ -40,7 +41,9 @@ class _Shape(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         if len(parts) == 3 and all(p.strip().isascii() and p.strip().isdigit() for p in parts):
             N, M, K = (int(part) if len(part) < 20 else 1 << 62 for part in parts)
             return N, M, K
-        self.fail(f"must be three whole numbers such as 64,4096,4096, but got {value!r}", param)
+        self.fail(
+            f"must be three whole numbers such as 64,4096,4096, but got {shown(value)}", param
+        )
 
 
 @click.command(short_help="Choose the fastest power-of-two kernels for this CPU.")
@@ -136,7 +139,7 @@ def _show(choices: Sequence[Choice], as_json: bool, empty: str = "") -> None:
     elif not rows:
         click.echo(empty)
     else:
-        shown = [
+        lines = [
             row
             | {
                 "shape": f"{row['n']},{row['m']},{row['k']}",
@@ -144,4 +147,4 @@ def _show(choices: Sequence[Choice], as_json: bool, empty: str = "") -> None:
             }
             for row in rows
         ]
-        table(shown, varying(shown, COLUMNS, ["isa", "threads"]))
+        table(lines, varying(lines, COLUMNS, ["isa", "threads"]))

@@ -17,7 +17,7 @@ from sterna.convert.gguf_file import to_gguf
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, to_directory
 from sterna.convert.rounding import with_scales
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 __all__ = ["GGUF", "Loss", "convert", "with_scales"]
 
@@ -45,7 +45,7 @@ def convert(
     UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
     """
     if format is not None and not isinstance(format, str):
-        raise RequestError(f"format: must be text, but got {format!r}")
+        raise RequestError(f"format: must be text, but got {shown(format)}")
     to_file = format is not None and format.lower().startswith(GGUF)
     if to_file != str(dst).lower().endswith(".gguf"):
         kind = "a name that ends in .gguf" if to_file else "a folder's name, without .gguf"
@@ -54,7 +54,8 @@ def convert(
         )
     if method is not None and (format is None or to_file):
         raise RequestError(
-            f"method: {format or 'no format'} rounds in one way only, but got {method!r}; methods "
+            f"method: {format or 'no format'} rounds in one way only, "
+            f"but got {shown(method)}; methods "
             "are for the formats pot4, pot4z, pot8 and pot16"
         )
     path = resolve(src, inspect=models.require_architecture)

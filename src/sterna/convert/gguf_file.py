@@ -27,7 +27,7 @@ from sterna.convert.packing import Progress, default_name
 from sterna.convert.plan import Item, Plan, check_companions, plan
 from sterna.convert.rounding import converted
 from sterna.convert.targets import check_places
-from sterna.errors import RequestError, UnsupportedModelError
+from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of
@@ -119,7 +119,7 @@ def to_gguf(
     """
     gguf = _package()
     if type not in TYPES:
-        raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {type!r}")
+        raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {shown(type)}")
     check_places(src, dst, force, file=True)
     model, planned = plan(src, threads, i2s)
     check_companions(model, required=False)
@@ -203,7 +203,7 @@ class _Writing:
         if self._head in (None, "exact"):
             return "f16"
         raise RequestError(
-            f"head: must be one of {', '.join(_NAMES)} in a GGUF file, but got {self._head!r}"
+            f"head: must be one of {', '.join(_NAMES)} in a GGUF file, but got {shown(self._head)}"
         )
 
     def write(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.checkpoints.gguf_vocab import pre_of_cuts
 from sterna.checkpoints.jsonfile import load_json_object
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.models.config import TransformerConfig
 from sterna.tokenizer import Tokenizer
 
@@ -93,7 +93,7 @@ def _add_vocabulary(
     model = tokenizer["model"]
     if model.get("type", "BPE") != "BPE":
         raise UnsupportedModelError(
-            f"{file}: model.type must be BPE for a GGUF file, but got {model.get('type')!r}"
+            f"{file}: model.type must be BPE for a GGUF file, but got {shown(model.get('type'))}"
         )
     byte_level = not model.get("byte_fallback", False)
     tokens, types = _tokens(gguf, tokenizer, vocab_size, file)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sterna import formats, ops
 from sterna.convert.loss import Loss
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
 
 __all__ = [
@@ -237,4 +237,6 @@ def with_scales(format: str, scales: str | None) -> str:
         return formats.get(f"{format}:{kind}").name
     if kind == "group" and size:
         return formats.get(f"{format}:g{size}").name
-    raise RequestError(f"scales: must be tensor, row or group:N such as group:128, not {scales!r}")
+    raise RequestError(
+        f"scales: must be tensor, row or group:N such as group:128, not {shown(scales)}"
+    )

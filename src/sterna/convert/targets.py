@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 __all__ = ["check_places"]
 
@@ -20,7 +20,7 @@ def check_places(
     """
     target = Path(dst)
     if not str(dst) or not target.name:
-        raise RequestError(f"DST: must be the path of something new, but got {str(dst)!r}")
+        raise RequestError(f"DST: must be the path of something new, but got {shown(str(dst))}")
     source, place = os.path.realpath(src), os.path.realpath(target)
     if source == place or source.startswith(place + os.sep):
         raise RequestError(f"{dst}: must be another place than {src}, which is read; choose one")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 __all__ = ["CONVENTIONS", "LLAMA_CPP", "Convention", "chunks", "windows"]
 
@@ -71,7 +71,7 @@ class Convention:
         """
         if name not in CONVENTIONS:
             raise RequestError(
-                f"convention: must be one of {', '.join(CONVENTIONS)}, but got {name!r}"
+                f"convention: must be one of {', '.join(CONVENTIONS)}, but got {shown(name)}"
             )
         llama = name == LLAMA_CPP
         window = (min(LLAMA_CPP_WINDOW, limit) if llama else limit) if context is None else context

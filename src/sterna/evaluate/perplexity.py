@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sterna.checkpoints.files import require_regular
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, reason
 from sterna.evaluate.conventions import CONVENTIONS, Convention
 
 __all__ = [
@@ -153,7 +153,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
         ) from None
     except OSError as error:
         raise RequestError(
-            f"{path}: must be a readable file, but got: {error.strerror}; check the path"
+            f"{path}: must be a readable file, but got {reason(error)}; check the path"
         ) from None
 
 

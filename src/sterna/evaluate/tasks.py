@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.checkpoints.files import require_regular
-from sterna.errors import RequestError
+from sterna.errors import RequestError, brief, reason, shown
 from sterna.evaluate.scoring import Score, encode_pair, score
 from sterna.llm import LLM
 
@@ -116,7 +116,7 @@ def read_questions(path: Path, task: str, limit: int | None = None) -> list[Ques
     file, the line and the field.
     """
     if task not in TASKS:
-        raise RequestError(f"task: must be one of {', '.join(TASKS)}, but got {task!r}")
+        raise RequestError(f"task: must be one of {', '.join(TASKS)}, but got {shown(task)}")
     questions: list[Question] = []
     require_regular(path)
     try:
@@ -131,7 +131,7 @@ def read_questions(path: Path, task: str, limit: int | None = None) -> list[Ques
                     questions.append(_question(line, task, f"{path}: line {number}"))
     except OSError as error:
         raise RequestError(
-            f"{path}: must be a readable file, but got: {error.strerror}; check the path"
+            f"{path}: must be a readable file, but got {reason(error)}; check the path"
         ) from None
     if not questions:
         raise RequestError(f"{path}: must hold a question, but has none; check the file")
@@ -145,7 +145,7 @@ def _question(line: bytes, task: str, where: str) -> Question:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise RequestError(
-            f"{where}: must be a JSON object, but {error}; the file needs one in each line"
+            f"{where}: must be a JSON object, but {brief(error)}; the file needs one in each line"
         ) from None
     if not isinstance(record, dict):
         raise RequestError(f"{where}: must be a JSON object, but got {type(record).__name__}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats.arithmetic import fma_f32, quantize_activations
 from sterna.formats.base import GROUP_K, Format, PackedWeight
 from sterna.formats.floats import FloatFormat
@@ -49,7 +49,7 @@ def get(name: str) -> Format:
         base, colon, scale = name.partition(":")
         if base in _FORMATS:
             return _with_scale(_FORMATS[base], scale) if colon else _FORMATS[base]
-    raise RequestError(f"format: must be one of {', '.join(names())}, but got {name!r}")
+    raise RequestError(f"format: must be one of {', '.join(names())}, but got {shown(name)}")
 
 
 def float_format(name: str) -> FloatFormat:
@@ -78,22 +78,25 @@ def known(name: str) -> bool:
 def _with_scale(format: Format, scale: str) -> Format:
     name = f"{format.name}:{scale}"
     if not format.scaled or format.group:
-        raise RequestError(f"format: {format.name} has its scales fixed, but got {name!r}")
+        raise RequestError(f"format: {format.name} has its scales fixed, but got {shown(name)}")
     if scale in ("tensor", "row"):
         return replace(format, name=name, default_scale=scale)
     if not format.group_scales:
         raise RequestError(
-            f"format: {format.name} has a scale for all weights or for each row, but got {name!r}; "
+            f"format: {format.name} has a scale for all weights or for each row, "
+            f"but got {shown(name)}; "
             f"use {names_of(lambda f: f.takes_groups)} for groups"
         )
     digits = scale[1:]
     if scale[:1] != "g" or not (digits.isascii() and digits.isdigit() and len(digits) < 6):
         raise RequestError(
             f"format: a scale must be tensor, row or g with a number, such as {format.name}:g64, "
-            f"but got {name!r}"
+            f"but got {shown(name)}"
         )
     group = int(digits)
     if group == 0 or group % GROUP_K:
-        raise RequestError(f"format: a group must be a multiple of {GROUP_K}, but got {name!r}")
+        raise RequestError(
+            f"format: a group must be a multiple of {GROUP_K}, but got {shown(name)}"
+        )
     name = f"{format.name}:g{group}"  # g032 is g32
     return replace(format, name=name, default_scale="group", group=group, scale_type="f16")

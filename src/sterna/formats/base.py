@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import (
     F32,
     fma_f32,
@@ -92,7 +92,7 @@ class PackedWeight:
         )
         return RequestError(
             f"packed: codes and scale must be those that ops.pack makes for {self.format} and M, K "
-            f"= {self.M!r}, {self.K!r}, but got {' and '.join(arrays)}"
+            f"= {shown(self.M)}, {shown(self.K)}, but got {' and '.join(arrays)}"
         )
 
 
@@ -290,7 +290,8 @@ class Format:
 
         several = names_of(lambda f: type(f).with_method is not Format.with_method)
         raise RequestError(
-            f"method: {self.name} is rounded in one way only, but got {method!r}; methods are for "
+            f"method: {self.name} is rounded in one way only, "
+            f"but got {shown(method)}; methods are for "
             f"{several}"
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import PackedWeight
 
@@ -52,7 +52,7 @@ def from_ggml(
     no level; NonFiniteError for a scale that is not finite.
     """
     if name not in BLOCKS:
-        raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {name!r}")
+        raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {shown(name)}")
     k, nbytes, _, other = BLOCKS[name]
     parts = [np.asarray(part) for part in (blocks if isinstance(blocks, list) else [blocks])]
     for raw in parts:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats.base import PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 
@@ -31,7 +31,7 @@ def blocks_of(name: str, levels: Array, scales: Array) -> U8:
     name: a format and ggml type, one of ENCODERS. Raises RequestError for another.
     """
     if name not in ENCODERS:
-        raise RequestError(f"to_ggml: must be one of {', '.join(ENCODERS)}, but got {name!r}")
+        raise RequestError(f"to_ggml: must be one of {', '.join(ENCODERS)}, but got {shown(name)}")
     k = BLOCKS[name].k
     M, K = levels.shape
     d = np.ascontiguousarray(scales.reshape(M * K // k, -1).astype("<f2")).view(np.uint8)

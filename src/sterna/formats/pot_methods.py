@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats.power_of_two import MAX_EXPONENT, Quantizer, deepshift_q, denseshift, s3
 
 __all__ = ["METHODS", "quantizer"]
@@ -28,7 +28,7 @@ def quantizer(method: str, max_exponent: int, zero: bool, format: str) -> Quanti
     Raises RequestError for an unknown method, or levels that the format lacks.
     """
     if not isinstance(method, str) or method not in METHODS:
-        raise RequestError(f"method: must be one of {', '.join(METHODS)}, but got {method!r}")
+        raise RequestError(f"method: must be one of {', '.join(METHODS)}, but got {shown(method)}")
     made = METHODS[method]
     if made is None:
         return Quantizer("nearest", min(max_exponent, MAX_EXPONENT), "near" if zero else "none")

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import F32
 
 __all__ = [
@@ -236,7 +236,7 @@ def nearest(w: Any, scale: str = "row", *, max_exponent: int = 7, zero: bool = F
     zero: weights below half of the smallest level become 0.
     """
     if not isinstance(max_exponent, int) or not 0 <= max_exponent <= 255:
-        raise RequestError(f"nearest: max_exponent must be 0 to 255, but got {max_exponent!r}")
+        raise RequestError(f"nearest: max_exponent must be 0 to 255, but got {shown(max_exponent)}")
     top = min(max_exponent, MAX_EXPONENT)
     return Quantizer("nearest", top, "near" if zero else "none")(w, scale)
 
@@ -362,9 +362,9 @@ def _group(scale: str, K: int, what: str) -> int:
     kind, _, digits = scale.partition(":") if isinstance(scale, str) else ("", "", "")
     valid = kind == "group" and digits.isascii() and digits.isdigit() and len(digits) < 10
     if not valid or int(digits) == 0:
-        raise RequestError(f"{what}: scale must be tensor, row or group:N, but got {scale!r}")
+        raise RequestError(f"{what}: scale must be tensor, row or group:N, but got {shown(scale)}")
     if K % int(digits):
-        raise RequestError(f"{what}: groups must divide K={K}, but got {scale!r}")
+        raise RequestError(f"{what}: groups must divide K={K}, but got {shown(scale)}")
     return int(digits)
 
 
@@ -383,7 +383,7 @@ def _round_log2(x: F64) -> npt.NDArray[np.int64]:
 
 def _one_of(what: str, value: int, values: tuple[int, ...]) -> int:
     if type(value) is not int or value not in values:
-        raise RequestError(f"{what} must be one of {values}, but got {value!r}")
+        raise RequestError(f"{what} must be one of {values}, but got {shown(value)}")
     return value
 
 

@@ -31,6 +31,7 @@ from sterna.errors import (
     RequestError,
     SternaError,
     UnsupportedModelError,
+    brief,
 )
 from sterna.graph import Graph
 from sterna.models import storages
@@ -107,7 +108,7 @@ def _module_of(config: dict[str, Any], file: Path) -> ModuleType:
     if names[0] not in _MODULES:
         raise UnsupportedModelError(
             f"{file}: architecture must be one of {', '.join(architectures())}, "
-            f"but got {names[0]}; Sterna does not run this model yet"
+            f"but got {brief(names[0])}; Sterna does not run this model yet"
         )
     return _MODULES[names[0]]
 

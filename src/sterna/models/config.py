@@ -11,7 +11,7 @@ import numpy as np
 
 from sterna import _native
 from sterna.checkpoints.jsonfile import json_kind
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.graph import Rope
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
@@ -101,8 +101,8 @@ class _Fields:
 
     def fail(self, field: str, expected: str, got: object) -> None:
         plain = isinstance(got, (int, float)) and not isinstance(got, bool)
-        shown = got if plain else f"{json_kind(got)}, {got!r}" if got is not None else "none"
-        raise ModelFormatError(file=self.file, field=field, expected=expected, got=shown)
+        value = got if plain else f"{json_kind(got)}, {shown(got)}" if got is not None else "none"
+        raise ModelFormatError(file=self.file, field=field, expected=expected, got=value)
 
     def count(self, field: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         value = self.config.get(field)
@@ -141,8 +141,8 @@ class _Fields:
     def supported(self, field: str, value: object, wanted: object) -> None:
         if value != wanted:
             raise UnsupportedModelError(
-                f"{self.file}: {field} must be {wanted!r} for this architecture, but got "
-                f"{value!r}; Sterna does not run this variant"
+                f"{self.file}: {field} must be {shown(wanted)} for this architecture, but got "
+                f"{shown(value)}; Sterna does not run this variant"
             )
 
 
@@ -160,7 +160,7 @@ def _frequencies(fields: _Fields, head_dim: int) -> tuple[float, ...]:
         if isinstance(value, dict):
             raise UnsupportedModelError(
                 f"{fields.file}: rope_parameters must be one set for all layers, but got one "
-                f"for {name!r}; Sterna does not run this variant"
+                f"for {shown(name)}; Sterna does not run this variant"
             )
     rope = _Fields({**config, **parameters}, fields.file)
     partial = rope.config.get("partial_rotary_factor")
@@ -174,7 +174,7 @@ def _frequencies(fields: _Fields, head_dim: int) -> tuple[float, ...]:
         base = [_llama3(f, rope) for f in base]
     elif kind != "default":
         raise UnsupportedModelError(
-            f"{fields.file}: rope_type must be default, linear or llama3, but got {kind!r}; "
+            f"{fields.file}: rope_type must be default, linear or llama3, but got {shown(kind)}; "
             "Sterna does not run this scaling of the context"
         )
     factors = fields.numbers("rope_factors", head_dim // 2)

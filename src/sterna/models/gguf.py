@@ -17,7 +17,7 @@ from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.gguf_vocab import Vocabulary
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief, shown
 
 __all__ = ["ARCHITECTURES_OF", "companions_of", "config_of", "gguf_name", "permutes"]
 
@@ -107,7 +107,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     if kind is None:
         raise UnsupportedModelError(
             f"{model.path}: general.architecture must be one of {', '.join(ARCHITECTURES_OF)}, "
-            f"but got {name!r}; Sterna does not run this model yet"
+            f"but got {shown(name)}; Sterna does not run this model yet"
         )
     _check_neutral(m, name)
     layers = m.integer(f"{name}.block_count", most=1 << 16)
@@ -149,7 +149,7 @@ def _check_neutral(m: Metadata, name: str) -> None:
         if value not in neutral:
             raise UnsupportedModelError(
                 f"{m.path}: {key} must be absent or {' '.join(map(str, neutral)) or 'default'}, "
-                f"but got {value}; Sterna does not run this variant"
+                f"but got {brief(value)}; Sterna does not run this variant"
             )
 
 
@@ -175,7 +175,8 @@ def _rope(model: GgufModel, name: str) -> dict[str, Any]:
     factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
     if kind not in ("none", "linear"):
         raise UnsupportedModelError(
-            f"{m.path}: {name}.rope.scaling.type must be none or linear, but got {kind!r}; Sterna "
+            f"{m.path}: {name}.rope.scaling.type must be none or linear, "
+            f"but got {shown(kind)}; Sterna "
             "does not run this scaling of the context"
         )
     if factor not in (0.0, 1.0):

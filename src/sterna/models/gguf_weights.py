@@ -19,6 +19,7 @@ from sterna.errors import (
     NonFiniteError,
     RequestError,
     UnsupportedModelError,
+    shown,
 )
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
@@ -218,7 +219,8 @@ class GgufWeights:
     def _would_round(info: TensorInfo, asked: str, option: str) -> RequestError:
         return RequestError(
             f"{option}: must keep {info.name}, which {info.file.name} has as {info.dtype} and "
-            f"another quantisation would round again, but got {asked!r}; leave it out, or use a "
+            "another quantisation would round again, "
+            f"but got {shown(asked)}; leave it out, or use a "
             "file with float weights"
         )
 
@@ -281,7 +283,9 @@ def i2s_layout(asked: str | None = None) -> str | None:
     source = "STERNA_I2S" if asked is None else "i2s"
     layout = (os.environ.get("STERNA_I2S") or None) if asked is None else asked
     if layout not in (None, *I2S_LAYOUTS):
-        raise RequestError(f"{source}: must be one of {', '.join(I2S_LAYOUTS)}, but got {layout!r}")
+        raise RequestError(
+            f"{source}: must be one of {', '.join(I2S_LAYOUTS)}, but got {shown(layout)}"
+        )
     return layout
 
 

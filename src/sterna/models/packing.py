@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.models.storages import Floats, Levels
 
@@ -47,7 +47,9 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     format = formats.get(asked)
     keeps = holds(format, part, part.group)
     if not keeps and part.as_floats is None:
-        raise RequestError(f"format: a ternary checkpoint runs as t5, i2 or i8, but got {asked!r}")
+        raise RequestError(
+            f"format: a ternary checkpoint runs as t5, i2 or i8, but got {shown(asked)}"
+        )
     return Choice(format.name, keeps)
 
 

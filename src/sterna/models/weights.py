@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
-from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, brief, shown
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.models import packing, storages
@@ -56,7 +56,7 @@ def head_format(head: str, own: str) -> str:
     if not formats.known(head):
         raise RequestError(
             f"head: must be one of {', '.join(HEADS)} or a weight format such as q8_0, "
-            f"but got {head!r}"
+            f"but got {shown(head)}"
         )
     return head
 
@@ -255,6 +255,7 @@ class CheckpointWeights:
             if name.startswith("model.layers.") and not known:
                 raise UnsupportedModelError(
                     f"{info.file}: {name}: must be a tensor of "
-                    f"{(self.checkpoint.config.get('architectures') or ['?'])[0]}, but its layers "
+                    f"{brief((self.checkpoint.config.get('architectures') or ['?'])[0])}, "
+                    "but its layers "
                     "have none of this name; config.json names another architecture"
                 )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
+from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError, shown
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.pot import tuning
 from sterna.pot.tuning import Unroll
@@ -137,7 +137,7 @@ def resolve(
                 return name, chosen, one
         known = ", ".join("x".join(map(str, one)) for one in there)
         raise RequestError(
-            f"unroll: {name} on {chosen} must have one of {known}, but got {unroll!r}"
+            f"unroll: {name} on {chosen} must have one of {known}, but got {shown(unroll)}"
         )
     tuned = tuning.best(name, chosen, N, M, K, threads)
     return name, chosen, tuned or tuning.default_unroll(there, N)
@@ -148,17 +148,17 @@ def _resolve_isa(isa: str | None) -> str:
     source = "isa" if isa is not None else "STERNA_ISA"
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
     if not isinstance(name, str):
-        raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {name!r}")
+        raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {shown(name)}")
     if not name:
         return isas()[-1]
     if name in _UNITS:  # what it maps to may run where the unit itself does not
         name = _UNITS[resolve_isa(isa)]
     if name not in known:
-        raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {name!r}")
+        raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {shown(name)}")
     needs, runs = known[name]
     if not runs:
         raise UnsupportedCPUError(
-            f"{source}: this CPU (or its operating system) cannot run {name!r}, which needs "
+            f"{source}: this CPU (or its operating system) cannot run {shown(name)}, which needs "
             f"{needs}; choose one of {', '.join(isas())}"
         )
     return name
@@ -169,7 +169,7 @@ def _resolve_kernel(kernel: str, isa: str | None) -> tuple[str, str]:
     there = _native.pot_kernels(chosen)
     if kernel not in there:
         raise RequestError(
-            f"kernel: {chosen} must have one of {', '.join(there)}, but got {kernel!r}"
+            f"kernel: {chosen} must have one of {', '.join(there)}, but got {shown(kernel)}"
         )
     return kernel, chosen
 
@@ -185,7 +185,7 @@ def _operands(kernel: str, K: int) -> tuple[np.dtype[Any], np.dtype[Any], int]:
 
 def _count(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise RequestError(f"{what}: must be a whole number of at least 0, but got {value!r}")
+        raise RequestError(f"{what}: must be a whole number of at least 0, but got {shown(value)}")
     return int(value)
 
 
@@ -210,7 +210,7 @@ def _scale(value: Any, M: int) -> npt.NDArray[np.float32]:
     except ValueError as e:
         raise RequestError(f"scale: must be a rectangular array, but numpy says {e}") from None
     if given.dtype.kind not in "iubf":
-        raise RequestError(f"scale: must be numeric, but got {value!r}")
+        raise RequestError(f"scale: must be numeric, but got {shown(value)}")
     with np.errstate(over="ignore"):
         scale = given.astype(np.float32)
     if scale.shape not in ((), (M,)):

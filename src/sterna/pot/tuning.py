@@ -27,7 +27,7 @@ from sterna import _native
 from sterna.checkpoints.cache import cache_dir
 from sterna.checkpoints.files import replacing, unwritable
 from sterna.checkpoints.jsonfile import load_json_object
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, reason, shown
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.runtime import resolve_threads
 
@@ -233,7 +233,9 @@ def check_names(kernels: Sequence[str], isa: str | None = None) -> None:
     for name in kernels:
         if name not in known:
             on = "" if isa is None else f" on {isa}"
-            raise RequestError(f"kernel: must be one of {', '.join(known)}{on}, but got {name!r}")
+            raise RequestError(
+                f"kernel: must be one of {', '.join(known)}{on}, but got {shown(name)}"
+            )
 
 
 def _check(kernels: Sequence[str], isa: str, shapes: Sequence[Shape], repeat: int) -> None:
@@ -323,7 +325,7 @@ def delete(kernels: Sequence[str] | None = None) -> int:
             path.unlink(missing_ok=True)  # a damaged file too
     except OSError as error:
         raise RequestError(
-            f"{path}: must be removable, but got {error.strerror or error}; check its rights"
+            f"{path}: must be removable, but got {reason(error)}; check its rights"
         ) from error
     return len(every) - len(kept)
 
@@ -347,7 +349,7 @@ def _make_folder(folder: Path) -> None:
     except OSError as error:
         raise RequestError(
             f"{folder}: must be a folder that can be made, but got "
-            f"{error.strerror or error}; set STERNA_CACHE to another"
+            f"{reason(error)}; set STERNA_CACHE to another"
         ) from error
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sterna import _native, pot
 from sterna.bench.machine import Progress
-from sterna.errors import RequestError
+from sterna.errors import RequestError, reason
 from sterna.pot.tuning import Unroll
 
 __all__ = ["UNROLLS", "Build", "Compiled", "Module", "open_builds"]
@@ -211,7 +211,7 @@ def _run(command: Sequence[str]) -> str:
     except subprocess.TimeoutExpired:
         raise RequestError(f"took more than {COMPILE_LIMIT_S} s to compile") from None
     except OSError as error:
-        raise RequestError(f"cannot run: {error.strerror or error}") from None
+        raise RequestError(f"cannot run: {reason(error)}") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
         raise RequestError(f"does not compile the kernels: {' '.join(lines[0].split())[:200]}")

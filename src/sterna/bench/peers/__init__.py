@@ -17,7 +17,7 @@ from typing import Any
 from sterna.bench.peers.blocks import TERNARY, TYPE_OF
 from sterna.bench.peers.case import Case, Options, matrices
 from sterna.bench.peers.process import Lost, Process
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 __all__ = ["PEERS", "Entry", "run"]
 
@@ -81,7 +81,7 @@ def run(
     RequestError is for arguments out of range.
     """
     if unknown := [name for name in peers if name not in table]:
-        raise RequestError(f"peers: must be of {', '.join(table)}, but got {unknown[0]!r}")
+        raise RequestError(f"peers: must be of {', '.join(table)}, but got {shown(unknown[0])}")
     if (
         repeat < 1
         or options.threads < 1

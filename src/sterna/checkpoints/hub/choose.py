@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
 from sterna.checkpoints.hub.names import HubName
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, shown
 
 # Beside the weights: whatever of these the repository's root has.
 TOKENIZER = "tokenizer.json"
@@ -126,8 +126,8 @@ def _matching(
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise _several(name, f"{name.file!r} fits several files", models, matches, sizes)
-    raise _several(name, f"no GGUF file fits {name.file!r}", models, models, sizes)
+            raise _several(name, f"{shown(name.file)} fits several files", models, matches, sizes)
+    raise _several(name, f"no GGUF file fits {shown(name.file)}", models, models, sizes)
 
 
 def _words(path: str) -> set[str]:

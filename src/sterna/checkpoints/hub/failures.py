@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from sterna.checkpoints.files import unwritable
 from sterna.checkpoints.hub.names import DEFAULT_REVISION, HubName
 from sterna.checkpoints.hub.store import cache_root
-from sterna.errors import HubError, RequestError, SternaError
+from sterna.errors import HubError, RequestError, SternaError, shown
 
 
 def host() -> str:
@@ -31,10 +31,10 @@ def check_endpoint() -> None:
     except ValueError:  # such as a port that is no number
         sound = False
     if not sound:
-        shown = constants.ENDPOINT.rpartition("@")[2]  # a password may stand before it
+        address = constants.ENDPOINT.rpartition("@")[2]  # a password may stand before it
         raise RequestError(
             "HF_ENDPOINT: must be an address such as https://huggingface.co, but got "
-            f"{shown!r}; write https:// or http:// in front of the host, or unset it"
+            f"{shown(address)}; write https:// or http:// in front of the host, or unset it"
         )
 
 
@@ -65,7 +65,7 @@ def _translated(error: Exception, name: HubName) -> SternaError | None:
     if isinstance(error, errors.RevisionNotFoundError):
         return RequestError(
             f"{name}: the revision must be a branch, a tag or a commit of {name.repo}, but got "
-            f"{name.revision!r}; leave it out for {DEFAULT_REVISION}"
+            f"{shown(name.revision)}; leave it out for {DEFAULT_REVISION}"
         )
     if isinstance(error, errors.HFValidationError):
         return RequestError(f"{name}: must be a name that the Hub allows; check the spelling")

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 PREFIX = "hf://"  # says that a Hub name is meant even where a folder has the same name
 DEFAULT_REVISION = "main"
@@ -98,5 +98,6 @@ def _reserved(repo: str) -> bool:
 
 def _malformed(text: str, rule: str) -> RequestError:
     return RequestError(
-        f"model: a name on the Hub must be org/name[@revision][:file], {rule}, but got {text!r}"
+        f"model: a name on the Hub must be org/name[@revision][:file], {rule}, "
+        f"but got {shown(text)}"
     )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.formats.power_of_two import PotLevels, check_scale
 from sterna.models.storages.base import F32, FLOATS, Floats, Layer, Levels
 from sterna.models.storages.quantization import PowerOfTwo
@@ -188,7 +188,7 @@ def description(encoding: str, scale: str = "row", *, zero_free: bool = True) ->
     """How `tensors` are stored; RequestError for what `quantization_config` could not say."""
     if encoding not in PowerOfTwo.ENCODINGS:
         names = ", ".join(PowerOfTwo.ENCODINGS)
-        raise RequestError(f"encoding: must be one of {names}, but got {encoding!r}")
+        raise RequestError(f"encoding: must be one of {names}, but got {shown(encoding)}")
     made = PowerOfTwo(encoding, zero_free, scale)
     if problem := made.problem():
         raise RequestError(f"{encoding}: {problem}")

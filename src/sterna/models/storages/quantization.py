@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
@@ -115,7 +115,7 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if method != "bitnet":
         raise UnsupportedModelError(
             f"{file}: {FIELD}.quant_method must be bitnet, power_of_two or absent, but got "
-            f"{method!r}; Sterna does not read this quantisation"
+            f"{shown(method)}; Sterna does not read this quantisation"
         )
     return Quantization(
         True,
@@ -181,7 +181,7 @@ def _names(value: object, file: Path) -> tuple[str, ...]:
         # transformers would take these as regular expressions, which a file must not give.
         if not re.fullmatch(r"[\w.-]+", name):
             raise UnsupportedModelError(
-                f"{file}: {field} must have names of modules, but got {name!r}; "
+                f"{file}: {field} must have names of modules, but got {shown(name)}; "
                 "list the modules by their names"
             )
     return tuple(names)
