@@ -13,6 +13,7 @@ from sterna.chat import check_messages
 from sterna.engine import Kept
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM, TEMPLATE_OPTIONS
+from sterna.runtime import checked_flag
 
 __all__ = ["Conversation"]
 
@@ -43,7 +44,7 @@ class Conversation:
             raise RequestError(f"llm: must be an LLM, but got {shown(llm)}; pass sterna.LLM(model)")
         self.llm = llm
         self.tools, self.documents, self.template_options = tools, documents, template_options
-        self.drop_oldest = drop_oldest
+        self.drop_oldest = checked_flag("drop_oldest", drop_oldest)
         #: Exchanges that the latest turn had to forget.
         self.dropped = 0
         self.last = Completion()
@@ -183,7 +184,7 @@ class Conversation:
         if not self.drop_oldest:
             return messages
         context = self.llm.context
-        wanted = options.get("max_tokens") or 0
+        wanted = options.get("max_tokens")
         room = context - min(wanted if isinstance(wanted, int) else 0, context // 4)
         while len(self.llm.chat_tokens(messages, **template)) > room:
             opening = 1 if messages[0].get("role") == "system" else 0

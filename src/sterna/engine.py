@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.errors import NonFiniteError, RequestError, shown
+from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
 from sterna.reading import LEAST_BYTES, prepare
-from sterna.runtime import checked_flag, checked_whole, resolve_isa, resolve_threads
+from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
 from sterna.sampling import Top
 
 __all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Kept", "Sequence"]
@@ -85,12 +85,8 @@ class Engine:
         self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
         limit = model.config.max_position
-        kv_dtype = kv_dtype or model.kv_dtype
-        if kv_dtype not in KV_DTYPES:
-            raise RequestError(
-                f"kv_dtype: must be one of {', '.join(KV_DTYPES)}, but got {shown(kv_dtype)}"
-            )
-        self.kv_dtype = kv_dtype
+        chosen = model.kv_dtype if kv_dtype is None else kv_dtype
+        self.kv_dtype = kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)
         self.context = limit
         if context is not None:
             self.context = checked_whole("context", context, 1, limit, " for this model")

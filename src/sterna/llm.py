@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError, shown
-from sterna.runtime import checked_flag, checked_whole, resolve_threads
+from sterna.runtime import checked_flag, checked_items, checked_whole, resolve_threads
 from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
@@ -244,10 +244,11 @@ class LLM:
                 f"chat: the model must have a chat template, but {self.name} has none; "
                 f"use generate, or {other}"
             )
-        if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
-            raise RequestError(f"messages: must be a list of messages, but got {shown(messages)}")
+        what = "a list of messages"
+        if isinstance(messages, str):
+            raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
         return self.template.render(
-            list(messages),
+            list(checked_items("messages", messages, what)),
             tools=tools,
             documents=documents,
             variables=template_options,
@@ -313,13 +314,9 @@ class LLM:
         return f"{longer if least <= most else ''}shorten it"
 
     def _checked_ids(self, prompt: object) -> list[int]:
-        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
-            raise RequestError(
-                f"prompt: must be a string or a sequence of token ids, but got {shown(prompt)}"
-            )
         vocab = self.engine.model.config.vocab_size
         ids: list[int] = []
-        for t in prompt:
+        for t in checked_items("prompt", prompt, "a string or a sequence of token ids"):
             whole = isinstance(t, (int, np.integer)) and not isinstance(t, bool)
             if not whole or not 0 <= t < vocab:
                 raise RequestError(

@@ -80,6 +80,8 @@ def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[A
     given = _as_array(scale, "scale")
     if given.dtype.kind not in "iubf":
         raise RequestError(f"{format}: scale must be numeric, but got {shown(scale)}")
+    if given.size > 2 * M * K:  # a scale and a minimum for each weight would be fewer
+        raise RequestError(f"{format}: scale must fit weights [{M}, {K}], but got {given.shape}")
     s = _float32(given).reshape(given.shape)
     if not f.group and s.shape not in ((), (M,)):
         raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
@@ -144,7 +146,9 @@ def quantize(
         raise RequestError(f"scale: {format} has none, but got {shown(scale)}")
     if f.group and scale is not None:
         raise RequestError(f"scale: {format} has one for each group, but got {shown(scale)}")
-    values = _finite(_matrix(w, f"{format}: weights"), format)
+    weights = _matrix(w, f"{format}: weights")
+    f.check_shape(*weights.shape)
+    values = _finite(weights, format)
     if not f.scaled:
         return pack(values, format=format, threads=threads)
     levels, s = f.rounded(values, scale)
@@ -225,10 +229,10 @@ def linear(
         raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
     if a.ndim == 0 or a.shape[-1] != packed.K:
         raise RequestError(f"x: the last dimension must be K={packed.K}, but got shape {a.shape}")
-    rows = _float32(a)
     n = prod(a.shape[:-1])
     if n >= MAX_ROWS:
         raise RequestError(f"x: takes fewer than 2^31 rows, but got shape {a.shape}")
+    rows = _float32(a)  # after the checks of its size: a broadcast view takes memory here
     try:
         y = _native.linear(
             weight,

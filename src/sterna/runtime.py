@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ __all__ = [
     "Threads",
     "cache_bytes",
     "checked_flag",
+    "checked_items",
+    "checked_name",
     "checked_whole",
     "cpu_list",
     "resolve_isa",
@@ -51,6 +53,30 @@ def checked_flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise RequestError(f"{name}: must be True or False, but got {shown(value)}")
     return bool(value)
+
+
+def checked_name(name: str, value: object, known: Iterable[str], remedy: str = "") -> str:
+    """One of the names that are known; RequestError lists them. An array is none of them."""
+    if isinstance(value, str) and value in (names := tuple(known)):
+        return value
+    names = tuple(known)
+    raise RequestError(
+        f"{name}: must be one of {', '.join(names)}, but got {shown(value)}"
+        f"{'; ' if remedy else ''}{remedy}"
+    )
+
+
+def checked_items(name: str, value: Any, what: str) -> Iterator[Any]:
+    """Iterates over a value; RequestError says `what` it must be where that cannot be.
+
+    Having `__iter__` is not enough: an array without dimensions has it.
+    """
+    try:
+        if not isinstance(value, (bytes, bytearray)):
+            return iter(value)
+    except TypeError:
+        pass
+    raise RequestError(f"{name}: must be {what}, but got {shown(value)}")
 
 
 def resolve_isa(isa: str | None = None) -> str:
@@ -185,9 +211,9 @@ def _count(threads: int | None) -> tuple[int | None, str]:
 
 def _team(source: str, value: str | None, topology: Mapping[str, Any]) -> _Team:
     allowed: list[int] = topology["cpus"]
-    if value in (None, "all"):
+    if value is None or (isinstance(value, str) and value == "all"):
         return _Team(_within_quota(len(topology["cores"]), topology), len(allowed))
-    if value == "performance":
+    if isinstance(value, str) and value == "performance":
         cores = [core["cpus"] for core in topology["cores"] if core["performance"]]
         cpus = tuple(sorted(cpu for core in cores for cpu in core))
         if not cpus:

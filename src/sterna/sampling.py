@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.runtime import checked_flag, checked_whole
+from sterna.runtime import checked_flag, checked_items, checked_whole
 
 __all__ = ["SamplingParams", "Top"]
 
@@ -102,9 +102,7 @@ class SamplingParams:
         """`stop` as a tuple."""
         if stop is None or isinstance(stop, str):
             return () if stop is None else (stop,)
-        if not isinstance(stop, Iterable):
-            raise RequestError(f"stop: must be a string or several, but got {shown(stop)}")
-        return tuple(stop)
+        return tuple(checked_items("stop", stop, "a string or several"))
 
     @staticmethod
     def fresh_seed() -> int:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,10 +142,14 @@ class Tokenizer:
 
         It equals the pieces of a `Detokenizer` joined, by construction.
         """
-        if not isinstance(ids, Iterable):
-            raise RequestError(f"ids: must be a sequence of token ids, but got {shown(ids)}")
+        try:
+            each = iter(ids)
+        except TypeError:  # an array without dimensions is Iterable, but is not
+            raise RequestError(
+                f"ids: must be a sequence of token ids, but got {shown(ids)}"
+            ) from None
         stream = Detokenizer(self, skip_special=skip_special)
-        return "".join([*map(stream.push, ids), stream.flush()])
+        return "".join([*map(stream.push, each), stream.flush()])
 
     def added_at(self, text: str) -> int | None:
         """The id of the longest added token, such as <|im_end|>, that `text` begins with."""

@@ -28,6 +28,7 @@ from sterna.models.gguf import gguf_name, permutes
 from sterna.models.storages import Floats, Levels
 from sterna.models.storages.base import TERNARY
 from sterna.models.weights import Linear, head_format, in_runs
+from sterna.runtime import checked_name
 
 __all__ = ["GgufWeights", "i2s_layout", "warn_of_i2s"]
 
@@ -282,11 +283,7 @@ def i2s_layout(asked: str | None = None) -> str | None:
     """
     source = "STERNA_I2S" if asked is None else "i2s"
     layout = (os.environ.get("STERNA_I2S") or None) if asked is None else asked
-    if layout not in (None, *I2S_LAYOUTS):
-        raise RequestError(
-            f"{source}: must be one of {', '.join(I2S_LAYOUTS)}, but got {shown(layout)}"
-        )
-    return layout
+    return None if layout is None else checked_name(source, layout, I2S_LAYOUTS)
 
 
 def warn_of_i2s(model: GgufModel, layout: str | None) -> None:

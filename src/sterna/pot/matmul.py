@@ -12,9 +12,10 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError, shown
 from sterna.formats.pot_encodings import ENCODINGS
+from sterna.ops import MAX_ROWS
 from sterna.pot import tuning
 from sterna.pot.tuning import Unroll
-from sterna.runtime import checked_flag, resolve_isa, resolve_threads
+from sterna.runtime import checked_flag, checked_name, resolve_isa, resolve_threads
 
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
@@ -167,11 +168,7 @@ def _resolve_isa(isa: str | None) -> str:
 def _resolve_kernel(kernel: str, isa: str | None) -> tuple[str, str]:
     chosen = _resolve_isa(isa)
     there = _native.pot_kernels(chosen)
-    if kernel not in there:
-        raise RequestError(
-            f"kernel: {chosen} must have one of {', '.join(there)}, but got {shown(kernel)}"
-        )
-    return kernel, chosen
+    return checked_name("kernel", kernel, there, f"these are what {chosen} has"), chosen
 
 
 def _operands(kernel: str, K: int) -> tuple[np.dtype[Any], np.dtype[Any], int]:
@@ -196,6 +193,8 @@ def _matrix(value: Any, what: str, dtype: np.dtype[Any], kernel: str) -> npt.NDA
         raise RequestError(f"{what}: must be a rectangular array, but numpy says {e}") from None
     if array.ndim != 2:
         raise RequestError(f"{what}: must have two dimensions, but got shape {array.shape}")
+    if len(array) >= MAX_ROWS:  # before it is copied: a broadcast view takes no memory
+        raise RequestError(f"{what}: takes fewer than 2^31 rows, but got shape {array.shape}")
     if array.dtype != dtype:
         raise RequestError(
             f"{what}: {kernel} must have {dtype} here, but got {array.dtype}; "
