@@ -8,7 +8,7 @@ from helpers import failure
 
 import sterna.ops as ops
 from sterna import formats
-from sterna.errors import SternaError
+from sterna.errors import NonFiniteError, SternaError
 
 GROUPS = [
     f"{name}:g{k}" for name in formats.names() for k in (32, 64) if formats.known(f"{name}:g{k}")
@@ -70,3 +70,45 @@ def test_the_largest_and_the_smallest(name: str) -> None:
         failure(lambda: ops.quantize(large, name), SternaError, name.split(":")[0])
     else:
         assert np.isfinite(ops.dequantize(ops.quantize(large, name))).all()
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if formats.get(n).integer])
+def test_large_activations(name: str) -> None:
+    """A sum is near the exact one, or an error names the format: never inf or NaN."""
+    rng = np.random.default_rng(6)
+    weight = ops.quantize(rng.standard_normal((16, 512)).astype(np.float32), name)
+    real = ops.dequantize(weight).astype(np.float64)
+    signs = rng.choice([-1, 1], 512)
+    refused = 0
+    for exponent in range(30, 39):
+        x = (signs * 10.0**exponent).astype(np.float32)
+        try:
+            y = ops.linear(x, weight)
+        except NonFiniteError:
+            refused += 1
+            failure(lambda x=x: ops.linear(x, weight), NonFiniteError, f"{name}: sums must")
+            continue
+        assert np.isfinite(y).all()
+        np.testing.assert_allclose(y, real @ x.astype(np.float64), rtol=1e-3, atol=10.0**exponent)
+    assert refused < 6  # 1e34, where K-quants have products of scales that are too large
+
+
+def test_large_activations_are_refused_where_sums_overflow() -> None:
+    """Of rows as of groups; a float format says infinity."""
+    x = np.full(512, 1e38, np.float32)
+    w = np.ones((2, 512), np.float32)
+    for name in ("i8", "i2", "q4_0", "q4_1", "q6_k"):
+        failure(lambda name=name: ops.linear(x, ops.quantize(w, name)), NonFiniteError, name)
+    assert np.isinf(ops.linear(x, ops.quantize(w, "f32"))).all()
+
+
+@pytest.mark.parametrize("name", ["tq1_0", "tq2_0", "q4_0", "i8"])
+def test_how_many_activations_share_a_scale(name: str) -> None:
+    """As the docstring of `ops.linear` has it: 256, 32, or a row."""
+    span = {"tq1_0": 256, "tq2_0": 256, "q4_0": 32, "i8": 512}[name]
+    weight = ops.quantize(np.eye(512, dtype=np.float32)[1:], name)  # row i reads x[i + 1]
+    x = np.ones(512, np.float32)
+    x[0] = 1e6  # what shares its scale is rounded to 0
+    zeros = ops.linear(x, weight) == 0
+    assert zeros[: span - 1].all()
+    assert not zeros[span - 1 :].any()

@@ -80,11 +80,12 @@ def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[A
     given = _as_array(scale, "scale")
     if given.dtype.kind not in "iubf":
         raise RequestError(f"{format}: scale must be numeric, but got {shown(scale)}")
-    if given.size > 2 * M * K:  # a scale and a minimum for each weight would be fewer
+    if not f.group and given.shape not in ((), (M,)):
+        raise RequestError(f"{format}: scale must have shape () or ({M},), but got {given.shape}")
+    # A scale and a minimum for each weight would be more than any format has.
+    if f.group and given.size > 2 * max(M, 1) * max(K, 1):
         raise RequestError(f"{format}: scale must fit weights [{M}, {K}], but got {given.shape}")
     s = _float32(given).reshape(given.shape)
-    if not f.group and s.shape not in ((), (M,)):
-        raise RequestError(f"{format}: scale must have shape () or ({M},), but got {s.shape}")
     if not np.isfinite(s).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(s))[0])
         where = f"element {at}" if at else "it"
@@ -212,18 +213,20 @@ def linear(
 ) -> F32:
     """y [..., M] = x [..., K] W^T in float32.
 
-    Integer formats quantise each row of x, or each 32 values of it where weights have scales in
-    groups, to int8 (symmetric, half to even) and sum exactly; float formats add over K in ascending
-    order, one fused multiply-add each. The result has the same bits for every `isa`, thread count
+    Integer formats quantise each row of x to int8 (symmetric, half to even) and sum exactly; where
+    weights have scales in groups, each 32 values of it, or each 256 for tq1_0 and tq2_0, and the
+    sums of groups are added as floats. Float formats add over K in ascending order, one fused
+    multiply-add each. The result has the same bits for every `isa`, thread count
     and N. deterministic=False lets float formats use a unit's bf16 products where it has them
     (`amx`): the same bits for every thread count and N, but not for every unit. x is then rounded
     to bf16 for bf16 weights, values from about 3.39e38 up to infinity; f16 and f32 weights keep
     about the error of a sum in float32. Values and products below 2^-126 count as 0 there.
 
-    Raises RequestError for a wrong shape, NonFiniteError if x holds NaN or an infinity and the
-    format is an integer one.
+    Raises RequestError for a wrong shape. With an integer format, NonFiniteError if x holds NaN or
+    an infinity, or if a sum or a step towards it is beyond float32 (K-quants have such steps from
+    about 1e34 in x on, where weights are of size 1).
     """
-    weight = _opened(packed)[1]
+    f, weight = _opened(packed)
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":
         raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
@@ -244,7 +247,14 @@ def linear(
     except FloatingPointError:
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])  # [..., K], as x
         raise NonFiniteError(f"x: must be finite as float32, but element {at} is {a[at]}") from None
-    return y.reshape(*a.shape[:-1], packed.M)
+    y = y.reshape(*a.shape[:-1], packed.M)
+    if f.integer and not np.isfinite(y).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(y))[0])
+        raise NonFiniteError(
+            f"{f.name}: sums must stay within float32, but element {at} of the result is {y[at]}; "
+            "divide x and multiply the result"
+        )
+    return y
 
 
 def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
