@@ -89,6 +89,7 @@ class LLM:
         self._read_companions(loaded)
         self.tokenizer.check(loaded.config.vocab_size)
         self.last = Completion()
+        loaded.keep()
 
     def _read_companions(self, loaded: models.Model) -> None:
         """Tokenizer, chat template and sampling: of the model's folder, or of its one file."""

@@ -100,6 +100,18 @@ def require_regular(path: Path) -> None:
         raise RequestError(f"{path}: must be a regular file, but got {kind}; give a file's path")
 
 
+def require_size(path: Path, max_bytes: int) -> None:
+    """ModelFormatError where a file has more than `max_bytes` bytes."""
+    try:
+        nbytes = path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if nbytes > max_bytes:
+        raise ModelFormatError(
+            file=path, field="size", expected=f"at most {max_bytes} bytes", got=nbytes
+        )
+
+
 def read_file(path: Path, max_bytes: int) -> bytearray:
     """The whole of a regular file of at most `max_bytes` bytes."""
     with open_regular(path) as (descriptor, state):
@@ -329,8 +341,12 @@ def require_space(path: Path, nbytes: int) -> None:
             )
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copies a regular file, whole or not at all, its data on the disk when this returns."""
+def copy_file(source: Path, target: Path, max_bytes: int) -> None:
+    """Copies a regular file, whole or not at all, its data on the disk when this returns.
+
+    ModelFormatError where it has more than `max_bytes` bytes.
+    """
+    require_size(source, max_bytes)
     with open_regular(source) as (descriptor, state), replacing(target, state.nbytes) as out:
         buffer = memoryview(bytearray(min(_COPY_BYTES, state.nbytes)))
         for at in range(0, state.nbytes, _COPY_BYTES):

@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna import formats
-from sterna.checkpoints.directory import CONFIG, WEIGHTS
-from sterna.checkpoints.files import copy_file, replacing_directory, synced
+from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS
+from sterna.checkpoints.files import (
+    copy_file,
+    replacing_directory,
+    require_size,
+    synced,
+    unreadable,
+)
 from sterna.checkpoints.packed import (
     CODES,
     CONFIG_HASH,
@@ -29,26 +35,29 @@ from sterna.checkpoints.packed import (
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
 from sterna.errors import RequestError, brief
 from sterna.formats.base import PackedWeight
+from sterna.tokenizer import MAX_TOKENIZER_BYTES
 
 __all__ = ["COMPANIONS", "PackedWriter", "packing", "write_packed"]
 
-# What travels with the weights: all that generation needs besides them, and their licence.
-COMPANIONS = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "LICENSE",
-    "LICENSE.md",
-    "LICENSE.txt",
-    "NOTICE",
-)
+MAX_LICENSE_BYTES = 1 << 20
+#: What travels with the weights: all that generation needs besides them, and their licence. Each
+#: with the bytes it may have: what is too large to be read is too large to be copied.
+COMPANIONS = {
+    "generation_config.json": MAX_CONFIG_BYTES,
+    "tokenizer.json": MAX_TOKENIZER_BYTES,
+    "tokenizer_config.json": MAX_CONFIG_BYTES,
+    "special_tokens_map.json": MAX_CONFIG_BYTES,
+    "added_tokens.json": MAX_CONFIG_BYTES,
+    "tokenizer.model": MAX_TOKENIZER_BYTES,
+    "vocab.json": MAX_TOKENIZER_BYTES,
+    "merges.txt": MAX_TOKENIZER_BYTES,
+    "chat_template.jinja": MAX_CONFIG_BYTES,
+    "chat_template.json": MAX_CONFIG_BYTES,
+    "LICENSE": MAX_LICENSE_BYTES,
+    "LICENSE.md": MAX_LICENSE_BYTES,
+    "LICENSE.txt": MAX_LICENSE_BYTES,
+    "NOTICE": MAX_LICENSE_BYTES,
+}
 
 
 class PackedWriter:
@@ -95,6 +104,7 @@ def packing(
     else the commonest; `force`: replace a folder with files. Raises RequestError (a full disk).
     """
     dst = Path(dst)
+    companions = _companions(source)  # first: what cannot be copied would be found out at the end
     room = header_room(n_tensors, name_bytes)
     with replacing_directory(dst, nbytes, force) as folder:
         with synced(folder / WEIGHTS) as file:
@@ -107,11 +117,22 @@ def packing(
             tensors.finish({CONFIG_HASH: config_hash(json.loads(text))})
         with synced(folder / CONFIG) as file:
             file.write(text)
-        if source is not None:
-            present = set(os.listdir(source))  # OSError if it has gone: half a model is none
-            for name in COMPANIONS:
-                if name in present:
-                    copy_file(Path(source) / name, folder / name)
+        for file_of, most in companions:
+            copy_file(file_of, folder / file_of.name, most)
+
+
+def _companions(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]:
+    """The files to copy, and the bytes that each may have; ModelFormatError for one with more."""
+    if source is None:
+        return []
+    try:
+        present = set(os.listdir(source))
+    except OSError as error:  # it has gone: half a model is none
+        raise unreadable(Path(source), error) from None
+    found = [(Path(source) / name, most) for name, most in COMPANIONS.items() if name in present]
+    for file, most in found:
+        require_size(file, most)
+    return found
 
 
 def write_packed(

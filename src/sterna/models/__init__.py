@@ -69,7 +69,17 @@ class Model:
     kv_dtype: str = "i16"  # unless another is asked for
     companions: Companions | None = None  # in place of a folder's files, where one file has all
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
+    cache_key: str | None = field(default=None, repr=False)  # where `keep` writes it
     mapped: bool = False  # weights are those of a file that is mapped
+
+    def keep(self) -> None:
+        """Writes the packed form to the cache, in the background, where `load` found none there.
+
+        To be called once all of the model has been opened: one whose tokenizer is refused is not
+        worth its disk space.
+        """
+        if self.cache_key is not None and self.store is None:
+            self.store = cache.store_behind(self.cache_key, lambda dst: save(self, dst), self.path)
 
     @property
     def n_params(self) -> int:
@@ -153,8 +163,8 @@ def load(
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
-    A checkpoint is packed as it is read and ready at once; the packed form is written to the cache
-    in the background, and read from there the next time. `i2s`: as in `LLM`. `through`: makes a
+    A checkpoint is packed as it is read and ready at once; `Model.keep` writes the packed form to
+    the cache, which is read from there the next time. `i2s`: as in `LLM`. `through`: makes a
     source of weights that the architecture asks in place of the model's own, which then reads each
     as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Raises ModelFormatError,
     UnsupportedModelError, RequestError or NonFiniteError.
@@ -186,7 +196,7 @@ def load(
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     model = read()
-    model.store = cache.store_behind(key, lambda dst: save(model, dst), source)
+    model.cache_key = key
     return model
 
 
