@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import threading
 import time
@@ -11,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sterna.checkpoints.directory import CONFIG, INDEX, WEIGHTS, weight_map
+from sterna.checkpoints.hub.answers import answer, body, headers
 from sterna.checkpoints.hub.choose import Choice, RemoteFile, choose, human
 from sterna.checkpoints.hub.failures import host, no_space
 from sterna.checkpoints.hub.names import HubName, is_plain_path
@@ -43,22 +46,24 @@ class Listing:
 def listing_of(name: HubName) -> Listing:
     """The commit of the revision and the repository's files; what the server says is checked.
 
-    Raises HubError if it is no Hub's answer, and what huggingface_hub raises.
+    Raises HubError if it is no Hub's answer, or has no end, and what huggingface_hub raises.
     """
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import constants
 
-    api = HfApi(endpoint=constants.ENDPOINT, library_name="sterna")
+    revision = quote(name.revision, safe="")
+    url = f"{constants.ENDPOINT}/api/models/{name.repo}/revision/{revision}?blobs=true"
     try:
-        info = api.model_info(name.repo, revision=name.revision, files_metadata=True)
+        with answer(url, headers()) as response:
+            info = json.loads(body(response))
         files = {}
-        for sibling in info.siblings or ():
+        for sibling in info.get("siblings") or ():
             # What has no hash is not offered, nor names that could leave the cache
-            digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
-            size = sibling.lfs.size if sibling.lfs else sibling.size
-            if digest and size is not None and is_plain_path(sibling.rfilename):
-                file = RemoteFile(sibling.rfilename, checked_size(size), checked_digest(digest))
-                files[file.path] = file
-        return Listing(checked_commit(info.sha), files)
+            lfs, path = sibling.get("lfs"), sibling["rfilename"]
+            digest = lfs["sha256"] if lfs else sibling.get("blobId")
+            size = lfs["size"] if lfs else sibling.get("size")
+            if digest and size is not None and is_plain_path(path):
+                files[path] = RemoteFile(path, checked_size(size), checked_digest(digest))
+        return Listing(checked_commit(info.get("sha")), files)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, OSError):  # an HTTP status 400 is also a ValueError
             raise
@@ -160,7 +165,6 @@ class Pull:
 
     def _fetch_one(self, file: RemoteFile, progress: Progress) -> None:
         from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(
             self.name.repo,
@@ -169,7 +173,7 @@ class Pull:
             endpoint=constants.ENDPOINT,
         )
         partial = self.repository.partial(file.digest)
-        fetch(url, build_hf_headers(library_name="sterna"), file, partial, progress)
+        fetch(url, headers(), file, partial, progress)
         partial.replace(self.repository.blob(file.digest))
 
     def _is_here(self, file: RemoteFile) -> bool:

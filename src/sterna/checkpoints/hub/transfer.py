@@ -1,7 +1,7 @@
 """One file from the Hub to the disk: resumed where it stopped, bounded, and checked by its hash.
 
-Over plain HTTP with byte ranges, in the session of huggingface_hub (token, proxies, offline mode).
-Its own download starts afresh in every process, and checks a size only.
+Over plain HTTP with byte ranges. The package's own download starts afresh in every process, and
+checks a size only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sterna.checkpoints.hub.answers import SLOW_BYTES, SLOW_S, Slow, answer, pieces
 from sterna.checkpoints.hub.choose import RemoteFile
 from sterna.checkpoints.hub.failures import network_errors, reason_of
 from sterna.errors import HubError, ModelFormatError
@@ -90,7 +91,7 @@ def _complete(
 ) -> None:
     """Appends to `partial` until it has its size; a cut connection is taken up again."""
     failures = 0
-    passing: tuple[type[Exception], ...] = (*network_errors(), _Cut)
+    passing: tuple[type[Exception], ...] = (*network_errors(), _Cut, Slow)
     with partial.open("ab") as out:
         while (before := out.tell()) < file.size:
             progress(0)  # ends here, and not after more attempts, where another thread has failed
@@ -98,7 +99,8 @@ def _complete(
                 _append(url, headers, file, out, progress)
             except passing as error:
                 out.flush()
-                failures = 0 if out.tell() > before else failures + 1
+                came = out.tell() > before and not isinstance(error, Slow)
+                failures = 0 if came else failures + 1
                 if failures > RETRIES or not _may_pass(error):
                     raise _as_error(error, file) from None
                 time.sleep(RETRY_WAIT_S * 2 ** max(0, failures - 1))
@@ -110,24 +112,16 @@ def _append(
     url: str, headers: dict[str, str], file: RemoteFile, out: BinaryIO, progress: Progress
 ) -> None:
     """One request for what is missing; the answer must be that part, or the whole."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session, hf_raise_for_status
-
-    # identity: a compressed answer could not be resumed, nor bounded by the file's size
-    wanted = {**headers, "Accept-Encoding": "identity"}
     begin = out.tell()
-    if begin:
-        wanted["Range"] = f"bytes={begin}-"
-    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    with get_session().stream("GET", url, headers=wanted, timeout=timeout) as response:
-        hf_raise_for_status(response)
+    wanted = {**headers, "Range": f"bytes={begin}-"} if begin else headers
+    with answer(url, wanted) as response:
         if begin and not _is_part(response, begin, file.size):
             progress(-begin)
             out.truncate(0)
             out.seek(0)
             if response.status_code != 200:
                 raise _Cut
-        for chunk in response.iter_bytes():  # as they come: a fixed size would lose the last ones
+        for chunk in pieces(response):
             if out.tell() + len(chunk) > file.size:
                 raise ModelFormatError(
                     file=file.path, field="size", expected=f"{file.size} bytes", got="more"
@@ -153,7 +147,8 @@ def _may_pass(error: Exception) -> bool:
 def _as_error(error: Exception, file: RemoteFile) -> Exception:
     if getattr(error, "response", None) is not None:
         return error
-    what = "ended early" if isinstance(error, _Cut) else f"failed ({reason_of(error)})"
+    ends = {_Cut: "ended early", Slow: f"brought under {SLOW_BYTES} bytes in {SLOW_S:.0f} s"}
+    what = ends.get(type(error), f"failed ({reason_of(error)})")
     return HubError(
         f"{file.path}: the connection {what} {RETRIES + 1} times in a row; pull again, the "
         "download goes on where it stopped",
