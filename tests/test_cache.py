@@ -238,6 +238,20 @@ def test_off(source: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not root.exists()
 
 
+def test_what_is_locked_is_somebodys(root: Path) -> None:
+    """A folder of a writer that lives stays, however old; one without is swept after a minute."""
+    (root / ".mine.tmp").mkdir(parents=True)
+    (root / ".left.tmp").mkdir()
+    with cache._claimed(root / ".mine.tmp"):
+        for name, age in ((".mine.tmp", 7200), (".left.tmp", 120)):
+            os.utime(root / name, (time.time() - age,) * 2)
+        cache.lookup(f"x-{'0' * 20}-{'0' * 20}")
+        assert leftovers(root) == [root / ".mine.tmp"]
+    os.utime(root / ".mine.tmp", (time.time() - 120,) * 2)
+    cache.lookup(f"x-{'0' * 20}-{'0' * 20}")
+    assert leftovers(root) == []
+
+
 def test_what_a_killed_process_left_is_swept(source: Path, root: Path) -> None:
     for name in (".old.tmp", ".young.tmp", "foreign"):
         (root / name).mkdir(parents=True)
@@ -253,7 +267,7 @@ def test_what_a_killed_process_left_is_swept(source: Path, root: Path) -> None:
 def _leaving(key: str, writer: str) -> subprocess.Popen[str]:
     """A process that stores an entry behind its back, says so at its end and waits."""
     script = f"""
-import atexit, time
+import os, time
 from sterna.checkpoints import cache
 from sterna.cli import _leave_in_order
 _leave_in_order()
@@ -262,7 +276,12 @@ def writer(folder):
     (folder / "config.json").write_text("{{}}")
     (folder / "model.safetensors").touch()
 cache.store_behind({key!r}, writer)
-atexit.register(print, "leaves", flush=True)
+said, join = [], cache.Store.join
+def told(self, timeout_s=None):
+    if not said:
+        said.append(os.write(1, b"leaves\\n"))
+    join(self, timeout_s)
+cache.Store.join = told
 """
     paths = [*sterna.__path__, *sys.path]
     environment = {
@@ -286,12 +305,50 @@ def test_the_process_waits_at_its_exit(source: Path, root: Path) -> None:
     assert cache.lookup(key) == root / key
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_wait(source: Path, root: Path, number: signal.Signals) -> None:
-    process = _leaving(cache.cache_key(source, "i2", "bf16"), "time.sleep(1000)")
+    """And removes what is half written, whether the writer listens or not."""
+    key = cache.cache_key(source, "i2", "bf16")
+    writer = """
+    (folder / "a").write_bytes(b"x" * 1_000_000)
+    from sterna.checkpoints.files import replacing_directory
+    with replacing_directory(folder / "b", 1) as half:
+        (half / "c").write_bytes(b"x")
+        os.write(1, b"writes\\n")
+        time.sleep(1000)
+"""
+    process = _leaving(key, writer)
     assert process.stdout is not None
-    assert process.stdout.readline() == "leaves\n"
-    time.sleep(0.3)  # it waits by now
+    assert {process.stdout.readline() for _ in range(2)} == {"leaves\n", "writes\n"}
+    assert leftovers(root)
     process.send_signal(number)
     assert process.communicate(timeout=30) == ("", "")  # no traceback
     assert process.returncode == 0
+    assert list(root.iterdir()) == []
+
+
+def test_a_wait_says_why(source: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it takes a while; it ends, and what is half written is removed."""
+    monkeypatch.setattr(cache, "EXIT_WAIT_S", 0.0)
+    monkeypatch.setattr(cache, "_SILENT_S", 0.0)
+    writing, over = threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def writer(folder: Path) -> None:
+        (folder / "half").touch()
+        writing.set()
+        over.wait()
+        (folder / "more").touch()
+
+    running = cache.store_behind(cache.cache_key(source, "i2", "bf16"), writer)
+    writing.wait()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cache.finish(said.append)
+        assert list(root.iterdir()) == []
+        cache.finish(said.append)  # nothing is left to wait for
+        over.set()
+        assert running.wait(60) is None
+    assert not caught  # why it was not written is known
+    (text,) = said
+    assert "Ctrl-C" in text

@@ -6,9 +6,13 @@ import sys
 def main() -> None:
     """Runs the command line; Ctrl-C while it is still imported ends it as later on."""
     try:
+        from sterna.cli import finish
         from sterna.cli import main as command
 
-        command()
+        try:
+            command()
+        finally:
+            finish()
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -18,17 +18,26 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.files import sync_directory, unreadable
 from sterna.checkpoints.packed import LAYOUT_VERSION
 from sterna.errors import SternaError, reason, shown
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows, where age tells what is left
+    fcntl = None
+
 CACHE_VERSION = 2  # raise it when conversion gives other bytes for the same source
 EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; a signal ends the wait
+_SILENT_S = 1.0  # of this wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
+_CLAIMED_S = 60.0  # and one this old that is not locked, where there are locks
 _BACKGROUND_NICENESS = 10
 _SOURCE = "source.path"  # beside the packed model: where what is packed came from, for lists
 _MAX_PATH_BYTES = 1 << 14
@@ -39,10 +48,16 @@ _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{20}-[0-9a-f]{20}")
 class Store:
     """A write to the cache under way in the background."""
 
-    def __init__(self, key: str, thread: threading.Thread | None) -> None:
-        """`thread`: the writer, None if the cache is off. Made by `store_behind`."""
+    def __init__(
+        self, key: str, thread: threading.Thread | None, temporary: Path | None = None
+    ) -> None:
+        """`thread`: the writer, None if the cache is off; `temporary`: where it writes. Made by
+        `store_behind`.
+        """
         self._key = key
         self._thread = thread
+        self._temporary = temporary
+        self.given_up = False
 
     @property
     def done(self) -> bool:
@@ -51,9 +66,25 @@ class Store:
 
     def wait(self, timeout_s: float | None = None) -> Path | None:
         """Waits for the end of the write; the entry's path, or None if there is none (yet)."""
+        self.join(timeout_s)
+        return lookup(self._key) if self.done else None
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits for the end of the write."""
         if self._thread is not None:
             self._thread.join(timeout_s)
-        return lookup(self._key) if self.done else None
+
+    def give_up(self) -> None:
+        """Removes what is half written; for a process that ends at once.
+
+        The writer may be in the middle of a write: it goes on into a file without a name, and fails
+        at the next, silently.
+        """
+        self.given_up = True
+        for _ in range(10):  # a file that is made while others are removed keeps the folder
+            if self._temporary is None or not self._temporary.exists():
+                return
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 _pending: list[Store] = []
@@ -111,6 +142,7 @@ def lookup(key: str) -> Path | None:
     if root is None:
         return None
     entry = root / _checked(key)
+    _sweep(root)
     if not _is_whole(entry):
         return None
     with contextlib.suppress(OSError):
@@ -132,6 +164,7 @@ def store_behind(
     if root is None:
         return Store(key, None)
     path = None if source is None else os.fsencode(os.path.abspath(source))
+    temporary = root / f".{key}.{secrets.token_hex(8)}.tmp"
 
     def write(folder: Path) -> None:
         writer(folder)
@@ -141,8 +174,10 @@ def store_behind(
     def run() -> None:
         _yield_to_foreground()
         try:
-            _store(root, key, write)
+            _store(root, key, write, temporary)
         except Exception as error:
+            if store.given_up:
+                return
             # Suppressed: with -W error the warning itself would be raised, here where no one is
             known = isinstance(error, SternaError)
             why = str(error) if known else f"{root}: {reason(error)}"
@@ -151,7 +186,7 @@ def store_behind(
 
     # A daemon, joined by _finish: Ctrl-C in the interpreter's own join would print a traceback
     thread = threading.Thread(target=run, name="sterna-cache", daemon=True)
-    store = Store(key, thread)
+    store = Store(key, thread, temporary)
     _pending[:] = [s for s in _pending if not s.done] + [store]
     thread.start()
     return store
@@ -212,25 +247,27 @@ def _yield_to_foreground() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
 
 
-def _store(root: Path, key: str, writer: Callable[[Path], None]) -> None:
-    entry = root / key
+def _store(root: Path, key: str, writer: Callable[[Path], None], temporary: Path) -> None:
+    """Writes an entry in `temporary`, which has all that is half written, and gives it its name."""
+    entry, folder = root / key, temporary / key
     if _is_whole(entry):
         return
     root.mkdir(parents=True, exist_ok=True)
     _sweep(root)
-    temporary = root / f".{key}.{secrets.token_hex(8)}.tmp"
     try:
         temporary.mkdir()
-        writer(temporary)
-        sync_directory(temporary)
-        if entry.exists() and not _is_whole(entry):
-            _remove(root, entry)
-        try:
-            temporary.rename(entry)
-        except OSError:
-            if not _is_whole(entry):  # else another process stored the same meanwhile
-                raise
-        sync_directory(root)
+        with _claimed(temporary):
+            folder.mkdir()
+            writer(folder)
+            sync_directory(folder)
+            if entry.exists() and not _is_whole(entry):
+                _remove(root, entry)
+            try:
+                folder.rename(entry)
+            except OSError:
+                if not _is_whole(entry):  # else another process stored the same meanwhile
+                    raise
+            sync_directory(root)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     source_prefix = key.rpartition("-")[0] + "-"
@@ -254,17 +291,63 @@ def _remove(root: Path, entry: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Locks a temporary folder, where that can be; the system gives a lock up with its process."""
+    descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
+    try:
+        if fcntl is not None and descriptor is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def _sweep(root: Path) -> None:
-    for entry in list(root.iterdir()):
-        if entry.name.startswith(".") and entry.name.endswith(".tmp"):
-            with contextlib.suppress(OSError):
-                if time.time() - entry.stat().st_mtime > _STALE_S:
-                    shutil.rmtree(entry, ignore_errors=True)
+    """Removes what killed processes have left."""
+    with contextlib.suppress(OSError):
+        for entry in list(root.iterdir()):
+            if entry.name.startswith(".") and entry.name.endswith(".tmp") and _is_left(entry):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether nobody writes here any more. A folder is locked an instant after it is made."""
+    with contextlib.suppress(OSError):
+        age = time.time() - folder.stat().st_mtime
+        if fcntl is None or age < _CLAIMED_S:
+            return age > _STALE_S
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            return age > _STALE_S
+        finally:
+            os.close(descriptor)
+    return False
 
 
 @atexit.register
-def _finish() -> None:
+def finish(tell: Callable[[str], None] = lambda text: None) -> None:
+    """Waits for writes under way, at most EXIT_WAIT_S seconds, before the process ends.
+
+    `tell` hears why, where it takes a while. Ctrl-C, or a signal's SystemExit, gives them up; what
+    is half written then is removed.
+    """
+    stores = [store for store in _pending if not store.done and not store.given_up]
     deadline = time.monotonic() + EXIT_WAIT_S
-    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-        for store in _pending:
-            store.wait(max(0.0, deadline - time.monotonic()))
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        for store in stores:
+            store.join(_SILENT_S)
+        if not all(store.done for store in stores):
+            tell("writing a packed copy of the model to the cache; Ctrl-C gives it up")
+        for store in stores:
+            store.join(max(0.0, deadline - time.monotonic()))
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # who is that impatient
+        for store in stores:
+            store.give_up()

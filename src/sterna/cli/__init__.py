@@ -18,7 +18,7 @@ import click
 
 from sterna.errors import SternaError, reason
 
-__all__ = ["main"]
+__all__ = ["finish", "main"]
 
 COMMANDS = (
     "generate",
@@ -116,6 +116,15 @@ def _leave_in_order() -> None:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             with contextlib.suppress(ValueError):  # of another thread than the main one
                 signal.signal(number, leave)
+
+
+def finish() -> None:
+    """Waits for what a command has left to its background, and says so."""
+    cache = sys.modules.get("sterna.checkpoints.cache")
+    if cache is not None:
+        from sterna.cli.options import tell
+
+        cache.finish(lambda text: tell(f"sterna: {text}"))
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> str:
