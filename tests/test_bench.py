@@ -412,7 +412,7 @@ def test_e2e_at_a_depth() -> None:
 def test_a_depth_repeats_what_was_computed() -> None:
     """The pages of a repeated sequence are copies, in turn, and are free again afterwards."""
     engine = Engine(random_model("tiny"), threads=1)
-    free = len(engine._free)
+    free = engine.pool.free
     source = EngineSequence()
     tokens = [(i * 31) % 4096 for i in range(128)]
     engine.prefill(source, tokens)
@@ -422,7 +422,7 @@ def test_a_depth_repeats_what_was_computed() -> None:
     assert (engine.prefill(same, [5, 6, 7]) == expected).all()
     for sequence in (source, same, longer):
         engine.release(sequence)
-    assert len(engine._free) == free
+    assert engine.pool.free == free
     for length, used in ((100, 128), (128, 0), (128, 100)):
         engine.release(source)
         if used:

@@ -14,8 +14,9 @@ import pytest
 from checkpoint_factory import EOT, RECIPES, tokenizer, write
 
 from sterna import LLM, Conversation
-from sterna.engine import PAGE, Kept
+from sterna.engine import Kept
 from sterna.errors import RequestError
+from sterna.pages import PAGE
 
 PLAIN = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 
@@ -30,7 +31,7 @@ def llm(checkpoint: Callable[[str], Path], request: pytest.FixtureRequest) -> LL
 
 
 def free_pages(llm: LLM) -> int:
-    return len(llm.engine._free)
+    return llm.engine.pool.free
 
 
 def test_turns_equal_fresh_runs_and_cost_what_is_new(llm: LLM) -> None:

@@ -124,10 +124,10 @@ def test_scores_are_those_of_whole_sequences(
         [encode_pair(nano.tokenizer.encode, c, f" {e}") for c, e in q.choices] for q in questions
     ]
     seen: list[int] = []
-    free = len(nano.engine._free)
+    free = nano.engine.pool.free
     results = score(nano.engine, groups, seen.append)
     assert seen[-1] == len(groups)
-    assert len(nano.engine._free) == free
+    assert nano.engine.pool.free == free
     for group, scores in zip(groups, results, strict=True):
         for request, got in zip(group, scores, strict=True):
             logprob, greedy = whole(nano, request)

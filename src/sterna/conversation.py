@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,8 +48,6 @@ class Conversation:
         self.dropped = 0
         self.last = Completion()
         self._kept = Kept()
-        # Nobody must run out of pages for conversations that were forgotten and not closed.
-        weakref.finalize(self, llm.engine.release, self._kept.sequence)
         self._running: Stream | None = None
         self._lock = threading.RLock()  # of whoever computes a piece or begins a turn
         self._messages: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The engine: sequences, their pages of the KV cache, and one step of a batch at a time.
+"""The engine: sequences in the pages of a KV cache, and one step of a batch at a time.
 
 A step takes any sequences with any number of new tokens each, runs the program once, and returns
 the logits that were asked for. Which sequences share a step cannot change a bit of the logits that
@@ -7,7 +7,6 @@ decide (with an exact head, others may be -inf).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
+from sterna.pages import PAGE, PagePool, Sequence
 from sterna.reading import LEAST_BYTES, prepare
 from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
 from sterna.sampling import Top
@@ -26,7 +26,6 @@ __all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Kept", "Sequence"]
 
 F32 = npt.NDArray[np.float32]
 
-PAGE: int = _native.page_positions
 #: What keys and values are kept as, the default first: integers of 13 bits with a float for each
 #: vector, in 16 bits; or floats.
 KV_DTYPES = ("i16", "i8", "f16", "f32")
@@ -35,20 +34,6 @@ KV_DTYPES = ("i16", "i8", "f16", "f32")
 PREFILL_CHUNK = 512
 #: Sequences of full context that the page pool holds. Pages cost memory only once written.
 SLOTS = 8
-
-
-@dataclass(eq=False)
-class Sequence:
-    """Tokens computed so far and the pages that hold their keys and values.
-
-    rows_rescored: rows of an exact head that were computed for it after screening, or without;
-    head_bytes: bytes read of the head in the steps that gave it logits.
-    """
-
-    length: int = 0
-    rows_rescored: int = 0
-    head_bytes: int = 0
-    pages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 @dataclass(eq=False)
@@ -101,8 +86,7 @@ class Engine:
                 f"KV cache: address space for {SLOTS} sequences of {self.context} positions is "
                 "needed, but the system refuses it; lower the context"
             ) from None
-        self._lock = threading.Lock()  # of the free pages
-        self._free = list(range(pages - 1, -1, -1))
+        self.pool = PagePool(pages)
         #: Whether the layers, all of floats, use the unit's bf16 products.
         self.fast = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
@@ -144,7 +128,9 @@ class Engine:
         At least the prompt's last token is left to be fed, for its logits. What follows has the
         same bits as after a prefill of the whole prompt, since a prefill may be split anywhere.
         """
-        sequence, most = kept.sequence, min(kept.sequence.length, len(prompt) - 1)
+        # An interrupt may have kept the tokens of its last steps from being written down.
+        sequence = kept.sequence
+        most = min(sequence.length, len(kept.tokens), len(prompt) - 1)
         same = next((i for i in range(most) if kept.tokens[i] != prompt[i]), most)
         self.rewind(sequence, same)
         kept.tokens = list(prompt[:same])
@@ -158,10 +144,7 @@ class Engine:
         """
         if not 0 <= length <= sequence.length:
             raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
-        pages = -(-length // PAGE)
-        with self._lock:
-            self._free.extend(int(p) for p in sequence.pages[pages:][::-1])
-        sequence.pages, sequence.length = sequence.pages[:pages], length
+        self.pool.cut(sequence, length)
 
     def _grow(self, sequence: Sequence, count: int) -> None:
         end = sequence.length + count
@@ -170,17 +153,12 @@ class Engine:
                 f"context: holds {self.context} tokens, but the sequence would have {end}; "
                 "shorten the prompt or raise --context"
             )
-        need = -(-end // PAGE) - len(sequence.pages)
-        with self._lock:
-            free = len(self._free)
-            new = [self._free.pop() for _ in range(need)] if 0 < need <= free else []
-        if need > free:
+        missing = self.pool.grow(sequence, -(-end // PAGE))
+        if missing:
             raise RequestError(
-                f"KV cache: {need} pages are needed, but {free} of "
-                f"{self._cache.pages} are free; run fewer sequences at once"
+                f"KV cache: a sequence must fit the free ones of {self.pool.count} pages, but "
+                f"{missing} are missing; run fewer sequences at once"
             )
-        if new:
-            sequence.pages = np.concatenate([sequence.pages, np.array(new, np.int32)])
 
     def repeated(self, sequence: Sequence, length: int) -> Sequence:
         """A sequence of `length` positions whose pages are copies of the given one's, in turn.

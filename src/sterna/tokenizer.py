@@ -360,9 +360,10 @@ def _library_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # The library's panics derive from BaseException; Ctrl-C does too and is not one.
-        ours = (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, SternaError)
-        if isinstance(error, ours):
+        # The library's panics derive from BaseException, as do Ctrl-C and what other signal
+        # handlers may raise.
+        of_library = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+        if isinstance(error, (MemoryError, SternaError)) or not of_library:
             raise
         raise ModelFormatError(
             file=path,

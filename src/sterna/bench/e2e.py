@@ -20,9 +20,10 @@ from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
 from sterna.bench.report import fractions, spread
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, SLOTS, Engine
+from sterna.engine import KV_DTYPES, PREFILL_CHUNK, SLOTS, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
+from sterna.pages import PAGE
 from sterna.runtime import resolve_threads
 from sterna.sampling import Top
 
