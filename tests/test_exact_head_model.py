@@ -133,6 +133,7 @@ def test_packed_and_cached(
         assert models.load(tmp_path / "bf16", head=head).head == head
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
     first = models.load(folder, head="exact")
+    first.keep()
     assert first.store is not None
     first.store.wait()
     again = models.load(folder)

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna import _native, formats
-from sterna.bench.machine import Progress, Yardsticks, peak_kind, prepare_reading, teams, units
+from sterna.bench.machine import (
+    Known,
+    Pace,
+    Progress,
+    Rows,
+    Yardsticks,
+    peak_kind,
+    prepare_reading,
+    teams,
+    units,
+)
 from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
@@ -145,7 +155,8 @@ def run(
     working_set_mb: int | None = None,
     deterministic: bool | None = None,
     progress: Progress = lambda _: None,
-) -> list[dict[str, Any]]:
+    known: Known = lambda _: None,
+) -> Rows:
     """Rows, one per shape, format, n, thread count and unit, as docs/benchmarks.md defines them.
 
     Medians of `repeat` rounds; a round measures the machine and then every case once, so that drift
@@ -166,7 +177,7 @@ def run(
     ]
     if not cases:
         raise RequestError("shapes: must name at least one matrix; try --shapes bitnet-2b")
-    return _Run(cases, working_set_mb, progress).rows(repeat)
+    return _Run(cases, working_set_mb, progress).rows(repeat, known)
 
 
 class _Run:
@@ -176,20 +187,26 @@ class _Run:
         shapes = [(case.format, case.matrix.M, case.matrix.K) for case in cases]
         self.arenas = arenas(shapes, working_set_mb, progress)
 
-    def rows(self, repeat: int) -> list[dict[str, Any]]:
+    def rows(self, repeat: int, known: Known) -> Rows:
         self._measure_machine("warming up")
         prepare_reading((case.threads, case.isa) for case in self.cases)
         weights = {case: self._weights(case) for case in self.cases}
         for case, copies in weights.items():  # the pool starts, buffers are allocated
             _time(case, copies[:1])
         times: dict[_Case, list[float]] = {case: [] for case in self.cases}
+
+        def rows() -> Rows:
+            return [self._row(case, len(weights[case]), s) for case, s in times.items() if s]
+
+        known(rows)
+        pace = Pace(repeat * len(self.cases))
         for i in range(repeat):
             what = f"round {i + 1} of {repeat}"
             self._measure_machine(what)
             for case in self.cases:
-                self.progress(f"{what}: {case.matrix} {case.format}, n {case.n}")
+                self.progress(pace.step(f"{what}: {case.matrix} {case.format}, n {case.n}"))
                 times[case].append(_time(case, weights[case]))
-        return [self._row(case, len(weights[case]), times[case]) for case in self.cases]
+        return rows()
 
     def _measure_machine(self, what: str) -> None:
         self.progress(f"{what}: memory bandwidth and peak")

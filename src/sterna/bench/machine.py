@@ -5,9 +5,11 @@ same run as what is held against them.
 from __future__ import annotations
 
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,7 +20,10 @@ from sterna.reading import prepare
 from sterna.runtime import Threads, cache_bytes, resolve_isa, resolve_threads
 
 __all__ = [
+    "Known",
+    "Pace",
     "Progress",
+    "Rows",
     "Yardsticks",
     "available_bytes",
     "cache_bytes",
@@ -30,6 +35,10 @@ __all__ = [
 ]
 
 Progress = Callable[[str], None]  # is told what is under way
+Rows = list[dict[str, Any]]
+#: Is given, before a run measures, what makes the rows that are known by then: for a run that is
+#: ended early.
+Known = Callable[[Callable[[], Rows]], None]
 BANDWIDTH_BYTES = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -93,6 +102,26 @@ def peak_kind(format: Format, isa: str, fast: bool = False) -> tuple[str, int]:
     if format.integer:
         return "int8", 1
     return ("bf16", _native.fast_layouts(isa)[format.layout]) if fast else ("f32", 1)
+
+
+class Pace:
+    """How long a run still takes, if the rest of its steps go as those that are done."""
+
+    def __init__(self, total: int) -> None:
+        """`total`: how many there are."""
+        self._total, self._begun, self._began = total, 0, time.monotonic()
+
+    def step(self, text: str) -> str:
+        """The text of a step that begins, with the time that is left where that can be told."""
+        done, self._begun = self._begun, self._begun + 1
+        if not done:
+            return text
+        left = (time.monotonic() - self._began) / done * max(0, self._total - done)
+        return f"{text}; about {_duration(left)} left"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 class Yardsticks:

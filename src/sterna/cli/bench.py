@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from sterna.cli.report import (
     Row,
     count,
     isa_option,
+    measured,
     output_options,
     plot_option,
     table,
@@ -171,8 +173,7 @@ def gemv(output: str, plot: Path | None, **options: Any) -> None:
 
     Weights come from memory: copies of a matrix take turns.
     """
-    rows = _run_linear(plot, n=(1,), **options)
-    write(rows, output, {**GEMV, "bandwidth_gb_s": "memory GB/s"}, lambda r: _draw(r, GEMV))
+    _linear(GEMV, {"bandwidth_gb_s": "memory GB/s"}, output, plot, n=(1,), **options)
 
 
 @command.command()
@@ -182,22 +183,27 @@ def gemv(output: str, plot: Path | None, **options: Any) -> None:
 @_linear_options
 def gemm(output: str, plot: Path | None, **options: Any) -> None:
     """Matrix times n vectors: a prompt's layers, as GOPS."""
-    rows = _run_linear(plot, **options)
-    write(rows, output, {**GEMM, "peak_gops": "peak GOPS"}, lambda r: _draw(r, GEMM))
+    _linear(GEMM, {"peak_gops": "peak GOPS"}, output, plot, **options)
 
 
-def _run_linear(plot: Path | None, **options: Any) -> list[dict[str, Any]]:
+def _linear(
+    columns: dict[str, str], more: dict[str, str], output: str, plot: Path | None, **options: Any
+) -> None:
+    """Measures layers, and shows `columns`, in Markdown `more` too."""
     from sterna.bench import linear, plots
 
     if plot is not None:
         plots.require(plot)  # before minutes of measuring
     shapes, format_names = options.pop("shapes"), options.pop("formats")
-    with status("measuring") as progress:
-        rows = linear.run(shapes, format_names=format_names, progress=progress, **options)
-    tell_left_out(format_names, shapes, integer=True)
-    if plot is not None:
-        plots.save(plots.linear(rows), plot)
-    return rows
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        tell_left_out(format_names, shapes, integer=True)
+        write(rows, output, {**columns, **more}, lambda r: _draw(r, columns))
+        if plot is not None:
+            plots.save(plots.linear(rows), plot)
+
+    run = functools.partial(linear.run, shapes, format_names=format_names, **options)
+    measured("measuring", run, show)
 
 
 def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:

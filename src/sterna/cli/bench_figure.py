@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from sterna.cli.options import (
     console,
     cores_option,
     deterministic_option,
-    status,
     threads_options,
 )
 from sterna.cli.report import (
@@ -21,6 +21,7 @@ from sterna.cli.report import (
     Row,
     isa_option,
     limit_option,
+    measured,
     output_options,
     plot_option,
     print_raw,
@@ -127,8 +128,10 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import e2e as source
     from sterna.bench.figures import plots
 
-    rows = run_figure(source.run, plot, plots.e2e, **options)
-    write_sections(rows, output, lambda shown: [("", shown, varying(shown, E2E, ["threads"]))])
+    def show(rows: Rows) -> None:
+        write_sections(rows, output, lambda shown: [("", shown, varying(shown, E2E, ["threads"]))])
+
+    run_figure(source.run, plot, plots.e2e, show, **options)
 
 
 @figure.command()
@@ -160,8 +163,11 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import plots
     from sterna.bench.figures import prompt as source
 
-    rows = run_figure(source.run, plot, plots.prompt, **options)
-    write_sections(rows, output, lambda shown: [("", shown, PROMPT)], ("peer_skipped", "llama.cpp"))
+    def show(rows: Rows) -> None:
+        beside = ("peer_skipped", "llama.cpp")
+        write_sections(rows, output, lambda shown: [("", shown, PROMPT)], beside)
+
+    run_figure(source.run, plot, plots.prompt, show, **options)
 
 
 @figure.command()
@@ -195,8 +201,11 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
 
     if options["scaling"] == ("none",):
         options["scaling"] = ()
-    rows = run_figure(source.run, plot, plots.ternary, **options)
-    write_sections(rows, output, _ternary_sections)
+
+    def show(rows: Rows) -> None:
+        write_sections(rows, output, _ternary_sections)
+
+    run_figure(source.run, plot, plots.ternary, show, **options)
 
 
 @figure.command()
@@ -226,28 +235,32 @@ def litespark(output: str, plot: Path | None, **options: Any) -> None:
     from sterna.bench.figures import litespark as source
     from sterna.bench.figures import plots
 
-    rows = run_figure(source.run, plot, plots.litespark, **options)
-    write_sections(
-        rows, output, lambda shown: [(f"Energy: {rows[0]['energy']}.", shown, LITESPARK)]
-    )
+    def show(rows: Rows) -> None:
+        energy = f"Energy: {rows[0]['energy']}."
+        write_sections(rows, output, lambda shown: [(energy, shown, LITESPARK)])
+
+    run_figure(source.run, plot, plots.litespark, show, **options)
 
 
 def run_figure(
     measure: Callable[..., list[dict[str, Any]]],
     plot: Path | None,
     draw: Callable[[Rows], Any],
+    show: Callable[[Rows], None],
     **options: Any,
-) -> list[dict[str, Any]]:
-    """The rows of `measure(**options)`, drawn into `plot`; a spinner meanwhile."""
+) -> None:
+    """Shows the rows of `measure(**options)`, and draws them into `plot`; a spinner meanwhile."""
     from sterna.bench import plots
 
     if plot is not None:
         plots.require(plot)  # before minutes of measuring
-    with status("measuring") as progress:
-        rows = measure(**options, progress=progress)
-    if plot is not None:
-        plots.save(draw(rows), plot)
-    return rows
+
+    def both(rows: list[dict[str, Any]]) -> None:
+        show(rows)  # first: a picture of a run that was ended early may lack what it compares with
+        if plot is not None:
+            plots.save(draw(rows), plot)
+
+    measured("measuring", functools.partial(measure, **options), both)
 
 
 def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
@@ -272,7 +285,7 @@ def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
 
 
 def write_sections(
-    rows: Sequence[dict[str, Any]],
+    rows: Rows,
     output: str,
     sections: Callable[[Sequence[Row]], list[Section]],
     *reasons: tuple[str, str],

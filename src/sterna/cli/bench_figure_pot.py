@@ -76,12 +76,17 @@ def pot(output: str, plot: Path | None, **options: Any) -> None:
     for name in ("compilers", "format_names"):
         if options[name] == ("none",):
             options[name] = ()
-    rows = run_figure(source.run, plot, pot_plots.pot, **options)
-    write_sections(rows, output, _sections)
+
+    def show(rows: Sequence[Row]) -> None:
+        write_sections(rows, output, _sections)
+
+    run_figure(source.run, plot, pot_plots.pot, show, **options)
 
 
 def _sections(shown: Sequence[Row]) -> list[Section]:
     measured = [row for row in shown if row["row"] == "matmul"]
+    if not measured:
+        return []
     last = max(row["n"] for row in measured)
     at_last = [_named(row) for row in measured if row["n"] == last]
     float_kernels = [r for r in measured if r["kernel"].startswith("pot") and r["speedup"]]

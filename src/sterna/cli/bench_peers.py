@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import click
 
-from sterna.cli.options import console, deterministic_option, status
+from sterna.cli.options import console, deterministic_option
 from sterna.cli.report import (
     COUNTS,
     NAMES,
@@ -14,6 +15,7 @@ from sterna.cli.report import (
     Row,
     isa_option,
     limit_option,
+    measured,
     output_options,
     table,
     team_option,
@@ -101,11 +103,11 @@ def peers(
     from sterna.runtime import resolve_threads
 
     options = Options(variant="", scratch="", threads=resolve_threads(threads), **given)
-    with status("starting") as progress:
-        rows = run(
-            peers, options, formats=formats, repeat=repeat, limit_s=limit_s, progress=progress
-        )
-    write(rows, output, COLUMNS, _draw, _readable)
+    measured(
+        "starting",
+        functools.partial(run, peers, options, formats=formats, repeat=repeat, limit_s=limit_s),
+        lambda rows: write(rows, output, COLUMNS, _draw, _readable),
+    )
 
 
 def _readable(row: Row) -> dict[str, Any]:

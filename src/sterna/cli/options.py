@@ -6,6 +6,8 @@ import contextlib
 import json
 import math
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,8 @@ __all__ = [
     "tell",
     "threads_options",
 ]
+
+TOLD_S = 10.0  #: between two lines of what is under way, where there is no terminal
 
 MODEL = (
     "threads", "cores", "format", "head", "context", "kv_dtype", "deterministic", "i2s", "mmap",
@@ -192,17 +196,41 @@ def console(stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def status(text: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr while something takes its time, nothing unless that is a terminal.
+    """A spinner on stderr while something takes its time; where that is no terminal, a line of what
+    is under way every TOLD_S seconds.
 
     Gives a function that replaces the text.
     """
     if not sys.stderr.isatty():
-        yield lambda text: None
+        with _told(text) as say:
+            yield say
         return
     from rich.text import Text
 
     with console(stderr=True).status(Text(text)) as spinner:
         yield lambda text: spinner.update(Text(text))
+
+
+@contextlib.contextmanager
+def _told(text: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr every TOLD_S seconds, of the text that was given last."""
+    latest, over, began = [text], threading.Event(), time.monotonic()
+
+    def tell_every() -> None:
+        while not over.wait(TOLD_S):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed
+                click.echo(f"sterna: {time.monotonic() - began:.0f} s: {latest[0]}", err=True)
+
+    def say(text: str) -> None:
+        latest[0] = text
+
+    teller = threading.Thread(target=tell_every, name="sterna-progress", daemon=True)
+    teller.start()
+    try:
+        yield say
+    finally:
+        over.set()
+        teller.join()
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:

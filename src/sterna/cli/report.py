@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, print_json
+from sterna.cli.options import console, print_json, status
 from sterna.errors import shown
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "count",
     "isa_option",
     "limit_option",
+    "measured",
     "output_options",
     "plot_option",
     "print_raw",
@@ -169,6 +170,25 @@ def write(
         click.echo(to_markdown(lines, columns), nl=False)
     elif rows:
         draw(lines)
+
+
+def measured(
+    text: str, measure: Callable[..., list[dict[str, Any]]], show: Callable[[Any], None]
+) -> None:
+    """Shows the rows of `measure(progress=, known=)`; of a run that is ended early, by Ctrl-C or a
+    signal, those that are known by then.
+    """
+    known: list[Callable[[], list[dict[str, Any]]]] = []
+    try:
+        with status(text) as progress:
+            rows = measure(progress=progress, known=known.append)
+    except (KeyboardInterrupt, SystemExit):
+        rows = known[-1]() if known else []
+        if rows:
+            click.echo(f"sterna: ended early: {count(len(rows), 'row')} of more", err=True)
+            show(rows)
+        raise
+    show(rows)
 
 
 def varying(

@@ -16,7 +16,7 @@ from sterna import _native, formats
 from sterna.bench import machine
 from sterna.bench.e2e import PROMPT_OF_TG, bytes_per_step, generate
 from sterna.bench.linear import formats_named
-from sterna.bench.machine import Progress, Yardsticks, available_bytes
+from sterna.bench.machine import Pace, Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model, shape_named
 from sterna.engine import Engine
 from sterna.errors import RequestError
@@ -257,14 +257,14 @@ def _group(
         ]
         generate(live[-1].engine, 1, 1)  # the pool starts, buffers are allocated
     counts = {int(case.engine.threads): case.engine.threads for case in live}
-    yardsticks = Yardsticks()
+    yardsticks, pace = Yardsticks(), Pace(repeat * len(live))
     for i in range(repeat):
         progress(f"round {i + 1} of {repeat}: memory bandwidth")
         for team in counts.values():
             yardsticks.measure_bandwidth(team)
         for case in live:
             where = f"{case.plan.shape} {case.plan.format}, threads {int(case.engine.threads)}"
-            progress(f"round {i + 1} of {repeat}: {where}")
+            progress(pace.step(f"round {i + 1} of {repeat}: {where}"))
             case.time_tokens()
             if kernels:
                 case.time_kernels()

@@ -7,11 +7,10 @@ layers, and these become x times faster, s = 1 / (1 - alpha + alpha / x) (equati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sterna.bench.figures import decoding
 from sterna.bench.figures.decoding import Measured, Plan, decode, plans, skipped_row
-from sterna.bench.machine import Progress
+from sterna.bench.machine import Known, Progress, Rows
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 
@@ -49,7 +48,8 @@ def run(
     isa: str | None = None,
     repeat: int = 3,
     progress: Progress = lambda _: None,
-) -> list[dict[str, Any]]:
+    known: Known = lambda _: None,
+) -> Rows:
     """Rows with FIELDS, one per model and format; the baseline, bf16, is always among them.
 
     Times are medians of `repeat` rounds. What does not fit into memory is a row that says so.
@@ -57,7 +57,8 @@ def run(
     """
     team, unit = resolve_threads(threads, cores), resolve_isa(isa)
     names = dict.fromkeys([BASELINE, *format_names])
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
+    known(lambda: rows)
     asked = plans(models, list(names), head, tokens)
     for model in dict.fromkeys(models):
         found: dict[Plan, Measured] = {}

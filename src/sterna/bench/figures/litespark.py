@@ -9,7 +9,7 @@ from typing import Any
 
 from sterna.bench import peers
 from sterna.bench.energy import Rapl
-from sterna.bench.machine import Progress
+from sterna.bench.machine import Known, Progress, Rows
 from sterna.bench.peers import Entry
 from sterna.bench.peers.case import Options
 from sterna.bench.random_models import shape_named
@@ -49,7 +49,8 @@ def run(
     table: Mapping[str, tuple[Entry, ...]] = PEERS,
     rapl: Rapl | None = None,
     progress: Progress = lambda _: None,
-) -> list[dict[str, Any]]:
+    known: Known = lambda _: None,
+) -> Rows:
     """Rows with FIELDS: Sterna in each format, then the peers of `names`; medians of `repeat` runs.
 
     Ratios are improvements over torch, above 1 where it takes more. energy says which counters were
@@ -65,12 +66,18 @@ def run(
         shape=model, variant="", threads=team, pp=(pp,), tg=(tg,), n=(), scratch="", head=head,
         isa=resolve_isa(isa),
     )  # fmt: skip
+    mine = {"model": model, "threads": team, "pp": pp, "tg": tg}
+    mine["energy"] = (rapl or Rapl()).status
     measured = peers.run(
         names, options, formats=format_names, repeat=repeat, limit_s=limit_s, table=table,
         progress=progress,
+        known=lambda rows: known(lambda: _compared(rows(), mine, format_names)),
     )  # fmt: skip
-    mine = {"model": model, "threads": team, "pp": pp, "tg": tg}
-    mine["energy"] = (rapl or Rapl()).status
+    return _compared(measured, mine, format_names)
+
+
+def _compared(measured: Rows, mine: dict[str, Any], format_names: Sequence[str]) -> Rows:
+    """A row for each participant, with its ratios to torch where that was measured."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in measured:
         groups.setdefault((row["peer"], row["format"]), []).append(row)

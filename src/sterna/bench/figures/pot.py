@@ -17,7 +17,7 @@ from typing import Any
 from sterna import _native, pot
 from sterna.bench import linear, roofline
 from sterna.bench.figures.pot_builds import Build, open_builds
-from sterna.bench.machine import Progress, Yardsticks, require_bytes
+from sterna.bench.machine import Known, Pace, Progress, Yardsticks, require_bytes
 from sterna.bench.report import spread
 from sterna.errors import RequestError
 from sterna.pot import tuning
@@ -92,6 +92,7 @@ def run(
     repeat: int = 5,
     working_set_mb: int | None = None,
     progress: Progress = lambda _: None,
+    known: Known = lambda _: None,
 ) -> list[Row]:
     """Rows with FIELDS: row "matmul" per build, kernel and size; "build" for a compiler that is not
     there; then "gemv" and "gemm" per format, Sterna's own kernels on all cores.
@@ -110,18 +111,30 @@ def run(
     own = linear.formats_named(format_names) if format_names else []
     sizes = sorted(set(sizes))
     require_bytes(24 * sizes[-1] ** 2, f"sizes: {sizes[-1]}", "choose smaller ones")
-    found: list[Row] = []
     with open_builds(unit, compilers, progress) as (builds, missing):
         cases: list[_Case] = []
-        yardsticks = Yardsticks()
+        yardsticks, pace = Yardsticks(), Pace(len(sizes))
+
+        def of_kernels() -> list[Row]:
+            found = _matmul_rows(cases, unit, sizes[-1], yardsticks)
+            return found + [
+                {"row": "build", "build": name, "skipped": why} for name, why in missing.items()
+            ]
+
+        known(lambda: _whole(of_kernels()))
         for n in sizes:
+            progress(pace.step(f"N = {n}"))
             at_n = _cases(builds, n, rows, last=n == sizes[-1])
             _measure(at_n, n, repeat, yardsticks, progress)
             cases += at_n
-        found += _matmul_rows(cases, unit, sizes[-1], yardsticks)
-    found += [{"row": "build", "build": name, "skipped": why} for name, why in missing.items()]
-    found += _own_kernels(own, isa, repeat, working_set_mb, progress)
-    return [{name: row.get(name) for name in FIELDS} for row in found]
+        found = of_kernels()
+    known(lambda: _whole(found))
+    return _whole(found + _own_kernels(own, isa, repeat, working_set_mb, progress))
+
+
+def _whole(rows: Sequence[Row]) -> list[Row]:
+    """With all fields, in their order."""
+    return [{name: row.get(name) for name in FIELDS} for row in rows]
 
 
 # ------------------------------------------------------------------------------------ measuring

@@ -12,7 +12,7 @@ from typing import Any
 from sterna import formats
 from sterna.bench import peers
 from sterna.bench.linear import formats_named
-from sterna.bench.machine import Progress, available_bytes
+from sterna.bench.machine import Known, Pace, Progress, Rows, available_bytes
 from sterna.bench.peers import Entry, dummy_gguf, llama_cpp
 from sterna.bench.peers.blocks import TYPE_OF
 from sterna.bench.peers.case import Options
@@ -60,7 +60,8 @@ def run(
     limit_s: float = 900,
     table: Mapping[str, tuple[Entry, ...]] | None = None,
     progress: Progress = lambda _: None,
-) -> list[dict[str, Any]]:
+    known: Known = lambda _: None,
+) -> Rows:
     """Rows with FIELDS, one per model and format; medians of `repeat` runs, in turn with the peer.
 
     A format without a type of ggml's runs alone. What does not fit into memory, alone or beside the
@@ -76,9 +77,12 @@ def run(
     for model in models:
         if max(pp, tg) > (limit := shape_named(model).context):
             raise RequestError(f"pp, tg: must be at most {limit} for {model}, but got {pp}, {tg}")
-    rows = []
+    rows: Rows = []
+    known(lambda: rows)
+    pace = Pace(len(dict.fromkeys(models)) * len(names))
     for model in dict.fromkeys(models):
         for name in names:
+            progress(pace.step(f"{model} {name}"))
             options = Options(
                 shape=model, variant=name, threads=int(team), pp=(pp,), tg=(tg,), n=(), scratch="",
                 head=head_of(name), isa=unit, deterministic=deterministic,

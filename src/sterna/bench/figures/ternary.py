@@ -5,11 +5,10 @@ and Figures 8 and 10, the same over the number of threads with the memory's spee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sterna.bench.figures.decoding import FIELDS, Measured, decode, plans, skipped_row
 from sterna.bench.linear import formats_named
-from sterna.bench.machine import Progress, teams
+from sterna.bench.machine import Known, Progress, Rows, teams
 from sterna.errors import RequestError
 from sterna.runtime import Threads, resolve_isa, resolve_threads
 
@@ -39,7 +38,8 @@ def run(
     isa: str | None = None,
     repeat: int = 3,
     progress: Progress = lambda _: None,
-) -> list[dict[str, Any]]:
+    known: Known = lambda _: None,
+) -> Rows:
     """Rows with FIELDS, one per model, format and number of threads.
 
     models: on the most threads; scaling: on each of `threads`, by default 1 to the usable cores.
@@ -50,7 +50,8 @@ def run(
     most = max(counts)
     names = formats_named(format_names) if format_names else list(FORMATS)  # in its order
     unit = resolve_isa(isa)
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
+    known(lambda: rows)
     every = list(dict.fromkeys([*models, *scaling]))
     if not every:
         raise RequestError("figure ternary: needs a model, but got none; try --models 700m")

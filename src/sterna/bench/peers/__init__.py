@@ -9,11 +9,12 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sterna.bench.machine import Known, Pace, Progress
 from sterna.bench.peers.blocks import TERNARY, TYPE_OF
 from sterna.bench.peers.case import Case, Options, matrices
 from sterna.bench.peers.process import Lost, Process
@@ -72,7 +73,8 @@ def run(
     repeat: int = 3,
     limit_s: float = 900,
     table: Mapping[str, tuple[Entry, ...]] = PEERS,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
+    known: Known = lambda _: None,
 ) -> list[Row]:
     """Rows of Sterna in each of `formats` and of the peers; docs/benchmarks.md has the fields.
 
@@ -94,6 +96,7 @@ def run(
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
     entries += [entry for name in peers for entry in _of_formats(table[name], formats)]
     rows: list[Row] = []
+    known(lambda: rows)
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-peers-"))
         running: list[tuple[Entry, Process]] = []
@@ -107,9 +110,13 @@ def run(
                 continue
             stack.callback(process.close)
             running.append((entry, process))
-        for case in _union(process.cases for _, process in running):
-            among = [(e, p) for e, p in running if case in p.cases]
-            rows += _rows(_measure(case, among, repeat, progress), options.threads)
+        cases = _union(process.cases for _, process in running)
+        asked = {case: [(e, p) for e, p in running if case in p.cases] for case in cases}
+        # Each is checked once and timed `repeat` times.
+        pace = Pace(sum(map(len, asked.values())) * (1 + repeat))
+        for case, among in asked.items():
+            results = _measure(case, among, repeat, lambda text: progress(pace.step(text)))
+            rows += _rows(results, options.threads)
     return rows
 
 
@@ -137,7 +144,7 @@ def _measure(
     case: Case,
     among: Sequence[tuple[Entry, Process]],
     repeat: int,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> list[_Result]:
     """Check everybody, then time everybody in turn, `repeat` times."""
     results = [_Result(entry, process, case) for entry, process in among]
