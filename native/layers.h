@@ -16,6 +16,19 @@
 
 namespace {
 
+// The form of a format that few tokens are multiplied with: F::Direct, where it says one.
+template <class F>
+struct DirectForm {
+    using type = F;
+};
+template <class F>
+    requires requires { typename F::Direct; }
+struct DirectForm<F> {
+    using type = typename F::Direct;
+};
+template <class F>
+using Direct = typename DirectForm<F>::type;
+
 template <class F, class Blocks, class PanelBlocks = Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
     if (a.n <= F::kDirectTokens) return linear_direct<F, Blocks>(a);
@@ -45,7 +58,9 @@ void linear_long_groups(const sterna::LinearArgs& a) {
     if constexpr (kMatrixUnit) {
         if (a.x_block > 1) return many_tokens<F, AddedGroups<F>>(a);
     }
-    linear_vectors<F, GroupedBlocks<F, PlainGroups<F, sterna::kLongGroupK>>>(a);
+    using Few = Direct<F>;
+    linear_vectors<F, GroupedBlocks<Few, PlainGroups<Few, sterna::kLongGroupK>>,
+                   GroupedBlocks<F, PlainGroups<F, sterna::kLongGroupK>>>(a);
 }
 
 template <class F>
@@ -65,17 +80,20 @@ void linear_layer(const sterna::LinearArgs& a) {
             using Sums = std::conditional_t<kPairs, PairSums<F, kGroupK>, F>;
             using Groups = PlainGroups<Sums, kGroupK>;
             using Blocks = GroupedBlocks<Sums, Groups>;
+            using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
+            using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK>>;
             if constexpr (kPairs) {
-                if (!a.groups.minima) return linear_vectors<F, Blocks, PairBlocks<Sums, Groups>>(a);
+                if (!a.groups.minima)
+                    return linear_vectors<F, FewBlocks, PairBlocks<Sums, Groups>>(a);
             }
-            return linear_vectors<F, Blocks>(a);
+            return linear_vectors<F, FewBlocks, Blocks>(a);
         }
         if constexpr (kMatrixUnit) {
             if (a.n >= (F::kTop ? sterna::kFewTokens + 1 : kFewestTileTokens))
                 return linear_tiles<F>(a);
         }
     }
-    linear_vectors<F, RowBlocks<F>>(a);
+    linear_vectors<F, RowBlocks<Direct<F>>, RowBlocks<F>>(a);
 }
 
 // A row of real weights where scales are in groups.

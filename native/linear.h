@@ -16,7 +16,7 @@ constexpr int kParts = 16 / kLanes;  // native vectors of a 16-row group
 
 // Tokens whose accumulators stay in registers.
 template <class F>
-constexpr int kTokens = kAccumulators / F::kGroups > 1 ? kAccumulators / F::kGroups : 1;
+constexpr int kTokens = F::kSums / F::kGroups > 1 ? F::kSums / F::kGroups : 1;
 
 // The vectors of one step's activations that a format multiplies with.
 template <class F>
@@ -80,9 +80,9 @@ constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
 template <int kByte>
 constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 // Whether a run goes on with the sum: in int32, or floats, which must stay in order. Else it has pair sums in
-// int16, and is added at its end.
+// int16, or of what is not a level yet (kSigns), and is added at its end.
 template <class F>
-constexpr bool kGoesOn = !(kPairSums16 && F::kRuns);
+constexpr bool kGoesOn = !F::kSigns && !(kPairSums16 && F::kRuns);
 // A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two, of
 // the first two and of the last two of every four k. They wrap on the way; what counts is that the end fits.
 template <class F, int kSpan>
@@ -103,8 +103,6 @@ template <class F>
 constexpr bool pairs_fit(int most, int64_t span) {
     return kPairSums16 && kRunSteps<F::kMaxByte> >= 1 && most * 127 * (span / 2) <= 32767;
 }
-// Bytes of a run whose pair sums are int16.
-constexpr int64_t kRunBytes = 512;
 // Whether a run over so many k holds its sums.
 template <class F>
 constexpr bool run_fits(int64_t k) {
@@ -124,6 +122,8 @@ template <class F>
 inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F::Acc x) {
     if constexpr (kGoesOn<F>) {
         return F::dot(run, w, x);
+    } else if constexpr (F::kSigns) {
+        return i_now(run_dot(run, w, x));
     } else {
         return run_dot(run, w, x);
     }
@@ -131,7 +131,9 @@ inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F
 // `c` counts the runs.
 template <class F>
 inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[maybe_unused]] int c) {
-    if constexpr (!kGoesOn<F>) {
+    if constexpr (F::kPairs && F::kSigns) {
+        return w_add(sum, run);
+    } else if constexpr (!kGoesOn<F>) {
         return run_end(sum, run);
     } else if constexpr (F::kInteger) {
         return c == 0 ? run : i_add(sum, run);
@@ -144,9 +146,11 @@ inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[may
 template <class F, int N>
 struct Block {
     static constexpr int G = F::kGroups;
-    // One token: all parts of a line together where their accumulators fit, and two runs.
-    static constexpr int P = N == 1 && kParts * G <= kAccumulators ? kParts : 1;
-    static constexpr int C = N == 1 && F::kInteger && !F::kPairs && P * G <= 4 ? 2 : 1;
+    // One token: all parts of a line together where their accumulators fit, and two runs. But sums in int16 wait for
+    // nothing, and lookups and signs want registers.
+    static constexpr bool kMany = N == 1 && !(F::kSigns && kPairSums16);
+    static constexpr int P = kMany && kParts * G <= F::kSums ? kParts : 1;
+    static constexpr int C = kMany && F::kInteger && !F::kPairs && P * G <= 4 ? 2 : 1;
 };
 // Where it keeps the sum of a token n x part p of P x group g.
 template <class F, int P>
@@ -173,20 +177,27 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            STERNA_UNROLL(8)
-            for (int line = 0; line < F::kStepBytes; line += 64) prefetch(step + ahead + line);
+            if (part0 == 0) {  // what other parts read is the same lines
+                STERNA_UNROLL(8)
+                for (int line = 0; line < F::kStepBytes; line += 64) prefetch(step + ahead + line);
+            }
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
                 auto& to = run[(u * F::kStepK + j) / F::kDotK % C];
-                typename F::Acc w[P][G];
+                typename F::Acc w[P][G + F::kSigns];
                 STERNA_UNROLL(8)
                 for (int p = 0; p < P; ++p) F::decode(step, part0 + p, j, w[p]);
                 STERNA_UNROLL(8)
                 for (int n = 0; n < N; ++n) {
                     const auto x = broadcast_x<F>(a, n0 + n, k + u * F::kStepK + j);
                     STERNA_UNROLL(8)
-                    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-                    for (int g = 0; g < G; ++g) to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], x);
+                    for (int p = 0; p < P; ++p) {
+                        auto of = x;
+                        if constexpr (F::kSigns) of = b_signed(x, w[p][G]);
+                        STERNA_UNROLL(8)
+                        for (int g = 0; g < G; ++g)
+                            to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], of);
+                    }
                 }
             }
         }
@@ -194,10 +205,13 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     STERNA_UNROLL(8)
     for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
     for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-    for (int g = 0; g < G; ++g) {
-        auto& sum = sums[sum_at<F, P>(n, p, g)];
-        sum = run_added<F>(sum, run[c][n][p][g], c);
+    for (int p = 0; p < P; ++p) {
+        if constexpr (F::kSigns) F::levels(run[c][n][p]);
+        STERNA_UNROLL(8)
+        for (int g = 0; g < G; ++g) {
+            auto& sum = sums[sum_at<F, P>(n, p, g)];
+            sum = run_added<F>(sum, run[c][n][p][g], c);
+        }
     }
 }
 
@@ -264,7 +278,7 @@ struct DirectSums {
     [[gnu::noinline]] static void take_turn(const sterna::LinearArgs& a, const uint8_t* step,
                                             int64_t k0, int64_t k1, int n0, typename F::Acc* sums) {
         constexpr int P = Block<F, N>::P;
-        constexpr int64_t kRunK = rounds_k<F>(kRunBytes);
+        constexpr int64_t kRunK = rounds_k<F>(F::kRunBytes);
         static_assert(run_fits<F>(kRunK));
         const int64_t run = kGoesOn<F> ? k1 - k0 : kRunK;
         for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes)
@@ -345,6 +359,11 @@ struct IntegerDot {
     static constexpr bool kTop = false;
     // Whether codes are 0..3, of which active.h makes copies; code() gives them.
     static constexpr bool kTwoBits = false;
+    // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
+    static constexpr int kSums = kAccumulators, kRunBytes = 512;
+    // Whether all groups of a byte share a sign, which x takes: a vector of it comes behind those that decode gives
+    // for groups, and levels() makes the sums of levels from a run's.
+    static constexpr bool kSigns = false;
     // Twice what the decoder takes away from codes: 0 where they stay unsigned.
     static constexpr int kTaken2 = 0;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
@@ -362,7 +381,8 @@ constexpr int kFloatGroups = 4;
 template <class F>
 struct FloatDot {
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
-    static constexpr bool kPairs = false;
+    static constexpr bool kPairs = false, kSigns = false;
+    static constexpr int kSums = kAccumulators, kRunBytes = 512;
     static constexpr int kSourceBytes = 2;  // of a weight to be packed
     static constexpr bool kBf16Tiles =
         false;  // whether steps are lines of a matrix unit's bf16 tiles

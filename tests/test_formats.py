@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
-from helpers import FLOAT, INTEGER, LEVELS, assert_same_bits, failure
+from helpers import FLOAT, INTEGER, ISAS, LEVELS, assert_same_bits, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -227,6 +228,22 @@ def test_bytes_of_bitnet_are_packed_as_levels(name: str) -> None:
         packed = np.bitwise_or.reduce([q << 2 * i for i, q in enumerate(quarters)])
         codes = _native.pack(f.layout, "bitnet", [packed], 0, 1, None, 2)
         np.testing.assert_array_equal(codes, f.pack_codes(levels))
+
+
+@pytest.mark.parametrize("name", ["t5", "t5:g96", "tq1_0"])
+def test_any_byte_is_trits(name: str) -> None:
+    """Magnitudes 14 and 15, which packing does not write, are zeros to every unit."""
+    rng = np.random.default_rng(11)
+    x = rng.standard_normal((9, 768), np.float32)
+    usual = ops.quantize(rng.standard_normal((100, 768)), name)
+    odd = dataclasses.replace(usual, codes=rng.integers(0, 256, usual.codes.shape, np.uint8))
+    levels, _ = ops.unpack(odd)
+    assert set(np.unique(levels)) == {-1, 0, 1}
+    same = dataclasses.replace(usual, codes=formats.get(name).pack_codes(levels))
+    assert (same.codes != odd.codes).any()
+    for isa in ISAS:
+        for n in range(1, 10):
+            assert_same_bits(ops.linear(x[:n], odd, isa=isa), ops.linear(x[:n], same, isa="scalar"))
 
 
 def test_low_and_high_apart() -> None:

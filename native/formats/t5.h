@@ -21,6 +21,9 @@ namespace {
 struct TritTable {
     int8_t entry[3][64];
 };
+struct MagnitudeTable {
+    uint8_t entry[3][64];
+};
 
 // entry[g][c]: trit g of code c, plus 1; twice, as a lookup may see six bits of a code.
 constexpr TritTable make_trit_table() {
@@ -34,29 +37,97 @@ constexpr TritTable make_trit_table() {
 }
 constexpr TritTable kTrits = make_trit_table();
 
-struct t5 : IntegerDot {
-    static constexpr const char* kName = "t5";
+// entry[g][c]: |v|, and without its lowest one and two digits |t1 + 3 * t2| and |t2|; four times.
+constexpr MagnitudeTable make_magnitude_table() {
+    MagnitudeTable t{};
+    for (int code = 0; code < 64; ++code) {
+        const int size = code % 16 > 13 ? 0 : code % 16;
+        t.entry[0][code] = static_cast<uint8_t>(size);
+        t.entry[1][code] = static_cast<uint8_t>((size + 1) / 3);
+        t.entry[2][code] = static_cast<uint8_t>((size + 4) / 9);
+    }
+    return t;
+}
+constexpr MagnitudeTable kMagnitudes = make_magnitude_table();
+
+struct t5_layout : IntegerDot {
     static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
     static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
-    static constexpr int kMaxByte = 2;
-    static constexpr bool kEvenOffset = true, kTwoBits = true;
-    static constexpr int kDirectTokens = kLanes < 16 ? 4 : kFewTokens;  // the decoder is dear
+    static constexpr bool kEvenOffset = true;
 
-    // The codes of one quad in the low five bits of every byte; the others are noise.
-    static VI quad(const uint8_t* step, int part, int q) {
-        const auto line = [&](int i) { return i_load(step + 64 * i + 4 * kLanes * part); };
+    static VI line(const uint8_t* step, int part, int i) {
+        return i_load(step + 64 * i + 4 * kLanes * part);
+    }
+    // |v| of quad q in the low four bits of every byte, and but for quad 6 its sign in bit 4; the others are noise.
+    static VI magnitude(const uint8_t* step, int part, int q) {
+        const auto at = [&](int i) { return line(step, part, i); };
         const VI low3 = i_set1(0x07070707);
         switch (q) {
             case 5:
-                return b_select(low3, i_shr<5>(line(0)), i_shr<2>(line(1)));
+                return b_select(low3, i_shr<5>(at(0)), i_shr<2>(at(1)));
             case 6:
-                return b_select(low3, i_shr<5>(line(2)),
-                                b_select(i_set1(0x08080808), i_shr<2>(line(3)), i_shr<3>(line(1))));
+                return b_select(low3, i_shr<5>(at(2)), i_shr<2>(at(3)));
             case 7:
-                return b_select(low3, i_shr<5>(line(4)), i_shr<3>(line(3)));
+                return b_select(low3, i_shr<5>(at(4)), i_shr<3>(at(3)));
             default:
-                return line(q);
+                return at(q);
         }
+    }
+};
+
+// For few tokens where a byte is looked up in 16 entries: x takes the sign of v, and what is multiplied with it, a
+// lookup for each group, is never negative. The sums of levels are differences of the three sums:
+// t1 = (t1 + 3 * t2) - 3 * t2, t0 = v - 3 * (t1 + 3 * t2). These may wrap; a pair, 2 * 13 * 127, fits an int16.
+struct t5_signs : t5_layout {
+    static constexpr bool kSigns = true;
+    static constexpr int kTaken2 = 2;
+    static constexpr int kMaxByte = 1;  // a level's: what has to fit at a run's end
+    static constexpr int kRunBytes = 2560;
+    static constexpr int kSums = 12;  // four tokens: other vectors are few
+
+    // The sign of v in the highest bit of every byte; a byte is 0, which clears x, only where v is 0.
+    static VI sign(const uint8_t* step, int part, int q) {
+        const auto at = [&](int i) { return line(step, part, i); };
+        const VI one = i_set1(0x01010101);
+        switch (q) {
+            case 5:
+                return i_or(i_shl<1>(at(1)), one);
+            case 6:
+                return i_or(at(1), one);
+            case 7:
+                return i_or(at(3), one);
+            default:
+                return i_shl<3>(at(q));
+        }
+    }
+    static void decode(const uint8_t* step, int part, int j, VI* w) {
+        const VI index = magnitude(step, part, j / 4);
+        STERNA_UNROLL(8)
+        for (int g = 0; g < kGroups; ++g) w[g] = b_lookup(kMagnitudes.entry[g], index);
+        w[kGroups] = sign(step, part, j / 4);
+    }
+    static void levels(VI* run) {
+        STERNA_UNROLL(8)
+        for (int g = 0; g + 1 < kGroups; ++g) {
+            const VI high = run[g + 1];
+            run[g] = kPairSums16 ? w_sub(run[g], w_add(high, w_add(high, high)))
+                                 : i_sub(run[g], i_add(high, i_add(high, high)));
+        }
+    }
+};
+
+struct t5 : t5_layout {
+    static constexpr const char* kName = "t5";
+    static constexpr int kMaxByte = 2;
+    static constexpr bool kTwoBits = true;
+    // What a panel needs is dear to decode, what few tokens need of 256-bit vectors less so.
+    static constexpr int kDirectTokens = kLanes < 16 ? 4 : kFewTokens;
+    using Direct = std::conditional_t<kLanes == 8, t5_signs, t5>;
+
+    // The codes of one quad in the low five bits of every byte; the others are noise.
+    static VI quad(const uint8_t* step, int part, int q) {
+        const VI low = magnitude(step, part, q);
+        return q == 6 ? b_select(i_set1(0x0F0F0F0F), low, i_shr<3>(line(step, part, 1))) : low;
     }
     static void decode(const uint8_t* step, int part, int j, VI* w) {
         const VI code = quad(step, part, j / 4);
