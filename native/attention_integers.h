@@ -25,7 +25,7 @@ constexpr int vectors_of(int V) { return V * 16 / kLanes; }
 struct Integers {
     const sterna::AttentionArgs& a;
     Rows& rows;
-    int16_t* q = nullptr;  // [rows][padded head_dim]
+    int16_t* q = nullptr;  // of each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
     int16_t (*w)[kChunk] = nullptr;  // [rows]
     float* w_scale = nullptr;  // [rows]
     int32_t* sums =
@@ -54,11 +54,11 @@ struct IntegerKeys {
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
         for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
-        const int64_t hd = s.a.head_dim, padded = s.padded();
-        const int16_t* q = s.q + row0 * padded;
+        const int64_t hd = s.a.head_dim;
+        const int16_t* q = s.q + row0 * s.padded();
         const auto* keys = reinterpret_cast<const Element*>(page) + j * hd;
         const int64_t ahead = row0 == 0 ? next - page : 0;
-        for (int64_t d = 0; d < hd; d += 2) {
+        for (int64_t d = 0; d < hd; d += 2, q += 2 * R) {
             VI k[N];
             STERNA_UNROLL(2)
             for (int v = 0; v < N; ++v) {
@@ -68,7 +68,7 @@ struct IntegerKeys {
             }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
-                const VI pair = x_broadcast(q + r * padded + d);
+                const VI pair = x_broadcast(q + 2 * r);
                 STERNA_UNROLL(2)
                 for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, k[v]);
             }
@@ -122,8 +122,7 @@ struct CountedPairs {
             }
         }
         end[runs++] = n;
-        const auto* next =
-            reinterpret_cast<const Element*>(page_after_values(s.a, chunk, kChunk - kPage, kChunk));
+        const auto* next = reinterpret_cast<const Element*>(page_after_chunk(s.a, chunk));
         for (int i = 0; i < kAhead; ++i) values[n + i] = next + i * 2 * s.a.head_dim;
     }
 };
@@ -150,18 +149,33 @@ struct IntegerValues {
         }
     }
 
+    // The lines of pairs to come, in the order of memory, so that a prefetcher of the hardware goes along.
+    struct Lines {
+        const Element* const* pair;
+        int64_t elements;  // of a pair
+        int64_t at = 0;
+        void ask() {
+            prefetch_l2(*pair + at);
+            at += 64 / int64_t{sizeof(Element)};
+            if (at >= elements) at = 0, ++pair;
+        }
+    };
+
     template <int R>
     void add(const Pairs& pairs, int row0, int from, int to, bool fresh) {
         constexpr int V = kAttentionVectors;
+        Lines next{pairs.values + from + (s.a.next_page ? Pairs::kAhead : 0), 2 * s.a.head_dim};
         int64_t d = 0;
         for (; d + 16 * V <= s.a.head_dim; d += 16 * V)
-            values_of<R, vectors_of(V)>(pairs, row0, d, from, to, fresh);
+            values_of<R, vectors_of(V)>(pairs, row0, d, from, to, fresh, next);
         for (; d < s.a.head_dim; d += 16)
-            values_of<R, vectors_of(1)>(pairs, row0, d, from, to, fresh);
+            values_of<R, vectors_of(1)>(pairs, row0, d, from, to, fresh, next);
     }
 
     template <int R, int N>
-    void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, bool fresh) {
+    void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, bool fresh,
+                   Lines& ahead) {
+        Lines next = ahead;
         VI acc[R][N];
         int32_t* sums = s.sums + d;
         STERNA_UNROLL(8)
@@ -172,11 +186,7 @@ struct IntegerValues {
             VI x[N];
             STERNA_UNROLL(2)
             for (int v = 0; v < N; ++v) x[v] = load_pairs(pairs.values[i] + 2 * (d + kLanes * v));
-            if (row0 == 0)
-                for (int line = 0; line < N * kLanes * 2 * int{sizeof(Element)}; line += 64)
-                    prefetch_l2(
-                        reinterpret_cast<const uint8_t*>(pairs.values[i + Pairs::kAhead] + 2 * d) +
-                        line);
+            if (row0 == 0) next.ask();
             const int16_t* w = s.w[row0] + pairs.first[i];
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
@@ -188,6 +198,7 @@ struct IntegerValues {
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
         for (int v = 0; v < N; ++v) i_store(sums + r * s.a.head_dim + kLanes * v, acc[r][v]);
+        ahead = next;
     }
 
     // A run's sums go to those of the runs before, and after the last to the outputs.
@@ -236,10 +247,9 @@ struct IntegerPages {
           rows(a.scratch, a.head_dim),
           s{a, rows},
           tiles(a, rows, a.scratch + own_bytes(a.head_dim)) {
-        const int64_t padded = padded_head_dim(a.head_dim);
         s.sums = reinterpret_cast<int32_t*>(a.scratch + Rows::bytes(a.head_dim));
         s.q = reinterpret_cast<int16_t*>(s.sums + 3 * kAttentionRows * a.head_dim);
-        s.w = reinterpret_cast<int16_t (*)[kChunk]>(s.q + kRows * padded);
+        s.w = reinterpret_cast<int16_t (*)[kChunk]>(s.q + kRows * s.padded());
         s.w_scale = reinterpret_cast<float*>(s.w[kRows]);
         const int levels = sterna::query_levels(sizeof(Element), a.head_dim);
         for (int r = 0; r < a.rows; ++r) {
@@ -250,15 +260,24 @@ struct IntegerPages {
                 x = rows.chunk_out;
             }
             const Rounding rounding(x, a.head_dim, levels);
-            int16_t* q = s.q + r * padded;
-            for (int64_t d = 0; d < a.head_dim; d += 16) rounding.round16(x + d, q + d);
-            for (int64_t d = a.head_dim; d < padded; ++d) q[d] = 0;
+            put_query(r, x, rounding);
             rows.scale[r] = rounding.scale * (a.scale * kLog2E);
         }
         if (tiles.used()) tiles.begin(s.q);
     }
     void end() {
         if (tiles.used()) tiles.end();
+    }
+    // A block of rows goes over the keys together: its pairs of a position lie together.
+    void put_query(int r, const float* x, const Rounding& rounding) {
+        const int in_block = tiles.used() ? 0 : r % kAttentionRows, row0 = r - in_block;
+        const int together = tiles.used() ? 1 : clamp(a.rows - row0, kAttentionRows);
+        int16_t* to = s.q + row0 * s.padded() + 2 * in_block;
+        for (int64_t d = 0; d < s.padded(); d += 16) {
+            int16_t q[16] = {};
+            if (d < a.head_dim) rounding.round16(x + d, q);
+            for (int i = 0; i < 16; i += 2, to += 2 * together) to[0] = q[i], to[1] = q[i + 1];
+        }
     }
 
     void scores(int64_t first) {

@@ -43,18 +43,22 @@ inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* bas
     return base + a.pages[position / kPage] * a.page_stride;
 }
 
-// While a page is read, the next one is asked for, into L2: pages of a head do not adjoin, so that no prefetcher
+// While a page is read, the next one is asked for where that is faster (Reading), into L2: pages of a head do not adjoin, so that no prefetcher
 // of the hardware finds it, and L1 could not wait for as many lines. A chunk's keys come first, then its
 // values, then the next chunk's keys; at the end, the page itself.
 inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, int64_t first, int j,
                                       int keys) {
+    if (!a.next_page) return page_at(a, a.k_base, first + j);
     return j + kPage < keys ? page_at(a, a.k_base, first + j + kPage) : page_at(a, a.v_base, first);
+}
+inline const uint8_t* page_after_chunk(const sterna::AttentionArgs& a, int64_t first) {
+    const bool last = first + kChunk >= a.limit[a.rows - 1];
+    return last ? page_at(a, a.v_base, first) : page_at(a, a.k_base, first + kChunk);
 }
 inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, int64_t first, int j,
                                         int keys) {
-    if (j + kPage < keys) return page_at(a, a.v_base, first + j + kPage);
-    const bool last = first + kChunk >= a.limit[a.rows - 1];
-    return last ? page_at(a, a.v_base, first + j) : page_at(a, a.k_base, first + kChunk);
+    if (!a.next_page) return page_at(a, a.v_base, first + j);
+    return j + kPage < keys ? page_at(a, a.v_base, first + j + kPage) : page_after_chunk(a, first);
 }
 
 // Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for what is left.

@@ -75,10 +75,11 @@ struct GroupScales {
     }
 };
 
-// How a thread asks memory for weights while tokens are few. Which way is fastest differs between CPUs and
-// between numbers of threads (reading.h); none changes a bit.
+// How a thread asks memory for weights while tokens are few, and for pages of the KV cache. Which way is fastest
+// differs between CPUs and between numbers of threads (reading.h); none changes a bit.
 struct Reading {
-    uint16_t streams = 1;  // tiles read side by side: 1..kMostStreams
+    uint8_t streams = 1;  // tiles read side by side: 1..kMostStreams
+    bool next_page = true;  // whether attention asks for a page while it reads the one before
     uint16_t turn_bytes = 4096;  // read of one before the next has its turn
     uint32_t prefetch_bytes = 4096;  // how far ahead of the arithmetic lines are asked for
 };
@@ -111,6 +112,8 @@ struct LinearArgs {
     Reading reading;
     // The scratch still holds what this thread's last call for the same x and weight left there.
     bool again;
+    // The most tokens that go straight from the decoder, at most kFewTokens; 0: as many as the unit says itself.
+    int direct_tokens;
 };
 
 // Where 64 consecutive k of a token start: blocks of x_block tokens by 64 k, so that a block of 16 is
@@ -274,6 +277,7 @@ struct AttentionArgs {
     const uint8_t* v_base;
     int64_t page_stride;  // bytes
     KvType type;
+    bool next_page;  // Reading
     uint8_t* scratch;  // KernelTable::attention_scratch(head_dim) bytes, aligned to 64
     // Where several threads share a block: [chunk][attention_partial] floats. attention_chunk fills in
     // one chunk of positions, attention_merge makes the outputs of all.

@@ -29,9 +29,14 @@ struct DirectForm<F> {
 template <class F>
 using Direct = typename DirectForm<F>::type;
 
+// Whether a step goes straight from the decoder, which `most` is this unit's guess for.
+inline bool is_direct(const sterna::LinearArgs& a, int most) {
+    return a.n <= (a.direct_tokens ? a.direct_tokens : most);
+}
+
 template <class F, class Blocks, class PanelBlocks = Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
-    if (a.n <= F::kDirectTokens) return linear_direct<F, Blocks>(a);
+    if (is_direct(a, F::kDirectTokens)) return linear_direct<F, Blocks>(a);
     if constexpr (F::kInteger) {
         linear_panel<F, PanelBlocks>(a);
     } else {
@@ -89,8 +94,8 @@ void linear_layer(const sterna::LinearArgs& a) {
             return linear_vectors<F, FewBlocks, Blocks>(a);
         }
         if constexpr (kMatrixUnit) {
-            if (a.n >= (F::kTop ? sterna::kFewTokens + 1 : kFewestTileTokens))
-                return linear_tiles<F>(a);
+            const bool tiles = F::kTop ? a.n > sterna::kFewTokens : !is_direct(a, kFewestTileTokens - 1);
+            if (tiles) return linear_tiles<F>(a);
         }
     }
     linear_vectors<F, RowBlocks<Direct<F>>, RowBlocks<F>>(a);
@@ -123,9 +128,9 @@ int64_t scratch_bytes(int64_t K, int n) {
         int64_t bytes = 0;
         if constexpr (F::kInteger) {
             if constexpr (F::kGroupScales || F::kSuperGroup != 0) bytes = token_terms_bytes(K, n);
-            if (n > F::kDirectTokens) bytes += panel_scratch<F>(K) + grouped_scratch<F>(K);
+            if (n > 1) bytes += panel_scratch<F>(K) + grouped_scratch<F>(K);
             if constexpr (kMatrixUnit) {
-                const int64_t tiles = n >= kFewestTileTokens ? tiles_scratch<F>(n) : 0;
+                const int64_t tiles = n > 1 ? tiles_scratch<F>(n) : 0;
                 if (tiles > bytes) bytes = tiles;
                 if (n > sterna::kFewTokens) {
                     const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K, n);
@@ -137,7 +142,7 @@ int64_t scratch_bytes(int64_t K, int n) {
                 }
             }
         } else {
-            if (n > F::kDirectTokens) bytes = FloatPanel<F>::bytes();
+            if (n > 1) bytes = FloatPanel<F>::bytes();
         }
         return bytes;
     }

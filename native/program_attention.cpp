@@ -199,6 +199,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
     a.page_stride = run.cache.page_stride();
     a.type = run.cache.type;
+    a.next_page = run.reading.next_page;
     a.scratch = scratch(worker);
     const int64_t scratch_bytes = (run.kernels.attention_scratch(a.head_dim) + 63) / 64 * 64;
     auto* const padded_out = reinterpret_cast<float*>(a.scratch + scratch_bytes);

@@ -1,4 +1,4 @@
-// How few tokens' weights are asked for from memory: which Reading a team of threads uses.
+// How few tokens' weights, and a context's keys and values, are asked for from memory: which Reading a team of threads uses.
 #pragma once
 #include "kernel_table.h"
 
@@ -9,6 +9,6 @@ namespace sterna {
 Reading default_reading();
 
 // Throws std::invalid_argument for what a kernel cannot take.
-Reading checked_reading(int streams, int turn_bytes, int prefetch_bytes);
+Reading checked_reading(int streams, int turn_bytes, int prefetch_bytes, bool next_page);
 
 }  // namespace sterna

@@ -15,6 +15,7 @@ struct Weight {
     const uint8_t* codes = nullptr;
     const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
     GroupScales groups;
+    int direct_tokens = 0;  // LinearArgs
 
     // How its activations are rounded: RowwiseArgs::group.
     int64_t x_group() const { return groups.group ? groups.x_group : 0; }
@@ -81,6 +82,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.codes = w.codes;
     a.scale = w.scale;
     a.groups = w.groups;
+    a.direct_tokens = w.direct_tokens;
     a.tile_bytes = w.tile_bytes;
     a.M = w.M;
     a.K = w.padded_k;

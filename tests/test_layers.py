@@ -22,7 +22,7 @@ LAYERS = (
     ("_native", "errors"),
     ("formats", "runtime", "tokenizer", "chat"),
     ("graph", "checkpoints", "ops", "sampling", "answers", "pages"),
-    ("models", "pot", "reading"),
+    ("models", "pot", "calibration"),
     ("engine",),
     ("llm",),
     ("conversation",),

@@ -11,9 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna import _native, formats, ops, reading
+from sterna import _native, formats, ops
+from sterna.bench.random_models import random_model
+from sterna.calibration import measured, reading
+from sterna.calibration.measured import GAIN, kept, place
+from sterna.calibration.reading import CANDIDATES, Reading, choose
+from sterna.engine import KV_DTYPES, Engine, Sequence
 from sterna.errors import RequestError
-from sterna.reading import CANDIDATES, GAIN, Reading, choose
 from sterna.runtime import Threads
 
 ONE, FOUR = Reading(1, 4096, 4096), Reading(4, 512, 2048)
@@ -73,7 +77,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("STERNA_READING", raising=False)
     monkeypatch.setattr(reading, "_prepared", set())
     before = _native.reading(TEAM)
-    yield tmp_path / "cache" / "reading.json"
+    yield tmp_path / "cache" / "measured.json"
     _native.set_reading(TEAM, *before)
 
 
@@ -98,12 +102,12 @@ def measured_as(monkeypatch: pytest.MonkeyPatch, result: Reading | None) -> list
 def test_measured_once_and_kept(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = measured_as(monkeypatch, Reading(2, 4096, 4096))
     assert reading.prepare(TEAM, isa, 1 << 30) == "measured"
-    assert reading.current(TEAM) == (2, 4096, 4096)
-    assert list(json.loads(cache.read_text()).values()) == [[2, 4096, 4096]]
+    assert reading.current(TEAM) == (2, 4096, 4096, True)
+    assert json.loads(cache.read_text()) == {place(TEAM): {"reading": [2, 4096, 4096, True]}}
     _native.set_reading(TEAM, *FOUR)
     monkeypatch.setattr(reading, "_prepared", set())  # another process
     assert reading.prepare(TEAM, isa, 0) == "measured"  # however small the model
-    assert reading.current(TEAM) == (2, 4096, 4096)
+    assert reading.current(TEAM) == (2, 4096, 4096, True)
     assert calls == [isa]
 
 
@@ -112,22 +116,28 @@ def test_each_team_has_its_own(cache: Path, isa: str, monkeypatch: pytest.Monkey
     reading.prepare(TEAM, isa, 1 << 30)
     measured_as(monkeypatch, FOUR)
     reading.prepare(Threads(1), isa, 1 << 30)
-    assert sorted(json.loads(cache.read_text()).values()) == [list(ONE), list(FOUR)]
+    assert kept("reading", place(TEAM)) == list(ONE)
+    assert kept("reading", place(Threads(1))) == list(FOUR)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[", "[1]", '{"a": 1}', '{"NAME": [9, 9, 9]}', '{"NAME": "x"}', "\x00", "[" * 9999],
+    [
+        *("", "[", "[1]", '{"a": 1}', '{"NAME": 1}', '{"NAME": "x"}', "\x00", "[" * 9999),
+        *('{"NAME": {"reading": [9, 9, 9, true]}}', '{"NAME": {"reading": [1, 4096, 4096]}}'),
+        '{"NAME": {"reading": {"streams": 1}}}',
+    ],
 )
 def test_a_damaged_file_counts_as_none(
     text: str, cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = measured_as(monkeypatch, ONE)
     cache.parent.mkdir()
-    cache.write_text(text.replace("NAME", reading._name(TEAM)))
+    cache.write_text(text.replace("NAME", place(TEAM)))
     assert reading.prepare(TEAM, isa, 1 << 30) == "measured"
     assert calls == [isa]
-    assert reading._stored(cache) == {reading._name(TEAM): ONE}
+    assert kept("reading", place(TEAM)) == list(ONE)
+    assert measured._read(cache)[place(TEAM)] == {"reading": list(ONE)}
 
 
 def test_small_models_no_cache_and_scalar_are_not_measured(
@@ -160,18 +170,33 @@ def test_memory_that_is_short_leaves_the_default(
 def test_a_real_measurement_is_one_of_the_candidates(cache: Path, isa: str) -> None:
     before = reading.current(TEAM)
     found = reading._measured(TEAM, isa)
-    assert found in (*CANDIDATES, before)
+    assert found is not None
+    assert found._replace(next_page=True) in (*CANDIDATES, before)
     assert reading.current(TEAM) == before
 
 
 def test_the_environment_pins(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STERNA_READING", "3,1024,0")
     assert reading.prepare(TEAM, isa, 1 << 30) == "STERNA_READING"
-    assert reading.current(TEAM) == (3, 1024, 0)
+    assert reading.current(TEAM) == (3, 1024, 0, True)
+    monkeypatch.setenv("STERNA_READING", "3,1024,0,0")
+    assert reading.prepare(TEAM, isa, 1 << 30) == "STERNA_READING"
+    assert reading.current(TEAM) == (3, 1024, 0, False)
 
 
 @pytest.mark.parametrize(
-    "text", ["1", "1,2", "a,b,c", "0,4096,0", "5,4096,0", "1,16,0", "1,4096,-1"]
+    "text",
+    [
+        "1",
+        "1,2",
+        "a,b,c",
+        "0,4096,0",
+        "5,4096,0",
+        "1,16,0",
+        "1,4096,-1",
+        "1,4096,0,2",
+        "1,4096,0,1,1",
+    ],
 )
 def test_what_is_no_reading_is_refused(
     text: str, cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
@@ -199,3 +224,30 @@ def test_no_reading_changes_a_bit(isa_name: str, cache: Path) -> None:
                 digest.update(y.tobytes())
             digests.add(digest.hexdigest())
         assert len(digests) == 1, name
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("isa_name", _native.isas())
+def test_pages_asked_for_or_not_are_the_same_bits(
+    isa_name: str, kv_dtype: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt of six pages and then a token: within a chunk, at its end and at the context's."""
+    model, digests = random_model("tiny"), set()
+    for pinned in ("1,4096,4096,0", "1,4096,4096,1"):
+        monkeypatch.setenv("STERNA_READING", pinned)
+        engine, sequence = Engine(model, isa=isa_name, threads=2, kv_dtype=kv_dtype), Sequence()
+        digest = hashlib.sha256()
+        for tokens in (range(383), [7], [8], [9]):
+            digest.update(engine.step([(sequence, tokens, 1)])[0].tobytes())
+        digests.add(digest.hexdigest())
+    assert len(digests) == 1
+
+
+def test_the_timer_reads_all_its_pages(cache: Path) -> None:
+    timer = _native.AttentionTimer(2, 64, 256, "i8")
+    assert timer.bytes == 256 * _native.kv_bytes(1, 2, 64, "i8")
+    assert timer.seconds(_native.isas()[-1], TEAM, 4) > 0
+    with pytest.raises(ValueError, match="whole pages"):
+        _native.AttentionTimer(2, 64, 100, "i8")
+    with pytest.raises(ValueError, match="group"):
+        timer.seconds(_native.isas()[-1], TEAM, 257)

@@ -49,6 +49,8 @@ Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
 // The unit of a name; counts how often each was chosen (module.cpp).
 const KernelTable& table(const std::string& isa);
 
+constexpr int kMaxHeadDim = 65536;
+
 // The pool of a number of threads; an int that also has `cpus` and `pinned` (runtime.Threads) says
 // where they run (module.cpp).
 Pool& pool(const nb::int_& threads);
@@ -126,5 +128,6 @@ void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);
 void bind_pot(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_kv_cache(nb::module_& m);
 
 }  // namespace sterna::border

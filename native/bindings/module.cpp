@@ -207,15 +207,18 @@ void bind_machine(nb::module_& m) {
         "reading",
         [](const nb::int_& threads) {
             const Reading r = pool(threads).reading();
-            return std::tuple<int, int, int>(r.streams, r.turn_bytes, r.prefetch_bytes);
+            return std::tuple<int, int, int, bool>(r.streams, r.turn_bytes, r.prefetch_bytes,
+                                                   r.next_page);
         },
         "threads"_a);
     m.def(
         "set_reading",
-        [](const nb::int_& threads, int streams, int turn_bytes, int prefetch_bytes) {
-            pool(threads).set_reading(checked_reading(streams, turn_bytes, prefetch_bytes));
+        [](const nb::int_& threads, int streams, int turn_bytes, int prefetch_bytes,
+           bool next_page) {
+            pool(threads).set_reading(
+                checked_reading(streams, turn_bytes, prefetch_bytes, next_page));
         },
-        "threads"_a, "streams"_a, "turn_bytes"_a, "prefetch_bytes"_a);
+        "threads"_a, "streams"_a, "turn_bytes"_a, "prefetch_bytes"_a, "next_page"_a = true);
     m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a, "kind"_a = "int8");
 }
 
@@ -239,10 +242,12 @@ NB_MODULE(_native, m) {
         if (const auto& f = all_tables().front()->formats[i]; f.copy_rows) two_bits.append(f.name);
     m.attr("two_bit_layouts") = nb::tuple(two_bits);
     m.attr("max_integer_k") = kMaxIntegerK;
+    m.attr("few_tokens") = kFewTokens;
     bind_machine(m);
     bind_memory(m);
     bind_packing(m);
     bind_weights(m);
+    bind_kv_cache(m);
     bind_program(m);
     bind_head(m);
     bind_pot(m);

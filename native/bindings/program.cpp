@@ -1,4 +1,4 @@
-// Programs, the KV cache and the sampler as Python sees them.
+// Programs and the sampler as Python sees them.
 #include <unistd.h>
 
 #include <memory>
@@ -14,8 +14,6 @@
 namespace sterna::border {
 
 namespace {
-
-constexpr int kMaxHeadDim = 65536;
 
 struct PyProgram {
     Program program;
@@ -208,14 +206,6 @@ RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     return {out, rescored, p.program.head_bytes()};
 }
 
-KvType kv_type(const std::string& name) {
-    if (name == "i16") return KvType::kI16;
-    if (name == "i8") return KvType::kI8;
-    if (name == "f16") return KvType::kF16;
-    require(name == "f32", "dtype: must be i16, i8, f16 or f32");
-    return KvType::kF32;
-}
-
 std::vector<float> inverse_frequencies(double theta, int dim) {
     const FpEnvScope environment;
     std::vector<float> f;
@@ -228,37 +218,6 @@ std::vector<float> inverse_frequencies(double theta, int dim) {
 
 void bind_program(nb::module_& m) {
     m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
-    m.def(
-        "kv_bytes",
-        [](int layers, int kv_heads, int head_dim, const std::string& dtype) {
-            require(layers >= 0 && kv_heads >= 0 && head_dim >= 0 && head_dim <= kMaxHeadDim,
-                    "kv_bytes: must not be negative, nor head_dim above 65,536");
-            return int64_t{2} * layers * kv_heads *
-                   kv_head_bytes(kv_type(dtype), padded_head(head_dim)) / kPagePositions;
-        },
-        "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
-    nb::class_<KvCache>(m, "KvCache")
-        .def(
-            "__init__",
-            [](KvCache* self, int layers, int kv_heads, int head_dim, int pages,
-               const std::string& dtype) {
-                require(layers >= 1 && kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim &&
-                            pages >= 1,
-                        "cache: needs layers, kv_heads, pages >= 1 and head_dim in 1..65,536");
-                new (self) KvCache(layers, kv_heads, head_dim, pages, kv_type(dtype));
-            },
-            "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "dtype"_a)
-        .def(
-            "copy_page",
-            [](KvCache& c, int from, int to) {
-                require(from >= 0 && from < c.pages && to >= 0 && to < c.pages && from != to,
-                        "pages: two different ones of the cache are needed");
-                nb::gil_scoped_release release;
-                c.copy_page(from, to);
-            },
-            "source"_a, "target"_a)
-        .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
-
     nb::class_<PyProgram>(m, "Program")
         .def(
             "__init__",

@@ -367,7 +367,13 @@ void bind_weights(nb::module_& m) {
                                                 z2, std::move(groups)));
             },
             "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "z2"_a,
-            "groups"_a.none() = nb::none());
+            "groups"_a.none() = nb::none())
+        .def_prop_rw(
+            "direct_tokens", [](const PyWeight& w) { return w.weight.direct_tokens; },
+            [](PyWeight& w, int most) {
+                require(most >= 0 && most <= kFewTokens, "direct_tokens: must lie in 0..16");
+                w.weight.direct_tokens = most;
+            });
 }
 
 }  // namespace sterna::border

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
+from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
 from sterna.pages import PAGE, PagePool, Sequence
-from sterna.reading import LEAST_BYTES, prepare
 from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
 from sterna.sampling import Top
 
@@ -91,10 +91,16 @@ class Engine:
         self.fast = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
         )
+        read = model.weight_bytes_per_token
         if skip_zeros is None:
-            skip_zeros = model.weight_bytes_per_token >= LEAST_BYTES
-        self._program = model.graph.compile(self.fast, self.threads if skip_zeros else 0)
-        prepare(self.threads, self.isa, model.weight_bytes_per_token)
+            skip_zeros = read >= LEAST_BYTES
+        prepare(self.threads, self.isa, read)
+        layers = () if self.fast else model.graph.linear_weights()
+        self._program = model.graph.compile(
+            self.fast,
+            self.threads if skip_zeros else 0,
+            direct_tokens(layers, self.threads, self.isa, read),
+        )
 
     @property
     def kv_bytes_per_position(self) -> int:

@@ -8,9 +8,10 @@ runner plays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -202,12 +203,22 @@ class Graph:
         found = {weight.format for _, weight in self._layers()}
         return len(found) == 1 and not formats.get(*found).integer
 
+    def linear_weights(self) -> list[PackedWeight]:
+        """Every packed weight that a linear layer or the head reads, once."""
+        linears = [op.weight for op in self.ops if op.kind == "linear"]
+        return list({id(w): w for w in linears if w is not None}.values())
+
     def _layers(self) -> list[tuple[Value, PackedWeight]]:
         """What the linear layers read, and their weights; the head, which comes last, left out."""
         linears = [op for op in self.ops[:-1] if op.kind == "linear"]
         return [(op.inputs[0], op.weight) for op in linears if op.weight is not None]
 
-    def compile(self, fast: bool = False, skip_with: int = 0) -> _native.Program:
+    def compile(
+        self,
+        fast: bool = False,
+        skip_with: int = 0,
+        direct_tokens: Mapping[str, int] = MappingProxyType({}),
+    ) -> _native.Program:
         """The native program; the last value written is the logits.
 
         fast: the layers of a model that `can_be_fast` use the unit's bf16 products where it has
@@ -215,6 +226,8 @@ class Graph:
         exact head is proven for those, and equals a float head.
         skip_with: so many threads make, for the layers that `skips` names, the copies by which a
         step of one token leaves out weights that meet a zero; 0: none, all weights are read.
+        direct_tokens: of a format's name, the most tokens that go straight from the decoder
+        (`few_tokens`); the unit's own guess for formats that are left out.
         """
         r = self.rope
         program = _native.Program(
@@ -222,7 +235,11 @@ class Graph:
         )
         self._place(program)
         self._mark_floats()
-        ids = {id(w): program.weight(formats.get(w.format).native(w)) for w in self.weights()}
+        ids = {}
+        for w in self.weights():
+            native = formats.get(w.format).native(w)
+            native.direct_tokens = direct_tokens.get(w.format, 0)
+            ids[id(w)] = program.weight(native)
         # Values that layers read as planes of bf16, and a weight that does.
         split = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
         skips = self.skips() if skip_with else {}

@@ -25,6 +25,7 @@ from sterna.bench.machine import (
 from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
+from sterna.calibration.few_tokens import known
 from sterna.errors import RequestError, shown
 from sterna.ops import is_fast
 from sterna.runtime import Threads
@@ -217,7 +218,10 @@ class _Run:
 
     def _weights(self, case: _Case) -> list[_native.Weight]:
         copies = copies_of_a_round(self._peak(case), case.operations)
-        return self.arenas[case.format].weights(case.matrix.M, case.matrix.K, copies)
+        weights = self.arenas[case.format].weights(case.matrix.M, case.matrix.K, copies)
+        for weight in weights:  # as models have it that were loaded on this machine
+            weight.direct_tokens = known(case.threads, case.isa).get(case.format, 0)
+        return weights
 
     def _peak(self, case: _Case) -> float:
         kind, products = case.peak

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from sterna import _native
+from sterna.calibration import prepare
 from sterna.errors import RequestError
 from sterna.formats import Format
-from sterna.reading import prepare
 from sterna.runtime import Threads, cache_bytes, resolve_isa, resolve_threads
 
 __all__ = [

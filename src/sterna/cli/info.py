@@ -28,8 +28,9 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
     import psutil
 
     from sterna import __version__, _native
+    from sterna.calibration.few_tokens import known
+    from sterna.calibration.reading import current, prepare
     from sterna.checkpoints.cache import cache_dir, entries
-    from sterna.reading import current, prepare
     from sterna.runtime import cpu_list, resolve_isa, resolve_threads
 
     isa, team = resolve_isa(), resolve_threads(threads, cores)
@@ -58,6 +59,7 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
         "memory_available_gb": round(memory.available / 1e9, 2),
         "bandwidth_gb_s": speed,
         "reading": {**current(team)._asdict(), "source": source},
+        "direct_tokens": known(team, isa),
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
     }
@@ -118,10 +120,19 @@ def _place(row: dict[str, Any]) -> str:
     return f" {'pinned to' if row['pinned'] else 'on'} CPUs {row['thread_cpus']}"
 
 
-def _reading(streams: int, turn_bytes: int, prefetch_bytes: int, source: str) -> str:
+def _reading(
+    streams: int, turn_bytes: int, prefetch_bytes: int, next_page: bool, source: str
+) -> str:
     turns = f", {turn_bytes:,} bytes of each in turn" if streams > 1 else ""
     how = f"{_count(streams, 'stream')} of weights{turns}, asked for {prefetch_bytes:,} bytes ahead"
-    return f"{how} ({source})"
+    pages = "keys and values a page ahead" if next_page else "keys and values as they come"
+    return f"{how}; {pages} ({source})"
+
+
+def _direct(most: dict[str, int]) -> str:
+    """Steps of how many tokens do without a panel, for each format measured so far."""
+    known = [f"{name} {n or 'as the unit says'}" for name, n in sorted(most.items())]
+    return ", ".join(known) or "as the unit says (measured when a large model is loaded)"
 
 
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -151,5 +162,6 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
         ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
         ("reading", _reading(**row["reading"])),
+        ("direct tokens", _direct(row["direct_tokens"])),
         ("cache", "off" if row["cache_dir"] is None else cache),
     ]

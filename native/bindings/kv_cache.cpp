@@ -1,0 +1,74 @@
+// The KV cache as Python sees it, and how long attention takes over one.
+#include "attention_timing.h"
+#include "bindings/common.h"
+
+namespace sterna::border {
+
+namespace {
+
+KvType kv_type(const std::string& name) {
+    if (name == "i16") return KvType::kI16;
+    if (name == "i8") return KvType::kI8;
+    if (name == "f16") return KvType::kF16;
+    require(name == "f32", "dtype: must be i16, i8, f16 or f32");
+    return KvType::kF32;
+}
+
+}  // namespace
+
+void bind_kv_cache(nb::module_& m) {
+    m.def(
+        "kv_bytes",
+        [](int layers, int kv_heads, int head_dim, const std::string& dtype) {
+            require(layers >= 0 && kv_heads >= 0 && head_dim >= 0 && head_dim <= kMaxHeadDim,
+                    "kv_bytes: must not be negative, nor head_dim above 65,536");
+            return int64_t{2} * layers * kv_heads *
+                   kv_head_bytes(kv_type(dtype), padded_head(head_dim)) / kPagePositions;
+        },
+        "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
+    nb::class_<KvCache>(m, "KvCache")
+        .def(
+            "__init__",
+            [](KvCache* self, int layers, int kv_heads, int head_dim, int pages,
+               const std::string& dtype) {
+                require(layers >= 1 && kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim &&
+                            pages >= 1,
+                        "cache: needs layers, kv_heads, pages >= 1 and head_dim in 1..65,536");
+                new (self) KvCache(layers, kv_heads, head_dim, pages, kv_type(dtype));
+            },
+            "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "dtype"_a)
+        .def(
+            "copy_page",
+            [](KvCache& c, int from, int to) {
+                require(from >= 0 && from < c.pages && to >= 0 && to < c.pages && from != to,
+                        "pages: two different ones of the cache are needed");
+                nb::gil_scoped_release release;
+                c.copy_page(from, to);
+            },
+            "source"_a, "target"_a)
+        .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
+    nb::class_<AttentionTimer>(m, "AttentionTimer")
+        .def(
+            "__init__",
+            [](AttentionTimer* self, int kv_heads, int head_dim, int positions,
+               const std::string& dtype) {
+                require(kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim &&
+                            positions >= kPagePositions && positions % kPagePositions == 0,
+                        "timer: needs kv_heads >= 1, head_dim in 1..65,536 and positions of whole pages");
+                new (self) AttentionTimer(kv_heads, head_dim, positions, kv_type(dtype));
+            },
+            "kv_heads"_a, "head_dim"_a, "positions"_a, "dtype"_a)
+        .def(
+            "seconds",
+            [](const AttentionTimer& t, const std::string& isa, const nb::int_& threads, int group) {
+                require(group >= 1 && group <= kMaxAttentionRows, "group: must lie in 1..256");
+                const auto& kernels = table(isa);
+                Pool& p = pool(threads);
+                nb::gil_scoped_release release;
+                return t.seconds(kernels, p, group);
+            },
+            "isa"_a, "threads"_a, "group"_a)
+        .def_prop_ro("bytes", &AttentionTimer::bytes);
+}
+
+}  // namespace sterna::border

@@ -1,0 +1,112 @@
+"""Steps of a few tokens: straight from the decoder, or from a decoded panel.
+
+A kernel decodes a line of weights into registers and multiplies it with every token, a block of
+tokens after the other; or it first writes a tile's weights to a panel, which costs once and suits
+more tokens (or a matrix unit). From how many tokens on the panel is faster differs between formats,
+units and CPUs. Each unit has a guess; for a large model it is measured, once for a machine. No
+choice changes a bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from sterna import _native, formats
+from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
+from sterna.checkpoints.cache import cache_dir
+from sterna.errors import RequestError, shown
+from sterna.formats import PackedWeight
+from sterna.runtime import Threads
+
+__all__ = ["COUNTS", "direct_tokens", "known", "most_direct"]
+
+#: Tokens of the steps that are timed.
+COUNTS = (2, 4, 6, 8, 12, 16)
+#: Seconds that trying takes, for all formats of a model.
+BUDGET_S = 0.15
+_LEAST_WEIGHT_BYTES = 1 << 20
+_WHAT = "direct tokens"
+# Of the most direct tokens: the unit's guess, a panel for every step, and for none.
+_GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
+
+
+def direct_tokens(
+    weights: Iterable[PackedWeight], threads: Threads, isa: str, weight_bytes: int
+) -> dict[str, int]:
+    """The most tokens that go straight from the decoder, for each format; left out: the guess.
+
+    From `STERNA_DIRECT_TOKENS` (1..16, for all formats), else as measured on this machine before,
+    else measured now with one of the weights, where a token reads `weight_bytes` beyond any cache.
+    Raises RequestError for a STERNA_DIRECT_TOKENS that is no such number.
+    """
+    samples = _samples(weights)
+    if pinned := os.environ.get("STERNA_DIRECT_TOKENS", ""):
+        return dict.fromkeys(samples, _pinned(pinned))
+    if cache_dir() is None or isa == _native.isas()[0]:
+        return {}
+    where = f"{place(threads)}, {isa}"
+    found = known(threads, isa)
+    missing = [name for name in samples if name not in found]
+    if missing and weight_bytes >= LEAST_BYTES:
+        for name in missing:
+            found[name] = _measured(samples[name], threads, isa, BUDGET_S / len(missing))
+        keep(_WHAT, where, found)
+    return {name: most for name, most in found.items() if most != _GUESS and name in samples}
+
+
+def known(threads: Threads, isa: str) -> dict[str, int]:
+    """What was measured so far on this machine, for each format; 0: the unit's guess is good."""
+    found = kept(_WHAT, f"{place(threads)}, {isa}")
+    if not isinstance(found, dict):
+        return {}
+    return {name: most for name, most in found.items() if most in (_GUESS, _PANEL, *COUNTS)}
+
+
+def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
+    """The limit that costs least over all steps; 0 where the unit's guess is as good.
+
+    seconds: of steps of so many tokens (COUNTS), with so many direct at most: 0, the guess; 1, a
+    panel; or 16, straight from the decoder. Each step weighs the same.
+    """
+
+    def cost(way_of: Mapping[int, int]) -> float:
+        least = {n: min(seconds[n, _PANEL], seconds[n, _DIRECT]) for n in COUNTS}
+        return sum(seconds[n, way_of[n]] / least[n] for n in COUNTS)
+
+    costs = {
+        most: cost({n: _DIRECT if n <= most else _PANEL for n in COUNTS})
+        for most in (_PANEL, *COUNTS)
+    }
+    best = min(costs, key=lambda most: costs[most])
+    return best if costs[best] * GAIN < cost(dict.fromkeys(COUNTS, _GUESS)) else _GUESS
+
+
+def _samples(weights: Iterable[PackedWeight]) -> dict[str, PackedWeight]:
+    """Of each format the smallest weight that a step is timed well with, or the largest."""
+    samples: dict[str, PackedWeight] = {}
+    for weight in sorted(weights, key=lambda w: w.nbytes, reverse=True):
+        if weight.format not in samples or weight.nbytes >= _LEAST_WEIGHT_BYTES:
+            samples[weight.format] = weight
+    return samples
+
+
+def _measured(packed: PackedWeight, threads: Threads, isa: str, budget_s: float) -> int:
+    weight = formats.get(packed.format).native(packed)
+
+    def seconds_of(step: tuple[int, int]) -> float:
+        n, weight.direct_tokens = step
+        return _native.time_linear([weight], n, isa, threads, 1)[0]
+
+    ways: Sequence[tuple[int, int]] = [
+        (n, most) for n in COUNTS for most in (_GUESS, _PANEL, _DIRECT)
+    ]
+    return most_direct(medians(ways, seconds_of, budget_s))
+
+
+def _pinned(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= _native.few_tokens:
+        return int(text)
+    raise RequestError(
+        f"STERNA_DIRECT_TOKENS: must lie in 1..{_native.few_tokens}, but got {shown(text)}"
+    )

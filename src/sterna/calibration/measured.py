@@ -1,0 +1,87 @@
+"""The file of what was measured on this machine, and how choices are timed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sterna import _native
+from sterna.checkpoints.cache import cache_dir
+from sterna.checkpoints.files import replacing
+from sterna.errors import SternaError
+from sterna.runtime import Threads
+
+__all__ = ["GAIN", "LEAST_BYTES", "keep", "kept", "medians", "place"]
+
+#: A way replaces the default where it is faster by so much: less is noise.
+GAIN = 1.03
+#: Models below this many bytes a token may sit in a cache: nothing is measured for them.
+LEAST_BYTES = 128 << 20
+_FILE = "measured.json"
+_MAX_FILE_BYTES = 1 << 16
+
+Way = TypeVar("Way")
+
+
+def medians(
+    ways: Iterable[Way],
+    seconds_of: Callable[[Way], float],
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Way, float]:
+    """The median seconds of each way.
+
+    Rounds of all of them follow each other while the clock leaves room for another; the first is
+    for warming up, if there is a second.
+    """
+    times: dict[Way, list[float]] = {way: [] for way in dict.fromkeys(ways)}
+    start = clock()
+    rounds = 0
+    while rounds == 0 or (clock() - start) * (rounds + 1) / rounds <= budget_s:
+        for way, found in times.items():
+            found.append(seconds_of(way))
+        rounds += 1
+    return {way: statistics.median(found[1:] or found) for way, found in times.items()}
+
+
+def place(threads: Threads) -> str:
+    """What a measurement holds for: this CPU, so many threads, and where they run."""
+    cpu = _native.cpu_info()
+    model = f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
+    where = f" on {','.join(map(str, threads.cpus))}" if threads.cpus else ""
+    return f"{model}, {int(threads)} threads{where}"
+
+
+def kept(what: str, where: str) -> Any:
+    """What `keep` was given for this place, as JSON has it; None if nothing, or unreadable."""
+    folder = cache_dir()
+    return _read(folder / _FILE).get(where, {}).get(what) if folder else None
+
+
+def keep(what: str, where: str, value: Any) -> None:
+    """Beside what is kept already; a folder that cannot be written is no error."""
+    folder = cache_dir()
+    if folder is None:
+        return
+    path = folder / _FILE
+    found = _read(path)
+    found.setdefault(where, {})[what] = value
+    text = json.dumps(found, indent=1).encode()
+    with contextlib.suppress(OSError, SternaError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, len(text)) as file:
+            file.write(text)
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if path.stat().st_size <= _MAX_FILE_BYTES:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(found, dict):
+                return {k: v for k, v in found.items() if isinstance(v, dict)}
+    return {}

@@ -1,0 +1,179 @@
+"""How memory is read: measured once for a CPU and its threads.
+
+Decoding reads every weight once, and how a core asks for them decides how fast: as one stream or as
+several side by side, and how far ahead of the arithmetic; and in a long context, whether a page of
+keys and values is asked for while the one before is read. What is fastest on one CPU is slow on the
+next, so the first large model on a machine spends half a second on trying. No choice changes a bit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sterna import _native
+from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
+from sterna.checkpoints.cache import cache_dir
+from sterna.errors import RequestError, shown
+from sterna.runtime import Threads, cache_bytes
+
+__all__ = ["CANDIDATES", "Reading", "choose", "current", "prepare"]
+
+
+class Reading(NamedTuple):
+    """How weights and pages are asked for.
+
+    streams: tiles read side by side; turn_bytes: of one before the next has its turn;
+    prefetch_bytes: asked for ahead; next_page: whether attention asks for the page to come.
+    """
+
+    streams: int
+    turn_bytes: int
+    prefetch_bytes: int
+    next_page: bool = True
+
+
+#: What is tried. One stream that asks a page ahead serves AMD's Zen 4 and 5, four streams Xeons.
+CANDIDATES = (
+    Reading(1, 4096, 4096),
+    Reading(1, 4096, 2048),
+    Reading(1, 4096, 8192),
+    Reading(2, 4096, 4096),
+    Reading(4, 512, 2048),
+    Reading(4, 1024, 1024),
+)
+#: Seconds that trying takes: of weights and of pages, with making them.
+WEIGHTS_S, PAGES_S = 0.25, 0.1
+_WEIGHT_BYTES = 128 << 20  # that are read, or as many as are twice a cache
+_MOST_WEIGHT_BYTES = 1 << 30
+_K = 2560
+_KV_HEADS, _HEAD_DIM, _GROUP = 4, 128, 4  # of the pages
+
+# Threads and their CPUs that have their measured reading; kept for the process, as their pool is.
+_prepared: set[tuple[int, tuple[int, ...]]] = set()
+
+
+def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
+    """Sets how `threads` read memory; returns "STERNA_READING", "measured" or "default".
+
+    From `STERNA_READING` ("streams,turn_bytes,prefetch_bytes", and ",0" where no page is asked for
+    ahead), else what was measured on this machine before, else measured now, if a token reads
+    `weight_bytes` beyond any cache and there is a cache folder to keep it in. `isa` is the unit
+    that measures; what is found serves all units: it is about memory. Raises RequestError for a
+    STERNA_READING that is no reading.
+    """
+    key = int(threads), threads.cpus
+    pinned = os.environ.get("STERNA_READING", "")
+    if pinned:
+        _pin(threads, pinned)
+        return "STERNA_READING"
+    if key in _prepared:
+        return "measured"
+    if cache_dir() is None or isa == _native.isas()[0]:  # `scalar` never waits for memory
+        return "default"
+    where = place(threads)
+    reading = _checked(kept("reading", where))
+    if reading is None:
+        if weight_bytes < LEAST_BYTES:
+            return "default"
+        reading = _measured(threads, isa)
+        if reading is None:
+            return "default"
+        keep("reading", where, reading)
+    _set(threads, reading)
+    _prepared.add(key)
+    return "measured"
+
+
+def current(threads: int) -> Reading:
+    """How these threads read memory now."""
+    return Reading(*_native.reading(threads))
+
+
+def choose(
+    candidates: Sequence[Reading],
+    default: Reading,
+    seconds_of: Callable[[Reading], float],
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Reading:
+    """The reading of the least median time; `default` unless another gains on it by `GAIN`.
+
+    seconds_of: reads once. Times are taken as `measured.medians` says.
+    """
+    median = medians([default, *candidates], seconds_of, budget_s, clock)
+    best = min(median, key=lambda reading: median[reading])
+    return best if median[best] * GAIN < median[default] else default
+
+
+def _measured(threads: Threads, isa: str) -> Reading | None:
+    """The fastest out of cache; None where memory is too short for trying."""
+    default = current(threads)
+    caches = cache_bytes()
+    nbytes = min(max(_WEIGHT_BYTES, 2 * caches[max(caches)]), _MOST_WEIGHT_BYTES)
+    try:
+        of_weights = _of_weights(threads, isa, default, nbytes)
+        of_pages = _of_pages(threads, isa, of_weights, nbytes)
+    except MemoryError:
+        return None
+    finally:
+        _set(threads, default)
+    return of_pages
+
+
+def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading:
+    """The fastest on weights of two bits."""
+    start = time.perf_counter()
+    rows = _native.tile_rows("b2")
+    tile = _native.tile_bytes("b2", _K)
+    tiles = nbytes // tile
+    codes = _native.alloc(tiles * tile)
+    scale = _native.alloc(tiles * rows * 4).view("float32")
+    codes.fill(0b01010101)  # written: untouched pages are all one page, which is in the cache
+    weight = _native.Weight("b2", tiles * rows, _K, codes.reshape(tiles, tile), scale, 2)
+
+    def seconds_of(reading: Reading) -> float:
+        _set(threads, reading)
+        return _native.time_linear([weight], 1, isa, threads, 1)[0]
+
+    return choose(CANDIDATES, default, seconds_of, WEIGHTS_S - (time.perf_counter() - start))
+
+
+def _of_pages(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading:
+    """And on the keys and values of one token's attention, as a model has them by default."""
+    start = time.perf_counter()
+    page = _native.page_positions
+    pages = nbytes // (page * _native.kv_bytes(1, _KV_HEADS, _HEAD_DIM, "i16"))
+    timer = _native.AttentionTimer(_KV_HEADS, _HEAD_DIM, pages * page, "i16")
+
+    def seconds_of(reading: Reading) -> float:
+        _set(threads, reading)
+        return timer.seconds(isa, threads, _GROUP)
+
+    candidates = [default._replace(next_page=ahead) for ahead in (True, False)]
+    return choose(candidates, default, seconds_of, PAGES_S - (time.perf_counter() - start))
+
+
+def _set(threads: Threads, reading: Reading) -> None:
+    _native.set_reading(threads, *reading)
+
+
+def _pin(threads: Threads, text: str) -> None:
+    try:
+        streams, turn_bytes, prefetch_bytes, *rest = map(int, text.split(","))
+        if rest not in ([], [0], [1]):
+            raise ValueError("next_page: must be 0 or 1")
+        _set(threads, Reading(streams, turn_bytes, prefetch_bytes, rest != [0]))
+    except (TypeError, ValueError) as error:
+        raise RequestError(
+            "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, and "
+            f"a 0 after them where no page is asked for ahead, but got {shown(text)} ({error})"
+        ) from None
+
+
+def _checked(value: object) -> Reading | None:
+    """A kept reading, None where it is none that was ever tried."""
+    tried = [r._replace(next_page=ahead) for r in CANDIDATES for ahead in (True, False)]
+    return next((r for r in tried if list(r) == value), None)

@@ -1,0 +1,196 @@
+"""Steps of a few tokens: the way is chosen by a clock, and of no consequence to a bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna import _native, formats, ops
+from sterna.bench.random_models import random_model
+from sterna.calibration import few_tokens
+from sterna.calibration.few_tokens import COUNTS, direct_tokens, known, most_direct
+from sterna.calibration.measured import GAIN, medians, place
+from sterna.engine import Engine, Sequence
+from sterna.errors import RequestError
+from sterna.runtime import Threads
+
+TEAM = Threads(2)
+GUESS, PANEL, DIRECT = 0, 1, 16
+
+
+def times(crossing: int, guess: int, panel: float = 10.0) -> dict[tuple[int, int], float]:
+    """Seconds of steps where the panel is the faster one beyond `crossing` tokens."""
+    found = {}
+    for n in COUNTS:
+        found[n, PANEL] = panel
+        found[n, DIRECT] = panel * (0.5 if n <= crossing else 2.0)
+        found[n, GUESS] = found[n, DIRECT if n <= guess else PANEL]
+    return found
+
+
+@pytest.mark.parametrize("crossing", [1, *COUNTS])
+def test_the_crossing_is_found(crossing: int) -> None:
+    guess = 16 if crossing < 8 else 1
+    assert most_direct(times(crossing, guess)) == crossing
+
+
+def test_the_guess_stays_where_it_is_as_good() -> None:
+    assert most_direct(times(8, 8)) == GUESS
+    slower = times(8, 8)
+    for n in COUNTS:  # within noise of the best everywhere
+        slower[n, GUESS] *= GAIN * 0.999
+    assert most_direct(slower) == GUESS
+    for n in COUNTS:
+        slower[n, GUESS] *= 1.002
+    assert most_direct(slower) == 8
+
+
+def test_short_steps_weigh_as_much_as_long_ones() -> None:
+    found = times(2, 1, panel=1.0)
+    for n in COUNTS[1:]:  # a panel gains little on many tokens, and loses much on two
+        found[n, DIRECT] = 1.05
+    found[2, PANEL] = 2.0
+    assert most_direct(found) == 2
+
+
+def test_rounds_end_with_the_budget() -> None:
+    now, asked = [0.0], list[str]()
+
+    def seconds_of(way: str) -> float:
+        asked.append(way)
+        now[0] += 0.010
+        return 0.010 if way == "a" else 0.020
+
+    assert medians("ab", seconds_of, 0.065, lambda: now[0]) == {"a": 0.010, "b": 0.020}
+    assert asked == ["a", "b"] * 3  # 20 ms a round: a fourth would end at 80 ms
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("STERNA_DIRECT_TOKENS", raising=False)
+    return tmp_path / "cache" / "measured.json"
+
+
+@pytest.fixture
+def isa() -> str:
+    if len(_native.isas()) < 2:
+        pytest.skip("this CPU has no vector unit, and `scalar` is never measured")
+    return _native.isas()[-1]
+
+
+def weights(*names: str) -> list[formats.PackedWeight]:
+    w = np.random.default_rng(3).standard_normal((64, 512)).astype(np.float32)
+    return [ops.quantize(w, name) for name in names]
+
+
+def measured_as(monkeypatch: pytest.MonkeyPatch, most: int) -> list[str]:
+    calls: list[str] = []
+
+    def fake(packed: formats.PackedWeight, *_: object) -> int:
+        calls.append(packed.format)
+        return most
+
+    monkeypatch.setattr(few_tokens, "_measured", fake)
+    return calls
+
+
+def test_measured_once_a_format_and_kept(
+    cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = measured_as(monkeypatch, 6)
+    assert direct_tokens(weights("i2", "q8_0", "i2"), TEAM, isa, 1 << 30) == {"i2": 6, "q8_0": 6}
+    measured_as(monkeypatch, 12)
+    assert direct_tokens(weights("i2", "bf16"), TEAM, isa, 1 << 30) == {"i2": 6, "bf16": 12}
+    assert direct_tokens(weights("i2"), TEAM, isa, 0) == {"i2": 6}  # however small the model
+    assert sorted(calls) == ["i2", "q8_0"]
+    where = f"{place(TEAM)}, {isa}"
+    assert json.loads(cache.read_text())[where]["direct tokens"] == known(TEAM, isa)
+    assert known(TEAM, isa) == {"i2": 6, "q8_0": 6, "bf16": 12}
+    assert known(Threads(1), isa) == {}
+
+
+def test_small_models_no_cache_and_scalar_are_not_measured(
+    cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = measured_as(monkeypatch, 6)
+    assert direct_tokens(weights("i2"), TEAM, isa, 1 << 20) == {}
+    assert direct_tokens(weights("i2"), TEAM, "scalar", 1 << 30) == {}
+    monkeypatch.setenv("STERNA_CACHE", "off")
+    assert direct_tokens(weights("i2"), TEAM, isa, 1 << 30) == {}
+    assert not calls
+
+
+@pytest.mark.parametrize("kept", ["[]", '{"i2": 99}', '{"i2": "6"}', '{"i2": [6]}', '"i2"'])
+def test_what_is_kept_wrongly_is_measured_again(
+    kept: str, cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.parent.mkdir()
+    where = json.dumps(f"{place(TEAM)}, {isa}")
+    cache.write_text(f'{{{where}: {{"direct tokens": {kept}}}}}')
+    assert known(TEAM, isa) == {}
+    measured_as(monkeypatch, 4)
+    assert direct_tokens(weights("i2"), TEAM, isa, 1 << 30) == {"i2": 4}
+
+
+def test_a_real_measurement_is_a_limit(cache: Path, isa: str) -> None:
+    (weight,) = weights("q4_0")
+    assert few_tokens._measured(weight, TEAM, isa, 0.01) in (0, 1, *COUNTS)
+
+
+def test_the_environment_pins(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STERNA_DIRECT_TOKENS", "7")
+    assert direct_tokens(weights("i2", "bf16"), TEAM, isa, 0) == {"i2": 7, "bf16": 7}
+
+
+@pytest.mark.parametrize("text", ["0", "17", "-1", "x", "1.5", "²"])
+def test_what_is_no_limit_is_refused(
+    text: str, cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STERNA_DIRECT_TOKENS", text)
+    with pytest.raises(RequestError, match=r"STERNA_DIRECT_TOKENS: must lie in 1\.\.16"):
+        direct_tokens(weights("i2"), TEAM, isa, 0)
+
+
+def test_a_weight_refuses_what_is_no_limit() -> None:
+    (packed,) = weights("i2")
+    native = formats.get("i2").native(packed)
+    for most in (-1, 17):
+        with pytest.raises(ValueError, match="direct_tokens"):
+            native.direct_tokens = most
+
+
+@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("isa_name", _native.isas())
+def test_no_way_changes_a_bit(isa_name: str, name: str) -> None:
+    """One digest of 1 to 17 tokens for every limit, in a run of a layer as in a model's."""
+    rng = np.random.default_rng(5)
+    packed = ops.quantize(rng.standard_normal((200, 512)).astype(np.float32), name)
+    x = rng.standard_normal((17, 512)).astype(np.float32)
+    native = formats.get(name).native(packed)
+    digests = set()
+    for native.direct_tokens in (0, 1, 2, 3, 4, 7, 8, 12, 16):
+        digest = hashlib.sha256()
+        for n in (1, 2, 3, 5, 8, 9, 13, 16, 17):
+            y = _native.linear(native, np.ascontiguousarray(x[:n]), isa_name, TEAM)
+            digest.update(y.tobytes())
+        digests.add(digest.hexdigest())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("format", ["i2", "q4_0", "bf16"])
+def test_no_way_changes_a_models_logits(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model("tiny", format=format)
+    digests = set()
+    for most in ("1", "4", "16"):
+        monkeypatch.setenv("STERNA_DIRECT_TOKENS", most)
+        engine, sequence = Engine(model, threads=2), Sequence()
+        digest = hashlib.sha256()
+        for tokens in ([5, 6, 7], [8] * 9, [9], [10, 11]):
+            digest.update(engine.step([(sequence, tokens, len(tokens))])[0].tobytes())
+        digests.add(digest.hexdigest())
+    assert len(digests) == 1
