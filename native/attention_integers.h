@@ -25,7 +25,8 @@ constexpr int vectors_of(int V) { return V * 16 / kLanes; }
 struct Integers {
     const sterna::AttentionArgs& a;
     Rows& rows;
-    int16_t* q = nullptr;  // of each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
+    int16_t* q =
+        nullptr;  // of each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
     int16_t (*w)[kChunk] = nullptr;  // [rows]
     float* w_scale = nullptr;  // [rows]
     int32_t* sums =

@@ -32,10 +32,12 @@ double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int group
     const int head_dim = cache_.head_dim;
     const int positions = cache_.pages * kPagePositions, chunks = attention_chunks(positions);
     const auto floats = static_cast<size_t>(group) * static_cast<size_t>(head_dim);
-    const std::vector<float> query(floats, 0.01f);  // nearly equal weights, none of which is left out
+    const std::vector<float> query(floats,
+                                   0.01f);  // nearly equal weights, none of which is left out
     const std::vector<const float*> q(static_cast<size_t>(group), query.data());
     const std::vector<int32_t> limit(static_cast<size_t>(group), positions);
-    const auto partial = static_cast<size_t>(chunks * attention_partial(group, head_dim)) * sizeof(float);
+    const auto partial =
+        static_cast<size_t>(chunks * attention_partial(group, head_dim)) * sizeof(float);
     const auto stride =
         (partial + static_cast<size_t>(kernels.attention_scratch(head_dim)) + 8191) / 4096 * 4096;
     const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));

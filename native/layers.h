@@ -87,14 +87,15 @@ void linear_layer(const sterna::LinearArgs& a) {
             using Blocks = GroupedBlocks<Sums, Groups>;
             using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
             using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK>>;
-            if constexpr (kPairs) {
+            if constexpr (kPairSums16 && F::kEvenOffset) {
                 if (!a.groups.minima)
                     return linear_vectors<F, FewBlocks, PairBlocks<Sums, Groups>>(a);
             }
             return linear_vectors<F, FewBlocks, Blocks>(a);
         }
         if constexpr (kMatrixUnit) {
-            const bool tiles = F::kTop ? a.n > sterna::kFewTokens : !is_direct(a, kFewestTileTokens - 1);
+            const bool tiles =
+                F::kTop ? a.n > sterna::kFewTokens : !is_direct(a, kFewestTileTokens - 1);
             if (tiles) return linear_tiles<F>(a);
         }
     }

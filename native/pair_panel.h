@@ -1,4 +1,4 @@
-// Many tokens of a format with scales in groups, where products of bytes are summed in pairs of int16 (PairSums).
+// Many tokens of a format with scales in groups, where products of bytes are added in pairs of int16.
 // What a group costs beside its products is what counts there: so its scales are made once for a tile, as sums are
 // multiplied with them, its sums stay in registers until they are floats, and all its products are written out.
 #pragma once
@@ -74,12 +74,17 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                     for (int n = 0; n < N; ++n) {
                         const VI four = x_broadcast(x + n * at.ldx);
                         STERNA_UNROLL(8)
-                        for (int g = 0; g < GN; ++g) run[n][g] = F::dot(run[n][g], w[g], four);
+                        for (int g = 0; g < GN; ++g)
+                            run[n][g] = i_now(F::dot(run[n][g], w[g], four));
                     }
                 }
                 each([&](int n, int g) {
-                    const VI end =
-                        F::end(run[n][g], Groups::factor(ready[g * at.ready_apart]), G0 + g);
+                    VI end;
+                    if constexpr (F::kPairs) {
+                        end = F::end(run[n][g], Groups::factor(ready[g * at.ready_apart]), G0 + g);
+                    } else {
+                        end = F::settle(run[n][g], G0 + g);
+                    }
                     sum[n][g] = span == 0 ? end : i_add(sum[n][g], end);
                 });
             }

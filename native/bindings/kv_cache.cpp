@@ -54,13 +54,15 @@ void bind_kv_cache(nb::module_& m) {
                const std::string& dtype) {
                 require(kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim &&
                             positions >= kPagePositions && positions % kPagePositions == 0,
-                        "timer: needs kv_heads >= 1, head_dim in 1..65,536 and positions of whole pages");
+                        "timer: needs kv_heads >= 1, head_dim in 1..65,536 and positions of whole "
+                        "pages");
                 new (self) AttentionTimer(kv_heads, head_dim, positions, kv_type(dtype));
             },
             "kv_heads"_a, "head_dim"_a, "positions"_a, "dtype"_a)
         .def(
             "seconds",
-            [](const AttentionTimer& t, const std::string& isa, const nb::int_& threads, int group) {
+            [](const AttentionTimer& t, const std::string& isa, const nb::int_& threads,
+               int group) {
                 require(group >= 1 && group <= kMaxAttentionRows, "group: must lie in 1..256");
                 const auto& kernels = table(isa);
                 Pool& p = pool(threads);
