@@ -1,7 +1,7 @@
 // STERNA_UNROLL(n) before a loop: unroll it, up to n times, so that its accumulators become registers.
 //
-// The scalar unit's vectors are arrays, which no register holds, and it is there for checking: unrolling it was a
-// third of the build's time and of the module's text, for up to 1.7 times its speed. There the word is empty.
+// The scalar unit is there for checking, and its vectors take several registers each: unrolling it was a third of the
+// build's time and of the module's text, for up to 1.7 times its speed. There the word is empty.
 #pragma once
 
 #if STERNA_ISA_RANK == 0
