@@ -233,8 +233,8 @@ struct PlainGroups {
 
 template <class F, int G0, int GN, int N>
 inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int part,
-                          const float* y) {
-    for (int n = 0; n < N; ++n)
+                          const float* y, int done = 0) {
+    for (int n = done; n < N; ++n)
         for (int g = 0; g < GN; ++g)
             finish_output(a, f_load(y + (n * GN + g) * kLanes), n0 + n,
                           (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
@@ -405,7 +405,7 @@ struct GroupedBlocks {
     }
     template <int G0, int GN, int N>
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                      int part) {
+                      int done, int part) {
         const Groups groups(a, tile);
         auto* y = reinterpret_cast<float*>(scratch(a) + panel_scratch<F>(a.K));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
@@ -418,7 +418,7 @@ struct GroupedBlocks {
                                       acc[i]);
             groups.template add<G0, GN, N>(k, n0, part, acc, y);
         }
-        store_outputs<F, G0, GN, N>(a, tile, n0, part, y);
+        store_outputs<F, G0, GN, N>(a, tile, n0, part, y, done);
     }
 };
 

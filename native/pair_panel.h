@@ -100,7 +100,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
 
     template <int G0, int GN, int N>
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                      int part) {
+                      int done, int part) {
         const Groups groups(a, tile);
         VI* const all = ready(a);
         auto* y = reinterpret_cast<float*>(all + ready_at(a.K, F::kGroups, 0));
@@ -119,7 +119,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                                   y + Groups::kInto * N * GN * kLanes);
             groups.template end_groups<GN, N>(k, n0, G0 * sterna::kGroupRows + kLanes * part, y);
         }
-        store_outputs<F, G0, GN, N>(a, tile, n0, part, y);
+        store_outputs<F, G0, GN, N>(a, tile, n0, part, y, done);
     }
 };
 

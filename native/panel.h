@@ -115,30 +115,39 @@ struct RowBlocks {
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
         direct_rows<F>(a, tile, apart, count);
     }
+    // Tokens [n0, n0 + N), of which the first `done` have their outputs already.
     template <int G0, int GN, int N>
     static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                      int part) {
+                      int done, int part) {
         VI acc[N][GN];
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
         panel_sums<F, G0, GN, N>(a, panel, 0, a.K, n0, part, acc);
         STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g)
-            finish<F>(a, acc[n][g], n0 + n, G0 + g,
-                      (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+        for (int n = 0; n < N; ++n) {
+            if (n < done) continue;
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g)
+                finish<F>(a, acc[n][g], n0 + n, G0 + g,
+                          (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+        }
     }
 };
 
+// Tokens from n0 on, in blocks of N; of those that are left an even number, overlapping the tokens before where they
+// are odd: a block for every number would be as much code again. There are two tokens at least.
 template <class Blocks, int G0, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                         int part, int count) {
-    if (count >= N) {
-        Blocks::template panel<G0, GN, N>(a, panel, tile, n0, part);
-    } else if constexpr (N > 1) {
-        panel_tokens<Blocks, G0, GN, N - 1>(a, panel, tile, n0, part, count);
+                         int part) {
+    static_assert(N >= 2);
+    for (; a.n - n0 >= N; n0 += N) Blocks::template panel<G0, GN, N>(a, panel, tile, n0, 0, part);
+    if (n0 == a.n) return;
+    if constexpr (N > 2) {
+        if (a.n - n0 < N - 1 || a.n < N)
+            return panel_tokens<Blocks, G0, GN, N % 2 ? N - 1 : N - 2>(a, panel, tile, n0, part);
     }
+    Blocks::template panel<G0, GN, N>(a, panel, tile, a.n - N, N - (a.n - n0), part);
 }
 
 // Sweeps the groups from G0 on, a few at a time. With few registers two: a weight then serves three times as many
@@ -150,8 +159,7 @@ inline void sweep_panel(const sterna::LinearArgs& a, const uint8_t* panel, int64
     constexpr int GN = F::kGroups - G0 < kSweepGroups ? F::kGroups - G0 : kSweepGroups;
     constexpr int N = kPanelSums / GN;
     for (int part = 0; part < kParts; ++part)
-        for (int n = 0; n < a.n; n += N)
-            panel_tokens<Blocks, G0, GN, N>(a, panel, tile, n, part, a.n - n);
+        panel_tokens<Blocks, G0, GN, N>(a, panel, tile, 0, part);
     if constexpr (G0 + GN < F::kGroups) sweep_panel<F, Blocks, G0 + GN>(a, panel, tile);
 }
 
