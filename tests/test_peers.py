@@ -19,7 +19,7 @@ import pytest
 from children import spawn
 from click.testing import CliRunner
 
-from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run
+from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run, sterna_self
 from sterna.bench.peers.case import Case, Missing, distance, end_to_end, matrices, require
 from sterna.bench.peers.end_to_end import LIMIT, EndToEnd
 from sterna.bench.peers.process import Process
@@ -286,6 +286,14 @@ def test_sternas_own_products_are_exact(variant: str) -> None:
     for case in part.cases[:2]:
         ok, how = part.check(case)
         assert ok, how
+
+
+@pytest.mark.parametrize(
+    ("variant", "parts"), [("i2", 1), ("q4_0", 1), ("bf16", 1), ("i1", 0), ("q4_k", 0), ("q4_1", 0)]
+)
+def test_products_need_ternary_levels(variant: str, parts: int) -> None:
+    """Formats without -1, 0 or 1 take part in whole models alone."""
+    assert len(sterna_self.create(options(variant=variant, shape="96x256"))[3]) == parts
 
 
 def test_cases() -> None:

@@ -74,7 +74,11 @@ FIGURES = ("tok_s", "gops", "gb_s")
     help="Tokens that are in the KV cache before those that are generated.",
 )
 @click.option(
-    "--n", type=COUNTS, default="1,128,512", show_default=True, help="Tokens of matrix products."
+    "--n",
+    type=COUNTS,
+    default="1,128,512",
+    show_default=True,
+    help="Tokens of matrix products, in formats that hold -1, 0 and 1.",
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @team_option

@@ -118,11 +118,21 @@ class SternaProducts(Products):
         self.weights, self.native = [], []
 
 
+def _holds_ternary(f: formats.Format) -> bool:
+    """Whether the levels that products are made of, -1, 0 and 1, are among the format's."""
+    if f.levels is None:
+        return True
+    low, high = f.levels
+    return {-1, 0, 1} <= set(f.codebook or range(low, high + 1, f.step))
+
+
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: a weight format."""
-    parts: list[Part] = [SternaProducts(options)]
+    """variant: a weight format; products only of one whose levels include -1, 0 and 1."""
+    parts: list[Part] = []
     if end_to_end(options):
-        parts.insert(0, SternaModel(options))
+        parts.append(SternaModel(options))
+    if options.n and _holds_ternary(formats.get(options.variant)):
+        parts.append(SternaProducts(options))
     try:
         release = version("sterna")
     except PackageNotFoundError:  # run from the source tree
