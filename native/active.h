@@ -8,72 +8,18 @@
 //   rows:    row m is lines of 256 consecutive k. Byte b of a line: k = 64 f + b in bits 2f + 1 .. 2f, f = 0..3
 //   columns: column k is lines of 256 consecutive rows. Byte 16 q + r of a line: row 64 q + 16 f + r likewise, so
 //            that four columns, taken byte by byte in turn, are a step of each of four tiles of layout b2
+// active_copies.h makes them.
 // Runs are read a block at a time: the next block is asked for into L2, while this one is read line by line *across*
 // its runs. Run by run, as they lie, reached 0.32 to 0.53 of a sequential read on Zen 4, across the block 0.62 to 0.83; on
 // Zen 3 across the block 0.40 to 0.59.
 #pragma once
-#include "formats/b2.h"
+#include "layouts/few_bits/b2.h"
 #include "linear.h"
 
 namespace {
 
 constexpr int kLineCodes = sterna::kActiveLine;
 using sterna::kActiveBlock;
-
-// ---- The copies
-
-// Two bits of every byte of four codes, for f = 0..3.
-inline void add_codes(uint8_t* to, uint32_t four, int f) {
-    uint32_t was;
-    __builtin_memcpy(&was, to, 4);
-    was |= four << 2 * f;
-    __builtin_memcpy(to, &was, 4);
-}
-
-// Calls each(row, k, four codes) for the k in [k0, k1) of a tile, whole steps.
-template <class F, class Each>
-inline void tile_codes(const sterna::ActiveCopyArgs& a, int64_t tile, int64_t k0, int64_t k1,
-                       Each each) {
-    const uint8_t* step = a.codes + tile * a.tile_bytes + k0 / F::kStepK * F::kStepBytes;
-    for (int64_t k = k0; k < k1; k += F::kStepK, step += F::kStepBytes)
-        for (int j = 0; j < F::kStepK; j += 4)
-            for (int part = 0; part < kParts; ++part) {
-                VI w[F::kGroups];
-                F::decode(step, part, j, w);
-                for (int g = 0; g < F::kGroups; ++g) {
-                    uint32_t codes[kLanes];
-                    i_store(codes, F::code(w[g], g));
-                    for (int r = 0; r < kLanes; ++r)
-                        each(g * sterna::kGroupRows + part * kLanes + r, k + j, codes[r]);
-                }
-            }
-}
-
-// Rows of tiles [begin, end), the first of which becomes row 0.
-template <class F>
-void copy_rows(const sterna::ActiveCopyArgs& a) {
-    for (int64_t tile = a.begin; tile < a.end; ++tile) {
-        uint8_t* out = a.out + (tile - a.first_tile) * kTileRows<F> * a.stride;
-        tile_codes<F>(a, tile, 0, a.K, [&](int row, int64_t k, uint32_t four) {
-            add_codes(out + row * a.stride + k / kLineCodes * kLine + k % kLine, four,
-                      static_cast<int>(k / kLine % 4));
-        });
-    }
-}
-
-// Columns [begin, end), multiples of 64, of all tiles. (Tiles of 48 rows share bytes; columns share none.)
-template <class F>
-void copy_columns(const sterna::ActiveCopyArgs& a) {
-    for (int64_t tile = 0; tile < a.tiles; ++tile)
-        tile_codes<F>(a, tile, a.begin, a.end, [&](int in_tile, int64_t k, uint32_t four) {
-            const int64_t row = tile * kTileRows<F> + in_tile;
-            if (row >= a.M) return;
-            uint8_t* to = a.out + k * a.stride + row / kLineCodes * kLine +
-                          row / 64 % 4 * sterna::kGroupRows + row % sterna::kGroupRows;
-            for (int j = 0; j < 4; ++j)
-                to[j * a.stride] |= static_cast<uint8_t>((four >> 8 * j & 3) << 2 * (row / 16 % 4));
-        });
-}
 
 // ---- What is active
 

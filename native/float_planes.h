@@ -5,8 +5,6 @@
 
 namespace {
 
-#ifdef tile_dot
-
 constexpr int64_t kTileK = 32;
 // k of a block, in steps of kTileK: four groups of rows in all planes are 24 KB and stay in L1, as in tiles.h.
 template <class F>
@@ -125,7 +123,5 @@ void split(const sterna::SplitArgs& a) {
         }
     }
 }
-
-#endif
 
 }  // namespace

@@ -13,8 +13,6 @@
 
 namespace {
 
-#ifdef tile_dot
-
 constexpr int kFloatTileTokens = 512;  // whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
 
@@ -363,15 +361,5 @@ template <class F>
 constexpr sterna::FastKernels fast_kernels() {
     return {linear_float_tiles<F>, float_tiles_scratch<F>, kXPlanes<F>, PlaneProducts<F>{}.count};
 }
-
-#else
-
-template <class F>
-constexpr sterna::FastKernels fast_kernels() {
-    return {};
-}
-constexpr void (*split)(const sterna::SplitArgs&) = nullptr;
-
-#endif
 
 }  // namespace

@@ -8,8 +8,6 @@
 
 namespace {
 
-#ifdef tile_dot
-
 // Of one tile: the outputs, the block of k that goes on, and of its step what the even k and the odd add up
 // to.
 template <class F>
@@ -88,7 +86,5 @@ template <class F>
     side_by_side(
         a, [&](int64_t tile, int64_t apart, int count) { token_tiles<F>(a, tile, apart, count); });
 }
-
-#endif
 
 }  // namespace

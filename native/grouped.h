@@ -16,18 +16,20 @@ using sterna::kGroupK;
 using sterna::ScaleType;
 
 // One tile's scales and minima, as its groups of k pass by.
-template <class F>
 struct TileScales {
-    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
     const sterna::GroupScales& s;
+    int rows;  // of a tile
     const uint8_t* tile;
 
-    TileScales(const sterna::GroupScales& scales, int64_t K, int64_t index)
-        : s(scales), tile(s.data + index * s.tile_bytes(K, kRows)) {}
-    TileScales(const sterna::LinearArgs& a, int64_t index) : TileScales(a.groups, a.K, index) {}
+    TileScales(const sterna::GroupScales& scales, int64_t K, int64_t index, int groups)
+        : s(scales),
+          rows(groups * sterna::kGroupRows),
+          tile(s.data + index * s.tile_bytes(K, rows)) {}
+    TileScales(const sterna::LinearArgs& a, int64_t index, int groups)
+        : TileScales(a.groups, a.K, index, groups) {}
 
-    const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(kRows); }
-    // Of rows [row, row + kLanes) of the tile; `line` is at(k), or kRows values further the minima.
+    const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(rows); }
+    // Of rows [row, row + kLanes) of the tile; `line` is at(k), or `rows` values further the minima.
     VF load(const uint8_t* line, int row) const {
         if (s.type == ScaleType::kF16)
             return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
@@ -36,7 +38,7 @@ struct TileScales {
     }
     VF scale(const uint8_t* line, int row) const { return f_mul(load(line, row), f_set1(s.unit)); }
     VF minimum(const uint8_t* line, int row) const {
-        return load(line + kRows * s.value_bytes(), row);
+        return load(line + rows * s.value_bytes(), row);
     }
 };
 
@@ -58,8 +60,9 @@ struct GroupOffset {
 template <class F>
 void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
     F::row(a);
-    const int in_tile = static_cast<int>(a.row % TileScales<F>::kRows), lane = in_tile % kLanes;
-    const TileScales<F> scales(s, (a.K + 63) / 64 * 64, a.row / TileScales<F>::kRows);
+    constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
+    const TileScales scales(s, (a.K + 63) / 64 * 64, a.row / kRows, F::kGroups);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
         if (k % s.group == 0) {
@@ -146,8 +149,9 @@ struct TokenTerms {
     }
 };
 
-// What becomes of a group's sums where each group has a scale of its own: superblocks.h has the other way.
-template <class F, int kGroup>
+// What becomes of a group's sums where each group has a scale of its own, and with kMinima perhaps a minimum:
+// superblocks.h has the other way.
+template <class F, int kGroup, bool kMinima>
 struct PlainGroups {
     static constexpr int kX = kGroup;  // k of a scale of activations
     static constexpr int kSpans = 1;  // groups, whose sums `add` takes
@@ -157,12 +161,12 @@ struct PlainGroups {
     static_assert(!F::kPairs || kStarts);
     using Terms = TokenTerms<kGroup, kGroup, kGroup>;
     const sterna::LinearArgs& a;
-    TileScales<F> scales;
+    TileScales scales;
     Terms terms;
     GroupOffset<F> offset;
 
-    PlainGroups(const sterna::LinearArgs& args, int64_t tile)
-        : a(args), scales(args, tile), terms(args), offset(args.z2) {}
+    PlainGroups(const sterna::LinearArgs& args, int64_t tile, int groups)
+        : a(args), scales(args, tile, groups), terms(args), offset(args.z2) {}
     static void begin(const sterna::LinearArgs& a) {
         const int z = GroupOffset<F>(a.z2).z;
         Terms(a).template fill<F::kPairs>(a, kStarts ? -z : z);
@@ -187,13 +191,12 @@ struct PlainGroups {
     template <int GN, int N>
     static void end_groups(int64_t, int, int, float*) {}
 
-    // y[n][g] += a group's sums of N tokens x groups [G0, G0 + GN) of rows, at a part of them. The outputs
-    // stay in memory: in registers they would drive the accumulators of the dot products out.
-    template <int G0, int GN, int N>
-    [[gnu::always_inline]] void add(int64_t k, int n0, int part, const VI (&sums)[1][N][GN],
+    // y[n][g] += a group's sums of N tokens x GN groups of rows, of which the first has row0 of the tile. The
+    // outputs stay in memory: in registers they would drive the accumulators of the dot products out.
+    template <int GN, int N>
+    [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[1][N][GN],
                                     float* y) const {
         const uint8_t* line = scales.at(k);
-        const int row0 = G0 * sterna::kGroupRows + kLanes * part;
         VF s[GN];
         STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
@@ -207,16 +210,16 @@ struct PlainGroups {
             for (int g = 0; g < GN; ++g) {
                 VI t;
                 if constexpr (F::kPairs) {
-                    t = F::end(sums[0][n][g], i_set1(0x10001), G0 + g);
+                    t = F::end(sums[0][n][g], i_set1(0x10001), g);
                 } else {
-                    t = F::settle(sums[0][n][g], G0 + g);
+                    t = F::settle(sums[0][n][g], g);
                 }
                 if (!kStarts) t = offset.level_sum(t, taken);
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
             }
         }
-        if (!a.groups.minima) return;
+        if (!kMinima || !a.groups.minima) return;
         STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
         STERNA_UNROLL(16)
@@ -231,13 +234,14 @@ struct PlainGroups {
     }
 };
 
-template <class F, int G0, int GN, int N>
-inline void store_outputs(const sterna::LinearArgs& a, int64_t tile, int n0, int part,
-                          const float* y, int done = 0) {
+// Of GN groups of rows, the first of which has `row` of the matrix.
+template <int GN, int N>
+inline void store_outputs(const sterna::LinearArgs& a, int64_t row, int n0, const float* y,
+                          int done = 0) {
     for (int n = done; n < N; ++n)
         for (int g = 0; g < GN; ++g)
             finish_output(a, f_load(y + (n * GN + g) * kLanes), n0 + n,
-                          (tile * F::kGroups + G0 + g) * sterna::kGroupRows + kLanes * part);
+                          row + g * sterna::kGroupRows);
 }
 
 // Tokens of a block: scales and outputs take registers too, and six tokens x 4 groups spill (q4_0, 512-bit
@@ -261,9 +265,10 @@ struct DirectOutputs {
         for (int s = 0; s < count; ++s)
             token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
+                const int64_t row = (tile + s * apart) * F::kGroups * sterna::kGroupRows;
                 for (int part = 0; part < kParts; ++part)
-                    store_outputs<F, 0, F::kGroups, N>(a, tile + s * apart, n0, part,
-                                                       block(s, n0) + part * N * kOfPart);
+                    store_outputs<F::kGroups, N>(a, row + kLanes * part, n0,
+                                                 block(s, n0) + part * N * kOfPart);
             });
     }
 };
@@ -273,7 +278,7 @@ template <class F, class Groups, int N>
 [[gnu::noinline]] void grouped_turn(const sterna::LinearArgs& args, int64_t tile, int64_t k0,
                                     int64_t k1, int n0, float* y) {
     const sterna::LinearArgs a = args;  // what is stored to y cannot change a copy
-    const Groups groups(a, tile);
+    const Groups groups(a, tile, F::kGroups);
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
     constexpr int G = F::kGroups, kSpan = kGroupK / Groups::kSpans;
     // Where there are more spans than one, the next one hides what a run waits for.
@@ -289,21 +294,24 @@ template <class F, class Groups, int N>
             for (int i = 0; i < Groups::kSpans; ++i) {
                 const int64_t from = k + i * kSpan;
                 VI sums[N * P * G];
+                STERNA_UNROLL(8)
                 for (int n = 0; n < N; ++n) {
                     const VI start = groups.start(n0 + n, from);
-                    for (int p = 0; p < P; ++p)
-                        for (int g = 0; g < G; ++g)
-                            sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
+                    STERNA_UNROLL(8)
+                    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+                    for (int g = 0; g < G; ++g) sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
                 }
                 tile_turn<F, N, P, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
                                       from + kSpan, n0, part, sums);
-                for (int p = 0; p < P; ++p)
-                    for (int n = 0; n < N; ++n)
-                        for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
+                STERNA_UNROLL(8)
+                for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+                for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+                for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
             }
             STERNA_UNROLL(2)
             for (int p = 0; p < P; ++p)
-                groups.template add<0, G, N>(k, n0, part + p, flat[p], y + (part + p) * kOfPart);
+                groups.template add<G, N>(k, n0, kLanes * (part + p), flat[p],
+                                          y + (part + p) * kOfPart);
         }
     }
 }
@@ -338,20 +346,19 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
     DirectSums<F> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
         for (int s = 0; s < count; ++s) {
-            const TileScales<F> scales(a, tile + s * apart);
-            for (int line = 0; line < TileScales<F>::kRows * 2; line += kLine)
-                prefetch(scales.at(k) + line);
+            const TileScales scales(a, tile + s * apart, G);
+            for (int line = 0; line < scales.rows * 2; line += kLine) prefetch(scales.at(k) + line);
         }
         sums.run(a, tile, apart, count, k, k + sterna::kLongGroupK);
         for (int s = 0; s < count; ++s) {
-            const Groups groups(a, tile + s * apart);
+            const Groups groups(a, tile + s * apart, G);
             token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part) {
                     VI flat[1][N][G];
                     sums.template part<N>(s, n0, part, flat[0]);
-                    groups.template add<0, G, N>(k, n0, part, flat,
-                                                 outputs.block(s, n0) + part * N * outputs.kOfPart);
+                    groups.template add<G, N>(k, n0, kLanes * part, flat,
+                                              outputs.block(s, n0) + part * N * outputs.kOfPart);
                 }
             });
         }
@@ -373,29 +380,15 @@ constexpr int64_t grouped_scratch(int64_t K) {
     return scales + kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};
 }
 
-// What linear.h and panel.h need of a kind of blocks.
+// What linear.h and panel.h need of a kind of blocks: of a format F straight from the decoder, or of a panel of bytes
+// F. What comes behind a panel in scratch: a block's outputs.
 template <class F, class Groups>
 struct GroupedBlocks {
     static_assert(Groups::kFloats <= kMostFloats);
-    // A function of its own: what follows would take registers from its accumulators.
-    template <int G0, int GN, int N>
-    [[gnu::noinline]] static void group_sums(const Groups& groups, const uint8_t* panel, int64_t k,
-                                             int64_t end, int n0, int part, VI (&sums)[N][GN]) {
-        VI acc[N][GN];
-        STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) {
-            const VI start = groups.start(n0 + n, k);
-            STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) acc[n][g] = F::in_place(start, G0 + g);
-        }
-        panel_sums<F, G0, GN, N>(groups.a, panel, k, end, n0, part, acc);
-        STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
-    }
+    using Sweep = GroupedBlocks;
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
-    static void prepare(const sterna::LinearArgs&, int64_t, uint8_t*) {}
+    static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
         if constexpr (Groups::kX == kGroupK) {
             direct_groups<F, Groups>(a, tile, apart, count);
@@ -403,22 +396,41 @@ struct GroupedBlocks {
             direct_long_groups<F, Groups>(a, tile, apart, count);
         }
     }
-    template <int G0, int GN, int N>
-    static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                      int done, int part) {
-        const Groups groups(a, tile);
-        auto* y = reinterpret_cast<float*>(scratch(a) + panel_scratch<F>(a.K));
+    // A function of its own: what follows would take registers from its accumulators.
+    template <int GN, int N>
+    [[gnu::noinline]] static void group_sums(const Groups& groups, const uint8_t* at, int64_t k,
+                                             int64_t count, int n0, VI (&sums)[N][GN]) {
+        VI acc[N][GN];
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) {
+            const VI start = groups.start(n0 + n, k);
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) acc[n][g] = F::in_place(start, g);
+        }
+        const int8_t* x = groups.a.xq + n0 * groups.a.ldx + k;
+        panel_sums<F, GN, N>(groups.a, x, at, count, acc);
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
+    }
+    template <int GN, int N>
+    static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
+                      int done) {
+        const Groups groups(a, tile.index, tile.groups);
+        const uint8_t* codes = tile.bytes + panel_at(a.K, g0, part, 0);
+        auto* y = reinterpret_cast<float*>(tile.bytes + panel_bytes(a.K, tile.groups));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         constexpr int kSpan = Groups::kX / Groups::kSpans;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
             VI acc[Groups::kSpans][N][GN];
             STERNA_UNROLL(2)
-            for (int i = 0; i < Groups::kSpans; ++i)
-                group_sums<G0, GN, N>(groups, panel, k + i * kSpan, k + (i + 1) * kSpan, n0, part,
-                                      acc[i]);
-            groups.template add<G0, GN, N>(k, n0, part, acc, y);
+            for (int i = 0; i < Groups::kSpans; ++i) {
+                const int64_t from = k + i * kSpan;
+                group_sums<GN, N>(groups, codes + from * kLanes, from, kSpan, n0, acc[i]);
+            }
+            groups.template add<GN, N>(k, n0, g0 * sterna::kGroupRows + kLanes * part, acc, y);
         }
-        store_outputs<F, G0, GN, N>(a, tile, n0, part, y, done);
+        store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }
 };
 

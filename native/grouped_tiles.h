@@ -11,15 +11,6 @@
 
 namespace {
 
-template <class F>
-struct PlainTile;
-template <class Tile>
-void grouped_tiles(const sterna::LinearArgs& a);
-template <class Tile>
-constexpr int64_t grouped_tiles_scratch(int64_t K, int n);
-
-#ifdef tile_dot
-
 // k of a block: a tile of weights in bf16, of which half (16 KB) stays in L1 while the tokens pass by.
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
@@ -158,11 +149,11 @@ struct PlainTile {
     static constexpr int kPlanes = 1;
     static constexpr int kRows = F::kGroups * sterna::kGroupRows;
     const sterna::LinearArgs& a;
-    TileScales<F> scales;
+    TileScales scales;
     int64_t k0;
 
     PlainTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
-        : a(args), scales(args, tile), k0(k) {}
+        : a(args), scales(args, tile, F::kGroups), k0(k) {}
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
                  float* minimum) const {
@@ -189,7 +180,7 @@ struct PlainTile {
         STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n)
             y[n] = f_fma(f_load(sums + 16 * n), f_mul(s, f_set1(x[n])), y[n]);
-        if (!a.groups.minima) return;
+        if (!F::kMinima || !a.groups.minima) return;
         const VF m = f_load(run.w_minimum + j * kRows);
         x = run.x_minimum + j * 16;
         STERNA_UNROLL(16)
@@ -390,7 +381,5 @@ void grouped_tiles(const sterna::LinearArgs& a) {
     }
     tile_end();
 }
-
-#endif
 
 }  // namespace

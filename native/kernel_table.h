@@ -1,4 +1,4 @@
-// What a kernel unit offers: one table per instruction set, filled in kernels.cpp.
+// What a kernel unit offers: one table per instruction set, filled in kernels.cpp, and layouts.cpp.
 //
 // This header is shared by units built with different compiler flags, so it declares plain data
 // only: no templates, no STL, and functions always inlined, as a copy would be a weak symbol (see
@@ -22,7 +22,7 @@ constexpr int64_t kMaxIntegerK = 65536;
 static_assert(256 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 static_assert(2 * 128 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 
-constexpr int kPagePositions = 64;    // positions of one KV page
+constexpr int kPagePositions = 64;  // positions of one KV page
 constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
 
 // k of one scale of activations, where weights have scales in groups: a short one, or GGUF's blocks.
@@ -319,6 +319,7 @@ struct FormatKernels {
     int source_bytes;  // of an element that `pack` takes
     bool rows;  // whether weights may have a scale for each row, and in groups of k
     bool groups;
+    bool minima;  // whether groups of k may have minima
     bool long_groups;  // whether activations may have a scale for each kLongGroupK
     bool even_offset;  // whether groups need an even z2: whole numbers as levels
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
@@ -341,12 +342,17 @@ struct FormatKernels {
     FastKernels fast;
 };
 
+// Those of one folder of layouts/.
+struct FormatFamily {
+    const FormatKernels* formats;
+    int count;
+};
+
 struct KernelTable {
     const char* isa;
+    const char* extends;  // the unit that what is null here comes from, or null
     const char* needs;  // comma list of CPU features
     int rank;  // higher is preferred
-    const FormatKernels* formats;
-    int n_formats;
     // false: a value was not finite
     bool (*rowwise)(const RowwiseArgs&);
     bool (*rope)(const RopeArgs&);
@@ -366,6 +372,9 @@ struct KernelTable {
     int64_t (*list_nonzero)(const int8_t* x, int64_t padded, int32_t* places, int8_t* values);
     int64_t (*linear_open_rows)(const LinearArgs&, const ActiveRows&, int64_t begin, int64_t end);
     void (*linear_columns)(const LinearArgs&, const ActiveColumns&, int64_t begin, int64_t end);
+    // Those of all families, in the same order in every unit (dispatch.cpp).
+    const FormatKernels* formats = nullptr;
+    int n_formats = 0;
 };
 // x in whole lines and a list of rows; or sums of whole lines of rows.
 [[gnu::always_inline]] constexpr int64_t active_scratch(int64_t K, int64_t M) {
@@ -373,3 +382,7 @@ struct KernelTable {
 }
 
 }  // namespace sterna
+
+// Names of the functions that units are found by: STERNA_JOIN(sterna_kernels, avx2).
+#define STERNA_JOIN_(a, b) a##_##b
+#define STERNA_JOIN(a, b) STERNA_JOIN_(a, b)

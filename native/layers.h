@@ -1,33 +1,16 @@
-// How a linear layer runs: straight from the decoder for a few tokens, from a decoded panel for many.
+// How a linear layer runs on vectors: straight from the decoder for a few tokens, from a decoded panel for many.
 #pragma once
 #include <type_traits>
 
 #include "float_panel.h"
-#include "float_tiles.h"
 #include "grouped.h"
-#include "grouped_tiles.h"
 #include "linear.h"
-#include "packing.h"
+#include "lookup.h"
 #include "pair_panel.h"
 #include "panel.h"
-#include "superblock_tiles.h"
 #include "superblocks.h"
-#include "tiles.h"
 
 namespace {
-
-// The form of a format that few tokens are multiplied with: F::Direct, where it says one.
-template <class F>
-struct DirectForm {
-    using type = F;
-};
-template <class F>
-    requires requires { typename F::Direct; }
-struct DirectForm<F> {
-    using type = typename F::Direct;
-};
-template <class F>
-using Direct = typename DirectForm<F>::type;
 
 // Whether a step goes straight from the decoder, which `most` is this unit's guess for.
 inline bool is_direct(const sterna::LinearArgs& a, int most) {
@@ -44,62 +27,73 @@ void linear_vectors(const sterna::LinearArgs& a) {
     }
 }
 
+// A row has one scale, or none: floats.
 template <class F>
-void linear_superblocks(const sterna::LinearArgs& a) {
-    if constexpr (kMatrixUnit) {
-        if (a.x_block > 1) return grouped_tiles<SuperTile<F>>(a);
-    }
-    using Sums = SuperSums<F>;
-    using Blocks = GroupedBlocks<Sums, SuperGroups<Sums>>;
-    if constexpr (Sums::kPairs) {
-        linear_vectors<F, Blocks, PairBlocks<Sums, SuperGroups<Sums>>>(a);
+void linear_rows(const sterna::LinearArgs& a) {
+    if constexpr (F::kInteger) {
+        linear_vectors<F, RowBlocks<Direct<F>>, RowBlocks<Panel<F>>>(a);
     } else {
-        linear_vectors<F, Blocks, std::conditional_t<kScaled<F>, ScaledBlocks<F>, Blocks>>(a);
+        linear_vectors<F, RowBlocks<F>>(a);
     }
+}
+
+template <class F>
+void linear_groups(const sterna::LinearArgs& a) {
+    constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
+    using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
+    using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK, F::kMinima>>;
+    using Bytes =
+        std::conditional_t<kPairs, PairSums<Even<CodesUpTo<255>>, kGroupK>, GroupPanel<F>>;
+    using Groups = PlainGroups<Bytes, kGroupK, true>;
+    if constexpr (kPairSums16 && F::kEvenOffset) {
+        using Pairs = PairBlocks<Bytes, PlainGroups<Bytes, kGroupK, false>>;
+        if (!F::kMinima || !a.groups.minima) return linear_vectors<F, FewBlocks, Pairs>(a);
+    }
+    if constexpr (!kPairSums16 || !F::kEvenOffset || F::kMinima)
+        linear_vectors<F, FewBlocks, GroupedBlocks<Bytes, Groups>>(a);
 }
 
 template <class F>
 void linear_long_groups(const sterna::LinearArgs& a) {
-    if constexpr (kMatrixUnit) {
-        if (a.x_block > 1) return many_tokens<F, AddedGroups<F>>(a);
-    }
     using Few = Direct<F>;
-    linear_vectors<F, GroupedBlocks<Few, PlainGroups<Few, sterna::kLongGroupK>>,
-                   GroupedBlocks<F, PlainGroups<F, sterna::kLongGroupK>>>(a);
+    using Bytes = GroupPanel<F>;
+    linear_vectors<F, GroupedBlocks<Few, PlainGroups<Few, sterna::kLongGroupK, F::kMinima>>,
+                   GroupedBlocks<Bytes, PlainGroups<Bytes, sterna::kLongGroupK, true>>>(a);
+}
+
+template <class F>
+void linear_superblocks(const sterna::LinearArgs& a) {
+    using Few = SuperSums<F>;
+    using FewGroups = SuperGroups<Few, F::kSuperGroup, kSuperCodes<F>>;
+    using FewBlocks = SuperBlocks<F, GroupedBlocks<Few, FewGroups>, FewGroups>;
+    if constexpr (kScaled<F>) {
+        linear_vectors<F, FewBlocks, ScaledBlocks<F>>(a);
+    } else {
+        using Bytes = SuperPanel<F>;
+        using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F>>;
+        using Sweep = std::conditional_t<Bytes::kPairs, PairBlocks<Bytes, Groups>,
+                                         GroupedBlocks<Bytes, Groups>>;
+        linear_vectors<F, FewBlocks, SuperBlocks<F, Sweep, Groups>>(a);
+    }
 }
 
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
-    if constexpr (F::kInteger) {
+    if constexpr (F::kLookup) {
+        linear_lookup<F>(a);
+    } else {
         if constexpr (F::kSuperGroup != 0) {
-            if (a.groups.super()) return linear_superblocks<F>(a);
+            if (!F::kGroupScales || a.groups.super()) return linear_superblocks<F>(a);
         }
-        if (a.groups.group) {
-            if constexpr (F::kLongGroups) {
-                if (a.groups.x_group == sterna::kLongGroupK) return linear_long_groups<F>(a);
-            }
-            if constexpr (kMatrixUnit) {
-                if (a.x_block > 1) return grouped_tiles<PlainTile<F>>(a);
-            }
-            constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
-            using Sums = std::conditional_t<kPairs, PairSums<F, kGroupK>, F>;
-            using Groups = PlainGroups<Sums, kGroupK>;
-            using Blocks = GroupedBlocks<Sums, Groups>;
-            using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
-            using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK>>;
-            if constexpr (kPairSums16 && F::kEvenOffset) {
-                if (!a.groups.minima)
-                    return linear_vectors<F, FewBlocks, PairBlocks<Sums, Groups>>(a);
-            }
-            return linear_vectors<F, FewBlocks, Blocks>(a);
+        if constexpr (F::kLongGroups) {
+            if (a.groups.group && a.groups.x_group == sterna::kLongGroupK)
+                return linear_long_groups<F>(a);
         }
-        if constexpr (kMatrixUnit) {
-            const bool tiles =
-                F::kTop ? a.n > sterna::kFewTokens : !is_direct(a, kFewestTileTokens - 1);
-            if (tiles) return linear_tiles<F>(a);
+        if constexpr (F::kGroupScales) {
+            if (a.groups.group) return linear_groups<F>(a);
         }
+        if constexpr (F::kRowScales) linear_rows<F>(a);
     }
-    linear_vectors<F, RowBlocks<Direct<F>>, RowBlocks<F>>(a);
 }
 
 // A row of real weights where scales are in groups.
@@ -123,35 +117,15 @@ int64_t tile_bytes(int64_t K) {
 
 template <class F>
 int64_t scratch_bytes(int64_t K, int n) {
-    if constexpr (requires { F::scratch_bytes(K, n); }) {
-        return F::scratch_bytes(K, n);
+    if constexpr (F::kLookup) {
+        return lookup_scratch<F>(K, n);
+    } else if constexpr (F::kInteger) {
+        const bool groups = F::kGroupScales || F::kSuperGroup != 0;
+        const int64_t panel = n > 1 ? panel_bytes(K, F::kGroups) + grouped_scratch<F>(K) : 0;
+        return panel + (groups ? token_terms_bytes(K, n) : 0);
     } else {
-        int64_t bytes = 0;
-        if constexpr (F::kInteger) {
-            if constexpr (F::kGroupScales || F::kSuperGroup != 0) bytes = token_terms_bytes(K, n);
-            if (n > 1) bytes += panel_scratch<F>(K) + grouped_scratch<F>(K);
-            if constexpr (kMatrixUnit) {
-                const int64_t tiles = n > 1 ? tiles_scratch<F>(n) : 0;
-                if (tiles > bytes) bytes = tiles;
-                if (n > sterna::kFewTokens) {
-                    const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K, n);
-                    if (groups > bytes) bytes = groups;
-                    if constexpr (F::kSuperGroup != 0) {
-                        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K, n);
-                        if (blocks > bytes) bytes = blocks;
-                    }
-                }
-            }
-        } else {
-            if (n > 1) bytes = FloatPanel<F>::bytes();
-        }
-        return bytes;
+        return n > 1 ? FloatPanel<F>::bytes() : 0;
     }
-}
-
-int x_block([[maybe_unused]] int n) {
-    if constexpr (kMatrixUnit) return tiles_x_block(n);
-    return 1;
 }
 
 }  // namespace

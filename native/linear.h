@@ -7,12 +7,10 @@
 // any order; float formats sum over k in ascending order with one fused multiply-add each, whatever
 // the blocking.
 #pragma once
-#include "kernel_table.h"
+#include "layout.h"
 #include "unroll.h"
 
 namespace {
-
-constexpr int kParts = 16 / kLanes;  // native vectors of a 16-row group
 
 // Tokens whose accumulators stay in registers.
 template <class F>
@@ -33,9 +31,6 @@ template <class F>
 constexpr int offset2(int z2) {
     return z2 - F::kTaken2;
 }
-
-// A dot product of signed bytes, of which |w| <= 128: pairs of products fit int16.
-inline VI dot_signed(VI acc, VI w, VI x) { return dot(acc, b_abs(w), b_signed(x, w)); }
 
 // One native vector of outputs from an integer accumulator:
 // t = 2 * acc - z2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
@@ -70,15 +65,11 @@ inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, 
 // Tiles are read one after the other, or a few side by side, a turn of each at a time. A core's own requests for
 // memory are few; its prefetcher has more, but follows a stream within a page of 4 KiB alone. So a stream either
 // asks for lines a page ahead by itself, or there are several: which is faster is the machine's (reading.h).
-using sterna::kFewTokens;
 using sterna::kMostStreams;
 // Steps of a round, of which a turn has whole ones: two where C runs take one dot product of each.
 template <class F, int C>
 constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
 
-// How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
-template <int kByte>
-constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 // Whether a run goes on with the sum: in int32, or floats, which must stay in order. Else it has pair sums in
 // int16, or of what is not a level yet (kSigns), and is added at its end.
 template <class F>
@@ -268,8 +259,9 @@ struct DirectSums {
     void part(int s, int n0, int part, typename F::Acc (&out)[N][G]) const {
         constexpr int P = Block<F, N>::P;
         const typename F::Acc* from = sums[s] + n0 * kOfToken + part / P * N * P * G;
-        for (int n = 0; n < N; ++n)
-            for (int g = 0; g < G; ++g) out[n][g] = from[sum_at<F, P>(n, part % P, g)];
+        STERNA_UNROLL(8)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < G; ++g) out[n][g] = from[sum_at<F, P>(n, part % P, g)];
     }
 
   private:
@@ -333,71 +325,5 @@ void linear_direct(const sterna::LinearArgs& a) {
     side_by_side(
         a, [&](int64_t tile, int64_t apart, int count) { Blocks::direct(a, tile, apart, count); });
 }
-
-// Tokens that a panel is worth its making for. Where pair sums are int16 of 256 bits, a panel's block has three
-// times as many tokens as one straight from the decoder. On a Zen 3 EPYC, one thread, 512x1024 in L2, straight and
-// with a panel, us: `i2` 43 and 45 for 8 tokens, 64 and 59 for 12, 86 and 76 for 16; `q4_k` 66 and 67, 99 and 84,
-// 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
-constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
-
-// What formats share of an integer dot product. A format says in kMaxByte how much it decodes at most. A run
-// of products ends with its turn; where pair sums are int16 it has to fit there, or kRuns says that runs are
-// int32.
-struct IntegerDot {
-    static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
-    static constexpr bool kPairs = false;  // PairSums
-    static constexpr int kSourceBytes = 1;  // of a level
-    static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
-    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
-    static constexpr int kDirectTokens = kFewestOfPanel - 1;
-    // Whether there are kernels for activations with a scale for each kLongGroupK.
-    static constexpr bool kLongGroups = false;
-    // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
-    static constexpr bool kEvenOffset = false;
-    // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
-    static constexpr bool kTop = false;
-    // Whether codes are 0..3, of which active.h makes copies; code() gives them.
-    static constexpr bool kTwoBits = false;
-    // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
-    static constexpr int kSums = kAccumulators, kRunBytes = 512;
-    // Whether all groups of a byte share a sign, which x takes: a vector of it comes behind those that decode gives
-    // for groups, and levels() makes the sums of levels from a run's.
-    static constexpr bool kSigns = false;
-    // Twice what the decoder takes away from codes: 0 where they stay unsigned.
-    static constexpr int kTaken2 = 0;
-    static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
-    static constexpr int kDotK = 4;
-    using Acc = VI;
-    static VI zero() { return i_set1(0); }
-    static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
-    // The sum of a group of rows from its accumulator, where a field may stay in place; and back.
-    static VI settle(VI acc, int) { return acc; }
-    static VI in_place(VI sum, int) { return sum; }
-};
-
-// What a float format F shares with others. A group of 16 rows is decoded by itself, as an exact head wants it.
-constexpr int kFloatGroups = 4;
-template <class F>
-struct FloatDot {
-    static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
-    static constexpr bool kPairs = false, kSigns = false;
-    static constexpr int kSums = kAccumulators, kRunBytes = 512;
-    static constexpr int kSourceBytes = 2;  // of a weight to be packed
-    static constexpr bool kBf16Tiles =
-        false;  // whether steps are lines of a matrix unit's bf16 tiles
-    static constexpr int kSuperGroup = 0;
-    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    static constexpr int kDotK = 1;
-    static constexpr int kGroups = kFloatGroups;
-    static constexpr int kDirectTokens = 2 * (kAccumulators / kGroups);
-    using Acc = VF;
-    static VF zero() { return f_set1(0.0f); }
-    static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
-    static void decode(const uint8_t* step, int part, int j, VF* w) {
-        for (int f = 0; f < kGroups; ++f)
-            w[f] = F::decode_group(step + f * (F::kStepBytes / kGroups), part, j);
-    }
-};
 
 }  // namespace

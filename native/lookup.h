@@ -5,7 +5,6 @@
 // A byte of a line is a row, so one lookup serves as many rows as a vector has bytes. Sums are
 // exact integers: bytes for a run of lookups, then int16, then int32.
 #pragma once
-#include "layers.h"
 #include "lookup_panel.h"
 #include "unroll.h"
 
@@ -198,7 +197,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
 // A lookup format F: K splits into blocks of F::Main and, where these do not fit, of F::Rest (the
 // paper's block fitting: ThreeK and TwoK).
 struct LookupFormat : IntegerDot {
-    static constexpr bool kGroupScales = false;
+    static constexpr bool kLookup = true, kGroupScales = false;
     static constexpr int kGroups = 4, kStepK = 64;
     static constexpr int kMaxByte = 4;  // of a panel of codes: five levels
 };
@@ -242,11 +241,7 @@ int64_t lookup_scratch(int64_t K, int n) {
     const int64_t tokens = n < kTableTokens ? n : kTableTokens;
     const int64_t tables = lookup_row_bytes(K) + tokens * (64 + Split<F>(K).table_bytes());
     if (!takes_products<F>(n)) return tables;
-    const int64_t panel = panel_scratch<F>(K);
-    if constexpr (kMatrixUnit) {
-        if (const int64_t tiles = tiles_scratch<F>(n); tiles > panel) return tiles;
-    }
-    return panel;
+    return panel_bytes(K, F::kGroups);
 }
 template <class F>
 inline Tables tables_of(const sterna::LinearArgs& a, int n) {
@@ -326,12 +321,7 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apar
 template <class F>
 void linear_lookup(const sterna::LinearArgs& a) {
     if constexpr (F::Main::kExact) {  // the same sums
-        if (takes_products<F>(a.n)) {
-            if constexpr (kMatrixUnit) {
-                if (a.x_block > 1) return many_tokens<F, AddedRows<F>>(a);
-            }
-            return linear_panel<F, RowBlocks<F>>(a);
-        }
+        if (takes_products<F>(a.n)) return linear_panel<F, RowBlocks<Panel<F>>>(a);
     }
     for (int n0 = 0; n0 < a.n; n0 += kTableTokens) {
         const int n1 = n0 + kTableTokens < a.n ? n0 + kTableTokens : a.n;

@@ -4,7 +4,7 @@
 //   bits 7..4          bits 3..0
 //   row 32*i + 16 + r  row 32*i + r      at k + j
 #pragma once
-#include "layers.h"
+#include "layout.h"
 #include "unroll.h"
 
 namespace {
@@ -16,15 +16,20 @@ struct Nibbles : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
     static constexpr bool kEvenOffset = true;
 
-    static void decode(const uint8_t* step, int part, int, VI* w) {
+    template <bool kStay>
+    static void nibbles(const uint8_t* step, int part, VI* w) {
         STERNA_UNROLL(2)
         for (int i = 0; i < 2; ++i) {
             const VI v = i_load(step + 64 * i + 4 * kLanes * part);
             w[2 * i] = Codes::decode(v);
-            w[2 * i + 1] = kInPlace ? i_and(v, i_set1(static_cast<int32_t>(0xF0F0F0F0u)))
-                                    : Codes::decode(i_shr<4>(v));
+            w[2 * i + 1] = kStay ? i_and(v, i_set1(static_cast<int32_t>(0xF0F0F0F0u)))
+                                 : Codes::decode(i_shr<4>(v));
         }
     }
+    static void decode(const uint8_t* step, int part, int, VI* w) {
+        nibbles<kInPlace>(step, part, w);
+    }
+    static void codes(const uint8_t* step, int part, int, VI* w) { nibbles<false>(step, part, w); }
     static VI settle(VI acc, int group) { return kInPlace && group % 2 ? i_sar<4>(acc) : acc; }
     static VI in_place(VI sum, int group) { return kInPlace && group % 2 ? i_shl<4>(sum) : sum; }
 

@@ -9,19 +9,20 @@ namespace {
 
 template <class F, class Groups>
 struct PairBlocks : GroupedBlocks<F, Groups> {
+    using Sweep = PairBlocks;
     static constexpr int kSpans = Groups::kSpans, kSpanK = kGroupK / kSpans;
 
     // Behind a panel: scales as Groups::ready() makes them, [group of rows][part][span], then a block's outputs.
     static constexpr int64_t ready_at(int64_t K, int group, int part) {
         return (group * kParts + part) * (K / kSpanK);
     }
-    static VI* ready(const sterna::LinearArgs& a) {
-        return reinterpret_cast<VI*>(Groups::Terms::behind(a) + panel_scratch<F>(a.K));
+    static VI* ready(const sterna::LinearArgs& a, const PanelTile& tile) {
+        return reinterpret_cast<VI*>(tile.bytes + panel_bytes(a.K, tile.groups));
     }
-    static void prepare(const sterna::LinearArgs& a, int64_t tile, uint8_t*) {
-        const Groups groups(a, tile);
-        VI* out = ready(a);
-        for (int g = 0; g < F::kGroups; ++g)
+    static void prepare(const sterna::LinearArgs& a, const PanelTile& tile) {
+        const Groups groups(a, tile.index, tile.groups);
+        VI* out = ready(a, tile);
+        for (int g = 0; g < tile.groups; ++g)
             for (int part = 0; part < kParts; ++part)
                 for (int64_t k = 0; k < a.K; k += kSpanK)
                     *out++ = groups.ready(k, g * sterna::kGroupRows + kLanes * part);
@@ -41,9 +42,9 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
             scale.at += k / kGroupK, taken.at += k / kSpanK;
         }
     };
-    // Adds `count` groups of k of N tokens x groups [G0, G0 + GN) of rows to [n][g]. A function of its own, which
-    // has all registers.
-    template <int G0, int GN, int N>
+    // Adds `count` groups of k of N tokens x GN groups of rows to [n][g]. A function of its own, which has all
+    // registers.
+    template <int GN, int N>
     [[gnu::noinline]] static void add_groups(At at, int64_t count, float* to) {
         const auto each = [](auto f) {
             STERNA_UNROLL(16)
@@ -62,7 +63,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                 each([&](int n, int g) {
                     run[n][g] =
                         Groups::kStarts
-                            ? F::in_place(x_broadcast(at.taken.row(n) + i * kSpans + span), G0 + g)
+                            ? F::in_place(x_broadcast(at.taken.row(n) + i * kSpans + span), g)
                             : F::zero();
                 });
                 STERNA_UNROLL(8)
@@ -81,9 +82,9 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                 each([&](int n, int g) {
                     VI end;
                     if constexpr (F::kPairs) {
-                        end = F::end(run[n][g], Groups::factor(ready[g * at.ready_apart]), G0 + g);
+                        end = F::end(run[n][g], Groups::factor(ready[g * at.ready_apart]), g);
                     } else {
-                        end = F::settle(run[n][g], G0 + g);
+                        end = F::settle(run[n][g], g);
                     }
                     sum[n][g] = span == 0 ? end : i_add(sum[n][g], end);
                 });
@@ -98,16 +99,16 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
         }
     }
 
-    template <int G0, int GN, int N>
-    static void panel(const sterna::LinearArgs& a, const uint8_t* panel, int64_t tile, int n0,
-                      int done, int part) {
-        const Groups groups(a, tile);
-        VI* const all = ready(a);
-        auto* y = reinterpret_cast<float*>(all + ready_at(a.K, F::kGroups, 0));
+    template <int GN, int N>
+    static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
+                      int done) {
+        const Groups groups(a, tile.index, tile.groups);
+        VI* const all = ready(a, tile);
+        auto* y = reinterpret_cast<float*>(all + ready_at(a.K, tile.groups, 0));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         At at{a.xq + n0 * a.ldx,
-              panel + panel_at(a.K, G0, part, 0),
-              all + ready_at(a.K, G0, part),
+              tile.bytes + panel_at(a.K, g0, part, 0),
+              all + ready_at(a.K, g0, part),
               {groups.terms.scale.row(n0), groups.terms.scale.width},
               {groups.terms.taken.row(n0), groups.terms.taken.width},
               a.ldx,
@@ -115,11 +116,11 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
               ready_at(a.K, 1, 0)};
         const int64_t most = groups.end_k();
         for (int64_t k = 0; k < a.K; k += most, at.advance(most)) {
-            add_groups<G0, GN, N>(at, (a.K - k < most ? a.K - k : most) / kGroupK,
-                                  y + Groups::kInto * N * GN * kLanes);
-            groups.template end_groups<GN, N>(k, n0, G0 * sterna::kGroupRows + kLanes * part, y);
+            add_groups<GN, N>(at, (a.K - k < most ? a.K - k : most) / kGroupK,
+                              y + Groups::kInto * N * GN * kLanes);
+            groups.template end_groups<GN, N>(k, n0, g0 * sterna::kGroupRows + kLanes * part, y);
         }
-        store_outputs<F, G0, GN, N>(a, tile, n0, part, y, done);
+        store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }
 };
 

@@ -87,7 +87,6 @@ int64_t peak_int8(int64_t ops) {
     return peak_of<2 * 4 * kLanes>(ops, u, x, i_set1(0),
                                    [](VI a, VI b, VI c) { return run_dot(a, b, c); });
 }
-constexpr int64_t (*peak_bf16)(int64_t) = nullptr;
 
 #endif
 

@@ -7,7 +7,7 @@
 //   high bits    1: bit f of byte 4*r + j, for k + 4 + j bit 4 + f
 //                2: byte 4*r + j, from bit 2*f
 #pragma once
-#include "layers.h"
+#include "layout.h"
 
 namespace {
 
@@ -36,8 +36,6 @@ struct BitPlanes : IntegerDot {
     // Three bits leave room for a run of a group in int16; else int32 it is.
     static constexpr int kMaxByte = static_cast<int>(kLowMask | kHighMask);
     static constexpr bool kRuns = kSpan / 4 <= kRunSteps<kMaxByte>;
-
-    static VI code(VI w, int) { return w; }
 
     // Where field f of quad q has its bits.
     static constexpr int line_of(int q, int f) { return 64 * (q * kLines + f * kLow / 8); }

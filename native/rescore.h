@@ -1,7 +1,7 @@
 // The two kernels of the exact head (docs/exact-head.md): a float matrix's int8 shadow with the
 // bounds of its error, and the float logits of single 16-row groups.
 #pragma once
-#include "formats/b8.h"
+#include "layouts/more_bits/b8.h"
 #include "layers.h"
 #include "unroll.h"
 

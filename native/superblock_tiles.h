@@ -7,11 +7,6 @@
 
 namespace {
 
-template <class F>
-struct SuperTile;
-
-#ifdef tile_dot
-
 // 16 tokens x 16 rows over a super-block.
 template <class F>
 struct SuperTile {
@@ -22,11 +17,11 @@ struct SuperTile {
     static constexpr int kRows = F::kGroups * sterna::kGroupRows;
     static_assert(kGroupedBlockK == kSuperK);
     const sterna::LinearArgs& a;
-    SuperScales<F> scales;
+    SuperScales<kSpan> scales;
     int64_t k0;
 
     SuperTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
-        : a(args), scales(args, tile), k0(k) {}
+        : a(args), scales(args, tile, F::kGroups), k0(k) {}
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
                  float* minimum) const {
@@ -89,7 +84,5 @@ struct SuperTile {
         }
     }
 };
-
-#endif
 
 }  // namespace

@@ -17,22 +17,23 @@ namespace {
 
 using sterna::kSuperK;
 
-// One tile's scales and minima, as its super-blocks pass by; `row` is that of the tile.
-template <class F>
+// One tile's scales and minima, of groups of kSpan k, as its super-blocks pass by; `row` is that of the tile.
+template <int kSpan>
 struct SuperScales {
-    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
-    static constexpr int kSpan = F::kSuperGroup;
     bool nibbles;
+    int rows;  // of a tile
     int64_t head_bytes, line_bytes, bytes;  // of a super-block; a division by `group` would be slow
     const uint8_t* tile;
 
-    SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index)
+    SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int groups)
         : nibbles(s.type == ScaleType::kSuper4),
-          head_bytes(s.head_bytes(kRows)),
-          line_bytes(s.line_bytes(kRows)),
+          rows(groups * sterna::kGroupRows),
+          head_bytes(s.head_bytes(rows)),
+          line_bytes(s.line_bytes(rows)),
           bytes(head_bytes + kSuperK / kSpan * line_bytes),
           tile(s.data + index * (K / kSuperK) * bytes) {}
-    SuperScales(const sterna::LinearArgs& a, int64_t index) : SuperScales(a.groups, a.K, index) {}
+    SuperScales(const sterna::LinearArgs& a, int64_t index, int groups)
+        : SuperScales(a.groups, a.K, index, groups) {}
 
     const uint8_t* head(int64_t k) const { return tile + k / kSuperK * bytes; }
     const uint8_t* line(int64_t k) const {
@@ -42,7 +43,7 @@ struct SuperScales {
     VF d(int64_t k, int row) const {
         return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
     }
-    VF d_minimum(int64_t k, int row) const { return d(k, kRows + row); }
+    VF d_minimum(int64_t k, int row) const { return d(k, rows + row); }
     VI whole(int64_t k, int row) const {
         const uint8_t* at = line(k) + row;
         return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
@@ -55,7 +56,7 @@ struct SuperScales {
     }
     VF minimum(int64_t k, int row) const {
         const uint8_t* at = line(k) + row;
-        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + kRows));
+        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + rows));
     }
 };
 
@@ -63,8 +64,9 @@ struct SuperScales {
 template <class F>
 void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     F::row(a);
-    const int in_tile = static_cast<int>(a.row % SuperScales<F>::kRows), lane = in_tile % kLanes;
-    const SuperScales<F> scales(s, a.K, a.row / SuperScales<F>::kRows);
+    constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
+    const SuperScales<F::kSuperGroup> scales(s, a.K, a.row / kRows, F::kGroups);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
         if (k % F::kSuperGroup == 0) {
@@ -81,89 +83,92 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
 // as they are, 0..45, for b2 with scales of 0..15. Where pair sums are int16, codes have more room.
 template <class F>
 constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
-template <class F>
-constexpr bool kTurned = F::kSuperOffset != 0;
-template <class F>
-constexpr int kTurnedOffset = kTurned<F> ? 128 : 0;
-template <class F>
-constexpr bool kScaledFits =
-    kTurned<F> ? F::kSuperBits == 3 && F::kSuperOffset == 4 : F::kSuperBits == 2;
+constexpr int kNegatedOffset = 128;
 
 // A group of rows of a panel of K k, whose codes become those products.
-template <class F>
-inline void scale_panel(const SuperScales<F>& scales, int64_t K, int group, uint8_t* panel) {
+template <class F, bool kNegated>
+inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, int group,
+                        uint8_t* panel) {
+    static_assert(kNegated ? F::kSuperBits == 3 && F::kSuperOffset == 4
+                           : F::kSuperBits == 2 && F::kSuperOffset == 0);  // ranges as above
     const VI even = i_set1(0x00FF00FF);
     for (int part = 0; part < kParts; ++part)
         for (int64_t k = 0; k < K; k += F::kSuperGroup) {
             VI s = scales.whole(k, group * sterna::kGroupRows + kLanes * part);
-            if (kTurned<F>) s = i_sub(i_set1(0), s);
+            if (kNegated) s = i_sub(i_set1(0), s);
             const VI factor = i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
-            // kTurnedOffset - offset * s in every byte
+            // kNegatedOffset - offset * s in every byte
             const VI offset = w_mul(factor, i_set1(F::kSuperOffset * 0x10001));
-            const VI byte = i_and(w_sub(i_set1(kTurnedOffset<F> * 0x10001), offset), even);
+            const VI byte = i_and(w_sub(i_set1(kNegatedOffset * 0x10001), offset), even);
             const VI added = w_mul(byte, i_set1(0x01010101));
             for (int64_t j = 0; j < F::kSuperGroup / 4; ++j) {
                 uint8_t* at = panel + panel_at(K, group, part, k + 4 * j);
-                const VI codes = F::code(i_load(at), group);
+                const VI codes = i_load(at);
                 VI product = b_select(even, w_mul(i_and(codes, even), factor),
                                       i_shl<8>(w_mul(w_shr<8>(codes), factor)));
-                if (kTurned<F>) product = b_add(product, added);
+                if (kNegated) product = b_add(product, added);
                 i_store(at, product);
             }
         }
 }
 
-// The format of such a panel.
-template <class F>
-struct Scaled : F {
-    static_assert(kScaledFits<F>);  // with the ranges of scales that b3 and b2 have
-    static constexpr int kMaxByte = kTurned<F> ? 255 : 3 * 15;
-    static VI settle(VI acc, int) { return acc; }
-};
-
-// k of a sum that ends within an int16, of levels up to kLevel times those that stay in place.
+// k of a sum of a group that ends within an int16, of levels up to kLevel times those that stay in place.
 template <class F>
 constexpr int kSuperPairSpan = [] {
     constexpr int kLevel = F::kSuperOffset ? F::kMaxByte - F::kSuperOffset < F::kSuperOffset
                                                  ? F::kSuperOffset
                                                  : F::kMaxByte - F::kSuperOffset
                                            : F::kMaxByte;
-    return pairs_fit<F>(kLevel, kGroupK)       ? kGroupK
-           : pairs_fit<F>(kLevel, kGroupK / 2) ? kGroupK / 2
-                                               : 0;
+    return F::kSuperGroup == kGroupK && pairs_fit<F>(kLevel, kGroupK) ? kGroupK
+           : pairs_fit<F>(kLevel, kGroupK / 2)                        ? kGroupK / 2
+                                                                      : 0;
 }();
-// The format of few tokens, and of panels of codes.
+// The format of few tokens, and the bytes of a panel.
 template <class F>
 using SuperSums = std::conditional_t<kSuperPairSpan<F> != 0, PairSums<F, kSuperPairSpan<F>>, F>;
+template <class F>
+using SuperPanel =
+    std::conditional_t<kSuperPairSpan<F> != 0, PairSums<Even<CodesUpTo<255>>, kSuperPairSpan<F>>,
+                       Even<CodesUpTo<255>>>;
 
-// grouped.h's way of adding sums, or with kWhole those of a panel of products. It keeps y and p, [n][g] each.
-template <class F, bool kWhole = false>
+// What a panel's bytes, or a format's codes, are to their group.
+enum class SuperCodes {
+    kLevels,
+    kOffset,  // a number is taken away: SuperBlocks says which
+    kProducts,  // with the group's scale: whole sums of kGroupK
+    kNegated,  // and kNegatedOffset more than the negative of it
+};
+
+// grouped.h's way of adding sums, of groups of kSpan_ k. It keeps y and p, [n][g] each.
+template <class F, int kSpan_, SuperCodes kCodes>
 struct SuperGroups {
     static constexpr int kX = kGroupK;
-    static constexpr int kSpan = F::kSuperGroup;
+    static constexpr int kSpan = kSpan_;
+    static constexpr bool kWhole =
+        kCodes == SuperCodes::kProducts || kCodes == SuperCodes::kNegated;
     static constexpr int kSpans = [] {
         if constexpr (F::kPairs) return kGroupK / (F::kPairSpan < kSpan ? F::kPairSpan : kSpan);
         return kWhole ? 1 : kGroupK / kSpan;
     }();
     static constexpr int kFloats = 2;
-    static constexpr int kOffset = !kWhole ? F::kSuperOffset : kTurnedOffset<F>;
-    static_assert(kOffset == 0 || F::kEvenOffset);  // accumulators start at it, in place
+    // Accumulators start at what is taken, in place.
+    static constexpr bool kStarts = kCodes == SuperCodes::kOffset || kCodes == SuperCodes::kNegated;
+    static_assert(!kStarts || F::kEvenOffset);
     using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
     const sterna::LinearArgs& a;
-    SuperScales<F> scales;
+    SuperScales<kSpan> scales;
     Terms terms;
 
-    SuperGroups(const sterna::LinearArgs& args, int64_t tile)
-        : a(args), scales(args, tile), terms(args) {}
-    static void begin(const sterna::LinearArgs& a) {
-        Terms(a).template fill<F::kPairs>(a, -kOffset);
+    SuperGroups(const sterna::LinearArgs& args, int64_t tile, int groups)
+        : a(args), scales(args, tile, groups), terms(args) {}
+    static void begin(const sterna::LinearArgs& a, int offset) {
+        Terms(a).template fill<F::kPairs>(a, -offset);
     }
     VI start(int n, int64_t k) const {
-        return kOffset ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
+        return kStarts ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
     }
 
     // For pair_panel.h, as in PlainGroups: p adds up behind y until its super-block ends.
-    static constexpr bool kStarts = kOffset != 0;
     static constexpr int kInto = 1;
     VI ready(int64_t k, int row) const { return scales.pair(k, row); }
     static VI factor(VI s) { return s; }
@@ -181,11 +186,10 @@ struct SuperGroups {
         for (int64_t i = 0; i < part; i += kLine) prefetch(from + i);
     }
 
-    template <int G0, int GN, int N>
-    [[gnu::always_inline]] void add(int64_t k, int n0, int part, const VI (&sums)[kSpans][N][GN],
+    template <int GN, int N>
+    [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[kSpans][N][GN],
                                     float* y) const {
         float* p = y + N * GN * kLanes;
-        const int row0 = G0 * sterna::kGroupRows + kLanes * part;
         const auto scale_of = [&](int i, int g) {
             const int64_t at = k + i * (kGroupK / kSpans);
             const int row = row0 + g * sterna::kGroupRows;
@@ -209,13 +213,12 @@ struct SuperGroups {
             for (int g = 0; g < GN; ++g) {
                 VF total;  // exact
                 if constexpr (F::kPairs) {
-                    VI sum = F::end(sums[0][n][g], s[0][g], G0 + g);
-                    if constexpr (kSpans == 2)
-                        sum = i_add(sum, F::end(sums[1][n][g], s[1][g], G0 + g));
+                    VI sum = F::end(sums[0][n][g], s[0][g], g);
+                    if constexpr (kSpans == 2) sum = i_add(sum, F::end(sums[1][n][g], s[1][g], g));
                     total = f_from_i(sum);
                 } else {
                     const auto level_sum = [&](int i) {
-                        return f_from_i(F::settle(sums[i][n][g], G0 + g));
+                        return f_from_i(F::settle(sums[i][n][g], g));
                     };
                     total = level_sum(0);
                     if constexpr (!kWhole) total = f_mul(total, s[0][g]);
@@ -235,7 +238,7 @@ struct SuperGroups {
         STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) {
             VF d = scales.d(k, row0 + g * sterna::kGroupRows);
-            if (kWhole && kTurned<F>) d = f_sub(f_set1(0.0f), d);
+            if (kCodes == SuperCodes::kNegated) d = f_sub(f_set1(0.0f), d);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 const int64_t at = (n * GN + g) * kLanes;
@@ -274,12 +277,29 @@ struct SuperGroups {
     }
 };
 
-// What panel.h needs where panels hold products.
 template <class F>
-struct ScaledBlocks : GroupedBlocks<Scaled<F>, SuperGroups<Scaled<F>, true>> {
-    static void prepare(const sterna::LinearArgs& a, int64_t tile, uint8_t* panel) {
-        const SuperScales<F> scales(a, tile);
-        for (int g = 0; g < F::kGroups; ++g) scale_panel(scales, a.K, g, panel);
+constexpr SuperCodes kSuperCodes = F::kSuperOffset ? SuperCodes::kOffset : SuperCodes::kLevels;
+
+// What linear.h and panel.h need of a format F: its offset, which loops that it shares with others do not know.
+template <class F, class Blocks, class Groups>
+struct SuperBlocks : Blocks {
+    static void begin(const sterna::LinearArgs& a) { Groups::begin(a, F::kSuperOffset); }
+};
+// Where panels hold products.
+template <class F>
+struct ScaledBlocks {
+    static constexpr bool kNegated = F::kSuperOffset != 0;
+    using Bytes = Even<CodesUpTo<255>>;
+    using Groups =
+        SuperGroups<Bytes, F::kSuperGroup, kNegated ? SuperCodes::kNegated : SuperCodes::kProducts>;
+    using Sweep = GroupedBlocks<Bytes, Groups>;
+    static void begin(const sterna::LinearArgs& a) {
+        Groups::begin(a, kNegated ? kNegatedOffset : 0);
+    }
+    static uint8_t* scratch(const sterna::LinearArgs& a) { return Sweep::scratch(a); }
+    static void prepare(const sterna::LinearArgs& a, const PanelTile& tile) {
+        const SuperScales<F::kSuperGroup> scales(a, tile.index, tile.groups);
+        for (int g = 0; g < tile.groups; ++g) scale_panel<F, kNegated>(scales, a.K, g, tile.bytes);
     }
 };
 

@@ -7,23 +7,10 @@
 
 namespace {
 
-template <class F>
-void linear_tiles(const sterna::LinearArgs& a);
-template <class F, class Added>
-void many_tokens(const sterna::LinearArgs& a);
-template <class F>
-struct AddedRows;
-template <class F>
-struct AddedGroups;
-template <class F>
-int64_t tiles_scratch(int n);
-
 // Fewer tokens leave the unit's rows empty, and the dot product instructions keep up with memory.
 constexpr int kFewestTileTokens = 4;
 
 constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
-
-#ifdef tile_dot
 
 // Four groups of rows x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
 // of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
@@ -65,12 +52,12 @@ struct AddedRows {
     AddedRows(const sterna::LinearArgs&, int64_t, int64_t, int) {}
 
     void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
-             int group, int, int64_t row) const {
+             int, int64_t row) const {
         if (!first) sum = i_add(sum, i_load(kept));
         if (!last) {
             i_store(kept, sum);
         } else if (row < a.M) {
-            tile_output(a, scaled<F>(a, sum, token, group, row), token, row);
+            tile_output(a, scaled<Panel<F>>(a, sum, token, 0, row), token, row);
         }
     }
 };
@@ -82,12 +69,12 @@ struct AddedGroups {
     static constexpr int kX = sterna::kLongGroupK;
     static int64_t step(const sterna::LinearArgs&) { return kX; }
 
-    GroupOffset<F> offset;
+    GroupOffset<GroupPanel<F>> offset;
     VF scale[kBlockGroups], minimum[kBlockGroups];
     int64_t k;
     // Of groups of rows [g0, g0 + kBlockGroups) of a tile, at k.
     AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0) : offset(a.z2), k(k) {
-        const TileScales<F> scales(a, tile);
+        const TileScales scales(a, tile, F::kGroups);
         for (int g = 0; g < kBlockGroups && g0 + g < F::kGroups; ++g) {
             const int row = (g0 + g) * sterna::kGroupRows;
             scale[g] = scales.scale(scales.at(k), row);
@@ -95,9 +82,8 @@ struct AddedGroups {
         }
     }
     void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
-             int group, int g, int64_t row) const {
-        const VI t =
-            offset.level_sum(F::settle(sum, group), i_set1(offset.z * span_sum<kX>(a, token, k)));
+             int g, int64_t row) const {
+        const VI t = offset.level_sum(sum, i_set1(offset.z * span_sum<kX>(a, token, k)));
         VF y = first ? f_set1(0.0f) : f_load(kept);
         y = f_fma(f_from_i(t), f_mul(scale[g], f_set1(group_scale<kX>(a, token, k))), y);
         if (a.groups.minima) y = f_fma(minimum[g], f_set1(span_factor<kX, kX>(a, token, k)), y);
@@ -118,7 +104,7 @@ struct Pending {
     Added added;
     typename Added::Kept* sums = nullptr;  // of earlier blocks of k: [token][group][16]
     int64_t n = 0, row = 0;
-    int group = 0, next = 0, tokens = 0;
+    int next = 0, tokens = 0;
     bool first = true, last = true;  // of the blocks of k
 
     template <int G>
@@ -128,7 +114,7 @@ struct Pending {
             STERNA_UNROLL(4)
             for (int g = 0; g < G; ++g)
                 added.add(a, i_load(block + 256 * g + 16 * next), sums + 16 * (next * G + g), first,
-                          last, n + next, group + g, g, row + 16 * g);
+                          last, n + next, g, row + 16 * g);
         }
     }
 };
@@ -286,7 +272,6 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
             pending.sums = sums;
             pending.n = n;
             pending.row = (tile * F::kGroups + G0) * sterna::kGroupRows;
-            pending.group = G0;
             pending.next = 0;
             pending.tokens = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
             pending.first = k0 == 0;
@@ -356,24 +341,21 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     tile_store(3, sums + 768);
     for (int n = 0; n < a.n; ++n)
         for (int g = 0; g < G; ++g)
-            finish<F>(a, i_load(sums + 256 * g + 16 * n), n, G0 + g,
-                      (tile * F::kGroups + G0 + g) * sterna::kGroupRows);
+            finish<Panel<F>>(a, i_load(sums + 256 * g + 16 * n), n, G0 + g,
+                             (tile * F::kGroups + G0 + g) * sterna::kGroupRows);
     if constexpr (G0 + G < F::kGroups) few_tokens<F, G0 + G>(a, tile);
 }
 
 template <class F>
-void linear_tiles(const sterna::LinearArgs& a) {
-    if (a.x_block > 1) return many_tokens<F, AddedRows<F>>(a);
+void linear_few_tokens(const sterna::LinearArgs& a) {
     tile_begin(a.n);
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) few_tokens<F>(a, tile);
     tile_end();
 }
 
 template <class F>
-int64_t tiles_scratch(int n) {
+constexpr int64_t tiles_scratch(int n) {
     return tiles_x_block(n) == 1 ? 20 * kTileBytes : TileScratch<F>::bytes();
 }
-
-#endif
 
 }  // namespace

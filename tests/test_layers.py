@@ -167,7 +167,11 @@ def test_one_symbol_per_isa() -> None:
     """
     objects = sorted(
         path
-        for unit in ("kernels_*.dir/native/kernels.cpp.o", "pot_*.dir/native/pot/*.o")
+        for unit in (
+            "kernels_*.dir/native/kernels.cpp.o",
+            "layouts_*.dir/native/layouts.cpp.o",
+            "pot_*.dir/native/pot/*.o",
+        )
         for path in NATIVE.parent.glob(f"build/*/CMakeFiles/{unit}")
     )
     if not objects:

@@ -37,6 +37,7 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(w.z2 == 2 * f.super_offset, "z2: must be that of the layout's super-blocks");
     } else {
         require(f.groups, "groups: this layout has one scale for each row");
+        require(f.minima || !minima, "groups: this layout has no minima");
         require(w.z2 % 2 == 0 || !f.even_offset, "z2: must be even where this layout has groups");
         require(x_group == kGroupK || (f.long_groups && x_group == kLongGroupK),
                 "x_group: must be 32, or 256 where the layout has such kernels");

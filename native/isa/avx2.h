@@ -6,7 +6,6 @@
 namespace {
 
 constexpr bool kPairSums16 = true;
-constexpr bool kMatrixUnit = false;
 
 inline VI dot(VI acc, VI u, VI x) {
     const __m256i pairs = _mm256_maddubs_epi16(u, x);

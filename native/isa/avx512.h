@@ -5,6 +5,5 @@
 
 namespace {
 
-constexpr bool kMatrixUnit = false;
 
 }  // namespace

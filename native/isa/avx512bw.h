@@ -7,7 +7,6 @@
 namespace {
 
 constexpr bool kPairSums16 = true;
-constexpr bool kMatrixUnit = false;
 
 inline VI b_lookup(const uint8_t* t, VI code) {
     return _mm512_shuffle_epi8(b_table(t), _mm512_and_si512(code, _mm512_set1_epi8(15)));

@@ -6,7 +6,6 @@
 namespace {
 
 constexpr bool kPairSums16 = false;
-constexpr bool kMatrixUnit = false;
 
 inline VI dot(VI acc, VI u, VI x) { return _mm256_dpbusd_avx_epi32(acc, u, x); }
 inline VI pair_dot(VI acc, VI a, VI b) { return _mm256_dpwssd_avx_epi32(acc, a, b); }

@@ -1,4 +1,4 @@
-// requires: | rank: 0 | flags: -O2 -Wno-psabi
+// requires: | rank: 0 | flags: -Wno-psabi
 // Vocabulary of the scalar unit: the readable meaning of every word, and the oracle of the others.
 #pragma once
 #include <cstdint>
@@ -11,7 +11,6 @@ constexpr int kAccumulators = 8;  // vectors that a block of tokens x row groups
 constexpr int kPanelVectors = 1, kPanelTokens = 6;  // accumulators of a panel's blocks
 constexpr int kAttentionRows = 4;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
-constexpr bool kMatrixUnit = false;  // tile_*: see amx.h
 
 // The compiler's own vectors, which it lowers to what the CPU has: a tenth of the code that loops over arrays make.
 using VF = float __attribute__((vector_size(4 * kLanes)));

@@ -1,6 +1,6 @@
 """What a weight format is: a code layout, a codebook of levels and a scale, under a user's name.
 
-A format's file (i2.py, bf16.py, …) makes one `Format`; the code layout's header in native/formats
+A format's file (i2.py, bf16.py, …) makes one `Format`; the code layout's header in native/layouts
 holds its bit map and kernels. The numpy functions here are the oracle that the kernels are tested
 against, written for reading, not for speed.
 """

@@ -6,7 +6,6 @@ namespace {
 
 struct b3 : BitPlanes<2, 1, 16, 4> {
     static constexpr const char* kName = "b3";
-    static void linear(const sterna::LinearArgs& a) { linear_superblocks<b3>(a); }
     static void pack(const sterna::PackArgs& a) { pack_planes<b3>(a); }
     static void row(const sterna::RowArgs& a) { row_of_planes<b3>(a); }
 };

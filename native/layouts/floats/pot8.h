@@ -3,7 +3,7 @@
 // sign * 2^(e - 31): its exponent field is 96 + e, put together by one shift and one selection of bits. The
 // product with it is exact, with all that IEEE 754 says of infinities, NaN, zeros and denormals.
 #pragma once
-#include "layers.h"
+#include "layout.h"
 
 namespace {
 
@@ -40,7 +40,6 @@ struct pot8 : FloatDot<pot8> {
         }
     }
 #endif
-    static void linear(const sterna::LinearArgs& a) { linear_layer<pot8>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<pot8>(a, [](uint8_t* out, const PackBlock<pot8>& block, int64_t k) {
             const uint32_t* fours = block.at(k);

@@ -13,9 +13,9 @@ struct FourBits {
 
 struct b4 : Nibbles<FourBits, !kPairSums16> {
     static constexpr const char* kName = "b4";
+    static constexpr bool kMinima = true;
     static constexpr int kSuperGroup = 32, kSuperOffset = 0, kSuperBits = 4;
-    static constexpr int kMaxByte = kPairSums16 ? 15 : 240;
-    static void linear(const sterna::LinearArgs& a) { linear_layer<b4>(a); }
+    static constexpr int kMaxByte = kPairSums16 ? 15 : 240, kMaxCode = 15;
     static void pack(const sterna::PackArgs& a) { pack_nibbles<b4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<b4>(a); }
 };

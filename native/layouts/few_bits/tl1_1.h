@@ -11,12 +11,10 @@ struct tl1_1 : LookupFormat {
     static constexpr int kFit = 64;
 
     static int64_t tile_bytes(int64_t K) { return Split<tl1_1>(K).tile_bytes(); }
-    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tl1_1>(K, n); }
     static int64_t bytes_before(int64_t K, int64_t k) { return Split<tl1_1>(K).bytes_before(k); }
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
         decode_lookup<tl1_1>(tile, K, k0, kc, out);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_lookup<tl1_1>(a); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tl1_1>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tl1_1>(a); }
 };

@@ -13,7 +13,7 @@
 //   line 3   quad 7, bits 4..3 | quad 6, bit 3     quad 3
 //   line 4   quad 7, bits 2..0                     quad 4
 #pragma once
-#include "layers.h"
+#include "layout.h"
 #include "unroll.h"
 
 namespace {
@@ -134,8 +134,6 @@ struct t5 : t5_layout {
         STERNA_UNROLL(8)
         for (int g = 0; g < kGroups; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
     }
-    static VI code(VI w, int) { return w; }
-    static void linear(const sterna::LinearArgs& a) { linear_layer<t5>(a); }
 
     // Four codes of a quad from the three rows' trit + 1, a byte each.
     static uint32_t encode(uint32_t c0, uint32_t c1, uint32_t c2) {

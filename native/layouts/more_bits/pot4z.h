@@ -16,7 +16,6 @@ struct Pot4zCodes {
 struct pot4z : TableNibbles<Pot4zCodes> {
     static constexpr const char* kName = "pot4z";
     static constexpr int kMaxByte = 128;
-    static void linear(const sterna::LinearArgs& a) { linear_layer<pot4z>(a); }
     static void pack(const sterna::PackArgs& a) { pack_nibbles<pot4z>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<pot4z>(a); }
 };

@@ -1,6 +1,6 @@
 // f16: a step is one k of 64 rows, two 64-byte lines of 32 rows.
 #pragma once
-#include "layers.h"
+#include "layout.h"
 
 namespace {
 
@@ -12,7 +12,6 @@ struct f16 : FloatDot<f16> {
     static VF decode_group(const uint8_t* lines, int part, int) {
         return f_load_f16(reinterpret_cast<const uint16_t*>(lines) + kLanes * part);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_layer<f16>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<f16>(a, [](uint8_t* out, const PackBlock<f16>& block, int64_t k) {
             const uint32_t* pairs = block.at(k);

@@ -1,7 +1,7 @@
 // bf16: a step is two consecutive k of 64 rows, four 64-byte lines of 16 rows; a dword holds k in
 // its low half and k + 1 in its high half.
 #pragma once
-#include "layers.h"
+#include "layout.h"
 
 namespace {
 
@@ -16,9 +16,9 @@ struct bf16 : FloatDot<bf16> {
         return f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
     }
     static void decode_bf16(const uint8_t* step, VI* w) {
+        STERNA_UNROLL(8)
         for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_layer<bf16>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<bf16>(a, [](uint8_t* out, const PackBlock<bf16>& block, int64_t k) {
             __builtin_memcpy(out, block.at(k), kStepBytes);

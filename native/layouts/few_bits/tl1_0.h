@@ -14,8 +14,6 @@ struct tl1_0 : LookupFormat {
     static constexpr int kFit = 64;
 
     static int64_t tile_bytes(int64_t K) { return Split<tl1_0>(K).tile_bytes(); }
-    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tl1_0>(K, n); }
-    static void linear(const sterna::LinearArgs& a) { linear_lookup<tl1_0>(a); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tl1_0>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tl1_0>(a); }
 };

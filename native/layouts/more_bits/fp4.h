@@ -33,7 +33,6 @@ struct Fp4Codes {
 struct fp4 : TableNibbles<Fp4Codes> {
     static constexpr const char* kName = "fp4";
     static constexpr int kMaxByte = 24;
-    static void linear(const sterna::LinearArgs& a) { linear_layer<fp4>(a); }
     static void pack(const sterna::PackArgs& a) { pack_nibbles<fp4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<fp4>(a); }
 };

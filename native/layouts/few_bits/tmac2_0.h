@@ -15,14 +15,12 @@ struct tmac2_0 : LookupFormat {
     static constexpr int kFit = 64;
 
     static int64_t tile_bytes(int64_t K) { return Split<tmac2_0>(K).tile_bytes(); }
-    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tmac2_0>(K, n); }
     // A ternary matrix has no code 3, both bits set.
     static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
         uint32_t threes = 0;
         for (int64_t i = 0; z2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
         return (threes & 15) == 0;
     }
-    static void linear(const sterna::LinearArgs& a) { linear_lookup<tmac2_0>(a); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tmac2_0>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tmac2_0>(a); }
 };

@@ -3,7 +3,8 @@
 // A step is 4 consecutive k of 64 rows, four 64-byte lines: byte 64*f + 4*r + j is row 16*f + r at
 // k + j.
 #pragma once
-#include "layers.h"
+#include "layout.h"
+#include "unroll.h"
 
 namespace {
 
@@ -17,16 +18,17 @@ struct b8 : IntegerDot {
         kFewTokens;  // sums of pairs would not fit a panel's either
     // 255 * 127 * 2 does not fit int16 pair sums, 128 * 127 * 2 does: there levels are signed bytes.
     static constexpr int kTaken2 = kPairSums16 ? 256 : 0;
+    using Panel = std::conditional_t<kPairSums16, PanelLevels, CodesUpTo<255>>;
 
     static VI dot(VI acc, VI w, VI x) { return kTaken2 ? dot_signed(acc, w, x) : ::dot(acc, w, x); }
     static void decode(const uint8_t* step, int part, int, VI* w) {
+        STERNA_UNROLL(8)
         for (int f = 0; f < kGroups; ++f) {
             w[f] = i_load(step + 64 * f + 4 * kLanes * part);
             if (kTaken2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
         }
     }
 
-    static void linear(const sterna::LinearArgs& a) { linear_layer<b8>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<b8>(a, [](uint8_t* out, const PackBlock<b8>& block, int64_t k) {
             __builtin_memcpy(out, block.at(k), kStepBytes);

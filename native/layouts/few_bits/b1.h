@@ -5,7 +5,7 @@
 // As in b2 a field stays where it is, or in its nibble: the accumulator of group f holds
 // sum(code * 2^f * x), or 2^(f % 4).
 #pragma once
-#include "layers.h"
+#include "layout.h"
 #include "unroll.h"
 
 namespace {
@@ -14,7 +14,7 @@ struct b1 : IntegerDot {
     static constexpr const char* kName = "b1";
     static constexpr int kGroups = 8, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 4 : 8;  // fields
-    static constexpr int kMaxByte = kPairSums16 ? 8 : 128;
+    static constexpr int kMaxByte = kPairSums16 ? 8 : 128, kMaxCode = 1;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
@@ -22,6 +22,17 @@ struct b1 : IntegerDot {
         for (int f = 0; f < kGroups; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x01010101u << f % kInPlace)));
+    }
+    static void codes(const uint8_t* step, int part, int, VI* w) {
+        const VI v = i_load(step + 4 * kLanes * part), mask = i_set1(0x01010101);
+        w[0] = i_and(v, mask);
+        w[1] = i_and(i_shr<1>(v), mask);
+        w[2] = i_and(i_shr<2>(v), mask);
+        w[3] = i_and(i_shr<3>(v), mask);
+        w[4] = i_and(i_shr<4>(v), mask);
+        w[5] = i_and(i_shr<5>(v), mask);
+        w[6] = i_and(i_shr<6>(v), mask);
+        w[7] = i_and(i_shr<7>(v), mask);
     }
     static VI settle(VI acc, int group) {
         switch (group % kInPlace) {
@@ -43,7 +54,6 @@ struct b1 : IntegerDot {
                 return i_sar<7>(acc);
         }
     }
-    static void linear(const sterna::LinearArgs& a) { linear_layer<b1>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<b1>(a, [](uint8_t* out, const PackBlock<b1>& block, int64_t k) {
             const uint32_t* codes = block.at(k);

@@ -6,7 +6,6 @@ namespace {
 
 struct b6 : BitPlanes<4, 2, 16, 32> {
     static constexpr const char* kName = "b6";
-    static void linear(const sterna::LinearArgs& a) { linear_superblocks<b6>(a); }
     static void pack(const sterna::PackArgs& a) { pack_planes<b6>(a); }
     static void row(const sterna::RowArgs& a) { row_of_planes<b6>(a); }
 };

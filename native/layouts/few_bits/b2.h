@@ -7,7 +7,7 @@
 // sum(code * 4^f * x) and is shifted once at the end. Where pair sums are int16, only the fields of the
 // lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
 #pragma once
-#include "layers.h"
+#include "layout.h"
 #include "unroll.h"
 
 namespace {
@@ -18,8 +18,8 @@ struct b2 : IntegerDot {
     static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
-    static constexpr int kMaxByte = kPairSums16 ? 12 : 192;
-    static constexpr bool kTwoBits = true;
+    static constexpr int kMaxByte = kPairSums16 ? 12 : 192, kMaxCode = 3;
+    static constexpr bool kTwoBits = true, kMinima = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
@@ -28,10 +28,12 @@ struct b2 : IntegerDot {
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x03030303u << 2 * (f % kInPlace))));
     }
-    // What decode gave for a group, as codes.
-    static VI code(VI w, int group) {
-        w = settle(w, group);
-        return i_and(w, i_set1(0x03030303));
+    static void codes(const uint8_t* step, int part, int, VI* w) {
+        const VI v = i_load(step + 4 * kLanes * part), mask = i_set1(0x03030303);
+        w[0] = i_and(v, mask);
+        w[1] = i_and(i_shr<2>(v), mask);
+        w[2] = i_and(i_shr<4>(v), mask);
+        w[3] = i_and(i_shr<6>(v), mask);
     }
     static VI settle(VI acc, int group) {
         switch (group % kInPlace) {
@@ -45,7 +47,6 @@ struct b2 : IntegerDot {
                 return i_sar<6>(acc);
         }
     }
-    static void linear(const sterna::LinearArgs& a) { linear_layer<b2>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<b2>(a, [](uint8_t* out, const PackBlock<b2>& block, int64_t k) {
             const uint32_t* codes = block.at(k);

@@ -1,6 +1,6 @@
 // f32: a step is one k of 64 rows, four 64-byte lines of 16 rows.
 #pragma once
-#include "layers.h"
+#include "layout.h"
 
 namespace {
 
@@ -12,7 +12,6 @@ struct f32 : FloatDot<f32> {
     static VF decode_group(const uint8_t* lines, int part, int) {
         return f_load(reinterpret_cast<const float*>(lines) + kLanes * part);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_layer<f32>(a); }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<f32>(a, [](uint8_t* out, const PackBlock<f32>& block, int64_t k) {
             __builtin_memcpy(out, block.at(k), kStepBytes);

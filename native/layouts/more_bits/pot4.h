@@ -44,7 +44,7 @@ struct SignedPot4 : TableNibbles<Pot4Nibbles> {
 
 struct pot4 : std::conditional_t<kPairSums16, SignedPot4, OffsetPot4> {
     static constexpr const char* kName = "pot4";
-    static void linear(const sterna::LinearArgs& a) { linear_layer<pot4>(a); }
+    using Panel = std::conditional_t<kPairSums16, SignedPot4, OffsetPot4>;
     static void pack(const sterna::PackArgs& a) { pack_nibbles<pot4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<pot4>(a); }
 };

@@ -1,6 +1,6 @@
 // tmac2_1: the codes of tmac2_0, looked up in tables of two bytes an entry: sums are exact.
 #pragma once
-#include "formats/tmac2_0.h"
+#include "layouts/few_bits/tmac2_0.h"
 
 namespace {
 
@@ -11,7 +11,6 @@ struct tmac2_1 : LookupFormat {
     static constexpr int kFit = 64;
 
     static int64_t tile_bytes(int64_t K) { return Split<tmac2_1>(K).tile_bytes(); }
-    static int64_t scratch_bytes(int64_t K, int n) { return lookup_scratch<tmac2_1>(K, n); }
     static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
         return tmac2_0::valid(codes, bytes, z2);
     }
@@ -19,7 +18,6 @@ struct tmac2_1 : LookupFormat {
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
         decode_lookup<tmac2_1>(tile, K, k0, kc, out);
     }
-    static void linear(const sterna::LinearArgs& a) { linear_lookup<tmac2_1>(a); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tmac2_1>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tmac2_1>(a); }
 };
