@@ -448,15 +448,15 @@ def test_a_full_disk_leaves_the_old_file(
 ) -> None:
     from test_convert_safely import Full
 
-    from sterna.checkpoints import files
+    from sterna.files import writing
 
     path = tmp_path / "m.gguf"
     convert(sources / "float", path, "gguf:Q8_0")
     whole = path.read_bytes()
     with pytest.raises(RequestError, match="--force"):
         convert(sources / "float", path, "gguf:Q8_0")
-    fdopen = files.os.fdopen
-    monkeypatch.setattr(files.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
+    fdopen = writing.os.fdopen
+    monkeypatch.setattr(writing.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
     for point in range(10):
         Full.room = len(whole) * point // 10
         with pytest.raises(RequestError, match=r"bytes.*free disk space"):

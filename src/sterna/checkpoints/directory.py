@@ -7,17 +7,16 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from sterna.checkpoints.files import unreadable
-from sterna.checkpoints.jsonfile import json_kind, load_json_object
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, TensorInfo
 from sterna.errors import ModelFormatError, RequestError
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object, load_settings
+from sterna.files.reading import unreadable
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-MAX_CONFIG_BYTES = 16 << 20  # real ones have a few kilobytes; a quantisation map some hundred
 MAX_SHARDS = 10_000
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -63,9 +62,7 @@ class Checkpoint:
         """
         folder = require_folder(path)
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
-        generation_config = {}
-        if (folder / GENERATION_CONFIG).exists():
-            generation_config = load_json_object(folder / GENERATION_CONFIG, MAX_CONFIG_BYTES)
+        generation_config = load_settings(folder / GENERATION_CONFIG)
         return cls(folder, config, generation_config, _open_weights(folder))
 
     @property

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from sterna import _native, formats
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS, require_folder
-from sterna.checkpoints.files import Span
+from sterna.checkpoints.directory import CONFIG, WEIGHTS, require_folder
 from sterna.checkpoints.header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
-from sterna.checkpoints.jsonfile import json_kind, load_json_object
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, verify_hashes
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object
+from sterna.files.reading import Span
 from sterna.formats.base import PackedWeight
 from sterna.runtime import resolve_threads
 

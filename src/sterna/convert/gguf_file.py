@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats, models
-from sterna.checkpoints.files import replacing
 from sterna.checkpoints.gguf_header import read_header
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
@@ -28,6 +27,7 @@ from sterna.convert.plan import Item, Plan, check_companions, plan
 from sterna.convert.rounding import converted
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError, shown
+from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of

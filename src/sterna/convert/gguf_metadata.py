@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.checkpoints.gguf_vocab import pre_of_cuts
-from sterna.checkpoints.jsonfile import load_json_object
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.files.jsonfile import load_json_object
 from sterna.models.config import TransformerConfig
-from sterna.tokenizer import Tokenizer
+from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
 
 __all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
 
-MAX_TOKENIZER_BYTES = 256 << 20
 _LEAST_SCORE = -1e9  # of a token that no merge makes
 
 

@@ -20,9 +20,8 @@ from typing import Any
 
 from sterna.checkpoints import cache
 from sterna.checkpoints.companions import Companions
-from sterna.checkpoints.directory import MAX_CONFIG_BYTES, Checkpoint
+from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
-from sterna.checkpoints.jsonfile import load_json_object
 from sterna.checkpoints.packed import open_packed, read_packed
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.checkpoints.tensor_file import reading
@@ -33,6 +32,7 @@ from sterna.errors import (
     UnsupportedModelError,
     brief,
 )
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 from sterna.graph import Graph
 from sterna.models import storages
 from sterna.models.config import LINEAR_NORM, TransformerConfig

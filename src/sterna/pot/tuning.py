@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.checkpoints.cache import cache_dir
-from sterna.checkpoints.files import replacing, unwritable
-from sterna.checkpoints.jsonfile import load_json_object
 from sterna.errors import ModelFormatError, RequestError, reason, shown
+from sterna.files.jsonfile import load_json_object
+from sterna.files.writing import replacing, unwritable
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.runtime import resolve_threads
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from sterna.checkpoints.files import read_file
 from sterna.errors import ModelFormatError, shown
+from sterna.files.reading import read_file
 
 MAX_DEPTH = 64  # far above any real file, far below the interpreter's own limit
 MAX_BYTES = 100_000_000  # as a safetensors header
+#: Of config.json and what lies beside it: real ones have a few kilobytes, a quantisation map some
+#: hundred, tokenizer_config.json with its added tokens up to some megabytes.
+MAX_CONFIG_BYTES = 16 << 20
 MAX_INT_DIGITS = 64  # tokenizer_config.json holds 31 digits (int(1e30)); int() is quadratic in them
 _SCAN_BYTES = 1 << 20  # the depth scan's arrays stay small whatever the size of the file
 
@@ -38,6 +42,11 @@ def load_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
             file=path, field="top level", expected="a JSON object", got=json_kind(value)
         )
     return value
+
+
+def load_settings(path: Path) -> dict[str, Any]:
+    """What config.json, or another small file of a model's folder, says; {} where there is none."""
+    return load_json_object(path, MAX_CONFIG_BYTES) if os.path.exists(path) else {}
 
 
 def parse_json(data: bytes | bytearray, path: Path, offset: int = 0) -> Any:
