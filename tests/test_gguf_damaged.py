@@ -32,7 +32,6 @@ from sterna.errors import (
     SternaError,
     UnsupportedModelError,
 )
-from sterna.tokenizer import Tokenizer
 
 MUTATIONS = int(os.environ.get("STERNA_FUZZ", "4000"))
 MEMORY_BYTES = 256 << 20  # besides twice the file
@@ -106,11 +105,8 @@ def load(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = models.load(path, cached=False, threads=1)
-    own = model.companions
-    assert own is not None
-    tokenizer = Tokenizer.from_parts(
-        own.file, own.backend, own.tokenizer_config, [own.generation_config, model.json]
-    )
+    assert model.companions is not None
+    tokenizer = model.companions.tokenizer()
     tokenizer.check(model.config.vocab_size)
     tokenizer.decode(tokenizer.encode("abc a<s>é\n"))
 

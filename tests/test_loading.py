@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,40 @@ from sterna import LLM, _native
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.files import reading
 from sterna.files.reading import Span, read_spans
+
+
+@pytest.mark.parametrize("start", ["published", "from the cache", "packed"])
+def test_small_files_are_read_once(
+    start: str,
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks for settings asks those that were read; a second reading may say something else.
+
+    A start from the cache reads the copy's config.json as well.
+    """
+    path = BUILT_IN["nano"] if start == "packed" else checkpoint("bitnet-multiply")
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
+    if start == "from the cache":
+        store = LLM(path, threads=1).engine.model.store
+        assert store is not None
+        assert store.wait(60) is not None
+    opened: list[str] = []
+    os_open = os.open
+
+    def noted(file: Any, *args: Any, **named: Any) -> int:
+        opened.append(str(file))
+        return os_open(file, *args, **named)
+
+    monkeypatch.setattr(os, "open", noted)
+    LLM(path, threads=1, cache=start == "from the cache")
+    read = Counter(file for file in opened if file.startswith(str(path)))
+    small = [f.name for f in path.iterdir() if f.suffix in (".json", ".jinja")]
+    assert {"config.json", "generation_config.json", "tokenizer_config.json"} <= {*small}
+    for name in small:
+        assert read[str(path / name)] <= 1, name
+    assert read[str(path / "config.json")] == read[str(path / "tokenizer_config.json")] == 1
 
 
 @pytest.mark.parametrize("source", ["nano", "bitnet-multiply", "llama-f32"])

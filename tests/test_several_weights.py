@@ -11,6 +11,7 @@ import pytest
 from helpers import assert_same_bits, failure
 
 from sterna import _native, formats, models, ops
+from sterna.checkpoints.companions import FolderCompanions
 from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, UnsupportedModelError
@@ -127,7 +128,7 @@ def apart(folder: Path, of: dict[str, str]) -> models.Model:
         folder / "config.json",
         lambda _: Apart(checkpoint, None, "int8", 2, False, of=of),
     )
-    model.path = folder
+    model.path, model.companions = folder, FolderCompanions.of(folder, checkpoint.config)
     return model
 
 

@@ -19,7 +19,7 @@ from sterna.errors import ModelFormatError, RequestError, SternaError, shown
 from sterna.files.jsonfile import load_settings
 from sterna.files.reading import read_file
 
-__all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend"]
+__all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend", "read_backend"]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_VOCAB = 2_000_000  # far above any published vocabulary
@@ -37,7 +37,7 @@ class Tokenizer:
         folder = Path(path)
         file = folder / "tokenizer.json"
         names = ("tokenizer_config.json", "generation_config.json", "config.json")
-        backend = _load(file)
+        backend = read_backend(file)
         settings, *configs = (load_settings(folder / name) for name in names)
         self._set(file, backend, settings, configs)
 
@@ -49,8 +49,8 @@ class Tokenizer:
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
     ) -> Tokenizer:
-        """The same of what one file holds; `file` is named in errors, `backend` comes from
-        `checked_backend`.
+        """The same of what was read already; `file` is named in errors, `backend` comes from
+        `read_backend` or `checked_backend`.
 
         settings: as tokenizer_config.json; configs: as generation_config.json and config.json.
         """
@@ -317,7 +317,8 @@ def _spelling(backend: tokenizers.Tokenizer) -> _Spelling | None:
 # --------------------------------------------------------------------------------------- files
 
 
-def _load(path: Path) -> tokenizers.Tokenizer:
+def read_backend(path: Path) -> tokenizers.Tokenizer:
+    """A tokenizer of the library from a tokenizer.json; ModelFormatError if it is none."""
     if not os.path.exists(path):
         sentencepiece = path.with_name("tokenizer.model").exists()
         raise ModelFormatError(

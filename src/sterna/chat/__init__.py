@@ -38,16 +38,19 @@ class ChatTemplate:
         self._compiled: dict[str, tuple[BoundedEnvironment, jinja2.Template]] = {}
 
     @classmethod
-    def load(cls, folder: str | Path) -> ChatTemplate | None:
+    def load(
+        cls, folder: str | Path, settings: Mapping[str, Any] | None = None
+    ) -> ChatTemplate | None:
         """The folder's template, or None if it has none; ModelFormatError if it is malformed.
 
         chat_template.jinja comes before chat_template.json and tokenizer_config.json, as in
-        transformers; a list of named templates uses "default", and "tool_use" for tools.
+        transformers; a list of named templates uses "default", and "tool_use" for tools. settings:
+        what tokenizer_config.json says, where it was read already.
         """
         folder = Path(folder)
-        settings = load_settings(folder / "tokenizer_config.json")
-        named: dict[str, str] = {}
         file = folder / "tokenizer_config.json"
+        settings = load_settings(file) if settings is None else settings
+        named: dict[str, str] = {}
         for path in (folder / "chat_template.json", file):
             config = settings if path == file else load_settings(path)
             if config.get("chat_template") is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, TensorInfo
 from sterna.errors import ModelFormatError, RequestError
-from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object, load_settings
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object
 from sterna.files.reading import unreadable
 
 CONFIG = "config.json"
@@ -24,21 +24,15 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 class Checkpoint:
     """A model's folder, opened and checked; tensors are read one by one on request.
 
-    `path`; `config`, `generation_config`: the JSON objects ({} if the latter is absent);
-    `tensors`: name -> TensorInfo over all shards.
+    `path`; `config`: what config.json says; `tensors`: name -> TensorInfo over all shards.
     """
 
     def __init__(
-        self,
-        path: Path,
-        config: dict[str, Any],
-        generation_config: dict[str, Any],
-        files: Iterable[SafetensorsFile],
+        self, path: Path, config: dict[str, Any], files: Iterable[SafetensorsFile]
     ) -> None:
         """Joins what `open` has read; ModelFormatError if two files hold the same tensor."""
         self.path = path
         self.config = config
-        self.generation_config = generation_config
         self.tensors: dict[str, TensorInfo] = {}
         self._files: dict[Path, SafetensorsFile] = {}
         for file in files:
@@ -62,8 +56,7 @@ class Checkpoint:
         """
         folder = require_folder(path)
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
-        generation_config = load_settings(folder / GENERATION_CONFIG)
-        return cls(folder, config, generation_config, _open_weights(folder))
+        return cls(folder, config, _open_weights(folder))
 
     @property
     def is_packed(self) -> bool:

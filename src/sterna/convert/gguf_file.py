@@ -23,7 +23,7 @@ from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
 from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, default_name
-from sterna.convert.plan import Item, Plan, check_companions, plan
+from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.rounding import converted
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError, shown
@@ -136,9 +136,9 @@ def to_gguf(
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
     factors = rope_factors(writer, model.json, model.config)
-    with models.companions_of_model(model) as folder:
-        if folder is not None:
-            add_tokenizer(gguf, writer, folder, model.config.vocab_size)
+    beside = companions_of(model)
+    with beside.as_folder() as folder:
+        add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
     with replacing(Path(dst), writing.nbytes()) as file:
         writing.write(gguf, writer, Path(dst), file, factors, progress)
     return writing.losses

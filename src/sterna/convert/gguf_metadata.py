@@ -62,10 +62,11 @@ def rope_factors(
     return factors
 
 
-def add_tokenizer(gguf: Any, writer: Any, folder: Path, vocab_size: int) -> None:
+def add_tokenizer(gguf: Any, writer: Any, folder: Path, own: Tokenizer, vocab_size: int) -> None:
     """The tokenizer of a folder: tokenizer.json, and the special tokens and template beside it.
 
-    Raises UnsupportedModelError for a kind that GGUF has no words for, ModelFormatError.
+    own: the same as it is used. Raises UnsupportedModelError for a kind that GGUF has no words for,
+    ModelFormatError.
     """
     file = folder / "tokenizer.json"
     tokenizer = load_json_object(file, MAX_TOKENIZER_BYTES)
@@ -79,7 +80,6 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, vocab_size: int) -> None
             got=f"{type(error).__name__}: {error}",
         ) from None  # fmt: skip
     # What opens and ends a text is what the tokenizer does, whatever words its files have for it.
-    own = Tokenizer(folder)
     around = own.encode("")
     special.add_special_token["bos"] = bool(around) and around[0] == own.bos_id
     special.add_special_token["eos"] = bool(around) and around[-1] in own.eos_ids

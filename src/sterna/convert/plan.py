@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import models
-from sterna.chat import ChatTemplate
+from sterna.checkpoints.companions import Companions
 from sterna.formats import PackedWeight, Shadow
 from sterna.models.weights import CheckpointWeights, Linear, PackedWeights, WeightSource
-from sterna.tokenizer import Tokenizer
 
-__all__ = ["Item", "Plan", "check_companions", "plan"]
+__all__ = ["Item", "Plan", "check_companions", "companions_of", "plan"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -124,13 +122,18 @@ def plan(
 def check_companions(model: models.Model, required: bool = True) -> None:
     """Reads what a model has besides its weights, as a start does; raises ModelFormatError.
 
-    A single file's is read when it is opened. required: whether there must be a tokenizer.
+    required: whether there must be a tokenizer.
     """
-    if model.companions is not None or model.path is None:
-        return
-    if required or os.path.lexists(model.path / "tokenizer.json"):
-        Tokenizer(model.path).check(model.config.vocab_size)
-    ChatTemplate.load(model.path)
+    beside = companions_of(model)
+    if required or beside.has_tokenizer:
+        beside.tokenizer().check(model.config.vocab_size)
+    beside.template()
+
+
+def companions_of(model: models.Model) -> Companions:
+    """Those of a model of `plan`, which was loaded from a path and so has them."""
+    assert model.companions is not None
+    return model.companions
 
 
 def _hollow(M: int, K: int) -> PackedWeight:

@@ -7,11 +7,10 @@ and KV_DTYPE, the type of the key-value cache that it needs where i16 is too coa
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from sterna.checkpoints import cache
-from sterna.checkpoints.companions import Companions
+from sterna.checkpoints.companions import Companions, FolderCompanions
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.packed import open_packed, read_packed
@@ -56,8 +55,8 @@ for _info in pkgutil.iter_modules(__path__):
 
 @dataclass(eq=False)
 class Model:
-    """A model traced into a graph: what an engine runs. `path`, or `companions`, holds its
-    tokenizer."""
+    """A model traced into a graph: what an engine runs. One that was made in memory has neither a
+    path nor companions."""
 
     path: Path | None
     json: dict[str, Any]
@@ -67,7 +66,7 @@ class Model:
     format: str  # that of most bytes of the linear layers, the head left out
     head: str
     kv_dtype: str = "i16"  # unless another is asked for
-    companions: Companions | None = None  # in place of a folder's files, where one file has all
+    companions: Companions | None = None
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
     cache_key: str | None = field(default=None, repr=False)  # where `keep` writes it
     mapped: bool = False  # weights are those of a file that is mapped
@@ -170,6 +169,7 @@ def load(
     UnsupportedModelError, RequestError or NonFiniteError.
     """
     source, parts, stored = Path(path), list[Path](), format
+    beside: Companions | None = None  # what a packed copy does not have to be asked for
     read: Callable[[], Model]
     if is_gguf(source):
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
@@ -177,22 +177,26 @@ def load(
         read = partial(_read_gguf, source, format, head, layout, threads, through, progress)
     else:
         checkpoint = Checkpoint.open(source)
+        beside = FolderCompanions.of(checkpoint.path, checkpoint.config)
         if checkpoint.is_packed:
-            return _load_packed(source, source, head, threads, format, through, progress, mmap)
-        read = partial(_read_checkpoint, checkpoint, format, head, threads, through, progress)
+            return _load_packed(checkpoint, beside, head, threads, format, through, progress, mmap)
+        read = partial(
+            _read_checkpoint, checkpoint, beside, format, head, threads, through, progress
+        )
     if not cached or through is not None or cache.cache_dir() is None:
         return read()
     # An exact head is stored as the checkpoint's own, and so is the default.
     key = cache.cache_key(source, stored, None if head == "exact" else head, parts)
     hit = cache.lookup(key)
-    # A single file has no tokenizer beside it: its packed form has.
-    companions = hit if hit is not None and is_gguf(source) else source
-    if hit is not None and companions is hit and not (hit / "tokenizer.json").is_file():
+    if hit is not None and beside is None and not (hit / "tokenizer.json").is_file():
         cache.discard(key)
         hit = None
     if hit is not None:
         try:
-            return _load_packed(hit, companions, head, threads, progress=progress, mmap=mmap)
+            packed = Checkpoint.open(hit)
+            # A single file has no tokenizer beside it: its packed form has.
+            beside = beside or FolderCompanions.of(hit, packed.config)
+            return _load_packed(packed, beside, head, threads, progress=progress, mmap=mmap)
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     model = read()
@@ -202,6 +206,7 @@ def load(
 
 def _read_checkpoint(
     checkpoint: Checkpoint,
+    companions: Companions,
     format: str | None,
     head: str | None,
     threads: int | None,
@@ -216,7 +221,7 @@ def _read_checkpoint(
 
     with reading(checkpoint.files, progress):
         model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
-    model.path = checkpoint.path
+    model.path, model.companions = checkpoint.path, companions
     return model
 
 
@@ -232,7 +237,8 @@ def _read_gguf(
     """A GGUF file, packed as it is read; layout: of I2_S tensors, None for the usual one."""
     file = GgufModel(path)
     warn_of_i2s(file, layout)
-    config, companions, team = config_of(file), companions_of(file), resolve_threads(threads)
+    config, team = config_of(file), resolve_threads(threads)
+    companions = companions_of(file, config)
     own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
     with reading(file.files.values(), progress):
         model = from_weights(config, path, lambda _: through(own) if through else own)
@@ -245,26 +251,16 @@ def save(model: Model, dst: str | Path) -> None:
 
     Raises RequestError for a model that has no folder (made in memory) or where disk is short.
     """
-    if model.path is None:
+    if model.companions is None:
         raise RequestError("save: a model made in memory has no tokenizer to save it with")
     weights = model.weights
-    with companions_of_model(model) as source:
+    with model.companions.as_folder() as source:
         write_packed(dst, model.json, weights.modules, weights.tensors, source, model.format)
 
 
-@contextlib.contextmanager
-def companions_of_model(model: Model) -> Iterator[Path | None]:
-    """The folder with the model's tokenizer, chat template and settings."""
-    if model.companions is None:
-        yield model.path
-        return
-    with model.companions.as_folder() as folder:
-        yield folder
-
-
 def _load_packed(
-    folder: Path,
-    source: Path,
+    folder: Checkpoint,
+    companions: Companions,
     head: str | None,
     threads: int | None,
     format: str | None = None,
@@ -277,12 +273,13 @@ def _load_packed(
     else:
         packed = read_packed(folder, threads, progress, mmap)
     weights = PackedWeights(
-        packed.modules, packed.tensors, str(folder), head, resolve_threads(threads), format
+        packed.modules, packed.tensors, str(folder.path), head, resolve_threads(threads), format
     )
     model = from_weights(
         packed.config,
-        folder / "config.json",
+        folder.path / "config.json",
         lambda _: through(weights) if through else weights,
     )
-    model.path, model.mapped = source, packed.mapped is not None
+    model.path, model.companions = companions.path, companions
+    model.mapped = packed.mapped is not None
     return model

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.checkpoints.companions import Companions
+from sterna.checkpoints.companions import FileCompanions
 from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
@@ -210,8 +210,8 @@ def _check_names(model: GgufModel, kind: _Kind, layers: int) -> None:
 # --------------------------------------------------------------------- tokenizer and settings
 
 
-def companions_of(model: GgufModel) -> Companions:
-    """The tokenizer, the chat template and the settings that the metadata holds."""
+def companions_of(model: GgufModel, config: dict[str, Any]) -> FileCompanions:
+    """What the metadata holds besides `config`: tokenizer, chat template and settings."""
     m = model.metadata
     vocabulary = Vocabulary(m)
     bos, tokens = vocabulary.bos_id, vocabulary.tokens
@@ -227,7 +227,7 @@ def companions_of(model: GgufModel) -> Companions:
     if bos is not None:
         generation["bos_token_id"] = bos
     _warn_of_floats(model)
-    return Companions(model.path, vocabulary.backend, settings, generation)
+    return FileCompanions(model.path, config, settings, generation, vocabulary.backend)
 
 
 def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | None:
