@@ -15,7 +15,7 @@ import checkpoint_factory as factory
 import numpy as np
 import pytest
 
-from sterna import models
+from sterna import loading
 from sterna.checkpoints.safetensors import write_safetensors
 from sterna.convert import convert
 from sterna.convert.verification import VERIFIED, verify
@@ -79,7 +79,7 @@ def test_a_full_disk_at_any_point_leaves_nothing(
         assert [p.name for p in tmp_path.iterdir()] == ["m"]
     Full.room = 1 << 40
     convert(src, dst, "t5", force=True)
-    assert models.load(dst).format == "t5"
+    assert loading.load(dst).format == "t5"
 
 
 def test_disk_space_is_looked_at_beforehand(

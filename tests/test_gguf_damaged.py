@@ -24,7 +24,7 @@ pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[t
 
 from gguf_factory import entry, i2s_bytes, raw_file, scalar, text
 
-from sterna import models
+from sterna import loading
 from sterna.checkpoints.gguf import GgufFile, GgufModel, is_gguf
 from sterna.errors import (
     ModelFormatError,
@@ -104,7 +104,7 @@ def load(path: Path) -> None:
     """All that is made of a file before its first token."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = models.load(path, cached=False, threads=1)
+        model = loading.load(path, cached=False, threads=1)
     assert model.companions is not None
     tokenizer = model.companions.tokenizer()
     tokenizer.check(model.config.vocab_size)

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
 
-from sterna import LLM, formats, models, ops
+from sterna import LLM, formats, loading, ops
 from sterna.convert import convert, gguf_file
 from sterna.convert.gguf_file import HASHES, TYPES
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, Check, verify
@@ -95,8 +95,8 @@ def test_a_written_file_is_the_same_model_as_a_packed_directory(
     head = "q8_0" if type in ("Q4_0", "TQ2_0") else TYPES[type]
     losses = convert(sources / source, tmp_path / "m.gguf", f"gguf:{type}", head)
     convert(sources / source, tmp_path / "m", TYPES[type], head)
-    got = models.load(tmp_path / "m.gguf", cached=False)
-    want = models.load(tmp_path / "m")
+    got = loading.load(tmp_path / "m.gguf", cached=False)
+    want = loading.load(tmp_path / "m")
     assert got.config.rope == want.config.rope
     assert got.config.tied == want.config.tied
     assert got.weights.modules.keys() == want.weights.modules.keys()
@@ -440,7 +440,7 @@ def test_rows_that_are_no_whole_blocks_become_f16(tmp_path: Path) -> None:
     src = factory.write(tmp_path / "m", factory.RECIPES["llama-96"])  # 96 and 160 columns
     losses = convert(src, tmp_path / "m.gguf", "gguf:TQ2_0")
     assert {loss.format for loss in losses} == {"F16", "F32"}
-    assert models.load(tmp_path / "m.gguf", cached=False).format == "f16"
+    assert loading.load(tmp_path / "m.gguf", cached=False).format == "f16"
 
 
 def test_a_full_disk_leaves_the_old_file(

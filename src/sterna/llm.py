@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, models
+from sterna import _native, loading, models
 from sterna.answers import Completion, Piece, Stats, StopFilter, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, Engine, Kept
@@ -77,7 +77,7 @@ class LLM:
         path = resolve(model, inspect=models.require_architecture)
         self.name, self._is_file = str(model), path.is_file()
         team = resolve_threads(threads, cores)
-        loaded = models.load(
+        loaded = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
             mmap=mmap,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats, models
+from sterna import formats, loading
 from sterna.checkpoints.gguf_header import read_header
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
@@ -31,9 +31,9 @@ from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of
-from sterna.models.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
-from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
+from sterna.weights.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
+from sterna.weights.sources import head_format
 
 __all__ = ["BARE_HASHES", "HASHES", "TYPES", "heading", "metadata_hash", "to_gguf"]
 
@@ -159,7 +159,7 @@ class _Writing:
     """The tensors of the file, and their writing."""
 
     def __init__(
-        self, planned: Plan, architecture: str, model: models.Model, type: str, head: str | None,
+        self, planned: Plan, architecture: str, model: loading.Model, type: str, head: str | None,
         threads: int,
     ) -> None:  # fmt: skip
         self.architecture, self.losses = architecture, list[Loss]()

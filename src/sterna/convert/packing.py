@@ -18,8 +18,8 @@ from sterna.convert.rounding import Rows, layer_scale
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
-from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
+from sterna.weights.sources import head_format
 
 __all__ = ["Progress", "to_directory"]
 

@@ -20,7 +20,7 @@ from sterna.bench.machine import Pace, Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model, shape_named
 from sterna.engine import Engine
 from sterna.errors import RequestError
-from sterna.models import Model
+from sterna.loading import Model
 from sterna.pages import PAGE
 from sterna.runtime import Threads
 

@@ -6,7 +6,7 @@ A storage is a module with two functions:
     read(layer) -> Levels | Floats        what the stored tensors mean, checked
 
 The first of `STORAGES` that recognises a layer reads it; plain floats come last and take whatever
-is left. Nothing here depends on the architecture's name, and nothing rounds: `models/packing.py`
+is left. Nothing here depends on the architecture's name, and nothing rounds: `weights/packing.py`
 makes a weight format of what was read.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from sterna.models.storages import (
+from sterna.weights.storages import (
     float_levels,
     packed_ternary,
     paretoq,
@@ -23,8 +23,8 @@ from sterna.models.storages import (
     ternary_masters,
     unpacked_ternary,
 )
-from sterna.models.storages.base import Floats, Layer, Levels, Linear, Tensors
-from sterna.models.storages.quantization import quantization
+from sterna.weights.storages.base import Floats, Layer, Levels, Linear, Tensors
+from sterna.weights.storages.quantization import quantization
 
 __all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quantization", "read"]
 

@@ -23,12 +23,12 @@ from sterna.errors import (
 )
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
-from sterna.models import packing, weights
-from sterna.models.gguf import gguf_name, permutes
-from sterna.models.storages import Floats, Levels
-from sterna.models.storages.base import TERNARY
-from sterna.models.weights import Linear, head_format, in_runs
 from sterna.runtime import checked_name
+from sterna.weights import packing, sources
+from sterna.weights.gguf import gguf_name, permutes
+from sterna.weights.sources import Linear, head_format, in_runs
+from sterna.weights.storages import Floats, Levels
+from sterna.weights.storages.base import TERNARY
 
 __all__ = ["GgufWeights", "i2s_layout", "warn_of_i2s"]
 
@@ -96,7 +96,7 @@ class GgufWeights:
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
         """The int8 shadow of the output head's table, if the head is exact."""
-        return weights._shadow(table, self.head, self.threads)
+        return sources.shadow_of(table, self.head, self.threads)
 
     # --------------------------------------------------------------------------------- tensors
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from sterna import formats
 from sterna.errors import RequestError, shown
 from sterna.formats.power_of_two import PotLevels, check_scale
-from sterna.models.storages.base import F32, FLOATS, Floats, Layer, Levels
-from sterna.models.storages.quantization import PowerOfTwo
+from sterna.weights.storages.base import F32, FLOATS, Floats, Layer, Levels
+from sterna.weights.storages.quantization import PowerOfTwo
 
 __all__ = ["description", "read", "recognises", "tensors"]
 

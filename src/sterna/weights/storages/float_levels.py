@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.models.storages.base import (
+from sterna.weights.storages.base import (
     BINARY,
     F32,
     FLOATS,

@@ -20,9 +20,9 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, brief, shown
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
-from sterna.models import packing, storages
-from sterna.models.repack import repacked
-from sterna.models.storages import Layer, Linear, Tensors
+from sterna.weights import packing, storages
+from sterna.weights.repack import repacked
+from sterna.weights.storages import Layer, Linear, Tensors
 
 __all__ = [
     "CheckpointWeights",
@@ -30,7 +30,9 @@ __all__ = [
     "PackedWeights",
     "WeightSource",
     "default_head",
+    "head_format",
     "in_runs",
+    "shadow_of",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -61,7 +63,7 @@ def head_format(head: str, own: str) -> str:
     return head
 
 
-def _shadow(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
+def shadow_of(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
     """The shadow that an exact head needs, None for another head."""
     fits = table.K <= MAX_INTEGER_K  # else the default gives way, while asking for it is an error
     if (head or (default_head(table.format) if fits else "")) != "exact":
@@ -170,7 +172,7 @@ class PackedWeights:
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
         """The int8 shadow of the output head's table, if the head is exact."""
-        return _shadow(table, self.head, self.threads)
+        return shadow_of(table, self.head, self.threads)
 
 
 @dataclass
@@ -216,7 +218,7 @@ class CheckpointWeights:
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
         """The int8 shadow of the output head's table, if the head is exact."""
-        return _shadow(table, self.head, self.threads)
+        return shadow_of(table, self.head, self.threads)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The rows of `parts` as one packed weight, or as one for each format among them."""

@@ -7,8 +7,8 @@ import numpy as np
 from sterna import formats
 from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
-from sterna.models import packing
-from sterna.models.storages import Floats, Levels
+from sterna.weights import packing
+from sterna.weights.storages import Floats, Levels
 
 __all__ = ["repacked"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sterna.models.storages.base import FLOATS, TERNARY, Layer, Levels
-from sterna.models.storages.packed_ternary import trit_scale
+from sterna.weights.storages.base import FLOATS, TERNARY, Layer, Levels
+from sterna.weights.storages.packed_ternary import trit_scale
 
 
 def recognises(layer: Layer) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
-from sterna.models.storages import Floats, Levels
+from sterna.weights.storages import Floats, Levels
 
 __all__ = ["Choice", "choose", "holds", "pack", "pack_floats"]
 

@@ -14,7 +14,7 @@ from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.safetensors import TensorInfo
 from sterna.errors import ModelFormatError, NonFiniteError
-from sterna.models.storages.quantization import Quantization
+from sterna.weights.storages.quantization import Quantization
 
 __all__ = ["FLOATS", "Floats", "Layer", "Levels", "Linear", "Tensors"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from sterna import formats
-from sterna.models.storages.base import F32, FLOATS, TERNARY, Layer, Levels
+from sterna.weights.storages.base import F32, FLOATS, TERNARY, Layer, Levels
 
 
 def recognises(layer: Layer) -> bool:

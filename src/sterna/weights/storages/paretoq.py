@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sterna.errors import ModelFormatError
 from sterna.formats.i2p import four_levels
-from sterna.models.storages.base import BINARY, F32, FOUR, SIXTEEN, TERNARY, Floats, Layer, Levels
+from sterna.weights.storages.base import BINARY, F32, FOUR, SIXTEEN, TERNARY, Floats, Layer, Levels
 
 CLIP = "weight_clip_val"
 SMALLEST = np.float32(1e-5)

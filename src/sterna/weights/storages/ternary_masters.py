@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from sterna.formats.i2 import absmean
-from sterna.models.storages.base import FLOATS, TERNARY, Layer, Levels
+from sterna.weights.storages.base import FLOATS, TERNARY, Layer, Levels
 
 SMALLEST = 1e-5  # of s, as the forward pass clamps it
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sterna.models.storages.base import Floats, Layer
+from sterna.weights.storages.base import Floats, Layer
 
 
 def recognises(layer: Layer) -> bool:
