@@ -16,10 +16,10 @@ from sterna.checkpoints.gguf import GgufFile
 from sterna.checkpoints.packed import CONFIG_HASH
 from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
-from sterna.convert.loss import Loss
-from sterna.convert.rounding import Rows, holds, row_chunks
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.weights.loss import Loss
+from sterna.weights.rounding import Rows, holds, row_chunks
 from sterna.weights.sources import WeightSource
 
 SOURCES = ("bitnet-multiply", "bitnet-online", "falcon-e", "llama-bf16", "llama-f32", "llama-256")
@@ -45,7 +45,7 @@ def assert_same(got: WeightSource, want: WeightSource) -> None:
         np.testing.assert_array_equal(got.tensors[name], tensor, err_msg=name)
 
 
-TERNARY = [("t5", None), ("i2", "int8"), ("tl1_1", "f16"), ("i8", None)]
+TERNARY = [("t5", None), ("i2", "int8"), ("tl1_1", "f16"), ("i8", None), ("pot4z", None)]
 FLOAT = [("i4", None), ("bf16", "q8_0"), ("i2p", "i8"), ("i1", None), ("i2", "f32")]
 GROUPS = [("q4_0", "q6_k"), ("q4_k", None), ("tq2_0", None), ("i2:g64", "i4:g32"), ("mxfp4", None)]
 
@@ -68,6 +68,33 @@ def test_the_same_model_as_a_direct_load(
     got = loading.load(tmp_path / "m")
     assert_same(got.weights, want.weights)
     assert verify_packed(tmp_path / "m") > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "format", "head"),
+    [
+        ("llama-256", "i2:tensor", "i2"),
+        ("llama-256", "q4_k", "q8_0"),
+        ("bitnet-multiply", "pot4z", "i4"),
+        ("bitnet-multiply", "t5", "f16"),
+    ],
+)
+def test_a_packed_model_is_loaded_as_it_is_converted(
+    sources: Path, tmp_path: Path, source: str, format: str, head: str
+) -> None:
+    convert(sources / source, tmp_path / "own")
+    convert(tmp_path / "own", tmp_path / "m", format, head)
+    got = loading.load(tmp_path / "own", format=format, head=head)
+    assert_same(got.weights, loading.load(tmp_path / "m").weights)
+
+
+def test_levels_in_groups_of_powers_of_two_are_kept() -> None:
+    """The scales of mxfp4 are f16 values, and its levels some of q8_0's: nothing is lost."""
+    weight = ops.quantize(np.random.default_rng(4).standard_normal((70, 256)), "mxfp4")
+    rows = Rows(formats.get("q8_0"), 70, 256, "row", 1)
+    assert rows.add(weight, "w").exact
+    np.testing.assert_array_equal(ops.dequantize(rows.finish()), ops.dequantize(weight))
+    assert not holds(formats.get("mxfp4"), formats.get("i2:g32"))
 
 
 @pytest.mark.parametrize("format", ["i4", "i2:g64", "q4_k", "t5", None])
@@ -181,7 +208,7 @@ def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
 
 
 def test_rows_come_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sterna.convert import rounding
+    from sterna.weights import rounding
 
     monkeypatch.setattr(rounding, "CHUNK_WEIGHTS", 1)  # a tile at a time
     rng = np.random.default_rng(1)

@@ -21,10 +21,8 @@ from sterna import formats, loading
 from sterna.checkpoints.gguf_header import read_header
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
-from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, default_name
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
-from sterna.convert.rounding import converted
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.files.writing import replacing
@@ -33,6 +31,8 @@ from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of
 from sterna.runtime import resolve_threads
 from sterna.weights.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
+from sterna.weights.loss import Loss
+from sterna.weights.rounding import converted
 from sterna.weights.sources import head_format
 
 __all__ = ["BARE_HASHES", "HASHES", "TYPES", "heading", "metadata_hash", "to_gguf"]

@@ -12,13 +12,14 @@ import numpy.typing as npt
 from sterna import formats
 from sterna.checkpoints.packed import CODES
 from sterna.checkpoints.packed_writer import packing
-from sterna.convert.loss import Loss
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
-from sterna.convert.rounding import Rows, layer_scale
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
 from sterna.runtime import resolve_threads
+from sterna.weights.loss import Loss
+from sterna.weights.packing import layer_scale
+from sterna.weights.rounding import Rows
 from sterna.weights.sources import head_format
 
 __all__ = ["Progress", "to_directory"]

@@ -6,6 +6,7 @@ caller; it changes the weights only where they are floats, or may be.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,16 @@ from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.weights.storages import Floats, Levels
 
-__all__ = ["Choice", "choose", "holds", "pack", "pack_floats"]
+__all__ = [
+    "Choice",
+    "choose",
+    "has_levels",
+    "holds",
+    "kinds_of",
+    "layer_scale",
+    "pack",
+    "pack_floats",
+]
 
 #: By bits: what levels run as where no format is asked for.
 NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", "i8")
@@ -57,10 +67,29 @@ def holds(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
     if part.own:
         return format.name.partition(":")[0] == part.own
-    if format.levels is None or format.minima or format.group != group:
-        return False
+    return format.group == group and has_levels(format, part.kinds)
+
+
+def has_levels(format: Format, levels: Collection[int]) -> bool:
+    """Whether a format has these levels, none of them lost to a scale.
+
+    Scales that are whole numbers of a few bits, or come with minima, are made to fit the levels of
+    their rounding: they are nobody else's.
+    """
+    return (
+        format.levels is not None
+        and not format.minima
+        and format.block == format.group
+        and set(levels) <= set(kinds_of(format))
+    )
+
+
+def kinds_of(format: Format) -> Sequence[int]:
+    """The levels of a format, ascending; none of floats."""
+    if format.levels is None:
+        return ()
     low, high = format.levels
-    return set(part.kinds) <= set(format.codebook or range(low, high + 1, format.step))
+    return format.codebook or range(low, high + 1, format.step)
 
 
 def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) -> PackedWeight:
@@ -68,13 +97,19 @@ def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) 
 
     Raises RequestError for a shape that the format does not have; `name` is named there.
     """
+    format = formats.get(choice.format)
     if choice.keeps:
         levels = [part for part in parts if isinstance(part, Levels)]
-        return _pack_levels(levels, formats.get(choice.format), threads, name)
+        return _pack_levels(levels, format, threads, name)
     floats = [part if isinstance(part, Floats) else part.floats() for part in parts]
-    # A row has its own scale, unless the name says otherwise: i2:tensor.
-    scale = "tensor" if choice.format.endswith(":tensor") else "row"
-    return pack_floats(floats, choice.format, threads, name, scale)
+    return pack_floats(
+        floats, choice.format, threads, name, layer_scale(formats.get(choice.format))
+    )
+
+
+def layer_scale(format: Format) -> str | None:
+    """Where rounding a layer to a format puts scales: in rows, unless its name says otherwise."""
+    return None if ":" in format.name else "row"
 
 
 def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -> PackedWeight:

@@ -21,7 +21,7 @@ from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError,
 from sterna.formats import PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.weights import packing, storages
-from sterna.weights.repack import repacked
+from sterna.weights.rounding import repacked
 from sterna.weights.storages import Layer, Linear, Tensors
 
 __all__ = [
@@ -141,7 +141,7 @@ class PackedWeights:
         """The packed weight of this name, or those of `in_runs`, which hold whole parts each."""
         K = parts[0].K
         if f"{name}.0" not in self.modules:
-            return [self._packed(name, sum(p.M for p in parts), K, self.format)]
+            return [self._layer(name, sum(p.M for p in parts), K)]
         found: list[PackedWeight] = []
         rest = list(parts)
         while rest:
@@ -150,22 +150,29 @@ class PackedWeights:
             rows = rest.pop(0).M
             while rest and stored is not None and rows < stored.M:
                 rows += rest.pop(0).M
-            found.append(self._packed(module, rows, K, self.format))
+            found.append(self._layer(module, rows, K))
         return found
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed embedding or head."""
-        got = self._packed(name, M, K, None)
-        return self._packed(name, M, K, head_format(self.head, got.format) if self.head else None)
+        got = self._packed(name, M, K)
+        format = None if self.head is None else head_format(self.head, got.format)
+        return self._kept(name, repacked(got, format, self.threads, name, is_layer=False))
 
-    def _packed(self, name: str, M: int, K: int, format: str | None) -> PackedWeight:
+    def _layer(self, name: str, M: int, K: int) -> PackedWeight:
+        got = self._packed(name, M, K)
+        return self._kept(name, repacked(got, self.format, self.threads, name))
+
+    def _packed(self, name: str, M: int, K: int) -> PackedWeight:
         got = self.modules.get(name)
         if got is None or got.shape != (M, K):
             raise ModelFormatError(
                 file=self.path, field=name, expected=f"a packed weight of {M}x{K}",
                 got="no such module" if got is None else f"{got.M}x{got.K}",
             )  # fmt: skip
-        made = repacked(got, format, self.threads, name)
+        return got
+
+    def _kept(self, name: str, made: PackedWeight) -> PackedWeight:
         if isinstance(self.modules, dict):  # else they are read as they are asked for, and not kept
             self.modules[name] = made
         return made

@@ -1,4 +1,8 @@
-"""From rows in one weight format to rows in another, in pieces of bounded size."""
+"""A weight in another format: the one rule of what is kept and what is rounded.
+
+Loading a packed model in another format, converting it and writing it as GGUF all follow it. Rows
+are taken in pieces of bounded size.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats, ops
-from sterna.convert.loss import Loss
-from sterna.errors import RequestError, shown
+from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
+from sterna.weights.loss import Loss
+from sterna.weights.packing import has_levels, kinds_of, layer_scale
 
 __all__ = [
     "CHUNK_WEIGHTS",
     "Rows",
     "holds",
-    "layer_scale",
+    "repacked",
     "row_chunks",
-    "with_scales",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -43,22 +47,16 @@ def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeig
         yield PackedWeight(f.name, rows.stop - start, weight.K, weight.codes[of_tiles], scale)
 
 
-def layer_scale(format: Format) -> str | None:
-    """Where rounding a layer to a format puts scales: in rows, unless its name says otherwise."""
-    return None if ":" in format.name else "row"
-
-
 def holds(new: Format, old: Format) -> bool:
     """Whether a format has all levels of another and may keep them; scales may be rounded.
 
     Where old groups do not consist of new ones, it is better to round again, but for +-1 and 0.
     """
-    if not (new.levels and old.levels) or _is_special(new) or _is_special(old):
+    if not (has_levels(old, kinds_of(old)) and has_levels(new, kinds_of(old))):
         return False
-    (low, high), (first, last) = new.levels, old.levels
-    steps = old.step % new.step == 0 and (first - low) % new.step == 0
-    scales = _finer(new, old) or new.levels == old.levels == TERNARY
-    return low <= first and last <= high and steps and scales
+    if new.scale_type == "e8m0" != old.scale_type:  # few scales are powers of two
+        return False
+    return _finer(new, old) or new.levels == old.levels == TERNARY
 
 
 def _finer(new: Format, old: Format) -> bool:
@@ -66,16 +64,47 @@ def _finer(new: Format, old: Format) -> bool:
     return not old.group or (bool(new.group) and old.group % new.group == 0)
 
 
-def _is_special(f: Format) -> bool:
-    """Whether levels are a codebook's, or scales not any float, or have a minimum beside them."""
-    return bool(f.codebook) or f.block != f.group or f.scale_type == "e8m0" or f.minima
+def _keeps(new: Format, old: Format) -> bool:
+    """Whether the levels of a weight stay what they are in a format."""
+    return new.scaled and (_differ_in_name(new, old) or holds(new, old))
+
+
+def _differ_in_name(new: Format, old: Format) -> bool:
+    """Whether formats are one but for where rows have scales, as i2 and i2:tensor are."""
+    return old.group == new.group and old.name.partition(":")[0] == new.name.partition(":")[0]
+
+
+def repacked(
+    weight: PackedWeight, format: str | None, threads: int, name: str, is_layer: bool = True
+) -> PackedWeight:
+    """`weight` in `format` (None: its own), where nothing is lost, or floats are rounded anew.
+
+    Levels that the format has go there with the same scales: the same matrix. Floats are rounded as
+    those of a checkpoint, a layer's (or an embedding's). Raises RequestError for any other pair,
+    since to round what is rounded already would lose twice; `name` says whose weight it is.
+    """
+    if format is None or format == weight.format:
+        return weight
+    old, new = formats.get(weight.format), formats.get(format)
+    keeps = _keeps(new, old) and new.group == old.group
+    if keeps or not old.scaled:
+        new.check_shape(weight.M, weight.K, name)
+        scale = layer_scale(new) if is_layer else None
+        rows = Rows(new, weight.M, weight.K, scale, threads, measures=old.scaled)
+        if rows.add(weight, name).exact:
+            return rows.finish()
+    raise RequestError(
+        f"{name}: packed as {old.name}, it runs in formats that hold its levels and scales, "
+        f"but got {new.name}; load the checkpoint that it was made from"
+    )
 
 
 @dataclass
 class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
-    M: rows that there will be at most. scale: as `Format.rounded` takes it.
+    M: rows that there will be at most. scale: as `Format.rounded` takes it. measures: whether
+    losses learn what changed.
     """
 
     format: Format
@@ -83,6 +112,7 @@ class Rows:
     K: int
     scale: str | None
     threads: int
+    measures: bool = True
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # of so many rows
@@ -104,7 +134,8 @@ class Rows:
         if weight.format == self.format.name and aligned:
             self._copy_tiles(weight)
             return loss
-        for levels, scale in converted(weight, self.format, self.scale, loss, self.threads):
+        told = loss if self.measures else None
+        for levels, scale in converted(weight, self.format, self.scale, told, self.threads):
             self._take(levels, scale)
         return loss
 
@@ -155,7 +186,7 @@ class Rows:
 
 
 def converted(
-    weight: PackedWeight, new: Format, scale: str | None, loss: Loss, threads: int
+    weight: PackedWeight, new: Format, scale: str | None, loss: Loss | None, threads: int
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`, or
     a float format's bits and 1.
@@ -164,10 +195,9 @@ def converted(
     rounded. `loss` learns what changed.
     """
     old = formats.get(weight.format)
-    same = old.name.partition(":")[0] == new.name.partition(":")[0] and old.group == new.group
-    keep = new.scaled and (same or holds(new, old))
+    keep = _keeps(new, old)
     # A scale for all of a tensor follows from all of it.
-    own_scales = keep and (same or _finer(new, old))
+    own_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
     whole = not own_scales and new.scaled and (scale or new.default_scale) == "tensor"
     for chunk in row_chunks(weight, whole):
         if keep:
@@ -176,16 +206,18 @@ def converted(
             values = ops.dequantize(chunk, threads=threads)
             if new.scaled:
                 made = _rounded(new, values, scale)
-                loss.add(values, ops.real_values(new, *made))
+                if loss is not None:
+                    loss.add(values, ops.real_values(new, *made))
                 yield made
             else:
                 bits = new.encode(values)
-                loss.add(values, formats.float_format(new.name).floats(bits))
+                if loss is not None:
+                    loss.add(values, formats.float_format(new.name).floats(bits))
                 yield bits, np.ones((), np.float32)
 
 
 def _kept(
-    chunk: PackedWeight, new: Format, whole: bool, loss: Loss, threads: int
+    chunk: PackedWeight, new: Format, whole: bool, loss: Loss | None, threads: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     old = formats.get(chunk.format)
     levels, scale = ops.unpack(chunk, threads=threads)
@@ -198,7 +230,7 @@ def _kept(
         scale = np.repeat(scale, old.group // new.group, axis=1)
     scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
     stored = new.check_scales(scale, chunk.M, chunk.K) if new.group else scale
-    if merged or not np.array_equal(stored, scale):
+    if loss is not None and (merged or not np.array_equal(stored, scale)):
         loss.add(ops.dequantize(chunk, threads=threads), ops.real_values(new, levels, stored))
     return levels, stored
 
@@ -226,17 +258,3 @@ def _rounded(
     if format.group:
         scales = format.check_scales(scales, *values.shape)
     return levels, scales
-
-
-def with_scales(format: str, scales: str | None) -> str:
-    """The format's name with `scales`: "tensor", "row" or "group:N"; RequestError for another."""
-    if scales is None:
-        return format
-    kind, _, size = scales.partition(":")
-    if kind in ("tensor", "row") and not size:
-        return formats.get(f"{format}:{kind}").name
-    if kind == "group" and size:
-        return formats.get(f"{format}:g{size}").name
-    raise RequestError(
-        f"scales: must be tensor, row or group:N such as group:128, not {shown(scales)}"
-    )
