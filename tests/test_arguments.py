@@ -11,8 +11,9 @@ import pytest
 from helpers import bits, failure
 
 import sterna.ops as ops
-from sterna import LLM, Conversation, pot
+from sterna import LLM, Conversation
 from sterna.errors import RequestError
+from sterna.papers import pot
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling import SamplingParams
 from sterna.weights.gguf_source import i2s_layout

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from helpers import command, failed, failure
 
-from sterna import _native, pot
+from sterna import _native
 from sterna.bench import linear, roofline
-from sterna.bench.figures import pot as figure
-from sterna.bench.figures import pot_builds, pot_plots
-from sterna.bench.figures.pot_builds import open_builds
 from sterna.errors import RequestError
-from sterna.pot import tuning
+from sterna.papers import pot
+from sterna.papers.figures import pot as figure
+from sterna.papers.figures import pot_builds, pot_plots
+from sterna.papers.figures.pot_builds import open_builds
+from sterna.papers.pot import tuning
 from sterna.runtime import resolve_threads
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from helpers import command, failed, failure
 
-from sterna import _native, pot
+from sterna import _native
 from sterna.errors import RequestError
-from sterna.pot import tuning
-from sterna.pot.tuning import Choice, Unroll
+from sterna.papers import pot
+from sterna.papers.pot import tuning
+from sterna.papers.pot.tuning import Choice, Unroll
 
 ISA = pot.resolve("f32")[1]
 UNROLLS = _native.pot_unrolls("pot8", ISA)

@@ -56,4 +56,4 @@ file(CONFIGURE OUTPUT generated/pot_list.inc CONTENT "#define STERNA_POT_LIST${p
 
 # The sources that compile alone, for builds with other compilers.
 file(GLOB pot_sources CONFIGURE_DEPENDS native/pot/*.h native/pot/standalone.cpp)
-install(FILES ${pot_sources} DESTINATION sterna/pot/source)
+install(FILES ${pot_sources} DESTINATION sterna/papers/pot/source)
