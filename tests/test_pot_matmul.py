@@ -22,7 +22,7 @@ from helpers import failure
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
-from sterna.papers import pot
+from sterna.papers import _papers, pot
 
 Array = npt.NDArray[np.generic]
 
@@ -348,7 +348,7 @@ def test_errors() -> None:
 
 def test_a_set_this_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        _native, "pot_isas", lambda: [("scalar", "", True), ("avx512", "avx512f", False)]
+        _papers, "isas", lambda: [("scalar", "", True), ("avx512", "avx512f", False)]
     )
     failure(lambda: pot.kernels("avx512"), UnsupportedCPUError, "avx512f", "scalar")
     assert pot.isas() == ["scalar"]

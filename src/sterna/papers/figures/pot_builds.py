@@ -19,10 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
 from sterna.bench.machine import Progress
 from sterna.errors import RequestError, reason
-from sterna.papers import pot
+from sterna.papers import _papers, pot
 from sterna.papers.pot.tuning import Unroll
 
 __all__ = ["UNROLLS", "Build", "Compiled", "Module", "open_builds"]
@@ -50,7 +49,7 @@ class Build(Protocol):
     compiler: str
 
     def kernels(self) -> list[str]:
-        """Their names, as `_native.pot_kernels`."""
+        """Their names, as `_papers.kernels`."""
 
     def unrolls(self, kernel: str) -> list[Unroll]:
         """The unrollings of one."""
@@ -72,17 +71,17 @@ class Module:
 
     def kernels(self) -> list[str]:
         """Their names."""
-        return _native.pot_kernels(self._isa)
+        return _papers.kernels(self._isa)
 
     def unrolls(self, kernel: str) -> list[Unroll]:
         """The unrollings of one."""
-        return _native.pot_unrolls(kernel, self._isa)
+        return _papers.unrolls(kernel, self._isa)
 
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
         """Of each of so many products."""
-        return _native.pot_time(kernel, a, b, K, self._isa, 1, unroll, special, rounds)
+        return _papers.time(kernel, a, b, K, self._isa, 1, unroll, special, rounds)
 
 
 class Compiled:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError, shown
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.ops import MAX_ROWS
+from sterna.papers import _papers
 from sterna.papers.pot import tuning
 from sterna.papers.pot.tuning import Unroll
 from sterna.runtime import checked_flag, checked_name, resolve_isa, resolve_threads
@@ -29,17 +29,17 @@ _BASELINES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
 def isas() -> list[str]:
     """Instruction sets with kernels that run here, the plainest first: scalar, avx2, avx512."""
-    return [name for name, _, runs in _native.pot_isas() if runs]
+    return [name for name, _, runs in _papers.isas() if runs]
 
 
 def kernels(isa: str | None = None) -> list[str]:
     """Names of the kernels of an instruction set; None is the best one."""
-    return _native.pot_kernels(_resolve_isa(isa))
+    return _papers.kernels(_resolve_isa(isa))
 
 
 def unrolls(kernel: str, isa: str | None = None) -> list[Unroll]:
     """Unroll factors that a kernel is compiled with: (rows of a, rows of b, vectors of k)."""
-    return _native.pot_unrolls(*_resolve_kernel(kernel, isa))
+    return _papers.unrolls(*_resolve_kernel(kernel, isa))
 
 
 def source() -> Path:
@@ -111,7 +111,7 @@ def matmul(
     as_ieee = checked_flag("special", special)
     team = resolve_threads(threads)
     name, chosen, factors = resolve(kernel, isa, len(x), len(codes), k, team, unroll)
-    c = _native.pot_matmul(name, x, codes, k, chosen, team, factors, as_ieee)
+    c = _papers.matmul(name, x, codes, k, chosen, team, factors, as_ieee)
     if factor is None:
         return c
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are results here
@@ -130,7 +130,7 @@ def resolve(
 ) -> tuple[str, str, Unroll]:
     """The kernel, instruction set and unroll factors that `matmul` runs with these arguments."""
     name, chosen = _resolve_kernel(kernel, isa)
-    there = _native.pot_unrolls(name, chosen)
+    there = _papers.unrolls(name, chosen)
     if unroll is not None:
         factors = tuple(unroll) if isinstance(unroll, (tuple, list)) else None
         for one in there:
@@ -145,7 +145,7 @@ def resolve(
 
 
 def _resolve_isa(isa: str | None) -> str:
-    known = {name: (needs, runs) for name, needs, runs in _native.pot_isas()}
+    known = {name: (needs, runs) for name, needs, runs in _papers.isas()}
     source = "isa" if isa is not None else "STERNA_ISA"
     name = isa if isa is not None else os.environ.get("STERNA_ISA", "")
     if not isinstance(name, str):
@@ -167,7 +167,7 @@ def _resolve_isa(isa: str | None) -> str:
 
 def _resolve_kernel(kernel: str, isa: str | None) -> tuple[str, str]:
     chosen = _resolve_isa(isa)
-    there = _native.pot_kernels(chosen)
+    there = _papers.kernels(chosen)
     return checked_name("kernel", kernel, there, f"these are what {chosen} has"), chosen
 
 

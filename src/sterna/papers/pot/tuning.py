@@ -29,6 +29,7 @@ from sterna.errors import ModelFormatError, RequestError, reason, shown
 from sterna.files.jsonfile import load_json_object
 from sterna.files.writing import replacing, unwritable
 from sterna.formats.pot_encodings import ENCODINGS
+from sterna.papers import _papers
 from sterna.runtime import resolve_threads
 
 __all__ = [
@@ -109,7 +110,7 @@ def best(kernel: str, isa: str, N: int, M: int, K: int, threads: int) -> Unroll 
 
     Near is the Euclidean distance of the logarithms of N, M and K; of two as near, the smaller.
     """
-    runnable = set(_native.pot_unrolls(kernel, isa))
+    runnable = set(_papers.unrolls(kernel, isa))
     choices = [
         c for c in load()
         if (c.kernel, c.isa, c.threads) == (kernel, isa, int(threads)) and c.unroll in runnable
@@ -134,7 +135,7 @@ def default_unroll(unrolls: Sequence[Unroll], N: int) -> Unroll:
 
 def tunable(isa: str) -> list[str]:
     """The kernels of a unit that have more than one unrolling."""
-    return [name for name in _native.pot_kernels(isa) if len(_native.pot_unrolls(name, isa)) > 1]
+    return [name for name in _papers.kernels(isa) if len(_papers.unrolls(name, isa)) > 1]
 
 
 def fastest(times: Mapping[Unroll, float]) -> Unroll:
@@ -199,7 +200,7 @@ def tune(
     """
     _check(kernels, isa, shapes, repeat)
     team = int(resolve_threads(threads))
-    total = len(shapes) * repeat * sum(len(_native.pot_unrolls(k, isa)) for k in kernels)
+    total = len(shapes) * repeat * sum(len(_papers.unrolls(k, isa)) for k in kernels)
     done = 0
 
     def tick() -> None:
@@ -213,7 +214,7 @@ def tune(
             a, b = operands(kernel, N, M, K)
             timers = {
                 unroll: _timer(kernel, a, b, K, isa, team, unroll)
-                for unroll in _native.pot_unrolls(kernel, isa)
+                for unroll in _papers.unrolls(kernel, isa)
             }
             times = sweep(timers, repeat, tick)
             unroll, default = fastest(times), default_unroll(list(times), N)
@@ -228,7 +229,7 @@ def tune(
 
 def check_names(kernels: Sequence[str], isa: str | None = None) -> None:
     """Raises RequestError for what is not the name of a tunable kernel, of a unit or of any."""
-    units = [isa] if isa is not None else [name for name, _, runs in _native.pot_isas() if runs]
+    units = [isa] if isa is not None else [name for name, _, runs in _papers.isas() if runs]
     known = dict.fromkeys(name for unit in units for name in tunable(unit))
     for name in kernels:
         if name not in known:
@@ -260,7 +261,7 @@ def _timer(
     rounds = rounds_of(len(a), len(b), K)
 
     def run() -> float:
-        times = _native.pot_time(kernel, a, b, K, isa, threads, unroll, True, rounds)
+        times = _papers.time(kernel, a, b, K, isa, threads, unroll, True, rounds)
         return statistics.median(times)
 
     return run

@@ -1,4 +1,4 @@
-#include "pot_matmul.h"
+#include "pot/matmul.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
-// Power-of-two products (native/pot) as Python sees them.
+// The module of what reproduces papers: the power-of-two products (native/pot) as Python sees them.
 #include <chrono>
 
 #include "bindings/common.h"
-#include "pot_matmul.h"
+#include "pot/matmul.h"
 
 namespace sterna::border {
 
@@ -24,7 +24,7 @@ const pot::Kernel& find_kernel(const std::string& name, const std::string& isa,
                                const Unroll& unroll) {
     for (const auto& k : runnable_isa(isa).kernels)
         if (name == k.name && unroll_of(k) == unroll) return k;
-    throw std::invalid_argument("kernel, unroll: must be one of pot_kernels() and pot_unrolls()");
+    throw std::invalid_argument("kernel, unroll: must be one of kernels() and unrolls()");
 }
 
 std::vector<std::string> kernel_names(const std::string& isa) {
@@ -121,19 +121,20 @@ std::vector<double> time_matmul(const std::string& kernel, const Array& a, const
 
 }  // namespace
 
-void bind_pot(nb::module_& m) {
+NB_MODULE(_papers, m) {
+    m.doc() = "Native kernels of papers. Private: sterna.papers.pot is the interface.";
     // (name, CPU features it needs, whether it runs here), the plainest first.
-    m.def("pot_isas", [] {
+    m.def("isas", [] {
         std::vector<std::tuple<std::string, std::string, bool>> list;
         for (const auto& isa : pot::isas()) list.emplace_back(isa.name, isa.needs, isa.runnable);
         return list;
     });
-    m.def("pot_kernels", &kernel_names, "isa"_a);
-    m.def("pot_unrolls", &unrolls, "kernel"_a, "isa"_a);
-    m.def("pot_matmul", &matmul, "kernel"_a, "a"_a, "b"_a, "K"_a, "isa"_a, "threads"_a, "unroll"_a,
+    m.def("kernels", &kernel_names, "isa"_a);
+    m.def("unrolls", &unrolls, "kernel"_a, "isa"_a);
+    m.def("matmul", &matmul, "kernel"_a, "a"_a, "b"_a, "K"_a, "isa"_a, "threads"_a, "unroll"_a,
           "special"_a = true);
-    m.def("pot_time", &time_matmul, "kernel"_a, "a"_a, "b"_a, "K"_a, "isa"_a, "threads"_a,
-          "unroll"_a, "special"_a, "rounds"_a);
+    m.def("time", &time_matmul, "kernel"_a, "a"_a, "b"_a, "K"_a, "isa"_a, "threads"_a, "unroll"_a,
+          "special"_a, "rounds"_a);
 }
 
 }  // namespace sterna::border
