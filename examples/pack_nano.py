@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from sterna import LLM, models
+from sterna import LLM, loading
 from sterna.evaluate.perplexity import held_out_stdlib, perplexity, read_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,8 +54,8 @@ def main() -> None:
 
     if args.out.exists():
         shutil.rmtree(args.out)
-    model = models.load(checkpoint, cached=False)
-    models.save(model, args.out)
+    model = loading.load(checkpoint, cached=False)
+    loading.save(model, args.out)
 
     llm = LLM(args.out)
     report = perplexity(llm, (read_text(f, "replace") for f in held_out_stdlib()))

@@ -23,8 +23,8 @@ from sterna.checkpoints.packed_writer import COMPANIONS
 from sterna.checkpoints.safetensors import write_safetensors
 from sterna.formats.pot_methods import METHODS, quantizer
 from sterna.formats.power_of_two import error
-from sterna.models.storages.base import FLOATS, Floats
-from sterna.models.storages.power_of_two import description, tensors
+from sterna.weights.storages.base import FLOATS, Floats
+from sterna.weights.storages.power_of_two import description, tensors
 
 DTYPES = {"uint8": "U8", "uint16": "U16", "float16": "F16", "float32": "F32"}
 

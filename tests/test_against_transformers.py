@@ -32,7 +32,7 @@ import torch
 from checkpoint_factory import RECIPES, Recipe, linear_shapes
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from sterna import models
+from sterna import loading
 from sterna.engine import Engine
 
 QUANTISED = [name for name, recipe in RECIPES.items() if recipe.weights != "float"]
@@ -74,7 +74,7 @@ def pair(checkpoint: Callable[[str], Path]) -> Callable[[str], Pair]:
         folder = checkpoint(name)
         # An f32 KV cache, the head as stored (the default) and float activations as they are: the
         # reference rounds none of them.
-        engine = Engine(models.load(folder), threads=2, kv_dtype="f32", deterministic=True)
+        engine = Engine(loading.load(folder), threads=2, kv_dtype="f32", deterministic=True)
         return Pair(RECIPES[name], load_reference(folder), engine)
 
     return get

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sterna import models
+from sterna import loading
 from sterna.engine import Engine, Sequence
 
 pytestmark = pytest.mark.skipif(
@@ -44,7 +44,7 @@ def test_no_allocation_after_warm_up(
     recipe: str, head: str | None, threads: int, checkpoint: Callable[[str], Path]
 ) -> None:
     """Prompts, decoding and batches of any shape that fits in what was seen."""
-    engine = Engine(models.load(checkpoint(recipe), head=head), threads=threads)
+    engine = Engine(loading.load(checkpoint(recipe), head=head), threads=threads)
     assert feed(engine, LARGEST // 2) > 0  # the count counts
     assert feed(engine, LARGEST) > 0
     assert feed(engine, LARGEST) == 0

@@ -21,7 +21,7 @@ from sterna.bench.random_models import SHAPES, RandomWeights, random_model
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.models.weights import HEADS, Linear
+from sterna.weights.sources import HEADS, Linear
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
 SMALL = {"threads": [1], "repeat": 2, "working_set_mb": 1}

@@ -13,12 +13,12 @@ import pytest
 from helpers import command
 
 from sterna.bench import machine
-from sterna.bench.figures import litespark, prompt
 from sterna.bench.machine import Pace
-from sterna.bench.peers import PEERS, run
-from sterna.bench.peers.case import Options
 from sterna.cli import options, report
-from sterna.pot import tuning
+from sterna.papers.figures import litespark, prompt
+from sterna.papers.peers import PEERS, run
+from sterna.papers.peers.case import Options
+from sterna.papers.pot import tuning
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
 GEMV = ("gemv", "--shapes", "64x512,32x512", "--formats", "i2,i8", "--repeat", "2",

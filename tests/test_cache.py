@@ -311,7 +311,7 @@ def test_a_signal_ends_the_wait(source: Path, root: Path, number: signal.Signals
     key = cache.cache_key(source, "i2", "bf16")
     writer = """
     (folder / "a").write_bytes(b"x" * 1_000_000)
-    from sterna.checkpoints.files import replacing_directory
+    from sterna.files.writing import replacing_directory
     with replacing_directory(folder / "b", 1) as half:
         (half / "c").write_bytes(b"x")
         os.write(1, b"writes\\n")

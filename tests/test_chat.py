@@ -232,6 +232,13 @@ def test_unreadable_files(tmp_path: Path) -> None:
         ChatTemplate.load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.json"])
+def test_a_template_that_is_there_twice(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"chat_template": "A", "chat_template": "B"}')
+    with pytest.raises(ModelFormatError, match=f"{name}: chat_template: expected each key once"):
+        ChatTemplate.load(tmp_path)
+
+
 def test_jinja_is_recent_enough() -> None:
     # 3.1.6 closed the last known ways out of the sandbox.
     assert tuple(map(int, jinja2.__version__.split(".")[:3])) >= (3, 1, 6)

@@ -55,11 +55,9 @@ def test_one_file_and_shards_read_alike(
     tmp_path: Path, shards: dict[str, list[str]] | None, as_text: bool
 ) -> None:
     folder = make(tmp_path / "m", {"hidden_size": 6}, shards)
-    (folder / "generation_config.json").write_text('{"temperature": 0.5}')
     checkpoint = Checkpoint.open(str(folder) if as_text else folder)
     assert checkpoint.path == folder
     assert checkpoint.config == {"hidden_size": 6}
-    assert checkpoint.generation_config == {"temperature": 0.5}
     assert set(checkpoint.tensors) == set(TENSORS)
     assert not checkpoint.is_packed
     assert "sha256.q.weight" in checkpoint.metadata
@@ -74,7 +72,6 @@ def test_the_single_file_wins_over_an_index(tmp_path: Path) -> None:
     folder = make(tmp_path)
     write_index(folder, {"x": "missing.safetensors"})
     assert set(Checkpoint.open(folder).tensors) == set(TENSORS)
-    assert Checkpoint.open(folder).generation_config == {}
 
 
 def test_shards_may_hold_tensors_that_the_index_does_not_name(tmp_path: Path) -> None:
@@ -160,7 +157,7 @@ def test_no_weights(tmp_path: Path, present: str | None) -> None:
         '{"a": "\\udc00"}',
     ],
 )
-@pytest.mark.parametrize("file", ["config.json", "generation_config.json", INDEX])
+@pytest.mark.parametrize("file", ["config.json", INDEX])
 def test_bad_json_is_refused(tmp_path: Path, file: str, text: str) -> None:
     folder = make(tmp_path, shards=SHARDS)
     (folder / file).write_text(text, encoding="utf-8")

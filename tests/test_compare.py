@@ -15,7 +15,7 @@ from sterna import LLM, formats, ops
 from sterna.errors import RequestError
 from sterna.evaluate.compare import Difference, compare, divergence
 from sterna.evaluate.perplexity import perplexity
-from sterna.models.repack import repacked
+from sterna.weights.rounding import repacked
 
 TEXT = Path(__file__).read_text(encoding="utf-8")[:1500]
 TERNARY = [n for n in formats.names() if formats.get(n).levels == (-1, 1)]

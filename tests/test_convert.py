@@ -11,16 +11,16 @@ import checkpoint_factory as factory
 import numpy as np
 import pytest
 
-from sterna import LLM, formats, models, ops
+from sterna import LLM, formats, loading, ops
 from sterna.checkpoints.gguf import GgufFile
 from sterna.checkpoints.packed import CONFIG_HASH
 from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
-from sterna.convert.loss import Loss
-from sterna.convert.rounding import Rows, holds, row_chunks
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
-from sterna.models.weights import WeightSource
+from sterna.weights.loss import Loss
+from sterna.weights.rounding import Rows, holds, row_chunks
+from sterna.weights.sources import WeightSource
 
 SOURCES = ("bitnet-multiply", "bitnet-online", "falcon-e", "llama-bf16", "llama-f32", "llama-256")
 
@@ -45,7 +45,7 @@ def assert_same(got: WeightSource, want: WeightSource) -> None:
         np.testing.assert_array_equal(got.tensors[name], tensor, err_msg=name)
 
 
-TERNARY = [("t5", None), ("i2", "int8"), ("tl1_1", "f16"), ("i8", None)]
+TERNARY = [("t5", None), ("i2", "int8"), ("tl1_1", "f16"), ("i8", None), ("pot4z", None)]
 FLOAT = [("i4", None), ("bf16", "q8_0"), ("i2p", "i8"), ("i1", None), ("i2", "f32")]
 GROUPS = [("q4_0", "q6_k"), ("q4_k", None), ("tq2_0", None), ("i2:g64", "i4:g32"), ("mxfp4", None)]
 
@@ -64,10 +64,37 @@ def test_the_same_model_as_a_direct_load(
     if head == "q8_0":  # its 80 columns are no whole groups
         head = "i8"
     convert(sources / source, tmp_path / "m", format, head, threads=1)
-    want = models.load(sources / source, format=format, head=head, cached=False)
-    got = models.load(tmp_path / "m")
+    want = loading.load(sources / source, format=format, head=head, cached=False)
+    got = loading.load(tmp_path / "m")
     assert_same(got.weights, want.weights)
     assert verify_packed(tmp_path / "m") > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "format", "head"),
+    [
+        ("llama-256", "i2:tensor", "i2"),
+        ("llama-256", "q4_k", "q8_0"),
+        ("bitnet-multiply", "pot4z", "i4"),
+        ("bitnet-multiply", "t5", "f16"),
+    ],
+)
+def test_a_packed_model_is_loaded_as_it_is_converted(
+    sources: Path, tmp_path: Path, source: str, format: str, head: str
+) -> None:
+    convert(sources / source, tmp_path / "own")
+    convert(tmp_path / "own", tmp_path / "m", format, head)
+    got = loading.load(tmp_path / "own", format=format, head=head)
+    assert_same(got.weights, loading.load(tmp_path / "m").weights)
+
+
+def test_levels_in_groups_of_powers_of_two_are_kept() -> None:
+    """The scales of mxfp4 are f16 values, and its levels some of q8_0's: nothing is lost."""
+    weight = ops.quantize(np.random.default_rng(4).standard_normal((70, 256)), "mxfp4")
+    rows = Rows(formats.get("q8_0"), 70, 256, "row", 1)
+    assert rows.add(weight, "w").exact
+    np.testing.assert_array_equal(ops.dequantize(rows.finish()), ops.dequantize(weight))
+    assert not holds(formats.get("mxfp4"), formats.get("i2:g32"))
 
 
 @pytest.mark.parametrize("format", ["i4", "i2:g64", "q4_k", "t5", None])
@@ -76,7 +103,7 @@ def test_bytes_are_those_of_codes_and_scales(
 ) -> None:
     """Parts of a weight share its bytes."""
     losses = convert(sources / "llama-256", tmp_path / "m", format, "q8_0")
-    want = models.load(tmp_path / "m").weights.modules
+    want = loading.load(tmp_path / "m").weights.modules
     assert sum(loss.nbytes for loss in losses) == sum(weight.nbytes for weight in want.values())
     by_name = {loss.name: loss.row()["bytes"] for loss in losses}
     assert by_name["model.embed_tokens"] == want["model.embed_tokens"].nbytes
@@ -96,8 +123,8 @@ def test_bytes_in_a_gguf_file(sources: Path, tmp_path: Path) -> None:
 
 def test_losses_are_those_of_the_weights(sources: Path, tmp_path: Path) -> None:
     losses = convert(sources / "llama-f32", tmp_path / "m", "i4", "f16")
-    want = models.load(sources / "llama-f32", cached=False).weights
-    got = models.load(tmp_path / "m").weights
+    want = loading.load(sources / "llama-f32", cached=False).weights
+    got = loading.load(tmp_path / "m").weights
     by_name = {loss.name: loss for loss in losses}
     for name in ("model.embed_tokens", "model.layers.1.mlp.down_proj"):
         before, after = ops.dequantize(want.modules[name]), ops.dequantize(got.modules[name])
@@ -124,8 +151,8 @@ def test_a_packed_model_is_converted_without_loss(tmp_path: Path, format: str) -
         return
     # and back: the same bytes of every tensor
     convert(tmp_path / "m", tmp_path / "back", "i2")
-    back = models.load(tmp_path / "back").weights
-    assert_same(back, models.load(Path(models.__file__).parents[1] / "data" / "nano").weights)
+    back = loading.load(tmp_path / "back").weights
+    assert_same(back, loading.load(Path(loading.__file__).parent / "data" / "nano").weights)
 
 
 def test_ternary_in_blocks_rounds_its_scale_alone(tmp_path: Path) -> None:
@@ -133,7 +160,7 @@ def test_ternary_in_blocks_rounds_its_scale_alone(tmp_path: Path) -> None:
     rounded = [loss for loss in losses if not loss.exact]
     assert rounded, "nano's scales should be no f16 values"
     assert all(loss.relative_rms <= 2.0**-11 for loss in rounded)  # half a step of f16
-    assert models.load(tmp_path / "m").format == "tq2_0"
+    assert loading.load(tmp_path / "m").format == "tq2_0"
 
 
 @pytest.mark.parametrize("old", formats.names())
@@ -181,7 +208,7 @@ def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
 
 
 def test_rows_come_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sterna.convert import rounding
+    from sterna.weights import rounding
 
     monkeypatch.setattr(rounding, "CHUNK_WEIGHTS", 1)  # a tile at a time
     rng = np.random.default_rng(1)
@@ -229,7 +256,7 @@ def test_scales_have_names() -> None:
 @pytest.mark.parametrize("scales", ["tensor", "row", "group:32"])
 def test_scales_of_a_quantised_model(sources: Path, tmp_path: Path, scales: str) -> None:
     losses = convert(sources / "llama-256", tmp_path / "m", with_scales("i4", scales))
-    down = models.load(tmp_path / "m").weights.modules["model.layers.0.mlp.down_proj"]
+    down = loading.load(tmp_path / "m").weights.modules["model.layers.0.mlp.down_proj"]
     shape = {"tensor": (), "row": (256,), "group:32": (256, 16)}[scales]
     assert down.scales.shape == shape
     assert len(LLM(tmp_path / "m").generate("def", max_tokens=4).tokens) == 4
@@ -248,7 +275,7 @@ def test_what_is_there_is_not_replaced_unless_asked(sources: Path, tmp_path: Pat
         convert(src, dst, "i4")
     assert {p.name: p.read_bytes() for p in dst.iterdir()} == before
     convert(src, dst, "i4", force=True)
-    assert models.load(dst).format == "i4"
+    assert loading.load(dst).format == "i4"
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.txt").write_text("years of work")

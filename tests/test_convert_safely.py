@@ -15,12 +15,12 @@ import checkpoint_factory as factory
 import numpy as np
 import pytest
 
-from sterna import models
-from sterna.checkpoints import files
+from sterna import loading
 from sterna.checkpoints.safetensors import write_safetensors
 from sterna.convert import convert
 from sterna.convert.verification import VERIFIED, verify
 from sterna.errors import RequestError
+from sterna.files import writing
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_full_disk_at_any_point_leaves_nothing(
     total = sum(p.stat().st_size for p in dst.iterdir())
     old = {p.name: p.read_bytes() for p in dst.iterdir()}
     fdopen = os.fdopen
-    monkeypatch.setattr(files.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
+    monkeypatch.setattr(writing.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
     points = int(os.environ.get("STERNA_DISK_FULL_POINTS", "50"))
     for point in range(points):
         Full.room = total * point // points
@@ -79,7 +79,7 @@ def test_a_full_disk_at_any_point_leaves_nothing(
         assert [p.name for p in tmp_path.iterdir()] == ["m"]
     Full.room = 1 << 40
     convert(src, dst, "t5", force=True)
-    assert models.load(dst).format == "t5"
+    assert loading.load(dst).format == "t5"
 
 
 def test_disk_space_is_looked_at_beforehand(
@@ -88,7 +88,7 @@ def test_disk_space_is_looked_at_beforehand(
     import shutil
 
     monkeypatch.setattr(
-        files.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 12_345)
+        writing.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 12_345)
     )
     with pytest.raises(RequestError, match=r"\d+ bytes of disk space, but 12345 are free"):
         convert(sources / "llama-f32", tmp_path / "m", "i8")
@@ -116,9 +116,9 @@ def test_a_place_for_no_files_is_not_called_full(
             raise denied
         mkdir(path, *args, **named)
 
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: (total, 0, 0))
-    monkeypatch.setattr(files.os, "access", lambda *_: writable)
-    monkeypatch.setattr(files.os, "open", refused_open)
+    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: (total, 0, 0))
+    monkeypatch.setattr(writing.os, "access", lambda *_: writable)
+    monkeypatch.setattr(writing.os, "open", refused_open)
     monkeypatch.setattr(Path, "mkdir", refused_mkdir)
     with pytest.raises(RequestError, match="must be writable") as info:
         convert(sources / "llama-256", tmp_path / name, format)

@@ -16,7 +16,7 @@ from helpers import assert_same_bits, failure
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from sterna import models
+from sterna import loading
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
 from sterna.llm import LLM
@@ -63,7 +63,7 @@ def test_every_bias_counts(recipe: str, tmp_path: Path, checkpoint: Callable[[st
     folder, tokens = checkpoint(recipe), [list(range(9))]
 
     def logits(path: Path) -> np.ndarray:
-        return Engine(models.load(path), threads=1, kv_dtype="f32").logits(tokens)[0]
+        return Engine(loading.load(path), threads=1, kv_dtype="f32").logits(tokens)[0]
 
     first = logits(folder)
     added = [n for n in tensors(RECIPES[recipe]) if n.endswith((".bias", "q_norm.weight"))]
@@ -80,7 +80,7 @@ def test_every_bias_counts(recipe: str, tmp_path: Path, checkpoint: Callable[[st
 
 def test_fast_arithmetic(checkpoint: Callable[[str], Path]) -> None:
     """Sums of bf16 products get the same biases; the same bits for any threads and chunks."""
-    model, tokens = models.load(checkpoint("qwen2-bf16")), [list(range(40))]
+    model, tokens = loading.load(checkpoint("qwen2-bf16")), [list(range(40))]
     exact = Engine(model, threads=1, deterministic=True).logits(tokens)[0]
     fast = Engine(model, threads=1, deterministic=False).logits(tokens)[0]
     for threads, chunk in ((2, None), (3, 1), (1, 17)):
@@ -92,10 +92,10 @@ def test_fast_arithmetic(checkpoint: Callable[[str], Path]) -> None:
 
 def test_packed_directory(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     """Biases and norms of heads are stored, and the architecture's defaults apply again."""
-    model = models.load(checkpoint("qwen3-bias"), format="q4_0", head="q8_0")
-    models.save(model, tmp_path / "packed")
+    model = loading.load(checkpoint("qwen3-bias"), format="q4_0", head="q8_0")
+    loading.save(model, tmp_path / "packed")
     tokens = [list(range(20))]
-    again = models.load(tmp_path / "packed")
+    again = loading.load(tmp_path / "packed")
     assert again.format == "q4_0"
     assert_same_bits(Engine(again).logits(tokens)[0], Engine(model).logits(tokens)[0])
 
@@ -118,7 +118,7 @@ def test_bad_tensors(tmp_path: Path) -> None:
     ]
     for i, (recipe, change, kind, word) in enumerate(cases):
         folder = spoiled(tmp_path / str(i), recipe, change)
-        failure(lambda folder=folder: models.load(folder), kind, word)
+        failure(lambda folder=folder: loading.load(folder), kind, word)
 
 
 def test_an_overflowing_bias(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_windows() -> None:
 def test_class_defaults(tmp_path: Path) -> None:
     """What a file leaves out is what transformers' class fills in: heads of 128."""
     write(tmp_path, replace(RECIPES["qwen3"], head_dim=128))
-    stated = models.load(tmp_path)
+    stated = loading.load(tmp_path)
     fields = {k: v for k, v in stated.json.items() if k != "head_dim"}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    assert models.load(tmp_path).config == stated.config
+    assert loading.load(tmp_path).config == stated.config
 
 
 def test_rope_factors() -> None:

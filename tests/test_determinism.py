@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers import ISAS
 
-from sterna import models
+from sterna import loading
 from sterna.engine import Engine
 
 THREADS = (1, 2, 3, 4)
@@ -60,7 +60,7 @@ def digests(
     """(description, SHA-256 of the first sequence's logits) of every combination."""
     _, format_, head, kv_dtype = case
     batch = sequences()
-    model = models.load(folder, format=format_, head=head)
+    model = loading.load(folder, format=format_, head=head)
     for isa in isas:
         for count in threads:
             engine = Engine(model, threads=count, isa=isa, kv_dtype=kv_dtype)
@@ -96,7 +96,7 @@ def test_float_formats(isa: str, case: Case, checkpoint: Callable[[str], Path]) 
 def test_the_forced_isa(checkpoint: Callable[[str], Path]) -> None:
     """isa=None follows STERNA_ISA, and gives the bits of the scalar kernels."""
     case, folder = INTEGER[0], checkpoint(INTEGER[0][0])
-    model = models.load(folder)
+    model = loading.load(folder)
     engine = Engine(model, threads=2, kv_dtype=case[3])
     default = np.ascontiguousarray(engine.logits(sequences()[:1])[0]).tobytes()
     reference = dict(digests(folder, case, ["scalar"], (1,)))[
@@ -118,7 +118,7 @@ def test_the_digest_sees_a_difference(checkpoint: Callable[[str], Path]) -> None
 
 def test_repeated_runs(checkpoint: Callable[[str], Path]) -> None:
     """Pages that are used again hold nothing of their last owner."""
-    engine = Engine(models.load(checkpoint("bitnet-multiply")), threads=2)
+    engine = Engine(loading.load(checkpoint("bitnet-multiply")), threads=2)
     one, *others = sequences()
     first = engine.logits([one])[0]
     engine.logits(others, chunk=17)

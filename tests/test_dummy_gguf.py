@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from helpers import failure
 
-from sterna.bench.figures import prompt
-from sterna.bench.peers import blocks, dummy_gguf
 from sterna.bench.random_models import SHAPES
 from sterna.errors import RequestError
+from sterna.papers.figures import prompt
+from sterna.papers.peers import blocks, dummy_gguf
 
 NEEDS_GGUF = "needs the gguf package (pip install sterna[test])"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sysfs_tree import Tree
 
-from sterna.bench.energy import NOT_AVAILABLE, Rapl
+from sterna.papers.energy import NOT_AVAILABLE, Rapl
 
 CAP = "sys/class/powercap"
 

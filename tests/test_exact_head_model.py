@@ -18,13 +18,13 @@ from helpers import assert_same_bits, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna import LLM, models, ops
+from sterna import LLM, loading, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
-from sterna.models import weights as model_weights
 from sterna.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
+from sterna.weights import sources
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 REQUESTS: list[dict[str, Any]] = [
@@ -75,7 +75,7 @@ def step(engine: Engine, prompts: list[list[int]], counts: list[int]) -> list[np
 
 def test_a_batch_may_mix(checkpoint: Callable[[str], Path]) -> None:
     """Full logits beside a top k, and other ks: each row is right, on every unit."""
-    model = models.load(checkpoint("bitnet-multiply"), head="exact")
+    model = loading.load(checkpoint("bitnet-multiply"), head="exact")
     prompts = [[1, 2, 3], [7], [9, 9], [200, 100]]
     for isa in ISAS:
         for threads in (1, 2, 3):
@@ -109,7 +109,7 @@ def test_what_is_counted(checkpoint: Callable[[str], Path]) -> None:
 
 def test_a_screened_step_takes_no_memory(checkpoint: Callable[[str], Path]) -> None:
     """Once as many rows were screened at once."""
-    engine = Engine(models.load(checkpoint("bitnet-multiply"), head="exact"), threads=2)
+    engine = Engine(loading.load(checkpoint("bitnet-multiply"), head="exact"), threads=2)
     history = np.arange(9, dtype=np.int32)
     counts = []
     for top in (Top(40), Top(3, 1.5, 1.2, history), Top(1)):
@@ -125,43 +125,43 @@ def test_packed_and_cached(
 ) -> None:
     """The shadow is made anew: nothing of it is stored, and one cache entry serves both heads."""
     folder = checkpoint("llama-bf16")
-    models.save(models.load(folder, head="exact"), tmp_path / "exact")
-    models.save(models.load(folder, head="bf16"), tmp_path / "bf16")
+    loading.save(loading.load(folder, head="exact"), tmp_path / "exact")
+    loading.save(loading.load(folder, head="bf16"), tmp_path / "bf16")
     one, other = (tmp_path / name / "model.safetensors" for name in ("exact", "bf16"))
     assert one.read_bytes() == other.read_bytes()
     for head in ("exact", "bf16"):
-        assert models.load(tmp_path / "bf16", head=head).head == head
+        assert loading.load(tmp_path / "bf16", head=head).head == head
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
-    first = models.load(folder, head="exact")
+    first = loading.load(folder, head="exact")
     first.keep()
     assert first.store is not None
     first.store.wait()
-    again = models.load(folder)
-    assert (again.store, again.head) == (None, model_weights.default_head("bf16"))
+    again = loading.load(folder)
+    assert (again.store, again.head) == (None, sources.default_head("bf16"))
 
 
 def test_the_default(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """One name decides what a float head becomes where none is asked for."""
     for default, expected in (("exact", "exact"), (None, "bf16")):
-        monkeypatch.setattr(model_weights, "DEFAULT_FLOAT_HEAD", default)
-        assert models.load(checkpoint("llama-bf16")).head == expected
+        monkeypatch.setattr(sources, "DEFAULT_FLOAT_HEAD", default)
+        assert loading.load(checkpoint("llama-bf16")).head == expected
     # A default gives way where a shadow cannot be; asking for it is an error.
     wide = PackedWeight("bf16", 1, 65537, pack(np.ones((1, 65537))).codes, F32(1))
-    monkeypatch.setattr(model_weights, "DEFAULT_FLOAT_HEAD", "exact")
-    assert model_weights._shadow(wide, None, 1) is None
-    failure(lambda: model_weights._shadow(wide, "exact", 1), RequestError, "65536", "65537")
+    monkeypatch.setattr(sources, "DEFAULT_FLOAT_HEAD", "exact")
+    assert sources.shadow_of(wide, None, 1) is None
+    failure(lambda: sources.shadow_of(wide, "exact", 1), RequestError, "65536", "65537")
 
 
 def test_integer_heads_are_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """What is packed as int8 has no float rows left to be exact about."""
-    models.save(models.load(checkpoint("llama-bf16"), head="int8"), tmp_path / "packed")
-    failure(lambda: models.load(tmp_path / "packed", head="exact"), RequestError, "head", "i8")
-    assert models.load(tmp_path / "packed").head == "int8"
+    loading.save(loading.load(checkpoint("llama-bf16"), head="int8"), tmp_path / "packed")
+    failure(lambda: loading.load(tmp_path / "packed", head="exact"), RequestError, "head", "i8")
+    assert loading.load(tmp_path / "packed").head == "int8"
 
 
 def test_tops_are_checked(checkpoint: Callable[[str], Path]) -> None:
     """One for each sequence, none out of range."""
-    engine = Engine(models.load(checkpoint("llama-bf16")), threads=1)
+    engine = Engine(loading.load(checkpoint("llama-bf16")), threads=1)
     for tops in ([], [Top(1)] * 2, [Top(-1)], [Top(1, gap=-1)], [Top(1, penalty=0)]):
         failure(lambda tops=tops: engine.step([(Sequence(), [1], 1)], tops), RequestError, "tops")
 

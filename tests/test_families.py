@@ -24,7 +24,7 @@ from test_against_transformers import (
 )
 
 import sterna.ops as ops
-from sterna import LLM, models
+from sterna import LLM, loading
 from sterna.engine import Engine
 
 POSITIONS = 48
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def opened(folder: Path, family: Family, rounds: bool, format: str | None = None) -> Pair:
     """Sterna's model and the reference, which rounds the inputs of layers or does not."""
-    model = models.load(folder, format=format, cached=False, threads=1)
+    model = loading.load(folder, format=format, cached=False, threads=1)
     engine = Engine(model, threads=1, kv_dtype="f32", deterministic=True)
     return Pair(family.recipe, reference(family, rounds and not family.float_inputs), engine)
 
@@ -67,7 +67,7 @@ def test_weights(name: str, folder: Callable[[str], Path]) -> None:
     compared as bf16, since the file has rounded them.
     """
     family = FAMILIES[name]
-    model = models.load(folder(name), cached=False, threads=1)
+    model = loading.load(folder(name), cached=False, threads=1)
     assert model.format == family.format
     checked = 0
     for module, packed in model.weights.modules.items():

@@ -19,7 +19,7 @@ from helpers import FLOAT, INTEGER, assert_same_bits, failure
 from test_ops import SHAPES, activations, weights
 
 import sterna.ops as ops
-from sterna import _native, formats, models
+from sterna import _native, formats, loading
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import fma_f32
@@ -177,7 +177,7 @@ MODELS = ("llama-bf16", "llama-f32")
 def test_models(recipe: str, checkpoint: Callable[[str], Path]) -> None:
     """A model of floats is fast where the unit is, in its layers, and near exact; by default one of
     bf16 alone."""
-    model = models.load(checkpoint(recipe))
+    model = loading.load(checkpoint(recipe))
     tokens = np.random.default_rng(9).integers(0, 256, 40).tolist()
     exact = Engine(model, threads=2, deterministic=True, kv_dtype="f32")
     assert not exact.fast
@@ -194,7 +194,7 @@ def test_models(recipe: str, checkpoint: Callable[[str], Path]) -> None:
 
 def test_integer_models_are_not_fast(checkpoint: Callable[[str], Path]) -> None:
     for recipe, format in (("bitnet-multiply", None), ("llama-bf16", "i8")):
-        assert not Engine(models.load(checkpoint(recipe), format=format), deterministic=False).fast
+        assert not Engine(loading.load(checkpoint(recipe), format=format), deterministic=False).fast
 
 
 @needs_unit

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from helpers import command, failed, failure
 
-from sterna import _native, pot
 from sterna.bench import linear, roofline
-from sterna.bench.figures import pot as figure
-from sterna.bench.figures import pot_builds, pot_plots
-from sterna.bench.figures.pot_builds import open_builds
 from sterna.errors import RequestError
-from sterna.pot import tuning
+from sterna.papers import _papers, pot
+from sterna.papers.figures import pot as figure
+from sterna.papers.figures import pot_builds, pot_plots
+from sterna.papers.figures.pot_builds import open_builds
+from sterna.papers.pot import tuning
 from sterna.runtime import resolve_threads
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
@@ -56,7 +56,7 @@ def test_rows_hang_together(rows: list[dict[str, Any]]) -> None:
         assert row["isa"] == ISA
         assert row["rows"] == 16
         assert row["skipped"] is None
-        assert tuple(row["unroll"]) in _native.pot_unrolls(row["kernel"], ISA)
+        assert tuple(row["unroll"]) in _papers.unrolls(row["kernel"], ISA)
         assert 0 < row["time_us_min"] <= row["time_us"] <= row["time_us_max"]
         macs = row["rows"] * row["n"] ** 2
         assert row["gops"] == pytest.approx(2e-3 * macs / row["time_us"], rel=0.01)
@@ -66,7 +66,7 @@ def test_rows_hang_together(rows: list[dict[str, Any]]) -> None:
 
 
 def test_every_kernel_is_there(rows: list[dict[str, Any]]) -> None:
-    kernels = set(_native.pot_kernels(ISA))
+    kernels = set(_papers.kernels(ISA))
     assert {row["kernel"] for row in rows} == kernels
     assert kernels >= {"f32", "i32", *figure.BASELINES}
     first, last = by_kernel(rows, 32), by_kernel(rows, 48)
@@ -153,7 +153,7 @@ def test_another_compilers_kernels_give_the_same_sums() -> None:
             a, b = tuning.operands(kernel, 3, 5, 33)
             for unroll in compiled.unrolls(kernel):
                 got = compiled.product(kernel, a, b, 33, unroll, True)
-                expected = _native.pot_matmul(kernel, a, b, 33, ISA, 1, unroll, True)
+                expected = _papers.matmul(kernel, a, b, 33, ISA, 1, unroll, True)
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
 
     tiny = np.array([1e-40], np.float32)

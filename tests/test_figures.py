@@ -20,15 +20,15 @@ from sysfs_tree import Tree
 from sterna import formats
 from sterna.bench import machine
 from sterna.bench.e2e import PROMPT_OF_TG, generate
-from sterna.bench.energy import NOT_AVAILABLE, Rapl
-from sterna.bench.figures import decoding, e2e, litespark, prompt, ternary
-from sterna.bench.figures.decoding import Plan, plans, together
-from sterna.bench.peers import Entry
-from sterna.bench.peers.case import Case, Options
-from sterna.bench.peers.torch_model import TorchModel, model_bytes
 from sterna.bench.random_models import SHAPES, random_model
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
+from sterna.papers.energy import NOT_AVAILABLE, Rapl
+from sterna.papers.figures import decoding, e2e, litespark, prompt, ternary
+from sterna.papers.figures.decoding import Plan, plans, together
+from sterna.papers.peers import Entry
+from sterna.papers.peers.case import Case, Options
+from sterna.papers.peers.torch_model import TorchModel, model_bytes
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -201,7 +201,7 @@ def test_100b_is_refused_with_its_size(memory: Callable[[float], None]) -> None:
 
 FAKE = """
 import os
-from sterna.bench.peers.case import end_to_end, require
+from sterna.papers.peers.case import end_to_end, require
 
 class Fake:
     def __init__(self, options):

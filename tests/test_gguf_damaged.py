@@ -24,7 +24,7 @@ pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[t
 
 from gguf_factory import entry, i2s_bytes, raw_file, scalar, text
 
-from sterna import models
+from sterna import loading
 from sterna.checkpoints.gguf import GgufFile, GgufModel, is_gguf
 from sterna.errors import (
     ModelFormatError,
@@ -32,7 +32,6 @@ from sterna.errors import (
     SternaError,
     UnsupportedModelError,
 )
-from sterna.tokenizer import Tokenizer
 
 MUTATIONS = int(os.environ.get("STERNA_FUZZ", "4000"))
 MEMORY_BYTES = 256 << 20  # besides twice the file
@@ -105,12 +104,9 @@ def load(path: Path) -> None:
     """All that is made of a file before its first token."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = models.load(path, cached=False, threads=1)
-    own = model.companions
-    assert own is not None
-    tokenizer = Tokenizer.from_parts(
-        own.file, own.backend, own.tokenizer_config, [own.generation_config, model.json]
-    )
+        model = loading.load(path, cached=False, threads=1)
+    assert model.companions is not None
+    tokenizer = model.companions.tokenizer()
     tokenizer.check(model.config.vocab_size)
     tokenizer.decode(tokenizer.encode("abc a<s>é\n"))
 

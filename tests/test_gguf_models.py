@@ -29,7 +29,7 @@ from gguf_factory import (  # noqa: E402
 )
 from safetensors.torch import save_file  # noqa: E402
 
-from sterna import LLM, models  # noqa: E402
+from sterna import LLM, loading  # noqa: E402
 from sterna.convert import convert  # noqa: E402
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError  # noqa: E402
 
@@ -97,7 +97,7 @@ def test_same_as_the_dequantised_checkpoint(name: str, tmp_path: Path) -> None:
 def test_formats_are_the_files_own(tmp_path: Path) -> None:
     """A mixed file keeps each tensor's type."""
     write(tmp_path / "x.gguf", MODELS["mixed"])
-    model = models.load(tmp_path / "x.gguf")
+    model = loading.load(tmp_path / "x.gguf")
     assert model.format == "q4_k"
     assert model.head == "q6_k"
     assert {w.format for w in model.graph.weights()} == {"q4_k", "q6_k"}
@@ -259,7 +259,7 @@ def test_factors_beside_tensors(tmp_path: Path) -> None:
     raw_file(tmp_path / "scaled.gguf", values, tensors)
     expected, got = (logits(LLM(tmp_path / f"{n}.gguf", format="f32")) for n in ("plain", "scaled"))
     np.testing.assert_allclose(got, expected, atol=1e-3)
-    assert models.load(tmp_path / "scaled.gguf").format == "i2"
+    assert loading.load(tmp_path / "scaled.gguf").format == "i2"
 
 
 # ----------------------------------------------------------------------------- around the model

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
 
-from sterna import LLM, formats, models, ops
+from sterna import LLM, formats, loading, ops
 from sterna.convert import convert, gguf_file
 from sterna.convert.gguf_file import HASHES, TYPES
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, Check, verify
@@ -95,8 +95,8 @@ def test_a_written_file_is_the_same_model_as_a_packed_directory(
     head = "q8_0" if type in ("Q4_0", "TQ2_0") else TYPES[type]
     losses = convert(sources / source, tmp_path / "m.gguf", f"gguf:{type}", head)
     convert(sources / source, tmp_path / "m", TYPES[type], head)
-    got = models.load(tmp_path / "m.gguf", cached=False)
-    want = models.load(tmp_path / "m")
+    got = loading.load(tmp_path / "m.gguf", cached=False)
+    want = loading.load(tmp_path / "m")
     assert got.config.rope == want.config.rope
     assert got.config.tied == want.config.tied
     assert got.weights.modules.keys() == want.weights.modules.keys()
@@ -440,7 +440,7 @@ def test_rows_that_are_no_whole_blocks_become_f16(tmp_path: Path) -> None:
     src = factory.write(tmp_path / "m", factory.RECIPES["llama-96"])  # 96 and 160 columns
     losses = convert(src, tmp_path / "m.gguf", "gguf:TQ2_0")
     assert {loss.format for loss in losses} == {"F16", "F32"}
-    assert models.load(tmp_path / "m.gguf", cached=False).format == "f16"
+    assert loading.load(tmp_path / "m.gguf", cached=False).format == "f16"
 
 
 def test_a_full_disk_leaves_the_old_file(
@@ -448,15 +448,15 @@ def test_a_full_disk_leaves_the_old_file(
 ) -> None:
     from test_convert_safely import Full
 
-    from sterna.checkpoints import files
+    from sterna.files import writing
 
     path = tmp_path / "m.gguf"
     convert(sources / "float", path, "gguf:Q8_0")
     whole = path.read_bytes()
     with pytest.raises(RequestError, match="--force"):
         convert(sources / "float", path, "gguf:Q8_0")
-    fdopen = files.os.fdopen
-    monkeypatch.setattr(files.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
+    fdopen = writing.os.fdopen
+    monkeypatch.setattr(writing.os, "fdopen", lambda *a, **k: Full(fdopen(*a, **k)))
     for point in range(10):
         Full.room = len(whole) * point // 10
         with pytest.raises(RequestError, match=r"bytes.*free disk space"):

@@ -12,7 +12,7 @@ from checkpoint_factory import RECIPES, write
 from helpers import GROUPED, assert_same_bits, failure
 
 import sterna.ops as ops
-from sterna import LLM, _native, formats, models
+from sterna import LLM, _native, formats, loading
 from sterna.errors import RequestError
 from sterna.graph import Graph, Rope
 
@@ -52,7 +52,7 @@ def test_a_head_in_any_format(tied: bool, head: str, tmp_path: Path) -> None:
     assert llm.engine.model.head == head
     tokens = llm.tokenizer.encode("def read_lines(path):")
     logits = llm.logits(tokens)
-    models.save(llm.engine.model, tmp_path / "packed")
+    loading.save(llm.engine.model, tmp_path / "packed")
     for asked in (None, head):
         again = LLM(tmp_path / "packed", head=asked, threads=1)
         assert again.engine.model.head == head
@@ -65,4 +65,4 @@ def test_a_head_in_any_format(tied: bool, head: str, tmp_path: Path) -> None:
 def test_a_head_of_no_format(checkpoint: Callable[[str], Path]) -> None:
     """The error lists the heads and names what was asked for."""
     folder = checkpoint("llama-f16")
-    failure(lambda: models.load(folder, head="q9", cached=False), RequestError, "head", "'q9'")
+    failure(lambda: loading.load(folder, head="q9", cached=False), RequestError, "head", "'q9'")

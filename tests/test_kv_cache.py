@@ -11,7 +11,7 @@ import pytest
 from checkpoint_factory import RECIPES, write
 from safetensors.torch import load_file, save_file
 
-from sterna import _native, models
+from sterna import _native, loading
 from sterna.bench.random_models import Shape
 from sterna.cli.generate import command
 from sterna.engine import KV_DTYPES, Engine
@@ -43,7 +43,7 @@ def test_rounding(head_dim: int, tmp_path: Path) -> None:
     600 positions are three chunks of attention; with f16, and with 13-bit integers. Eight bits
     have 32 times fewer levels than those.
     """
-    model = models.load(write(tmp_path / "model", replace(LLAMA, head_dim=head_dim)))
+    model = loading.load(write(tmp_path / "model", replace(LLAMA, head_dim=head_dim)))
     tokens = np.random.default_rng(3).integers(0, 256, 600).tolist()
     exact = logits(Engine(model, threads=2, kv_dtype="f32"), tokens)
     for dtype, most in (("f16", 1e-3), ("i16", 1e-3), ("i8", 2e-2)):
@@ -63,7 +63,7 @@ def test_outliers(tmp_path: Path) -> None:
         if name.endswith("k_proj.bias"):
             tensor[37], tensor[128 + 90] = 50, -50
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    model = models.load(folder)
+    model = loading.load(folder)
     tokens = np.random.default_rng(3).integers(0, 256, 600).tolist()
     exact, i8 = (
         logits(Engine(model, threads=2, kv_dtype=dtype), tokens) for dtype in ("f32", "i8")
@@ -79,7 +79,7 @@ def test_a_sharp_softmax(tmp_path: Path) -> None:
         if "q_proj" in name:
             weights[name] = 8 * tensor
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    model = models.load(folder)
+    model = loading.load(folder)
     tokens = np.random.default_rng(6).integers(0, 256, 300).tolist()
     exact, f16, i16 = (
         logits(Engine(model, threads=2, kv_dtype=dtype), tokens) for dtype in ("f32", "f16", "i16")
@@ -100,7 +100,7 @@ def test_one_arithmetic(dtype: str, head_dim: int, heads: tuple[int, int], tmp_p
     recipe = replace(
         RECIPES["falcon-e"], heads=heads[0], kv_heads=heads[1], head_dim=head_dim, layers=1
     )
-    model = models.load(write(tmp_path / "model", recipe))
+    model = loading.load(write(tmp_path / "model", recipe))
     tokens = np.random.default_rng(4).integers(0, 256, 330).tolist()
     expected = logits(Engine(model, threads=1, isa="scalar", kv_dtype=dtype), tokens)
     for isa in _native.isas():
@@ -116,7 +116,7 @@ def test_pages_forget(dtype: str, tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["model.embed_tokens.weight"][7] = 0  # so that its keys and values are zeros
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    engine = Engine(models.load(folder), threads=2, kv_dtype=dtype)
+    engine = Engine(loading.load(folder), threads=2, kv_dtype=dtype)
     zeros = [7] * 5
     fresh = logits(engine, zeros)
     logits(engine, np.random.default_rng(5).integers(0, 256, 300).tolist())

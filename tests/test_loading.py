@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import sterna.cli.progress
 from sterna import LLM, _native
-from sterna.checkpoints import files
-from sterna.checkpoints.files import Span, read_spans
 from sterna.checkpoints.resolve import BUILT_IN
+from sterna.files import reading
+from sterna.files.reading import Span, read_spans
+
+
+@pytest.mark.parametrize("start", ["published", "from the cache", "packed"])
+def test_small_files_are_read_once(
+    start: str,
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks for settings asks those that were read; a second reading may say something else.
+
+    A start from the cache reads the copy's config.json as well.
+    """
+    path = BUILT_IN["nano"] if start == "packed" else checkpoint("bitnet-multiply")
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
+    if start == "from the cache":
+        store = LLM(path, threads=1).engine.model.store
+        assert store is not None
+        assert store.wait(60) is not None
+    opened: list[str] = []
+    os_open = os.open
+
+    def noted(file: Any, *args: Any, **named: Any) -> int:
+        opened.append(str(file))
+        return os_open(file, *args, **named)
+
+    monkeypatch.setattr(os, "open", noted)
+    LLM(path, threads=1, cache=start == "from the cache")
+    read = Counter(file for file in opened if file.startswith(str(path)))
+    small = [f.name for f in path.iterdir() if f.suffix in (".json", ".jinja")]
+    assert {"config.json", "generation_config.json", "tokenizer_config.json"} <= {*small}
+    for name in small:
+        assert read[str(path / name)] <= 1, name
+    assert read[str(path / "config.json")] == read[str(path / "tokenizer_config.json")] == 1
 
 
 @pytest.mark.parametrize("source", ["nano", "bitnet-multiply", "llama-f32"])
@@ -22,7 +59,7 @@ def test_progress_counts_bytes(
     source: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never falls, and ends at the bytes of all tensors, which the model asks for."""
-    monkeypatch.setattr(files, "CHUNK_BYTES", 4096)  # several threads
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 4096)  # several threads
     path = BUILT_IN["nano"] if source == "nano" else checkpoint(source)
     told: list[tuple[int, int]] = []
     LLM(path, threads=1, cache=False, progress=lambda done, total: told.append((done, total)))
@@ -48,12 +85,12 @@ def test_what_progress_raises_ends_the_reading(checkpoint: Callable[[str], Path]
 
 def test_chunks_of_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte goes where it belongs, whoever reads it, and is counted once."""
-    monkeypatch.setattr(files, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
     data = np.random.default_rng(0).integers(0, 256, 100_001, np.uint8)
     (tmp_path / "x").write_bytes(data.tobytes())
     into, counted = np.zeros(70_000, np.uint8), []
     spans = [Span(5, 0, 1), Span(100, 1, 60_999), Span(9000, 1, 0), Span(91_001, 61_000, 9000)]
-    with files.open_regular(tmp_path / "x") as (descriptor, _):
+    with reading.open_regular(tmp_path / "x") as (descriptor, _):
         read_spans(tmp_path / "x", descriptor, into.data, spans, counted.append)
     expected = np.concatenate([data[5:6], data[100:61_099], data[91_001:100_001]])
     np.testing.assert_array_equal(into, expected)

@@ -117,12 +117,12 @@ def test_the_systems_reasons_are_words(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_tokenizer_without_rights_is_not_to_be_copied(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path) -> bytes:
+    def refused(path: Path, flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refused)
-        message = failure(lambda: Tokenizer(folder), ModelFormatError, "Permission denied")
+        patch.setattr(os, "open", refused)
+        message = failure(lambda: Tokenizer(folder), RequestError, "Permission denied")
     assert message.endswith("check the path and its rights")
     (folder / "tokenizer.json").unlink()
     assert failure(lambda: Tokenizer(folder), ModelFormatError).endswith("repository")

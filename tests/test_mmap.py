@@ -17,7 +17,7 @@ import pytest
 from helpers import assert_same_bits, command, failure
 from safetensors.numpy import load_file, save_file
 
-from sterna import LLM, _native, models, ops
+from sterna import LLM, _native, loading, ops
 from sterna.checkpoints.packed import read_packed
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.errors import ModelFormatError, RequestError
@@ -67,8 +67,8 @@ def test_a_packed_checkpoint_has_the_same_bits(
 ) -> None:
     """With a scale, with groups, with floats and a screened head."""
     source = checkpoint("bitnet-multiply" if format == "i2" else "llama-256")
-    model = models.load(source, format=format, cached=False)
-    models.save(model, tmp_path / "packed")
+    model = loading.load(source, format=format, cached=False)
+    loading.save(model, tmp_path / "packed")
     expected = LLM(source, format=format, threads=1, cache=False).logits(TOKENS)
     llm = LLM(tmp_path / "packed", threads=2, mmap=True)
     assert llm.info()["mmap"]
@@ -270,7 +270,7 @@ def test_replaced_or_removed_in_use(nano: Path) -> None:
 
 def test_scales_of_a_truncated_file(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     """They are taken apart in Python, from what is mapped."""
-    models.save(models.load(checkpoint("llama-256"), format="q8_0", cached=False), tmp_path / "m")
+    loading.save(loading.load(checkpoint("llama-256"), format="q8_0", cached=False), tmp_path / "m")
     packed = read_packed(tmp_path / "m", 1, mmap=True)
     weight = next(w for w in packed.modules.values() if w.format == "q8_0")
     assert weight.scales.any()

@@ -19,18 +19,18 @@ import pytest
 from children import spawn
 from click.testing import CliRunner
 
-from sterna.bench.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run, sterna_self
-from sterna.bench.peers.case import Case, Missing, distance, end_to_end, matrices, require
-from sterna.bench.peers.end_to_end import LIMIT, EndToEnd
-from sterna.bench.peers.process import Process
-from sterna.bench.peers.products import Products
-from sterna.bench.peers.sterna_self import SternaProducts
 from sterna.cli.bench import command
 from sterna.errors import RequestError
+from sterna.papers.peers import Entry, Options, dummy_gguf, ik_llama, numpy_linear, run, sterna_self
+from sterna.papers.peers.case import Case, Missing, distance, end_to_end, matrices, require
+from sterna.papers.peers.end_to_end import LIMIT, EndToEnd
+from sterna.papers.peers.process import Process
+from sterna.papers.peers.products import Products
+from sterna.papers.peers.sterna_self import SternaProducts
 
 FAKE = """
 import os, sys, time
-from sterna.bench.peers.case import Case, require
+from sterna.papers.peers.case import Case, require
 
 class Fake:
     def __init__(self, options):
@@ -365,7 +365,7 @@ def test_require() -> None:
 
 def test_command(fake: dict[str, tuple[Entry, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The table says what was skipped and what does not count; --json has it all."""
-    monkeypatch.setattr("sterna.bench.peers.PEERS", fake)
+    monkeypatch.setattr("sterna.papers.peers.PEERS", fake)
     monkeypatch.setitem(run.__kwdefaults__, "table", fake)
     args = ["peers", "--shape", "tiny", "--pp", "0", "--tg", "", "--n", "1", "--threads", "1"]
     args += ["--repeat", "1", "--peers"]
@@ -391,7 +391,7 @@ def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
     before = psutil.Process().children()
     monkeypatch.setattr(Process, "_ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Process("sterna.bench.peers.numpy_linear", options(), 60)
+        Process("sterna.papers.peers.numpy_linear", options(), 60)
     assert psutil.Process().children() == before
 
 

@@ -1,4 +1,4 @@
-"""sterna.pot: every kernel on every instruction set, against references in numpy.
+"""sterna.papers.pot: every kernel on every instruction set, against references in numpy.
 
 Products of floats with powers of two are exact, so each element is held bit for bit where K = 1,
 and a sum to the bound of its K additions; integer sums are exact modulo 2^32.
@@ -19,9 +19,10 @@ import pytest
 import torch
 from helpers import failure
 
-from sterna import _native, pot
+from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
+from sterna.papers import _papers, pot
 
 Array = npt.NDArray[np.generic]
 
@@ -347,7 +348,7 @@ def test_errors() -> None:
 
 def test_a_set_this_cpu_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        _native, "pot_isas", lambda: [("scalar", "", True), ("avx512", "avx512f", False)]
+        _papers, "isas", lambda: [("scalar", "", True), ("avx512", "avx512f", False)]
     )
     failure(lambda: pot.kernels("avx512"), UnsupportedCPUError, "avx512f", "scalar")
     assert pot.isas() == ["scalar"]

@@ -25,12 +25,12 @@ from test_storages import Change, filled
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sterna.ops as ops
-from sterna import LLM, formats, models
+from sterna import LLM, formats, loading
 from sterna.convert import convert
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError, SternaError
 from sterna.formats.pot_methods import METHODS, quantizer
 from sterna.formats.power_of_two import PotLevels, error
-from sterna.models.storages import power_of_two as storage
+from sterna.weights.storages import power_of_two as storage
 
 LAYER = "model.layers.1.mlp.up_proj"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "write_power_of_two.py"
@@ -123,7 +123,7 @@ def test_layers_that_are_not_converted(tmp_path: Path) -> None:
     failure(lambda: LLM(folder), ModelFormatError, f"{LAYER}.weight")
     config = json.loads((folder / "config.json").read_text())["quantization_config"]
     edit_config(folder, quantization_config=config | {"modules_to_not_convert": [LAYER]})
-    found = models.load(folder, cached=False).weights.modules
+    found = loading.load(folder, cached=False).weights.modules
     assert found["model.layers.1.mlp.gate_up_proj.0"].format == "pot4"
     assert_same_bits(ops.dequantize(found["model.layers.1.mlp.gate_up_proj.1"]), rows.numpy())
 
@@ -132,14 +132,14 @@ def test_large_exponents(tmp_path: Path) -> None:
     """E8P1 reaches 2^255: what is above 2^127 goes into the scale, if that leaves room below."""
     folder = FAMILIES["pot-e8p1"].write(tmp_path / "model")
     name = "model.layers.0.self_attn.o_proj"
-    before = ops.dequantize(models.load(folder, cached=False).weights.modules[name])
+    before = ops.dequantize(loading.load(folder, cached=False).weights.modules[name])
 
     def raised(by: int) -> Change:
         return lambda t: torch.from_numpy(t.numpy() + np.uint16(by << 7))
 
     edit_tensor(folder, f"{name}.weight", raised(110))
     edit_tensor(folder, f"{name}.weight_scale", lambda t: t * 2.0**-110)
-    after = ops.dequantize(models.load(folder, cached=False).weights.modules[name])
+    after = ops.dequantize(loading.load(folder, cached=False).weights.modules[name])
     np.testing.assert_allclose(after, before, rtol=1e-3)  # the scale was subnormal
     edit_tensor(folder, f"{name}.weight_scale", lambda t: t * 2.0**100 * 2.0**40)
     failure(lambda: LLM(folder), ModelFormatError, "2^128")
@@ -179,7 +179,7 @@ def test_writing(encoding: str, scale: str, zero_free: bool, method: str, tmp_pa
     if levels.scale.ndim == 2:
         half = levels.scale.astype(np.float16).astype(np.float32)
         levels = PotLevels(levels.signs, levels.exponents, half)
-    found = models.load(tmp_path / "dst", cached=False).weights.modules
+    found = loading.load(tmp_path / "dst", cached=False).weights.modules
     got = ops.dequantize(found["model.layers.1.mlp.gate_up_proj"])[512:]
     assert_same_bits(got + np.float32(0), levels.values() + np.float32(0))
 
@@ -240,7 +240,7 @@ def test_quantized_models(format: str, method: str, llama: Path, tmp_path: Path)
     do: where a sum of floats differs in its last bit, an input may be rounded to the next step.
     """
     losses = convert(llama, tmp_path / "packed", format, method=method)
-    model = models.load(tmp_path / "packed", threads=1)
+    model = loading.load(tmp_path / "packed", threads=1)
     stored = load_file(llama / "model.safetensors")
     by_name = {loss.name: loss for loss in losses}
     base = formats.get(format)

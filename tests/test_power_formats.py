@@ -11,7 +11,7 @@ from helpers import ISAS, LEVELS, POWERS, assert_same_bits, failure, powers
 from test_fast import fast, needs_unit
 
 import sterna.ops as ops
-from sterna import formats, models
+from sterna import formats, loading
 from sterna.convert import convert
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
@@ -130,7 +130,7 @@ def test_a_head_packed_so_runs(
 ) -> None:
     """Without being asked for: the head that a model was quantised with is its own."""
     convert(checkpoint("llama-96"), tmp_path / "packed", "pot4", head)
-    model = models.load(tmp_path / "packed")
+    model = loading.load(tmp_path / "packed")
     assert model.graph.ops[-1].weight.format == head
     assert np.isfinite(Engine(model, threads=1).logits([[1, 2, 3]])[0]).all()
 

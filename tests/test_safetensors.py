@@ -17,9 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.checkpoints import files
 from sterna.checkpoints.safetensors import SafetensorsFile, verify_hashes, write_safetensors
 from sterna.errors import RequestError
+from sterna.files import reading, writing
 
 NUMPY_DTYPES = ["u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8", "?"]
 
@@ -115,8 +115,8 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
 def test_large_tensors_are_read_whole_by_several_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(files, "_n_cpus", lambda: 3)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda _: range(3))
     array = np.random.default_rng(1).integers(0, 256, 123_457, np.uint8)
     write_safetensors(tmp_path / "x", {"x": array, "y": array[:5]})
     np.testing.assert_array_equal(load(tmp_path / "x")["x"], array)
@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
     for room in range(0, len(whole), 97):
         with monkeypatch.context() as patch:
             patch.setattr(
-                files.os, "fdopen", lambda *a, room=room, **k: _FullDisk(fdopen(*a, **k), room)
+                writing.os, "fdopen", lambda *a, room=room, **k: _FullDisk(fdopen(*a, **k), room)
             )
             with pytest.raises(RequestError, match=f"with {len(whole)} bytes.*free disk space"):
                 write_safetensors(path, {"a": np.ones(100)})
@@ -200,7 +200,7 @@ def test_a_failing_flush_and_an_interrupt_leave_nothing(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, "fsync", fail)
+            patch.setattr(writing.os, "fsync", fail)
             with pytest.raises(expected):
                 write_safetensors(tmp_path / "x", {"a": np.ones(3)})
         assert list(tmp_path.iterdir()) == []

@@ -17,9 +17,10 @@ import safetensors.torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.checkpoints import files, header, jsonfile
+from sterna.checkpoints import header
 from sterna.checkpoints.safetensors import SafetensorsFile, verify_hashes, write_safetensors
 from sterna.errors import ModelFormatError, RequestError, SternaError
+from sterna.files import jsonfile, reading
 
 EDGES = [0, 1, -1, 2**31, 2**63, 2**64 - 1]
 
@@ -297,12 +298,12 @@ def test_a_file_cut_or_replaced_while_in_use_is_refused(small: Path) -> None:
     small.write_bytes(data)
     with pytest.raises(ModelFormatError, match="changed since"):
         file.read("a")
-    span = files.Span(len(data), 0, 9)
+    span = reading.Span(len(data), 0, 9)
     with (
-        files.open_regular(small) as (descriptor, _),
+        reading.open_regular(small) as (descriptor, _),
         pytest.raises(ModelFormatError, match="truncated while in use"),
     ):
-        files.read_span(small, descriptor, memoryview(bytearray(9)), span)
+        reading.read_span(small, descriptor, memoryview(bytearray(9)), span)
 
 
 def test_read_into_a_given_array(small: Path) -> None:

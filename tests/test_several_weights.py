@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
 
-from sterna import _native, formats, models, ops
+from sterna import _native, formats, loading, ops
+from sterna.checkpoints.companions import FolderCompanions
 from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, Rope
-from sterna.models.weights import CheckpointWeights, Linear, PackedWeights, in_runs
+from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, in_runs
 
 WIDTH, VOCAB = 256, 256
 ROWS = (100, 64, 37)  # only the second is whole groups of 16
@@ -119,19 +120,19 @@ class Apart(CheckpointWeights):
         return found
 
 
-def apart(folder: Path, of: dict[str, str]) -> models.Model:
+def apart(folder: Path, of: dict[str, str]) -> loading.Model:
     """The model of a folder with its parts in these formats, i8 by default."""
     checkpoint = Checkpoint.open(folder)
-    model = models.from_weights(
+    model = loading.from_weights(
         checkpoint.config,
         folder / "config.json",
         lambda _: Apart(checkpoint, None, "int8", 2, False, of=of),
     )
-    model.path = folder
+    model.path, model.companions = folder, FolderCompanions.of(folder, checkpoint.config)
     return model
 
 
-def logits_of(model: models.Model, isa: str | None = None, threads: int = 2) -> np.ndarray:
+def logits_of(model: loading.Model, isa: str | None = None, threads: int = 2) -> np.ndarray:
     """Logits of 40 positions."""
     tokens = np.random.default_rng(3).integers(0, 256, 40).tolist()
     return Engine(model, threads=threads, isa=isa).logits([tokens])[0]
@@ -141,7 +142,7 @@ def logits_of(model: models.Model, isa: str | None = None, threads: int = 2) -> 
 def test_parts_apart_are_the_parts_as_one(recipe: str, checkpoint: Callable[[str], Path]) -> None:
     """The same rows in more weights are the same bits: feed-forward widths of 212 and 160."""
     folder = checkpoint(recipe)
-    fused = models.load(folder, format="i8", head="int8")
+    fused = loading.load(folder, format="i8", head="int8")
     split = apart(folder, {})
     assert len(split.graph.ops) == len(fused.graph.ops) + 3 * fused.config.n_layers
     assert_same_bits(logits_of(split), logits_of(fused))
@@ -174,8 +175,8 @@ def test_heads_that_are_padded(checkpoint: Callable[[str], Path]) -> None:
 def test_a_packed_directory_of_several(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     """Stored and loaded under the names of `in_runs`; the logits are the same."""
     model = apart(checkpoint("llama-256"), Q4_K_M)
-    models.save(model, tmp_path / "packed")
-    again = models.load(tmp_path / "packed")
+    loading.save(model, tmp_path / "packed")
+    again = loading.load(tmp_path / "packed")
     assert "model.layers.0.self_attn.qkv_proj.2" in again.weights.modules
     assert again.format == model.format
     assert_same_bits(logits_of(again), logits_of(model))

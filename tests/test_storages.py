@@ -17,7 +17,7 @@ from helpers import assert_same_bits, failure
 from test_bad_checkpoints import edit_config, edit_tensor
 
 import sterna.ops as ops
-from sterna import LLM, models
+from sterna import LLM, loading
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
@@ -86,7 +86,7 @@ def test_bits_that_are_not_quantised(tmp_path: Path) -> None:
     """16 bits: the latent weights are the weights."""
     folder = FAMILIES["paretoq-2-latent"].write(tmp_path / "model")
     edit_config(folder, w_bits=16)
-    assert models.load(folder, cached=False).format == "bf16"
+    assert loading.load(folder, cached=False).format == "bf16"
 
 
 def test_ranges_that_are_not_positive(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_ranges_that_are_not_positive(tmp_path: Path) -> None:
     folder = FAMILIES["paretoq-4-latent"].write(tmp_path / "model")
     for value in (0.0, -3.0):
         edit_tensor(folder, f"{LAYER}.weight_clip_val", lambda t, v=value: torch.full_like(t, v))
-        module = models.load(folder, cached=False).weights.modules[
+        module = loading.load(folder, cached=False).weights.modules[
             "model.layers.1.mlp.gate_up_proj"
         ]
         rows = np.abs(ops.dequantize(module)[256:])
@@ -125,7 +125,7 @@ def test_bad_quantization_config(values: dict[str, Any], tmp_path: Path) -> None
 
 def test_layers_that_are_not_converted(checkpoint: Callable[[str], Path]) -> None:
     """modules_to_not_convert: a layer's name, or the end of one; these stay floats."""
-    found = models.load(checkpoint("bitnet-excluded"), cached=False).weights.modules
+    found = loading.load(checkpoint("bitnet-excluded"), cached=False).weights.modules
     kinds = {name: packed.format for name, packed in found.items() if "_proj" in name}
     assert kinds["model.layers.0.self_attn.qkv_proj.0"] == "bf16"
     assert kinds["model.layers.0.self_attn.qkv_proj.1"] == "i2"
@@ -138,7 +138,7 @@ def test_a_matrix_that_is_not_quite_ternary(tmp_path: Path) -> None:
     """One other value, and the matrix is left as it is; its neighbours are not."""
     folder = FAMILIES["trilm-rows"].write(tmp_path / "model")
     edit_tensor(folder, f"{LAYER}.weight", filled(0.123))
-    found = models.load(folder, cached=False).weights.modules
+    found = loading.load(folder, cached=False).weights.modules
     assert found["model.layers.1.mlp.gate_up_proj.0"].format == "i2"
     assert found["model.layers.1.mlp.gate_up_proj.1"].format == "f16"
     assert ops.dequantize(found["model.layers.1.mlp.gate_up_proj.1"])[0, 7] == np.float16(0.123)
@@ -149,7 +149,7 @@ def test_a_matrix_that_is_not_quite_ternary(tmp_path: Path) -> None:
 def test_the_files_own_floats(family: str, tmp_path: Path) -> None:
     """A float format has the file's values, to the bit."""
     folder = FAMILIES[family].write(tmp_path / "model")
-    found = models.load(folder, format="f32", cached=False).weights.modules
+    found = loading.load(folder, format="f32", cached=False).weights.modules
     expected = FAMILIES[family].tensors()[1][f"{LAYER}.weight"].numpy()
     assert_same_bits(ops.dequantize(found["model.layers.1.mlp.gate_up_proj"])[256:], expected)
 
@@ -167,8 +167,8 @@ def test_the_files_own_floats(family: str, tmp_path: Path) -> None:
 def test_other_formats(family: str, format: str, stored: str, tmp_path: Path) -> None:
     """Levels go unchanged to a format that has them; to another only where one is asked for."""
     folder = FAMILIES[family].write(tmp_path / "model")
-    own = models.load(folder, cached=False).weights.modules["model.layers.0.mlp.down_proj"]
-    model = models.load(folder, format=format, cached=False)
+    own = loading.load(folder, cached=False).weights.modules["model.layers.0.mlp.down_proj"]
+    model = loading.load(folder, format=format, cached=False)
     assert model.format == stored
     other = model.weights.modules["model.layers.0.mlp.down_proj"]
     real, got = ops.dequantize(own), ops.dequantize(other)
@@ -182,7 +182,7 @@ def test_a_format_without_zero(tmp_path: Path) -> None:
     """Where rounding of activations is the model's own, only formats with its levels will do."""
     folder = FAMILIES["bitnet-unpacked"].write(tmp_path / "model")
     for format in ("i1", "q4_0", "f32"):
-        failure(lambda f=format: models.load(folder, format=f, cached=False), RequestError, format)
+        failure(lambda f=format: loading.load(folder, format=f, cached=False), RequestError, format)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_rows_of_sixteen_levels(tmp_path: Path) -> None:
         return tensor
 
     edit_tensor(folder, f"{name}.weight", zero)
-    found = models.load(folder, cached=False).weights.modules[name]
+    found = loading.load(folder, cached=False).weights.modules[name]
     assert found.format == "i4"
     assert not ops.dequantize(found)[5].any()
 
@@ -284,4 +284,4 @@ def test_rows_of_sixteen_levels(tmp_path: Path) -> None:
         return tensor
 
     edit_tensor(folder, f"{name}.weight", eights)
-    assert models.load(folder, cached=False).weights.modules[name].format == "bf16"
+    assert loading.load(folder, cached=False).weights.modules[name].format == "bf16"

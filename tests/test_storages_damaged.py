@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from families import FAMILIES
 
-from sterna import models
+from sterna import loading
 from sterna.errors import SternaError
 
 MUTATIONS = max(int(os.environ.get("STERNA_FUZZ", "256")) // len(FAMILIES), 16)  # of each
@@ -112,7 +112,7 @@ def test_damage(family: str, tmp_path: Path) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                model = models.load(folder, cached=False, threads=1)
+                model = loading.load(folder, cached=False, threads=1)
                 assert model.n_params > 0
         except SternaError:
             refused += 1

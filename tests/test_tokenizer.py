@@ -296,7 +296,9 @@ def test_missing_files(tmp_path: Path) -> None:
         Tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "[" * 100_000, '{"a": NaN}', '{"eos_token_id": 1, "eos_token_id": 2}']
+)
 def test_damaged_settings(tmp_path: Path, text: str) -> None:
     folder = _save(tmp_path / "m", _byte_level())
     for name in ("tokenizer_config.json", "config.json", "generation_config.json"):

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from helpers import command, failed, failure
 
-from sterna import _native, pot
 from sterna.errors import RequestError
-from sterna.pot import tuning
-from sterna.pot.tuning import Choice, Unroll
+from sterna.papers import _papers, pot
+from sterna.papers.pot import tuning
+from sterna.papers.pot.tuning import Choice, Unroll
 
 ISA = pot.resolve("f32")[1]
-UNROLLS = _native.pot_unrolls("pot8", ISA)
+UNROLLS = _papers.unrolls("pot8", ISA)
 SMALL = ("--shape", "4,5,33", "--repeat", "1", "--threads", "1")
 
 
@@ -119,7 +119,7 @@ def test_operands_are_the_same_each_time_and_sound(kernel: str) -> None:
     again = tuning.operands(kernel, 3, 4, 33)
     np.testing.assert_array_equal(a, again[0])
     np.testing.assert_array_equal(b, again[1])
-    out = _native.pot_matmul(kernel, a, b, 33, ISA, 1, UNROLLS[-1], True)
+    out = _papers.matmul(kernel, a, b, 33, ISA, 1, UNROLLS[-1], True)
     assert out.shape == (3, 4)
     assert np.isfinite(out).all()
     assert np.count_nonzero(out)
@@ -236,13 +236,13 @@ def test_a_cache_that_cannot_be_written_is_an_error(
 def test_products_run_with_the_tuned_unroll(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And with the default where nothing is tuned, and with what is asked for."""
     used: list[Any] = []
-    native = _native.pot_matmul
+    native = _papers.matmul
 
     def spy(kernel: str, a: Any, b: Any, K: int, isa: str, threads: int, unroll: Any, *rest: Any):  # type: ignore[no-untyped-def]
         used.append(tuple(unroll))
         return native(kernel, a, b, K, isa, threads, unroll, *rest)
 
-    monkeypatch.setattr(_native, "pot_matmul", spy)
+    monkeypatch.setattr(_papers, "matmul", spy)
     a, b = tuning.operands("pot8", 8, 8, 8)
 
     def multiply(**how: Any) -> Any:
@@ -271,7 +271,7 @@ def test_the_command_tunes_and_lists(cache: Path) -> None:
         ("fxpot", 4, 5, 33),
     ]
     for row in rows:
-        assert tuple(row["unroll"]) in _native.pot_unrolls(row["kernel"], row["isa"])
+        assert tuple(row["unroll"]) in _papers.unrolls(row["kernel"], row["isa"])
         assert row["time_us"] > 0
         assert row["gain"] == pytest.approx(row["default_us"] / row["time_us"], rel=0.01)
         assert row["threads"] == 1

@@ -16,8 +16,8 @@ from sterna.bench.random_models import SHAPES, RandomWeights, Shape, Zeros
 from sterna.engine import Engine, Sequence
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import PackedWeight
-from sterna.models import Model, from_weights
-from sterna.models.weights import Linear
+from sterna.loading import Model, from_weights
+from sterna.weights.sources import Linear
 
 #: Neither 320 nor 576 is whole lines of 256; 576 gates are whole tiles of 64 and of 48 rows.
 SHAPE = Shape("BitNetForCausalLM", 320, 576, 3, 4, 2, 200, True, context=256)

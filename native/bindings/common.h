@@ -52,8 +52,17 @@ const KernelTable& table(const std::string& isa);
 constexpr int kMaxHeadDim = 65536;
 
 // The pool of a number of threads; an int that also has `cpus` and `pinned` (runtime.Threads) says
-// where they run (module.cpp).
-Pool& pool(const nb::int_& threads);
+// where they run.
+inline Pool& pool(const nb::int_& threads) {
+    int count = 0;
+    require(nb::try_cast(threads, count) && count >= 1 && count <= kMaxThreads,
+            "threads: must lie in 1..1024");
+    const nb::object cpus = nb::getattr(threads, "cpus", nb::none());
+    if (cpus.is_none() || nb::len(cpus) == 0) return shared_pool(count);
+    Placement placement{nb::cast<std::vector<int>>(cpus),
+                        nb::cast<bool>(nb::getattr(threads, "pinned"))};
+    return shared_pool(count, placement);
+}
 
 inline int layout_index(const std::string& layout) {
     const int i = format_index(layout);
@@ -126,7 +135,6 @@ void bind_memory(nb::module_& m);
 void bind_packing(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);
-void bind_pot(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_kv_cache(nb::module_& m);
 

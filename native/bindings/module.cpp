@@ -26,17 +26,6 @@ const KernelTable& table(const std::string& isa) {
     return *t;
 }
 
-Pool& pool(const nb::int_& threads) {
-    int count = 0;
-    require(nb::try_cast(threads, count) && count >= 1 && count <= kMaxThreads,
-            "threads: must lie in 1..1024");
-    const nb::object cpus = nb::getattr(threads, "cpus", nb::none());
-    if (cpus.is_none() || nb::len(cpus) == 0) return shared_pool(count);
-    Placement placement{nb::cast<std::vector<int>>(cpus),
-                        nb::cast<bool>(nb::getattr(threads, "pinned"))};
-    return shared_pool(count, placement);
-}
-
 namespace {
 
 double peak_gops(const std::string& isa, const nb::int_& threads, const std::string& kind) {
@@ -250,7 +239,6 @@ NB_MODULE(_native, m) {
     bind_kv_cache(m);
     bind_program(m);
     bind_head(m);
-    bind_pot(m);
 }
 
 }  // namespace sterna::border

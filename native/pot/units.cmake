@@ -1,3 +1,5 @@
+# What reproduces papers is a module of its own, _papers: the core neither has it nor needs it.
+#
 # Power-of-two kernels: for each vocabulary pot/*.h that begins with a line of flags, one unit of vector
 # kernels and two of scalar baselines, without the compiler's vectorisation and with it.
 check_cxx_compiler_flag(-fno-tree-vectorize sterna_has_tree_vectorize)
@@ -54,6 +56,26 @@ foreach(name scalar avx2 avx512)
 endforeach()
 file(CONFIGURE OUTPUT generated/pot_list.inc CONTENT "#define STERNA_POT_LIST${pot_list}\n")
 
+# What both modules are made of: threads, memory, the CPU. Each has its own threads.
+set(machine_sources "")
+foreach(name affinity allocations cgroup cpu memory pool reading)
+  list(APPEND machine_sources ${CMAKE_CURRENT_SOURCE_DIR}/native/${name}.cpp)
+endforeach()
+add_library(machine OBJECT ${machine_sources})
+target_compile_options(machine PRIVATE ${STERNA_FLAGS})
+target_include_directories(machine PRIVATE native ${CMAKE_CURRENT_BINARY_DIR})
+
+nanobind_add_module(_papers NB_STATIC STABLE_ABI native/pot/bindings/module.cpp native/pot/matmul.cpp ${pot_units}
+                    $<TARGET_OBJECTS:machine>)
+target_compile_options(_papers PRIVATE ${STERNA_FLAGS})
+target_include_directories(_papers PRIVATE native ${CMAKE_CURRENT_BINARY_DIR})
+target_link_libraries(_papers PRIVATE Threads::Threads)
+if(UNIX AND NOT APPLE)
+  target_link_options(_papers PRIVATE -Wl,-Bsymbolic-functions)  # as _native
+endif()
+install(TARGETS _papers LIBRARY DESTINATION sterna/papers)
+
 # The sources that compile alone, for builds with other compilers.
 file(GLOB pot_sources CONFIGURE_DEPENDS native/pot/*.h native/pot/standalone.cpp)
-install(FILES ${pot_sources} DESTINATION sterna/pot/source)
+list(FILTER pot_sources EXCLUDE REGEX "matmul.h$")
+install(FILES ${pot_sources} DESTINATION sterna/papers/pot/source)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.errors import NonFiniteError, RequestError
-from sterna.models import Model
+from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.pages import PAGE, PagePool, Sequence
 from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads

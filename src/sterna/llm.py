@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, models
+from sterna import _native, loading, models
 from sterna.answers import Completion, Piece, Stats, StopFilter, Stream, TokenLogprob
-from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_whole, resolve_threads
 from sterna.sampling import SamplingParams
-from sterna.tokenizer import Detokenizer, Tokenizer
+from sterna.tokenizer import Detokenizer
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
 
@@ -78,7 +77,7 @@ class LLM:
         path = resolve(model, inspect=models.require_architecture)
         self.name, self._is_file = str(model), path.is_file()
         team = resolve_threads(threads, cores)
-        loaded = models.load(
+        loaded = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
             mmap=mmap,
         )  # fmt: skip
@@ -86,28 +85,13 @@ class LLM:
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
             deterministic=deterministic,
         )  # fmt: skip
-        self._read_companions(loaded)
+        beside = loaded.companions
+        assert beside is not None  # as of every model that is loaded from a path
+        self.tokenizer, self.template = beside.tokenizer(), beside.template()
+        self._defaults = self._generation_defaults(beside.generation_config, beside.generation_file)
         self.tokenizer.check(loaded.config.vocab_size)
         self.last = Completion()
         loaded.keep()
-
-    def _read_companions(self, loaded: models.Model) -> None:
-        """Tokenizer, chat template and sampling: of the model's folder, or of its one file."""
-        from sterna.checkpoints.directory import Checkpoint
-
-        own, path = loaded.companions, loaded.path
-        self.template: ChatTemplate | None
-        if own is None:
-            assert path is not None
-            self.tokenizer, self.template = Tokenizer(path), ChatTemplate.load(path)
-            file, config = path / "generation_config.json", Checkpoint.open(path).generation_config
-        else:
-            file, config = own.file, own.generation_config
-            settings = own.tokenizer_config
-            parts = (own.backend, settings, [config, loaded.json])
-            self.tokenizer = Tokenizer.from_parts(file, *parts)
-            self.template = ChatTemplate.from_settings(file, settings)
-        self._defaults = self._generation_defaults(config, file)
 
     @staticmethod
     def _generation_defaults(config: dict[str, Any], file: Path) -> dict[str, Any]:

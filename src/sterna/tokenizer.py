@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import json
 import operator
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from typing import Any
 
 import tokenizers
 
-from sterna.errors import ModelFormatError, RequestError, SternaError, reason, shown
+from sterna.errors import ModelFormatError, RequestError, SternaError, shown
+from sterna.files.jsonfile import load_settings
+from sterna.files.reading import read_file
 
-__all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend"]
+__all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend", "read_backend"]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
-MAX_CONFIG_BYTES = 16 << 20
 MAX_VOCAB = 2_000_000  # far above any published vocabulary
 _REPLACEMENT = "\ufffd"
 
@@ -35,8 +37,8 @@ class Tokenizer:
         folder = Path(path)
         file = folder / "tokenizer.json"
         names = ("tokenizer_config.json", "generation_config.json", "config.json")
-        backend = _load(file)
-        settings, *configs = (_read_object(folder / name) for name in names)
+        backend = read_backend(file)
+        settings, *configs = (load_settings(folder / name) for name in names)
         self._set(file, backend, settings, configs)
 
     @classmethod
@@ -47,8 +49,8 @@ class Tokenizer:
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
     ) -> Tokenizer:
-        """The same of what one file holds; `file` is named in errors, `backend` comes from
-        `checked_backend`.
+        """The same of what was read already; `file` is named in errors, `backend` comes from
+        `read_backend` or `checked_backend`.
 
         settings: as tokenizer_config.json; configs: as generation_config.json and config.json.
         """
@@ -315,28 +317,17 @@ def _spelling(backend: tokenizers.Tokenizer) -> _Spelling | None:
 # --------------------------------------------------------------------------------------- files
 
 
-def _load(path: Path) -> tokenizers.Tokenizer:
-    try:
-        size = path.stat().st_size
-        if not path.is_file():  # a pipe would never end
-            raise ModelFormatError(file=path, expected="a regular file", got="another kind")
-        if size > MAX_TOKENIZER_BYTES:
-            raise ModelFormatError(
-                file=path, expected=f"at most {MAX_TOKENIZER_BYTES} bytes", got=f"{size}"
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        remedy = "check the path and its rights"
-        if isinstance(error, FileNotFoundError):
-            sentencepiece = path.with_name("tokenizer.model").exists()
-            remedy = (
-                "convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
-                if sentencepiece
-                else "copy it from the model's repository"
-            )
+def read_backend(path: Path) -> tokenizers.Tokenizer:
+    """A tokenizer of the library from a tokenizer.json; ModelFormatError if it is none."""
+    if not os.path.exists(path):
+        sentencepiece = path.with_name("tokenizer.model").exists()
         raise ModelFormatError(
-            file=path, expected="a readable tokenizer.json", got=reason(error), remedy=remedy
-        ) from None
+            file=path, expected="a tokenizer.json", got="nothing at this path",
+            remedy="convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
+            if sentencepiece
+            else "copy it from the model's repository",
+        )  # fmt: skip
+    data = bytes(read_file(path, MAX_TOKENIZER_BYTES))
     return checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(data))
 
 
@@ -371,20 +362,3 @@ def _library_errors(path: Path) -> Iterator[None]:
             got=f"its error {shown(str(error) or type(error).__name__)}",
             remedy="download it again, or update the tokenizers package",
         ) from None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """A small JSON object, {} if there is no such file; ModelFormatError if it is not one."""
-    if path.exists() and not path.is_file():
-        raise ModelFormatError(file=path, expected="a regular file", got="another kind")
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-        value = json.loads(data) if len(data) <= MAX_CONFIG_BYTES else None
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFormatError(file=path, expected="valid JSON", got=str(error)) from None
-    if not isinstance(value, dict):
-        raise ModelFormatError(file=path, field="top level", expected="a small JSON object")
-    return value

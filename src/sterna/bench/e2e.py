@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from sterna import formats, models
+from sterna import formats, loading
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
@@ -190,7 +190,7 @@ def _open(
     kv_dtype: str,
     context: int,
     zeros: str | None,
-) -> models.Model:
+) -> loading.Model:
     if _is_random(model):
         return random_model(
             model.removeprefix("random:"),
@@ -203,7 +203,7 @@ def _open(
         )
     if zeros:
         raise RequestError(f"zeros: are those of a random model, but got {model}; see --model")
-    return models.load(resolve(model), format=format, head=head, cached=False)
+    return loading.load(resolve(model), format=format, head=head, cached=False)
 
 
 class Measured(NamedTuple):

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.checkpoints.files import require_regular, unwritable
 from sterna.errors import RequestError
+from sterna.files.reading import require_regular
+from sterna.files.writing import unwritable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,9 +22,9 @@ from sterna.bench.random_codes import (
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight, Shadow
-from sterna.models import Model, from_weights
-from sterna.models.weights import Linear, head_format
+from sterna.loading import Model, from_weights
 from sterna.runtime import resolve_threads
+from sterna.weights.sources import Linear, head_format
 
 __all__ = [
     "HEADROOM_BYTES",

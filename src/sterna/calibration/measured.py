@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from sterna import _native
 from sterna.checkpoints.cache import cache_dir
-from sterna.checkpoints.files import replacing
 from sterna.errors import SternaError
+from sterna.files.jsonfile import load_json_object
+from sterna.files.writing import replacing
 from sterna.runtime import Threads
 
 __all__ = ["GAIN", "LEAST_BYTES", "keep", "kept", "medians", "place"]
@@ -79,9 +80,7 @@ def keep(what: str, where: str, value: Any) -> None:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if path.stat().st_size <= _MAX_FILE_BYTES:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(found, dict):
-                return {k: v for k, v in found.items() if isinstance(v, dict)}
+    with contextlib.suppress(SternaError):
+        found = load_json_object(path, _MAX_FILE_BYTES)
+        return {k: v for k, v in found.items() if isinstance(v, dict)}
     return {}

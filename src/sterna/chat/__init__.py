@@ -5,7 +5,7 @@ A template comes from the model's files only, never from a request.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import jinja2
 from sterna.chat.budget import MAX_CHARS, OverBudget, spending
 from sterna.chat.sandbox import BoundedEnvironment, Refusal
 from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
+from sterna.files.reading import read_file
 
 __all__ = ["ChatTemplate"]
 
-MAX_FILE_BYTES = 16 << 20  # of tokenizer_config.json, with its added tokens
 MAX_MESSAGE_DEPTH = 32
 #: Stands for the end of a text in a rendering: no template has a reason to change it.
 _MARK = "STERNA0END0OF0TEXT"
@@ -37,18 +38,21 @@ class ChatTemplate:
         self._compiled: dict[str, tuple[BoundedEnvironment, jinja2.Template]] = {}
 
     @classmethod
-    def load(cls, folder: str | Path) -> ChatTemplate | None:
+    def load(
+        cls, folder: str | Path, settings: Mapping[str, Any] | None = None
+    ) -> ChatTemplate | None:
         """The folder's template, or None if it has none; ModelFormatError if it is malformed.
 
         chat_template.jinja comes before chat_template.json and tokenizer_config.json, as in
-        transformers; a list of named templates uses "default", and "tool_use" for tools.
+        transformers; a list of named templates uses "default", and "tool_use" for tools. settings:
+        what tokenizer_config.json says, where it was read already.
         """
         folder = Path(folder)
-        settings = _read_object(folder / "tokenizer_config.json")
-        named: dict[str, str] = {}
         file = folder / "tokenizer_config.json"
+        settings = load_settings(file) if settings is None else settings
+        named: dict[str, str] = {}
         for path in (folder / "chat_template.json", file):
-            config = settings if path == file else _read_object(path)
+            config = settings if path == file else load_settings(path)
             if config.get("chat_template") is not None:
                 named, file = _named_templates(path, config["chat_template"]), path
                 break
@@ -312,27 +316,11 @@ def _plain(value: object, name: str) -> Any:
 
 def _read_text(path: Path) -> str | None:
     """The text of a small UTF-8 file, None if there is no such file; ModelFormatError otherwise."""
-    if path.exists() and not path.is_file():  # a pipe would never end
-        raise ModelFormatError(file=path, expected="a regular file", got="another kind")
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) <= MAX_FILE_BYTES:
-            return data.decode()
-        problem = f"more than {MAX_FILE_BYTES} bytes"
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        problem = str(error)
-    raise ModelFormatError(file=path, expected="a readable UTF-8 file", got=problem)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, {} if there is no such file; ModelFormatError if it is not one."""
     try:
-        value = json.loads(_read_text(path) or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ModelFormatError(file=path, expected="valid JSON", got=str(error)) from None
-    if not isinstance(value, dict):
-        raise ModelFormatError(file=path, field="top level", expected="a JSON object")
-    return value
+        return read_file(path, MAX_CONFIG_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(
+            file=path, offset=error.start, expected="a text in UTF-8", got="invalid UTF-8"
+        ) from None

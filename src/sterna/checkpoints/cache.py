@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -20,24 +21,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
-from sterna.checkpoints.files import sync_directory, unreadable
 from sterna.checkpoints.packed import LAYOUT_VERSION
 from sterna.errors import SternaError, reason, shown
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows, where age tells what is left
-    fcntl = None
+from sterna.files.reading import unreadable
+from sterna.files.writing import sync_directory
 
 CACHE_VERSION = 2  # raise it when conversion gives other bytes for the same source
 EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; a signal ends the wait
 _SILENT_S = 1.0  # of this wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
-_CLAIMED_S = 60.0  # and one this old that is not locked, where there are locks
+_CLAIMED_S = 60.0  # and one this old that is not locked, where the file system has locks
 _BACKGROUND_NICENESS = 10
 _SOURCE = "source.path"  # beside the packed model: where what is packed came from, for lists
 _MAX_PATH_BYTES = 1 << 14
@@ -294,15 +289,13 @@ def _remove(root: Path, entry: Path) -> None:
 @contextlib.contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """Locks a temporary folder, where that can be; the system gives a lock up with its process."""
-    descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if fcntl is not None and descriptor is not None:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _sweep(root: Path) -> None:
@@ -317,8 +310,8 @@ def _is_left(folder: Path) -> bool:
     """Whether nobody writes here any more. A folder is locked an instant after it is made."""
     with contextlib.suppress(OSError):
         age = time.time() - folder.stat().st_mtime
-        if fcntl is None or age < _CLAIMED_S:
-            return age > _STALE_S
+        if age < _CLAIMED_S:
+            return False
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,11 +1,13 @@
-"""What a model needs besides its weights, where a single file holds all of it: GGUF."""
+"""What a model has besides its weights: tokenizer, chat template and settings, read once."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,28 +15,120 @@ from typing import Any
 
 import tokenizers
 
-__all__ = ["Companions"]
+from sterna.chat import ChatTemplate
+from sterna.checkpoints.directory import GENERATION_CONFIG
+from sterna.files.jsonfile import load_settings
+from sterna.tokenizer import Tokenizer, read_backend
+
+__all__ = ["Companions", "FileCompanions", "FolderCompanions"]
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
-class Companions:
-    """The tokenizer and the settings of a model, as the files of a folder would hold them.
+class Companions(ABC):
+    """Settings of a model, as the files of these names say; tokenizer and template on request.
 
-    file: where they came from, for errors; tokenizer_config has the chat template.
+    path: the folder or the file that has them all.
     """
 
-    file: Path
-    backend: tokenizers.Tokenizer
+    path: Path
+    config: dict[str, Any]
     tokenizer_config: dict[str, Any]
     generation_config: dict[str, Any]
 
+    @property
+    @abstractmethod
+    def generation_file(self) -> Path:
+        """The file that says how to generate, for errors."""
+
+    @property
+    @abstractmethod
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer."""
+
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; ModelFormatError if it is missing or damaged."""
+
+    @abstractmethod
+    def template(self) -> ChatTemplate | None:
+        """The chat template, None if there is none; ModelFormatError if it is malformed."""
+
+    @abstractmethod
+    def as_folder(self) -> contextlib.AbstractContextManager[Path]:
+        """A folder with tokenizer.json and the others, in the Hugging Face layout."""
+
+
+@dataclass(frozen=True)
+class FolderCompanions(Companions):
+    """Those of a folder in the Hugging Face layout."""
+
+    @classmethod
+    def of(cls, folder: Path, config: dict[str, Any]) -> FolderCompanions:
+        """Reads the small files beside config.json, which was read; ModelFormatError."""
+        settings = (load_settings(folder / name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG))
+        return cls(folder, config, *settings)
+
+    @property
+    def generation_file(self) -> Path:
+        """generation_config.json."""
+        return self.path / GENERATION_CONFIG
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer.json, be it a link to nowhere."""
+        return os.path.lexists(self.path / TOKENIZER)
+
+    def tokenizer(self) -> Tokenizer:
+        """That of tokenizer.json."""
+        file = self.path / TOKENIZER
+        configs = [self.generation_config, self.config]
+        return Tokenizer.from_parts(file, read_backend(file), self.tokenizer_config, configs)
+
+    def template(self) -> ChatTemplate | None:
+        """That of the folder's files."""
+        return ChatTemplate.load(self.path, self.tokenizer_config)
+
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
-        """A temporary folder with tokenizer.json and the others, in the Hugging Face layout."""
+        """The folder itself."""
+        yield self.path
+
+
+@dataclass(frozen=True)
+class FileCompanions(Companions):
+    """Those of a single file that holds all: GGUF."""
+
+    backend: tokenizers.Tokenizer
+
+    @property
+    def generation_file(self) -> Path:
+        """The file."""
+        return self.path
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """True: without one the file is refused."""
+        return True
+
+    def tokenizer(self) -> Tokenizer:
+        """That of the file's vocabulary."""
+        configs = [self.generation_config, self.config]
+        return Tokenizer.from_parts(self.path, self.backend, self.tokenizer_config, configs)
+
+    def template(self) -> ChatTemplate | None:
+        """That of the file's metadata."""
+        return ChatTemplate.from_settings(self.path, self.tokenizer_config)
+
+    @contextlib.contextmanager
+    def as_folder(self) -> Iterator[Path]:
+        """A temporary folder."""
         texts = {
-            "tokenizer.json": self.backend.to_str(),
-            "tokenizer_config.json": json.dumps(self.tokenizer_config),
-            "generation_config.json": json.dumps(self.generation_config),
+            TOKENIZER: self.backend.to_str(),
+            TOKENIZER_CONFIG: json.dumps(self.tokenizer_config),
+            GENERATION_CONFIG: json.dumps(self.generation_config),
         }
         # Not a TemporaryDirectory: the interpreter removes those at its end, before the thread that
         # writes the cache has copied the files.

@@ -7,17 +7,16 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from sterna.checkpoints.files import unreadable
-from sterna.checkpoints.jsonfile import json_kind, load_json_object
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, TensorInfo
 from sterna.errors import ModelFormatError, RequestError
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object
+from sterna.files.reading import unreadable
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-MAX_CONFIG_BYTES = 16 << 20  # real ones have a few kilobytes; a quantisation map some hundred
 MAX_SHARDS = 10_000
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -25,21 +24,15 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 class Checkpoint:
     """A model's folder, opened and checked; tensors are read one by one on request.
 
-    `path`; `config`, `generation_config`: the JSON objects ({} if the latter is absent);
-    `tensors`: name -> TensorInfo over all shards.
+    `path`; `config`: what config.json says; `tensors`: name -> TensorInfo over all shards.
     """
 
     def __init__(
-        self,
-        path: Path,
-        config: dict[str, Any],
-        generation_config: dict[str, Any],
-        files: Iterable[SafetensorsFile],
+        self, path: Path, config: dict[str, Any], files: Iterable[SafetensorsFile]
     ) -> None:
         """Joins what `open` has read; ModelFormatError if two files hold the same tensor."""
         self.path = path
         self.config = config
-        self.generation_config = generation_config
         self.tensors: dict[str, TensorInfo] = {}
         self._files: dict[Path, SafetensorsFile] = {}
         for file in files:
@@ -63,10 +56,7 @@ class Checkpoint:
         """
         folder = require_folder(path)
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
-        generation_config = {}
-        if (folder / GENERATION_CONFIG).exists():
-            generation_config = load_json_object(folder / GENERATION_CONFIG, MAX_CONFIG_BYTES)
-        return cls(folder, config, generation_config, _open_weights(folder))
+        return cls(folder, config, _open_weights(folder))
 
     @property
     def is_packed(self) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.files import Span, open_regular
 from sterna.checkpoints.gguf_header import Header, RawTensor, read_header
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import (
@@ -29,6 +28,7 @@ from sterna.checkpoints.gguf_types import (
 from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.tensor_file import TensorFile
 from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.files.reading import Span, open_regular
 
 __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna.checkpoints.files import Span, read_span
 from sterna.checkpoints.header import MAX_DIM, MAX_DIMS, MAX_HEADER_BYTES
 from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.files.reading import Span, read_span
 
 __all__ = ["Header", "RawTensor", "Value", "read_header"]
 

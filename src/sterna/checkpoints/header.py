@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from sterna.checkpoints.files import Span, read_span
-from sterna.checkpoints.jsonfile import json_kind, parse_json
 from sterna.errors import ModelFormatError, RequestError
+from sterna.files.jsonfile import json_kind, parse_json
+from sterna.files.reading import Span, read_span
 
 LENGTH_BYTES = 8
 ALIGNMENT = 64  # bytes: a line of the tile layout

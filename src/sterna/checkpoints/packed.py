@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from sterna import _native, formats
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS, require_folder
-from sterna.checkpoints.files import Span
+from sterna.checkpoints.directory import CONFIG, WEIGHTS, Checkpoint
 from sterna.checkpoints.header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
-from sterna.checkpoints.jsonfile import json_kind, load_json_object
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, verify_hashes
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
+from sterna.files.jsonfile import json_kind
+from sterna.files.reading import Span
 from sterna.formats.base import PackedWeight
 from sterna.runtime import resolve_threads
 
@@ -87,19 +87,20 @@ class ModuleSpec:
 
 
 def read_packed(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Checkpoint,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     mmap: bool = False,
 ) -> PackedModel:
     """Reads a packed directory into one buffer; checks its structure, and that floats are finite.
 
+    source: its path, or the folder where it was opened already.
     Hashes are not checked (`verify`). progress: as in `tensor_file.reading`. mmap: codes and scales
     of groups are mapped (`TensorFile.map`) where the system can; only what is checked of them is
     read at once. Raises ModelFormatError, RequestError (no such folder, not enough memory),
     NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
-    config, specs, file = _opened(path)
+    config, specs, file = _opened(source)
     team = resolve_threads(threads)
     with reading([file], progress):
         mapped = file.map() if mmap else None
@@ -111,10 +112,11 @@ def read_packed(
     return PackedModel(config, modules, tensors, mapped)
 
 
-def open_packed(path: str | os.PathLike[str], threads: int | None = None) -> PackedModel:
+def open_packed(
+    source: str | os.PathLike[str] | Checkpoint, threads: int | None = None
+) -> PackedModel:
     """The same with each weight read and checked when it is taken, and not kept."""
-    config, specs, file = _opened(path)
-
+    config, specs, file = _opened(source)
     team = resolve_threads(threads)
     plain = [n for n in file.tensors if n.removesuffix(CODES).removesuffix(SCALE) not in specs]
     return PackedModel(
@@ -146,15 +148,18 @@ class _OnDemand(Mapping[str, _T]):
 
 
 def _opened(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Checkpoint,
 ) -> tuple[dict[str, Any], dict[str, ModuleSpec], SafetensorsFile]:
     """config.json, its modules, and the file that has their tensors, of these shapes."""
-    folder = require_folder(path)
-    config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
-    specs = _read_specs(config, folder / CONFIG)
-    file = SafetensorsFile(folder / WEIGHTS)
+    folder = source if isinstance(source, Checkpoint) else Checkpoint.open(source)
+    specs = _read_specs(folder.config, folder.path / CONFIG)
+    file, *others = folder.files
+    if others:
+        raise ModelFormatError(
+            file=folder.path, expected=f"all weights in {WEIGHTS}", got=f"{file.path.name} and more"
+        )
     _check_tensors(file, specs)
-    return config, specs, file
+    return folder.config, specs, file
 
 
 def _module(

@@ -14,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna import formats
-from sterna.checkpoints.directory import CONFIG, MAX_CONFIG_BYTES, WEIGHTS
-from sterna.checkpoints.files import (
-    copy_file,
-    replacing_directory,
-    require_size,
-    synced,
-    unreadable,
-)
+from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.packed import (
     CODES,
     CONFIG_HASH,
@@ -34,6 +27,9 @@ from sterna.checkpoints.packed import (
 )
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
 from sterna.errors import RequestError, brief
+from sterna.files.jsonfile import MAX_CONFIG_BYTES
+from sterna.files.reading import require_size, unreadable
+from sterna.files.writing import copy_file, replacing_directory, synced
 from sterna.formats.base import PackedWeight
 from sterna.tokenizer import MAX_TOKENIZER_BYTES
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.files import Span, open_regular, replacing
 from sterna.checkpoints.header import (
     ALIGNMENT,
     DTYPES,
@@ -32,6 +31,8 @@ from sterna.checkpoints.header import (
 )
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.errors import ModelFormatError, RequestError
+from sterna.files.reading import Span, open_regular
+from sterna.files.writing import replacing
 
 __all__ = [
     "SafetensorsFile",

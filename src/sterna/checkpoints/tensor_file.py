@@ -13,16 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.checkpoints.files import (
-    CHUNK_BYTES,
-    FileState,
-    Span,
-    open_regular,
-    read_span,
-    read_spans,
-)
 from sterna.checkpoints.header import TensorInfo
 from sterna.errors import ModelFormatError
+from sterna.files.reading import CHUNK_BYTES, FileState, Span, open_regular, read_span, read_spans
 
 __all__ = ["TensorFile", "check_hash", "reading"]
 

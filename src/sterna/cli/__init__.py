@@ -1,7 +1,8 @@
 """The command line: `sterna generate`, `sterna chat` and the other COMMANDS.
 
 Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C, 143 for SIGTERM and
-129 for SIGHUP. A command is a module of this package, imported when it is asked for.
+129 for SIGHUP. A command is a module of this package or of `sterna.papers.cli`, imported when it
+is asked for.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ COMMANDS = (
     "verify",
     "info",
 )
+#: Those of what reproduces papers, and their modules.
+PAPERS = {"tune": "sterna.papers.cli.tune"}
 
 
 class _Cli(click.Group):
@@ -51,7 +54,8 @@ class _Cli(click.Group):
         """The command of a name, None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"sterna.cli.{cmd_name}").command
+        name = PAPERS.get(cmd_name, f"sterna.cli.{cmd_name}")
+        command: click.Command = import_module(name).command
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:

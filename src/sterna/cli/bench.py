@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sterna.cli.bench_barrier import barrier
-from sterna.cli.bench_figure import figure
-from sterna.cli.bench_figure_pot import pot
-from sterna.cli.bench_peers import peers
 from sterna.cli.options import (
     console,
     cores_option,
@@ -40,6 +38,8 @@ from sterna.cli.report import (
     write,
 )
 
+#: Commands and their modules.
+PAPERS = {"figure": "sterna.papers.cli.figure", "peers": "sterna.papers.cli.peers"}
 E2E = {
     "test": "test",
     "batch": "batch",
@@ -69,7 +69,22 @@ GEMV = {**LAYER, "gb_s": "GB/s", "fraction_of_bandwidth": "of memory", **TIME}
 GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 
 
-@click.group()
+class _Bench(click.Group):
+    """With the commands of what reproduces papers, which load when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order of the help page."""
+        return sorted([*super().list_commands(ctx), *PAPERS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, None if there is none."""
+        if cmd_name not in PAPERS:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = import_module(PAPERS[cmd_name]).command
+        return found
+
+
+@click.group(cls=_Bench)
 def command() -> None:
     """Measure speed on this machine."""
 
@@ -224,6 +239,3 @@ def _draw(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
 
 
 command.add_command(barrier)
-figure.add_command(pot)
-command.add_command(figure)
-command.add_command(peers)

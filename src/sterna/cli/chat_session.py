@@ -12,11 +12,13 @@ from typing import Any
 import click
 
 from sterna.chat import check_messages
-from sterna.checkpoints.files import replacing, require_regular
 from sterna.cli.chat import MAX_TOKENS
 from sterna.cli.options import VISIBLE
 from sterna.conversation import Conversation
-from sterna.errors import RequestError, brief, shown
+from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.files.jsonfile import parse_json
+from sterna.files.reading import read_file, require_regular
+from sterna.files.writing import replacing
 
 __all__ = ["COMMANDS", "Session"]
 
@@ -256,16 +258,10 @@ def _path(command: str, file: str) -> Path:
 def read_messages(path: Path) -> list[dict[str, Any]]:
     """The messages of a file that /save wrote, or of a JSON list; RequestError if it has none."""
     require_regular(path)
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise RequestError(f"{path}: must be at most {MAX_FILE_BYTES} bytes")
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"{path}: must be JSON, but got {brief(error)}; use what /save wrote"
-        ) from None
+        value = parse_json(read_file(path, MAX_FILE_BYTES), path)
+    except ModelFormatError as error:
+        raise RequestError(f"{error}; use what /save wrote") from None
     messages: Any = value.get("messages") if isinstance(value, dict) else value
     if messages != []:
         check_messages(messages)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from sterna.cli.options import json_option, print_json
+from sterna.errors import SternaError
 
 MAX_WORD_CHARS = 100
 MAX_PATH_CHARS = 4096
@@ -81,15 +81,16 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _row(model: str, source: str, path: Path) -> dict[str, Any]:
+    from sterna.files.jsonfile import load_settings
+
     # A listing must not fail on one damaged entry: what cannot be read is unknown.
     config: dict[str, Any] = {}
     size = None
     try:
         if path.is_dir():
             size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-            read = json.loads((path / "config.json").read_bytes())
-            config = read if isinstance(read, dict) else {}
-    except (OSError, ValueError, RecursionError):
+            config = load_settings(path / "config.json")
+    except (OSError, SternaError):
         pass
     names = config.get("architectures") or [None]
     quantization = config.get("quantization_config")

@@ -14,10 +14,10 @@ from pathlib import Path
 from sterna import models
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.gguf_file import to_gguf
-from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, to_directory
-from sterna.convert.rounding import with_scales
+from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown
+from sterna.weights.loss import Loss
 
 __all__ = ["GGUF", "Loss", "convert", "with_scales"]
 

@@ -17,23 +17,23 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats, models
-from sterna.checkpoints.files import replacing
+from sterna import formats, loading
 from sterna.checkpoints.gguf_header import read_header
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
-from sterna.convert.loss import Loss
 from sterna.convert.packing import Progress, default_name
-from sterna.convert.plan import Item, Plan, check_companions, plan
-from sterna.convert.rounding import converted
+from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError, shown
+from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of
-from sterna.models.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
-from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
+from sterna.weights.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
+from sterna.weights.loss import Loss
+from sterna.weights.rounding import converted
+from sterna.weights.sources import head_format
 
 __all__ = ["BARE_HASHES", "HASHES", "TYPES", "heading", "metadata_hash", "to_gguf"]
 
@@ -136,9 +136,9 @@ def to_gguf(
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
     factors = rope_factors(writer, model.json, model.config)
-    with models.companions_of_model(model) as folder:
-        if folder is not None:
-            add_tokenizer(gguf, writer, folder, model.config.vocab_size)
+    beside = companions_of(model)
+    with beside.as_folder() as folder:
+        add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
     with replacing(Path(dst), writing.nbytes()) as file:
         writing.write(gguf, writer, Path(dst), file, factors, progress)
     return writing.losses
@@ -159,7 +159,7 @@ class _Writing:
     """The tensors of the file, and their writing."""
 
     def __init__(
-        self, planned: Plan, architecture: str, model: models.Model, type: str, head: str | None,
+        self, planned: Plan, architecture: str, model: loading.Model, type: str, head: str | None,
         threads: int,
     ) -> None:  # fmt: skip
         self.architecture, self.losses = architecture, list[Loss]()

@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.checkpoints.gguf_vocab import pre_of_cuts
-from sterna.checkpoints.jsonfile import load_json_object
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.files.jsonfile import load_json_object
 from sterna.models.config import TransformerConfig
-from sterna.tokenizer import Tokenizer
+from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
 
 __all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
 
-MAX_TOKENIZER_BYTES = 256 << 20
 _LEAST_SCORE = -1e9  # of a token that no merge makes
 
 
@@ -63,10 +62,11 @@ def rope_factors(
     return factors
 
 
-def add_tokenizer(gguf: Any, writer: Any, folder: Path, vocab_size: int) -> None:
+def add_tokenizer(gguf: Any, writer: Any, folder: Path, own: Tokenizer, vocab_size: int) -> None:
     """The tokenizer of a folder: tokenizer.json, and the special tokens and template beside it.
 
-    Raises UnsupportedModelError for a kind that GGUF has no words for, ModelFormatError.
+    own: the same as it is used. Raises UnsupportedModelError for a kind that GGUF has no words for,
+    ModelFormatError.
     """
     file = folder / "tokenizer.json"
     tokenizer = load_json_object(file, MAX_TOKENIZER_BYTES)
@@ -80,7 +80,6 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, vocab_size: int) -> None
             got=f"{type(error).__name__}: {error}",
         ) from None  # fmt: skip
     # What opens and ends a text is what the tokenizer does, whatever words its files have for it.
-    own = Tokenizer(folder)
     around = own.encode("")
     special.add_special_token["bos"] = bool(around) and around[0] == own.bos_id
     special.add_special_token["eos"] = bool(around) and around[-1] in own.eos_ids

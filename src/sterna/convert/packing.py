@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats, models
+from sterna import formats
 from sterna.checkpoints.packed import CODES
 from sterna.checkpoints.packed_writer import packing
-from sterna.convert.loss import Loss
-from sterna.convert.plan import Item, Plan, check_companions, plan
-from sterna.convert.rounding import Rows, layer_scale
+from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight
-from sterna.models.weights import head_format
 from sterna.runtime import resolve_threads
+from sterna.weights.loss import Loss
+from sterna.weights.packing import layer_scale
+from sterna.weights.rounding import Rows
+from sterna.weights.sources import head_format
 
 __all__ = ["Progress", "to_directory"]
 
@@ -57,7 +58,7 @@ def to_directory(
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
     done = 0
-    with models.companions_of_model(model) as source, packing(
+    with companions_of(model).as_folder() as source, packing(
         dst, model.json, nbytes=writing.nbytes(), name_bytes=longest + len(CODES) + 4,
         n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
         source=source, default_format=format, force=force,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna import models
-from sterna.chat import ChatTemplate
+from sterna import loading
+from sterna.checkpoints.companions import Companions
 from sterna.formats import PackedWeight, Shadow
-from sterna.models.weights import CheckpointWeights, Linear, PackedWeights, WeightSource
-from sterna.tokenizer import Tokenizer
+from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, WeightSource
 
-__all__ = ["Item", "Plan", "check_companions", "plan"]
+__all__ = ["Item", "Plan", "check_companions", "companions_of", "plan"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -110,27 +108,32 @@ class Plan:
 
 def plan(
     path: str | Path, threads: int | None = None, i2s: str | None = None
-) -> tuple[models.Model, Plan]:
-    """Opens a model as `models.load` does, reads no weights, and says what there is to read."""
+) -> tuple[loading.Model, Plan]:
+    """Opens a model as `loading.load` does, reads no weights, and says what there is to read."""
     made: list[Plan] = []
 
     def through(own: WeightSource) -> WeightSource:
         made.append(Plan(own))
         return made[-1]
 
-    return models.load(path, threads=threads, i2s=i2s, through=through), made[-1]
+    return loading.load(path, threads=threads, i2s=i2s, through=through), made[-1]
 
 
-def check_companions(model: models.Model, required: bool = True) -> None:
+def check_companions(model: loading.Model, required: bool = True) -> None:
     """Reads what a model has besides its weights, as a start does; raises ModelFormatError.
 
-    A single file's is read when it is opened. required: whether there must be a tokenizer.
+    required: whether there must be a tokenizer.
     """
-    if model.companions is not None or model.path is None:
-        return
-    if required or os.path.lexists(model.path / "tokenizer.json"):
-        Tokenizer(model.path).check(model.config.vocab_size)
-    ChatTemplate.load(model.path)
+    beside = companions_of(model)
+    if required or beside.has_tokenizer:
+        beside.tokenizer().check(model.config.vocab_size)
+    beside.template()
+
+
+def companions_of(model: loading.Model) -> Companions:
+    """Those of a model of `plan`, which was loaded from a path and so has them."""
+    assert model.companions is not None
+    return model.companions
 
 
 def _hollow(M: int, K: int) -> PackedWeight:

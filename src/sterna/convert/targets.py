@@ -1,14 +1,15 @@
-"""Where a conversion reads and writes: checked before anything is done."""
+"""What a conversion is asked for: checked before anything is done."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from sterna import formats
 from sterna.checkpoints.directory import CONFIG
 from sterna.errors import RequestError, shown
 
-__all__ = ["check_places"]
+__all__ = ["check_places", "with_scales"]
 
 
 def check_places(
@@ -38,3 +39,17 @@ def check_places(
             f"{dst}: must be a model's folder to be replaced, but has no {CONFIG}; "
             "remove it yourself"
         )
+
+
+def with_scales(format: str, scales: str | None) -> str:
+    """The format's name with `scales`: "tensor", "row" or "group:N"; RequestError for another."""
+    if scales is None:
+        return format
+    kind, _, size = scales.partition(":")
+    if kind in ("tensor", "row") and not size:
+        return formats.get(f"{format}:{kind}").name
+    if kind == "group" and size:
+        return formats.get(f"{format}:g{size}").name
+    raise RequestError(
+        f"scales: must be tensor, row or group:N such as group:128, not {shown(scales)}"
+    )

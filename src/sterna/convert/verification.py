@@ -24,7 +24,7 @@ from sterna.errors import (
     RequestError,
     UnsupportedModelError,
 )
-from sterna.models.storages.base import FLOATS
+from sterna.weights.storages.base import FLOATS
 
 __all__ = ["DAMAGED", "SOUND", "UNCHECKED", "VERIFIED", "Check", "verify"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sterna.checkpoints.files import require_regular
 from sterna.errors import NonFiniteError, RequestError, reason
 from sterna.evaluate.conventions import CONVENTIONS, Convention
+from sterna.files.reading import require_regular
 
 __all__ = [
     "Perplexity",

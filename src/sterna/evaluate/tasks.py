@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sterna.checkpoints.files import require_regular
 from sterna.errors import RequestError, brief, reason, shown
 from sterna.evaluate.scoring import Score, encode_pair, score
+from sterna.files.reading import require_regular
 from sterna.llm import LLM
 
 __all__ = ["TASKS", "Accuracy", "Question", "evaluate", "hellaswag", "read_questions", "winogrande"]

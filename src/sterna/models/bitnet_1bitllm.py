@@ -8,7 +8,7 @@ from __future__ import annotations
 from sterna.graph import Graph, Value
 from sterna.models import bitnet
 from sterna.models.config import TransformerConfig
-from sterna.models.weights import WeightSource
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("BitnetForCausalLM",)
 ACTIVATION = "silu"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sterna import _native
-from sterna.checkpoints.jsonfile import json_kind
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.files.jsonfile import json_kind
 from sterna.graph import Rope
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]

@@ -7,7 +7,7 @@ import numpy as np
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, Value
 from sterna.models.config import TransformerConfig
-from sterna.models.weights import Linear, WeightSource
+from sterna.weights.sources import Linear, WeightSource
 
 __all__ = ["attention", "embedding", "gate_up", "head", "linear", "norm", "output"]
 

@@ -7,10 +7,10 @@ import errno
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from sterna.checkpoints.files import unwritable
 from sterna.checkpoints.hub.names import DEFAULT_REVISION, HubName
 from sterna.checkpoints.hub.store import cache_root
 from sterna.errors import HubError, RequestError, SternaError, shown
+from sterna.files.writing import unwritable
 
 
 def host() -> str:

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from sterna.checkpoints import cache
-from sterna.checkpoints.files import replacing, unwritable
 from sterna.checkpoints.hub.choose import RemoteFile
 from sterna.checkpoints.hub.names import HubName, is_plain_path
-from sterna.checkpoints.jsonfile import load_json_object
 from sterna.errors import SternaError
+from sterna.files.jsonfile import load_json_object
+from sterna.files.writing import replacing, unwritable
 
 RECORD_VERSION = 1
 PARTIAL = ".sterna.incomplete"  # the suffix of a blob that is still being fetched

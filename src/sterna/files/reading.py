@@ -1,0 +1,158 @@
+"""Regular files read in large pieces, so that a hostile file cannot hurt the process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from sterna.errors import ModelFormatError, RequestError, reason
+
+CHUNK_BYTES = 4 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
+MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth beyond that
+
+# Not blocking: the open of a FIFO in place of a file would otherwise wait for ever.
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class FileState(NamedTuple):
+    """What tells a file from a later one of the same name: its identity, size and time."""
+
+    device: int
+    inode: int
+    nbytes: int
+    mtime_ns: int
+
+
+class Span(NamedTuple):
+    """`nbytes` bytes at `offset` of a file that belong at `start` of a buffer."""
+
+    offset: int
+    start: int
+    nbytes: int
+
+
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
+    """Opens a regular file for reading: (descriptor, state).
+
+    Raises ModelFormatError if it is missing or is no regular file, RequestError if it may not be
+    read.
+    """
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFormatError(file=path, expected="a file", got="nothing at this path") from None
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFormatError(file=path, expected="a regular file", got="another kind of file")
+        yield (
+            descriptor,
+            FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns),
+        )
+    finally:
+        os.close(descriptor)
+
+
+def unreadable(path: Path, error: Exception) -> RequestError:
+    """The RequestError for a path that the operating system refuses to read."""
+    return RequestError(
+        f"{path}: must be readable, but got {reason(error)}; check the path and its rights"
+    )
+
+
+def require_regular(path: Path) -> None:
+    """RequestError unless the caller's path is a regular file: a pipe or a device may never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    if not stat.S_ISREG(mode):
+        tests = {"a folder": stat.S_ISDIR, "a pipe": stat.S_ISFIFO, "a socket": stat.S_ISSOCK}
+        kind = next((name for name, test in tests.items() if test(mode)), "a device")
+        raise RequestError(f"{path}: must be a regular file, but got {kind}; give a file's path")
+
+
+def require_size(path: Path, max_bytes: int) -> None:
+    """ModelFormatError where a file has more than `max_bytes` bytes."""
+    try:
+        nbytes = path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if nbytes > max_bytes:
+        raise ModelFormatError(
+            file=path, field="size", expected=f"at most {max_bytes} bytes", got=nbytes
+        )
+
+
+def read_file(path: Path, max_bytes: int) -> bytearray:
+    """The whole of a regular file of at most `max_bytes` bytes."""
+    with open_regular(path) as (descriptor, state):
+        if state.nbytes > max_bytes:
+            raise ModelFormatError(
+                file=path, field="size", expected=f"at most {max_bytes} bytes", got=state.nbytes
+            )
+        data = bytearray(state.nbytes)
+        read_span(path, descriptor, memoryview(data), Span(0, 0, state.nbytes))
+    return data
+
+
+def read_span(path: Path, descriptor: int, buffer: memoryview, span: Span) -> None:
+    """Fills `buffer[span.start:][:span.nbytes]` from the file at `span.offset`; thread-safe."""
+    done = 0
+    while done < span.nbytes:
+        window = buffer[span.start + done : span.start + span.nbytes]
+        try:
+            count = os.preadv(descriptor, [window], span.offset + done)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if count == 0:  # the file was cut while in use: an error, where mmap would be SIGBUS
+            raise ModelFormatError(
+                file=path,
+                offset=span.offset + done,
+                expected=f"{span.nbytes} bytes from byte {span.offset}",
+                got=f"the end of the file after {done}",
+                remedy="was the file truncated while in use? copy or download it again",
+            )
+        done += count
+
+
+def read_spans(
+    path: Path,
+    descriptor: int,
+    buffer: memoryview,
+    spans: Sequence[Span],
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Reads many spans into one buffer, in large chunks and on several threads if it is much.
+
+    Fresh memory of the buffer is touched first by these threads. progress: is called with the bytes
+    read since its last call, by any of them.
+    """
+    chunks = [
+        Span(span.offset + at, span.start + at, min(CHUNK_BYTES, span.nbytes - at))
+        for span in spans
+        for at in range(0, span.nbytes, CHUNK_BYTES)
+    ]
+    n_cpus, nbytes = len(os.sched_getaffinity(0)), sum(chunk.nbytes for chunk in chunks)
+    n_threads = min(MAX_READ_THREADS, n_cpus, nbytes // CHUNK_BYTES)
+
+    def read(chunk: Span) -> None:
+        read_span(path, descriptor, buffer, chunk)
+        if progress is not None:
+            progress(chunk.nbytes)
+
+    if n_threads <= 1:
+        for chunk in chunks:
+            read(chunk)
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        for _ in pool.map(read, chunks):
+            pass

@@ -1,0 +1,201 @@
+"""Files written beside their place, which they take once they are whole and on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from sterna.errors import RequestError, reason
+from sterna.files.reading import Span, open_regular, read_span, require_size
+
+_COPY_BYTES = 1 << 20
+_HEX = re.compile("[0-9a-f]{16}")
+
+
+@contextlib.contextmanager
+def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of `path` only once it is whole and on the disk.
+
+    It is written beside `path` under another name, and may be read. `nbytes` is what will be
+    written, for the message when the disk is full; `mode`: its rights, less the umask. Raises
+    RequestError.
+    """
+    with (
+        replacing_path(path, nbytes, mode) as temporary,
+        os.fdopen(os.open(temporary, os.O_RDWR), "w+b") as file,
+    ):
+        yield file
+
+
+@contextlib.contextmanager
+def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]:
+    """The same for a writer that opens the file by its name: an empty file to be filled."""
+    temporary = _temporary(path)
+    try:
+        require_space(path, nbytes)
+        # Less the umask, as any other file; mkstemp's 0o600 would stay after the rename
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        with _claimed(path, os.open(temporary, flags, mode)) as descriptor:
+            yield temporary
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        _remove_quietly(temporary)
+        raise unwritable(path, error, nbytes) from error
+    except BaseException:
+        _remove_quietly(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """A new binary file whose bytes are on the disk when the block has ended."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterator[Path]:
+    """A fresh directory beside `path` that takes its name once the block ends without an error.
+
+    `path` must not exist, or be an empty directory; with `force` it may be one with files, which
+    are removed after the rename. Raises RequestError.
+    """
+    temporary = _temporary(path)
+    try:
+        full = path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None)
+        if full and not (force and path.is_dir()):
+            raise RequestError(
+                f"{path}: must not exist or be an empty folder, but got one with files; "
+                "remove it or choose another place"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        require_space(path, nbytes)
+        temporary.mkdir()
+        with _claimed(path, os.open(temporary, os.O_RDONLY)):
+            yield temporary
+        sync_directory(temporary)
+        _take_name(temporary, path, full)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path, error, nbytes) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # nothing is left of it after the rename
+
+
+def _take_name(temporary: Path, path: Path, full: bool) -> None:
+    if not full:
+        temporary.rename(path)  # an empty folder is replaced, one with files an error
+        return
+    old = _temporary(path)  # two renames: for a moment no folder has the name, never half of one
+    path.rename(old)
+    try:
+        temporary.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.tmp")
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name[:64]}."
+
+
+@contextlib.contextmanager
+def _claimed(path: Path, descriptor: int) -> Iterator[int]:
+    """Locks a temporary while it is written, and removes those of `path` whose writers were killed.
+
+    The system gives up a lock with its process, so one that can be had belongs to nobody.
+    """
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _sweep(path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(path: Path) -> None:
+    prefix = _temporary_prefix(path)
+    for entry in list(path.parent.iterdir()):
+        middle = entry.name[len(prefix) : -len(".tmp")]
+        if not (entry.name == f"{prefix}{middle}.tmp" and _HEX.fullmatch(middle)):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(entry, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def require_space(path: Path, nbytes: int) -> None:
+    """RequestError if the file system of `path` has fewer than `nbytes` bytes free."""
+    with contextlib.suppress(OSError):  # what cannot be asked is found out by writing
+        total, _, free = shutil.disk_usage(path.parent)
+        # Of a place for no files, or not for these, zero bytes free is not what is wrong
+        if free < nbytes and total and os.access(path.parent, os.W_OK):
+            raise RequestError(
+                f"{path}: must have {nbytes} bytes of disk space, but {free} are free; "
+                "free disk space or choose another place"
+            )
+
+
+def copy_file(source: Path, target: Path, max_bytes: int) -> None:
+    """Copies a regular file, whole or not at all, its data on the disk when this returns.
+
+    ModelFormatError where it has more than `max_bytes` bytes.
+    """
+    require_size(source, max_bytes)
+    with open_regular(source) as (descriptor, state), replacing(target, state.nbytes) as out:
+        buffer = memoryview(bytearray(min(_COPY_BYTES, state.nbytes)))
+        for at in range(0, state.nbytes, _COPY_BYTES):
+            count = min(_COPY_BYTES, state.nbytes - at)
+            read_span(source, descriptor, buffer, Span(at, 0, count))
+            out.write(buffer[:count])
+
+
+def unwritable(path: Path, error: OSError, nbytes: int | None = None) -> RequestError:
+    """The RequestError for a path that cannot be written, naming the bytes it needs."""
+    need = "" if nbytes is None else f" with {nbytes} bytes"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free disk space or choose another place" if full else "choose another place"
+    return RequestError(f"{path}: must be writable{need}, but got {reason(error)}; {remedy}")
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the names in a directory durable, where the file system can."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove_quietly(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,239 @@
+"""From a path to a model ready to run, and from a model to a packed directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sterna.checkpoints import cache
+from sterna.checkpoints.companions import Companions, FolderCompanions
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
+from sterna.checkpoints.packed import open_packed, read_packed
+from sterna.checkpoints.packed_writer import write_packed
+from sterna.checkpoints.tensor_file import reading
+from sterna.errors import RequestError, SternaError
+from sterna.graph import Graph
+from sterna.models import module_of
+from sterna.models.config import LINEAR_NORM, TransformerConfig
+from sterna.runtime import resolve_threads
+from sterna.weights import storages
+from sterna.weights.gguf import companions_of, config_of
+from sterna.weights.gguf_source import GgufWeights, i2s_layout, warn_of_i2s
+from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
+
+__all__ = ["Model", "from_weights", "load", "save"]
+
+Through = Callable[[WeightSource], WeightSource]
+#: Is told the bytes read so far, and those of all tensors.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(eq=False)
+class Model:
+    """A model traced into a graph: what an engine runs. One that was made in memory has neither a
+    path nor companions."""
+
+    path: Path | None
+    json: dict[str, Any]
+    config: TransformerConfig
+    graph: Graph
+    weights: WeightSource = field(repr=False)
+    format: str  # that of most bytes of the linear layers, the head left out
+    head: str
+    kv_dtype: str = "i16"  # unless another is asked for
+    companions: Companions | None = None
+    store: cache.Store | None = field(default=None, repr=False)  # the cache being written
+    cache_key: str | None = field(default=None, repr=False)  # where `keep` writes it
+    mapped: bool = False  # weights are those of a file that is mapped
+
+    def keep(self) -> None:
+        """Writes the packed form to the cache, in the background, where `load` found none there.
+
+        To be called once all of the model has been opened: one whose tokenizer is refused is not
+        worth its disk space.
+        """
+        if self.cache_key is not None and self.store is None:
+            self.store = cache.store_behind(self.cache_key, lambda dst: save(self, dst), self.path)
+
+    @property
+    def n_params(self) -> int:
+        """Weights of all matrices; a tied embedding counts once."""
+        return sum(w.M * w.K for w in self.graph.weights())
+
+    @property
+    def weight_bytes_per_token(self) -> int:
+        """Bytes of weights and scales that one decode step reads.
+
+        Of an exact head those that screening reads; the rows computed after it depend on the step.
+        """
+        linears = [op for op in self.graph.ops if op.kind == "linear"]
+        return sum((op.shadow or op.weight).nbytes for op in linears if op.weight)
+
+
+def from_weights(
+    json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource]
+) -> Model:
+    """Trace a model from its config.json and a source of weights; `file` is named in errors."""
+    module = module_of(json, file)
+    quantization = json.get("quantization_config")
+    if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
+        json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
+    defaults = getattr(module, "DEFAULTS", {})
+    config = TransformerConfig.from_json({**defaults, **json}, file, module.ACTIVATION)
+    graph, source = Graph(config.rope), weights(module)
+    module.build(graph, config, source)
+    if isinstance(source, CheckpointWeights):
+        source.refuse_unread()
+    *layers, (last, shadow) = [
+        (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
+    ]
+    nbytes: Counter[str] = Counter()
+    for weight, _ in layers:
+        nbytes[weight.format] += weight.nbytes
+    stored = "int8" if last.format == "i8" else last.format
+    head = "exact" if shadow is not None else stored
+    format, kv_dtype = nbytes.most_common(1)[0][0], getattr(module, "KV_DTYPE", "i16")
+    return Model(None, json, config, graph, source, format, head, kv_dtype)
+
+
+def load(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    head: str | None = None,
+    cached: bool = True,
+    threads: int | None = None,
+    i2s: str | None = None,
+    through: Through | None = None,
+    progress: Progress | None = None,
+    mmap: bool = False,
+) -> Model:
+    """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
+
+    A checkpoint is packed as it is read and ready at once; `Model.keep` writes the packed form to
+    the cache, which is read from there the next time. `i2s`: as in `LLM`. `through`: makes a
+    source of weights that the architecture asks in place of the model's own, which then reads each
+    as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Raises ModelFormatError,
+    UnsupportedModelError, RequestError or NonFiniteError.
+    """
+    source, parts, stored = Path(path), list[Path](), format
+    beside: Companions | None = None  # what a packed copy does not have to be asked for
+    read: Callable[[], Model]
+    if is_gguf(source):
+        layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
+        stored = f"{format}-{layout}"
+        read = partial(_read_gguf, source, format, head, layout, threads, through, progress)
+    else:
+        checkpoint = Checkpoint.open(source)
+        beside = FolderCompanions.of(checkpoint.path, checkpoint.config)
+        if checkpoint.is_packed:
+            return _load_packed(checkpoint, beside, head, threads, format, through, progress, mmap)
+        read = partial(
+            _read_checkpoint, checkpoint, beside, format, head, threads, through, progress
+        )
+    if not cached or through is not None or cache.cache_dir() is None:
+        return read()
+    # An exact head is stored as the checkpoint's own, and so is the default.
+    key = cache.cache_key(source, stored, None if head == "exact" else head, parts)
+    hit = cache.lookup(key)
+    if hit is not None and beside is None and not (hit / "tokenizer.json").is_file():
+        cache.discard(key)
+        hit = None
+    if hit is not None:
+        try:
+            packed = Checkpoint.open(hit)
+            # A single file has no tokenizer beside it: its packed form has.
+            beside = beside or FolderCompanions.of(hit, packed.config)
+            return _load_packed(packed, beside, head, threads, progress=progress, mmap=mmap)
+        except SternaError:  # damaged, of another version, gone or unreadable: make it again
+            cache.discard(key)
+    model = read()
+    model.cache_key = key
+    return model
+
+
+def _read_checkpoint(
+    checkpoint: Checkpoint,
+    companions: Companions,
+    format: str | None,
+    head: str | None,
+    threads: int | None,
+    through: Through | None,
+    progress: Progress | None,
+) -> Model:
+    """A published checkpoint in safetensors, packed as it is read."""
+
+    def weights(module: ModuleType) -> WeightSource:
+        own = CheckpointWeights(checkpoint, format, head, resolve_threads(threads), module.TERNARY)
+        return through(own) if through else own
+
+    with reading(checkpoint.files, progress):
+        model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
+    model.path, model.companions = checkpoint.path, companions
+    return model
+
+
+def _read_gguf(
+    path: Path,
+    format: str | None,
+    head: str | None,
+    layout: str | None,
+    threads: int | None,
+    through: Through | None,
+    progress: Progress | None,
+) -> Model:
+    """A GGUF file, packed as it is read; layout: of I2_S tensors, None for the usual one."""
+    file = GgufModel(path)
+    warn_of_i2s(file, layout)
+    config, team = config_of(file), resolve_threads(threads)
+    companions = companions_of(file, config)
+    own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
+    with reading(file.files.values(), progress):
+        model = from_weights(config, path, lambda _: through(own) if through else own)
+    model.path, model.companions = path, companions
+    return model
+
+
+def save(model: Model, dst: str | Path) -> None:
+    """Write a model as a packed directory; `dst` must be absent or empty.
+
+    Raises RequestError for a model that has no folder (made in memory) or where disk is short.
+    """
+    if model.companions is None:
+        raise RequestError("save: a model made in memory has no tokenizer to save it with")
+    weights = model.weights
+    with model.companions.as_folder() as source:
+        write_packed(dst, model.json, weights.modules, weights.tensors, source, model.format)
+
+
+def _load_packed(
+    folder: Checkpoint,
+    companions: Companions,
+    head: str | None,
+    threads: int | None,
+    format: str | None = None,
+    through: Through | None = None,
+    progress: Progress | None = None,
+    mmap: bool = False,
+) -> Model:
+    if through:
+        packed = open_packed(folder, threads)
+    else:
+        packed = read_packed(folder, threads, progress, mmap)
+    weights = PackedWeights(
+        packed.modules, packed.tensors, str(folder.path), head, resolve_threads(threads), format
+    )
+    model = from_weights(
+        packed.config,
+        folder.path / "config.json",
+        lambda _: through(weights) if through else weights,
+    )
+    model.path, model.companions = companions.path, companions
+    model.mapped = packed.mapped is not None
+    return model

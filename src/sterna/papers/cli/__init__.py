@@ -1,0 +1,1 @@
+"""Commands that reproduce papers: `sterna bench figure`, `sterna bench peers`, `sterna tune`."""

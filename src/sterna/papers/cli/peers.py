@@ -1,0 +1,139 @@
+"""`sterna bench peers`: other runtimes beside Sterna, in one run."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import click
+
+from sterna.cli.options import console, deterministic_option
+from sterna.cli.report import (
+    COUNTS,
+    NAMES,
+    NUMBERS,
+    Row,
+    isa_option,
+    limit_option,
+    measured,
+    output_options,
+    table,
+    team_option,
+    write,
+)
+
+COLUMNS = {
+    "peer": "peer",
+    "version": "version",
+    "type": "type",
+    "what": "test",
+    "shape": "M x K",
+    "n": "n",
+    "tok_s": "tok/s",
+    "gops": "GOPS",
+    "gb_s": "GB/s",
+    "time_us": "µs",
+    "time_us_range": "range",
+    "ratio_to_sterna": "of sterna",
+    "counts": "counts",
+}
+FIGURES = ("tok_s", "gops", "gb_s")
+
+
+@click.command("peers")
+@click.option(
+    "--peers",
+    type=NAMES,
+    default="llama.cpp,torch,litespark,ik_llama.cpp",
+    show_default=True,
+    help="Whom to run, numpy too; those that are missing are named in the report.",
+)
+@click.option(
+    "--shape",
+    default="bitnet-2b",
+    show_default=True,
+    help="Sizes of the dummy model, or MxK for the product with one matrix alone.",
+)
+@click.option(
+    "--format",
+    "formats",
+    type=NAMES,
+    default="t5,i2",
+    show_default=True,
+    help="Sterna's weight formats; ratios are to the first. The llama.cpps run the same types "
+    "(q4_0, q8_0, q4_k, q6_k, f16, bf16 …), and for other formats their ternary ones.",
+)
+@click.option("--head", default="int8", show_default=True, help="Sterna's output head.")
+@click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
+@click.option("--tg", type=COUNTS, default="64", show_default=True, help="Tokens to generate.")
+@click.option(
+    "--depth",
+    type=NUMBERS,
+    default="0",
+    show_default=True,
+    help="Tokens that are in the KV cache before those that are generated.",
+)
+@click.option(
+    "--n",
+    type=COUNTS,
+    default="1,128,512",
+    show_default=True,
+    help="Tokens of matrix products, in formats that hold -1, 0 and 1.",
+)
+@click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
+@team_option
+@isa_option
+@deterministic_option
+@click.option(
+    "--ik-llama-bench",
+    "llama_bench",
+    metavar="PATH",
+    help="ik_llama.cpp's llama-bench; default: $STERNA_IK_LLAMA_BENCH.",
+)
+@limit_option
+@output_options
+def command(
+    peers: tuple[str, ...],
+    formats: tuple[str, ...],
+    repeat: int,
+    limit_s: float,
+    output: str,
+    threads: int | None,
+    **given: Any,
+) -> None:
+    """Measure other runtimes beside Sterna, interleaved, with their outputs checked."""
+    from sterna.papers.peers import run
+    from sterna.papers.peers.case import Options
+    from sterna.runtime import resolve_threads
+
+    options = Options(variant="", scratch="", threads=resolve_threads(threads), **given)
+    measured(
+        "starting",
+        functools.partial(run, peers, options, formats=formats, repeat=repeat, limit_s=limit_s),
+        lambda rows: write(rows, output, COLUMNS, _draw, _readable),
+    )
+
+
+def _readable(row: Row) -> dict[str, Any]:
+    """The head beside the type, and no figures that do not count."""
+    out = dict(row)
+    out["type"] = f"{row['format']} + {row['head']}" if row["head"] else row["format"]
+    out["counts"] = "yes" if row["checked"] else "no"
+    if row["skipped"]:
+        out["counts"] = f"skipped: {row['skipped']}"
+    elif not row["checked"]:
+        out |= dict.fromkeys(FIGURES)
+    return out
+
+
+def _draw(rows: list[dict[str, Any]]) -> None:
+    done = [row for row in rows if not row["skipped"]]
+    shown = {key: heading for key, heading in COLUMNS.items() if key not in ("version", "counts")}
+    if done:
+        table(done, shown)
+    for row in rows:
+        name = " ".join(str(row[k]) for k in ("peer", "format", "what", "shape") if row[k])
+        if row["skipped"]:
+            console().print(f"skipped: {name}: {row['skipped']}", soft_wrap=True)
+        elif not row["checked"]:
+            console().print(f"not counted: {name}: {row['check']}", soft_wrap=True)

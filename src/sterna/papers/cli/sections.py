@@ -1,0 +1,93 @@
+"""How the commands of figures measure, show their rows in sections, and draw them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import console
+from sterna.cli.report import Row, measured, print_raw, table
+
+__all__ = ["Rows", "Section", "run_figure", "write_sections"]
+
+Rows = Sequence[Mapping[str, Any]]
+#: A table of a figure: its title, its rows, and its columns (field -> heading).
+Section = tuple[str, Sequence[Row], Mapping[str, str]]
+
+
+def run_figure(
+    measure: Callable[..., list[dict[str, Any]]],
+    plot: Path | None,
+    draw: Callable[[Rows], Any],
+    show: Callable[[Rows], None],
+    **options: Any,
+) -> None:
+    """Shows the rows of `measure(**options)`, and draws them into `plot`; a spinner meanwhile."""
+    from sterna.bench import plots
+
+    if plot is not None:
+        plots.require(plot)  # before minutes of measuring
+
+    def both(rows: list[dict[str, Any]]) -> None:
+        show(rows)  # first: a picture of a run that was ended early may lack what it compares with
+        if plot is not None:
+            plots.save(draw(rows), plot)
+
+    measured("measuring", functools.partial(measure, **options), both)
+
+
+def write_sections(
+    rows: Rows,
+    output: str,
+    sections: Callable[[Sequence[Row]], list[Section]],
+    *reasons: tuple[str, str],
+) -> None:
+    """Rows on stdout: all fields as JSON or CSV; as Markdown or drawn in tables, and below them
+    what was skipped or does not count. reasons: more fields that say why, and of whom.
+    """
+    from sterna.bench.report import to_markdown, with_range
+
+    if print_raw(rows, output):
+        return
+    ranges = [name.removesuffix("_min") for name in rows[0] if name.endswith("_min")]
+    shown = [with_range(_counted(row), *ranges) for row in rows]
+    for i, (title, lines, columns) in enumerate(sections(shown)):
+        if output == "markdown":
+            click.echo("\n" * (i > 0) + (f"{title}\n\n" if title else ""), nl=False)
+            click.echo(to_markdown(lines, columns), nl=False)
+            continue
+        if i or title:
+            console().print("\n" * (i > 0) + title, soft_wrap=True)
+        table(lines, columns)
+    for row in rows:
+        for line in _remarks(row, reasons):
+            if output == "markdown":
+                click.echo(f"\n{line}")
+            else:
+                console().print(line, soft_wrap=True)
+
+
+def _counted(row: Row) -> dict[str, Any]:
+    """Without the figures of a participant whose outputs were wrong."""
+    out = dict(row)
+    own, peer = ("prompt_", "eval_", "tok_s", "ttft_"), ("peer_prompt_", "peer_eval_")
+    for flag, prefixes in (("checked", own), ("peer_checked", peer)):
+        if row.get(flag) is False:
+            out |= dict.fromkeys(name for name in row if name.startswith(prefixes))
+    return out
+
+
+def _remarks(row: Row, reasons: Sequence[tuple[str, str]]) -> list[str]:
+    who = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
+    own = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
+    lines = [f"skipped: {own if reasons else who}: {row['skipped']}"] if row["skipped"] else []
+    lines += [f"skipped: {of} beside {own}: {row[name]}" for name, of in reasons if row.get(name)]
+    if row.get("checked") is False and not row["skipped"]:
+        lines.append(f"not counted: {own if reasons else who}: its outputs were wrong")
+    if row.get("peer_checked") is False and not row.get("peer_skipped"):
+        lines.append(f"not counted: {row['peer']} beside {own}: its outputs were wrong")
+    return lines

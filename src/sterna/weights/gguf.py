@@ -1,0 +1,268 @@
+"""A GGUF file as a checkpoint: its metadata as config.json, its tensors by their names there.
+
+Architectures and names: the converters of llama.cpp and of microsoft/BitNet.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sterna.checkpoints.companions import FileCompanions
+from sterna.checkpoints.gguf import GgufModel
+from sterna.checkpoints.gguf_metadata import Metadata
+from sterna.checkpoints.gguf_types import FLOAT_TYPES
+from sterna.checkpoints.gguf_vocab import Vocabulary
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief, shown
+
+__all__ = ["ARCHITECTURES_OF", "companions_of", "config_of", "gguf_name", "permutes"]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a GGUF architecture is in the words of config.json.
+
+    permuted: whether rows of q and k are in the order of interleaved rotations.
+    """
+
+    architecture: str
+    activation: str
+    permuted: bool = False
+    layer_tensors: tuple[str, ...] = ()  # besides those that all have
+
+
+_SUB_NORMS = ("attn_sub_norm", "ffn_sub_norm")
+_BITNET = _Kind("BitNetForCausalLM", "relu2", layer_tensors=_SUB_NORMS)
+ARCHITECTURES_OF = {
+    "llama": _Kind("LlamaForCausalLM", "silu", permuted=True),
+    "falcon3": _Kind("LlamaForCausalLM", "silu", permuted=True),
+    "qwen2": _Kind("Qwen2ForCausalLM", "silu"),
+    "qwen3": _Kind("Qwen3ForCausalLM", "silu", layer_tensors=("attn_q_norm", "attn_k_norm")),
+    # 1bitLLM's models; their names there are those of BitNet, but for the small n
+    "bitnet": _Kind("BitnetForCausalLM", "silu", layer_tensors=_SUB_NORMS),
+    # relu^2 is in no key of these files
+    "bitnet-25": _BITNET,
+    "bitnet-b1.58": _BITNET,
+}
+
+_LINEARS = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+_NORMS = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm",
+    "self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+}  # fmt: skip
+_OUTER = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+}  # fmt: skip
+ROPE_FACTORS = "rope_freqs.weight"
+_IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.([a-z_]+)\.(weight|bias|scale)")
+
+#: Keys that change the arithmetic, and the values that do not.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "expert_count": (0,), "attention.scale": (), "attention.causal": (True,), "logit_scale": (1.0,),
+    "embedding_scale": (1.0,), "residual_scale": (1.0,), "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,), "use_parallel_residual": (False,),
+    "attention.temperature_scale": (0.0,),
+}  # fmt: skip
+
+#: GGUF files of BitNet b1.58 2B hold a template that is not the model's.
+BITNET_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] | capitalize }}: "
+    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}Assistant: {% endif %}"
+)
+
+
+def gguf_name(name: str) -> str:
+    """The GGUF tensor of a tensor's name in a Hugging Face checkpoint."""
+    module, _, suffix = name.rpartition(".")
+    if module in _OUTER:
+        return f"{_OUTER[module]}.{suffix}"
+    match = _LAYER.fullmatch(module)
+    assert match is not None, name
+    return f"blk.{match[1]}.{(_LINEARS | _NORMS)[match[2]]}.{suffix}"
+
+
+def permutes(architecture: str, module: str) -> bool:
+    """Whether the rows of a linear layer are stored in the order of interleaved rotations."""
+    return ARCHITECTURES_OF[architecture].permuted and module.endswith((".q_proj", ".k_proj"))
+
+
+def config_of(model: GgufModel) -> dict[str, Any]:
+    """The metadata as config.json; ModelFormatError, UnsupportedModelError."""
+    m = model.metadata
+    name = m.text("general.architecture")
+    kind = ARCHITECTURES_OF.get(name)
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{model.path}: general.architecture must be one of {', '.join(ARCHITECTURES_OF)}, "
+            f"but got {shown(name)}; Sterna does not run this model yet"
+        )
+    _check_neutral(m, name)
+    layers = m.integer(f"{name}.block_count", most=1 << 16)
+    heads = m.same(f"{name}.attention.head_count", layers)
+    hidden = m.integer(f"{name}.embedding_length")
+    table = model.tensors.get("token_embd.weight")
+    if table is None or len(table.shape) != 2:
+        raise ModelFormatError(
+            file=model.path, field="token_embd.weight", expected="a matrix", got=table and "another"
+        )
+    _check_names(model, kind, layers)
+    return {
+        "architectures": [kind.architecture],
+        "model_type": name,
+        "vocab_size": table.shape[0],
+        "hidden_size": hidden,
+        "intermediate_size": m.same(f"{name}.feed_forward_length", layers),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": m.same(f"{name}.attention.head_count_kv", layers, heads),
+        "head_dim": _head_dim(m, name, hidden, heads),
+        "hidden_act": kind.activation,
+        "rms_norm_eps": m.number(f"{name}.attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": m.integer(f"{name}.context_length"),
+        "sliding_window": m.integer(f"{name}.attention.sliding_window", 0) or None,
+        "tie_word_embeddings": "output.weight" not in model.tensors,
+        "attention_bias": "blk.0.attn_output.bias" in model.tensors,
+        "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
+        **_rope(model, name),
+    }
+
+
+def _check_neutral(m: Metadata, name: str) -> None:
+    for suffix, neutral in _NEUTRAL.items():
+        key = f"{name}.{suffix}"
+        if key not in m:
+            continue
+        value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
+        if value not in neutral:
+            raise UnsupportedModelError(
+                f"{m.path}: {key} must be absent or {' '.join(map(str, neutral)) or 'default'}, "
+                f"but got {brief(value)}; Sterna does not run this variant"
+            )
+
+
+def _head_dim(m: Metadata, name: str, hidden: int, heads: int) -> int:
+    """Features of a head: one number for keys, values and rotations."""
+    if not heads:
+        raise m.error(f"{name}.attention.head_count", "at least 1", heads)
+    width = m.integer(f"{name}.attention.key_length", hidden // heads)
+    for key in (f"{name}.attention.value_length", f"{name}.rope.dimension_count"):
+        if m.integer(key, width) != width:
+            raise UnsupportedModelError(
+                f"{m.path}: {key} must be {width}, the features of a head, but got "
+                f"{m.integer(key)}; Sterna rotates whole heads"
+            )
+    return width
+
+
+def _rope(model: GgufModel, name: str) -> dict[str, Any]:
+    """Base and scaling of the rotary embedding; Llama 3's scaling is a tensor of factors."""
+    m = model.metadata
+    found: dict[str, Any] = {"rope_theta": m.number(f"{name}.rope.freq_base", 10000.0)}
+    kind = m.text(f"{name}.rope.scaling.type", "none")
+    factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
+    if kind not in ("none", "linear"):
+        raise UnsupportedModelError(
+            f"{m.path}: {name}.rope.scaling.type must be none or linear, "
+            f"but got {shown(kind)}; Sterna "
+            "does not run this scaling of the context"
+        )
+    if factor not in (0.0, 1.0):
+        found["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+    if ROPE_FACTORS in model.tensors:
+        info = model.tensors[ROPE_FACTORS]
+        if info.dtype != "F32" or len(info.shape) != 1:
+            raise ModelFormatError(
+                file=info.file, field=ROPE_FACTORS, offset=info.offset,
+                expected="a vector of F32", got=f"{info.dtype} {list(info.shape)}",
+            )  # fmt: skip
+        values = model.read(ROPE_FACTORS).reshape(-1).view("<f4")
+        found["rope_factors"] = values.astype(np.float64).tolist()
+    return found
+
+
+def _check_names(model: GgufModel, kind: _Kind, layers: int) -> None:
+    """Every tensor must be one that the graph reads: what is left out would be a wrong answer."""
+    known = {*_LINEARS.values(), "attn_norm", "ffn_norm", *kind.layer_tensors}
+    outer = {f"{module}.weight" for module in _OUTER.values()}
+    for name, info in model.tensors.items():
+        match = _BLOCK.fullmatch(name)
+        inside = match and int(match[1]) < layers and match[2] in known
+        if not inside and name not in outer and not _IGNORED.fullmatch(name):
+            raise UnsupportedModelError(
+                f"{info.file}: {name}: tensors must be those of {kind.architecture} with {layers} "
+                "layers, but this is another; Sterna does not run this variant"
+            )
+
+
+# --------------------------------------------------------------------- tokenizer and settings
+
+
+def companions_of(model: GgufModel, config: dict[str, Any]) -> FileCompanions:
+    """What the metadata holds besides `config`: tokenizer, chat template and settings."""
+    m = model.metadata
+    vocabulary = Vocabulary(m)
+    bos, tokens = vocabulary.bos_id, vocabulary.tokens
+    settings: dict[str, Any] = {"clean_up_tokenization_spaces": False}
+    if bos is not None:
+        settings["bos_token"] = tokens[bos]
+    if "tokenizer.ggml.eos_token_id" in m and vocabulary.eos_ids:
+        settings["eos_token"] = tokens[m.integer("tokenizer.ggml.eos_token_id")]
+    template = _chat_template(m, "<|eot_id|>" in tokens)
+    if template is not None:
+        settings["chat_template"] = template
+    generation: dict[str, Any] = {"eos_token_id": list(vocabulary.eos_ids), **_sampling(m)}
+    if bos is not None:
+        generation["bos_token_id"] = bos
+    _warn_of_floats(model)
+    return FileCompanions(model.path, config, settings, generation, vocabulary.backend)
+
+
+def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | None:
+    """The file's template, or all if several are named; BitNet's own in place of BitNet files'."""
+    if m.text("general.architecture").startswith("bitnet") and has_eot:
+        return BITNET_TEMPLATE
+    key = "tokenizer.chat_template"
+    default = m.text(key) if key in m else None
+    named = m.texts("tokenizer.chat_templates") if "tokenizer.chat_templates" in m else []
+    if not named:
+        return default
+    several = [{"name": name, "template": m.text(f"{key}.{name}")} for name in named]
+    if default is not None:
+        several.append({"name": "default", "template": default})
+    return several
+
+
+def _sampling(m: Metadata) -> dict[str, Any]:
+    """What the model's makers sample with, in the words of generation_config.json."""
+    keys = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+            "penalty_repeat": "repetition_penalty"}  # fmt: skip
+    found: dict[str, Any] = {}
+    for key, name in keys.items():
+        if f"general.sampling.{key}" in m:
+            number = m.number(f"general.sampling.{key}")
+            found[name] = int(number) if key == "top_k" else number
+    return {"do_sample": True, **found} if found else {}
+
+
+def _warn_of_floats(model: GgufModel) -> None:
+    info = model.tensors.get("blk.0.ffn_down.weight")
+    architecture = model.metadata.text("general.architecture")
+    if info and info.dtype in FLOAT_TYPES and ARCHITECTURES_OF[architecture] is _BITNET:
+        warnings.warn(
+            f"{model.path}: layers are {info.dtype}: files of this kind made from the packed model "
+            "are known to be scaled wrongly; prefer an I2_S file, or the safetensors",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip

@@ -1,0 +1,297 @@
+"""From a GGUF file's tensors to packed weights: blocks stay as they are, rows find their order."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats, ops
+from sterna.checkpoints.gguf import GgufModel
+from sterna.checkpoints.gguf_types import FLOAT_TYPES
+from sterna.checkpoints.header import TensorInfo
+from sterna.errors import (
+    ModelFormatError,
+    NonFiniteError,
+    RequestError,
+    UnsupportedModelError,
+    shown,
+)
+from sterna.formats import PackedWeight, Shadow
+from sterna.formats.ggml_blocks import BLOCKS, from_ggml
+from sterna.runtime import checked_name
+from sterna.weights import packing, sources
+from sterna.weights.gguf import gguf_name, permutes
+from sterna.weights.sources import Linear, head_format, in_runs
+from sterna.weights.storages import Floats, Levels
+from sterna.weights.storages.base import TERNARY
+
+__all__ = ["GgufWeights", "i2s_layout", "warn_of_i2s"]
+
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
+
+#: How I2_S packs four codes into a byte: runs of 128 weights (microsoft/BitNet on x86, and all
+#: official files), of 64 (made on ARM), or columns of four rows ("rows", its 2026 default on x86).
+I2S_LAYOUTS = ("128", "64", "rows")
+
+
+@dataclass
+class GgufWeights:
+    """Weights of a GGUF file, packed as they are asked for.
+
+    format: of the linear layers, None for their own types; head: of the embedding and the head,
+    None for theirs. Floats take any format; quantised weights only their own, or a float one.
+    head_dim: for the order of rows of q and k. i2s: one of I2S_LAYOUTS.
+    """
+
+    model: GgufModel
+    format: str | None
+    head: str | None
+    head_dim: int
+    threads: int
+    i2s: str = "128"
+    modules: dict[str, PackedWeight] = field(default_factory=dict)
+    tensors: dict[str, F32] = field(default_factory=dict)
+
+    def vector(self, name: str, size: int) -> F32:
+        """A norm's weight or a bias, float32 [size]."""
+        info = self._info(gguf_name(name), (size,))
+        if info.dtype not in FLOAT_TYPES:
+            raise self._error(info, "a vector of floats", info.dtype)
+        values = self._floats(info).values().reshape(-1)
+        self.tensors[name] = values[self._order(name.removesuffix(".bias"), size)]
+        return self.tensors[name]
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The rows of `parts`: a weight for each run of neighbours of one type."""
+        for part in parts:
+            bias = self.model.tensors.get(gguf_name(f"{part.name}.bias"))
+            if bias is not None and not part.bias:
+                raise UnsupportedModelError(
+                    f"{bias.file}: {bias.name}: this layer has no bias in its architecture"
+                )
+        runs = in_runs(name, parts, self._kind)
+        for module, run in runs:
+            self.modules[module] = self._packed(run, self.format, "format")
+        return [self.modules[module] for module, _ in runs]
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The embedding or the output head [M, K], as it is stored or in the head's format."""
+        part = Linear(name, M, K)
+        info = self._part(part)
+        is_float = info.dtype in FLOAT_TYPES
+        if self.head == "exact" and not is_float:
+            raise RequestError(
+                f"head: exact is for float heads, but {info.name} is {info.dtype}; "
+                "leave it out, which keeps the rows as they are"
+            )
+        asked = None if self.head is None else head_format(self.head, self._own(info))
+        self.modules[name] = self._packed([part], asked, "head")
+        return self.modules[name]
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+        return sources.shadow_of(table, self.head, self.threads)
+
+    # --------------------------------------------------------------------------------- tensors
+
+    def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        info = self.model.tensors.get(name)
+        if info is None:
+            raise ModelFormatError(
+                file=self.model.path, field=name, expected=f"shape {list(shape)}",
+                got="no such tensor",
+            )  # fmt: skip
+        if info.shape != shape:
+            raise self._error(info, f"shape {list(shape)}", f"shape {list(info.shape)}")
+        return info
+
+    def _part(self, part: Linear) -> TensorInfo:
+        return self._info(gguf_name(f"{part.name}.weight"), (part.M, part.K))
+
+    @staticmethod
+    def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:
+        return ModelFormatError(
+            file=info.file, field=info.name, offset=info.offset, expected=expected, got=got
+        )
+
+    @staticmethod
+    def _own(info: TensorInfo) -> str:
+        """The format that holds a tensor's type unchanged."""
+        if info.dtype == "I2_S":
+            return "i2"
+        name = info.dtype.lower()
+        return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format or name
+
+    def _kind(self, part: Linear) -> str:
+        """What parts must have in common to be one weight: a type, or levels with a scale each."""
+        own = self._part(part).dtype
+        return "levels" if own == "I2_S" or self._scale(part) is not None else own
+
+    def _scale(self, part: Linear) -> np.float32 | None:
+        """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
+        info = self.model.tensors.get(gguf_name(f"{part.name}.scale"))
+        if info is None:
+            return None
+        if info.shape != (1,) or info.dtype != "F32":
+            raise self._error(info, "one F32", f"{info.dtype} {list(info.shape)}")
+        scale = self._floats(info).values().reshape(-1)[0]
+        return None if scale == 1 else np.float32(scale)
+
+    def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
+        """The stored rows in the model's order.
+
+        Stored are the pairs (i, i + head_dim / 2) of a head side by side.
+        """
+        architecture = self.model.metadata.text("general.architecture")
+        if not permutes(architecture, module):
+            return slice(None)
+        pairs = np.arange(rows).reshape(-1, self.head_dim // 2, 2)
+        order: npt.NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
+        return order
+
+    def _order_of_all(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
+        """The same of the rows of several layers, one after the other; None where all stay."""
+        orders = [self._order(part.name, part.M) for part in parts]
+        if all(isinstance(order, slice) for order in orders):
+            return None
+        ends = accumulate(part.M for part in parts)
+        rows = [np.arange(end - part.M, end) for part, end in zip(parts, ends, strict=True)]
+        ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
+        return np.concatenate(ordered).astype(np.int64)
+
+    def _rows(self, part: Linear) -> U8:
+        """The bytes of a layer's rows, uint8 [M, bytes], in the model's order: a copy."""
+        raw = self.model.read(self._part(part).name)
+        order = self._order(part.name, part.M)
+        return raw if isinstance(order, slice) else raw[order]
+
+    def _floats(self, info: TensorInfo, raw: U8 | None = None) -> Floats:
+        """A float tensor [rows, K], finite; of other bytes than the file's if given."""
+        own = formats.float_format(info.dtype.lower())
+        raw = self.model.read(info.name) if raw is None else raw
+        bits = raw.view(own.word)
+        if not own.is_finite(bits, self.threads):
+            raise NonFiniteError(
+                f"{info.file}: {info.name}: weights must be finite, but got NaN or infinity; "
+                "the file is damaged or its training diverged"
+            )
+        return Floats(own.name, bits)
+
+    # ---------------------------------------------------------------------------------- packing
+
+    def _packed(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
+        """Rows of parts of one kind as one weight, in the format asked for or their own."""
+        info, kind = self._part(parts[0]), self._kind(parts[0])
+        if kind not in FLOAT_TYPES and kind != "levels":
+            return self._from_blocks(parts, asked, option)
+        read: list[Floats | Levels] = [
+            self._levels(p) if kind == "levels" else self._floats(self._part(p), self._rows(p))
+            for p in parts
+        ]
+        choice = packing.choose(read[0], asked)
+        if kind == "levels" and not choice.keeps and formats.get(choice.format).integer:
+            raise self._would_round(info, choice.format, option)
+        return packing.pack(read, choice, self.threads, info.name)
+
+    def _from_blocks(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
+        info = self._part(parts[0])
+        raw = [self.model.read(self._part(p).name) for p in parts]
+        order = self._order_of_all(parts)
+        try:
+            own = from_ggml(info.dtype.lower(), raw, threads=self.threads, order=order)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
+        except RequestError as error:
+            raise self._error(info, "sound blocks", error) from None
+        if asked in (None, own.format):
+            return own
+        if formats.get(asked or "").integer:
+            raise self._would_round(info, asked or "", option)
+        values = Floats("f32", ops.dequantize(own, threads=self.threads))
+        return packing.pack_floats([values], asked or "", self.threads, info.name)
+
+    @staticmethod
+    def _would_round(info: TensorInfo, asked: str, option: str) -> RequestError:
+        return RequestError(
+            f"{option}: must keep {info.name}, which {info.file.name} has as {info.dtype} and "
+            "another quantisation would round again, "
+            f"but got {shown(asked)}; leave it out, or use a "
+            "file with float weights"
+        )
+
+    def _levels(self, part: Linear) -> Levels:
+        """Ternary weights with one scale, in the model's order."""
+        info, factor = self._part(part), self._scale(part)
+        if info.dtype == "I2_S":
+            stored, own = self._i2s_levels(info)
+            levels = stored[self._order(part.name, part.M)]
+        else:
+            values = self._values(part, info)
+            own = np.abs(values).max(initial=np.float32(0))
+            levels = np.sign(values).astype(np.int8)
+            if not np.array_equal(levels * own, values):
+                raise UnsupportedModelError(
+                    f"{info.file}: {info.name}: weights beside a scale must be ternary, but are "
+                    "of several sizes; use the model's safetensors"
+                )
+        scale = np.asarray(own * (np.float32(1) if factor is None else factor), np.float32)
+        return Levels(
+            TERNARY, levels, scale, lambda: Floats("f32", levels.astype(np.float32) * scale)
+        )
+
+    def _values(self, part: Linear, info: TensorInfo) -> F32:
+        raw = self._rows(part)
+        if info.dtype in FLOAT_TYPES:
+            return self._floats(info, raw).values()
+        return ops.dequantize(
+            from_ggml(info.dtype.lower(), raw, threads=self.threads), threads=self.threads
+        )
+
+    def _i2s_levels(self, info: TensorInfo) -> tuple[npt.NDArray[np.int8], np.float32]:
+        """Levels [M, K] in the file's order and the scale of an I2_S tensor."""
+        M, K = info.shape
+        raw = self.model.read(info.name)
+        scale = raw[M * K // 4 :][:4].view("<f4")[0]
+        if not np.isfinite(scale):
+            raise NonFiniteError(
+                f"{info.file}: {info.name}: scale must be finite, but got {scale}; "
+                "the file is damaged"
+            )
+        unit = 4 if self.i2s == "rows" else int(self.i2s)
+        if (M if self.i2s == "rows" else M * K) % unit:
+            rule = f"weights in runs of {unit}" if unit > 4 else "rows in fours"
+            raise self._error(info, f"{rule}, for the I2_S layout {self.i2s}", f"{M}x{K}")
+        codes = raw[: M * K // 4]
+        if not formats.get("i2").codes_valid(codes, self.threads):
+            raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
+        levels = self.model.buffer(info.name, M * K).view(np.int8)
+        span = K if self.i2s == "rows" else unit // 4  # bytes that hold four times as many weights
+        _native.i2s_levels(codes, span, levels, self.threads)
+        return levels.reshape(M, K), np.float32(scale)
+
+
+def i2s_layout(asked: str | None = None) -> str | None:
+    """How I2_S tensors are packed: as asked, else by STERNA_I2S; None where neither says it.
+
+    RequestError for a layout that there is not.
+    """
+    source = "STERNA_I2S" if asked is None else "i2s"
+    layout = (os.environ.get("STERNA_I2S") or None) if asked is None else asked
+    return None if layout is None else checked_name(source, layout, I2S_LAYOUTS)
+
+
+def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
+    """A warning where nothing in the file says how its I2_S tensors are packed."""
+    if layout is None and any(info.dtype == "I2_S" for info in model.tensors.values()):
+        warnings.warn(
+            f"{model.path}: I2_S tensors are read as packed on x86 in runs of 128 weights, as "
+            "official files are; if the model answers nonsense, try --i2s 64 (made on ARM) or "
+            "--i2s rows, or set STERNA_I2S",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip

@@ -1,0 +1,168 @@
+"""From what a storage read to a packed weight in a format: the one that is asked for, or its own.
+
+Levels go to the narrowest format that has them all, unchanged. Another format is a choice of the
+caller; it changes the weights only where they are floats, or may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats
+from sterna.errors import RequestError, shown
+from sterna.formats import Format, PackedWeight
+from sterna.weights.storages import Floats, Levels
+
+__all__ = [
+    "Choice",
+    "choose",
+    "has_levels",
+    "holds",
+    "kinds_of",
+    "layer_scale",
+    "pack",
+    "pack_floats",
+]
+
+#: By bits: what levels run as where no format is asked for.
+NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", "i8")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where a layer's rows go; neighbours of equal choice may be one weight.
+
+    keeps: the levels go there unchanged; else floats are stored as they are, or rounded.
+    """
+
+    format: str
+    keeps: bool
+
+
+def choose(part: Levels | Floats, asked: str | None) -> Choice:
+    """The format asked for, or the layer's own: the narrowest with all its levels, or its dtype.
+
+    Raises RequestError for a format that the weights cannot be held in.
+    """
+    if isinstance(part, Floats):
+        return Choice(part.format if asked is None else formats.get(asked).name, False)
+    if asked is None:
+        name = part.own or next(n for n in NARROWEST if holds(formats.get(n), part, 0))
+        return Choice(f"{name}:g{part.group}" if part.group else name, True)
+    format = formats.get(asked)
+    keeps = holds(format, part, part.group)
+    if not keeps and part.as_floats is None:
+        raise RequestError(
+            f"format: a ternary checkpoint runs as t5, i2 or i8, but got {shown(asked)}"
+        )
+    return Choice(format.name, keeps)
+
+
+def holds(format: Format, part: Levels, group: int) -> bool:
+    """Whether a format has these levels, and scales for groups of this size (0: none)."""
+    if part.own:
+        return format.name.partition(":")[0] == part.own
+    return format.group == group and has_levels(format, part.kinds)
+
+
+def has_levels(format: Format, levels: Collection[int]) -> bool:
+    """Whether a format has these levels, none of them lost to a scale.
+
+    Scales that are whole numbers of a few bits, or come with minima, are made to fit the levels of
+    their rounding: they are nobody else's.
+    """
+    return (
+        format.levels is not None
+        and not format.minima
+        and format.block == format.group
+        and set(levels) <= set(kinds_of(format))
+    )
+
+
+def kinds_of(format: Format) -> Sequence[int]:
+    """The levels of a format, ascending; none of floats."""
+    if format.levels is None:
+        return ()
+    low, high = format.levels
+    return format.codebook or range(low, high + 1, format.step)
+
+
+def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) -> PackedWeight:
+    """The rows of layers of one choice, one after the other, as one weight.
+
+    Raises RequestError for a shape that the format does not have; `name` is named there.
+    """
+    format = formats.get(choice.format)
+    if choice.keeps:
+        levels = [part for part in parts if isinstance(part, Levels)]
+        return _pack_levels(levels, format, threads, name)
+    floats = [part if isinstance(part, Floats) else part.floats() for part in parts]
+    return pack_floats(
+        floats, choice.format, threads, name, layer_scale(formats.get(choice.format))
+    )
+
+
+def layer_scale(format: Format) -> str | None:
+    """Where rounding a layer to a format puts scales: in rows, unless its name says otherwise."""
+    return None if ":" in format.name else "row"
+
+
+def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -> PackedWeight:
+    M, K = sum(part.M for part in parts), parts[0].K
+    format.check_shape(M, K, name)
+    codes_of_bitnet = format.offset == format.step == 1  # a level -1..1 is the code 0..2
+    if codes_of_bitnet and all(part.is_packed for part in parts):
+        packed = [part.codes for part in parts]
+        codes = _native.pack(format.layout, "bitnet", packed, 0, 1, None, threads)
+    else:
+        codes = format.pack_codes([part.unpacked() for part in parts], threads)
+    return PackedWeight(format.name, M, K, codes, _scale(parts, format))
+
+
+def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
+    """The parts' scales as one, in the unit of the format's levels, which is a power of two."""
+    unit = np.float32(1 / format.value)
+    M, K = sum(part.M for part in parts), parts[0].K
+    if format.group:
+        return format.packed_scale(np.concatenate([part.scale for part in parts]) * unit, M, K)
+    if all(part.scale.ndim == 0 for part in parts) and len({float(p.scale) for p in parts}) == 1:
+        return np.asarray(parts[0].scale * unit, np.float32)
+    rows = [np.broadcast_to(part.scale, (part.M,)) for part in parts]
+    return np.asarray(np.concatenate(rows) * unit, np.float32)
+
+
+def pack_floats(
+    parts: list[Floats], asked: str, threads: int, name: str, scale: str | None = None
+) -> PackedWeight:
+    """Float rows in a format: as their own bits where it is the same, else rounded.
+
+    scale: where a format with scales, but not in groups, has them, "tensor" (one for each part) or
+    "row"; None: its own.
+    """
+    format = formats.get(asked)
+    M, K = sum(len(part.bits) for part in parts), parts[0].bits.shape[1]
+    format.check_shape(M, K, name)
+    if format.scaled:
+        return _round_floats(parts, format, threads, scale)
+    own = all(part.format == format.name for part in parts)
+    values = [part.bits if own else part.values() for part in parts]
+    return PackedWeight(format.name, M, K, format.pack_codes(values, threads), np.float32(1))
+
+
+def _round_floats(
+    parts: list[Floats], format: Format, threads: int, scale: str | None
+) -> PackedWeight:
+    rounded = [format.rounded(part.values(), scale) for part in parts]
+    levels = [levels for levels, _ in rounded]
+    if len(parts) == 1:
+        scales = rounded[0][1]
+    else:
+        scales = np.concatenate([s if s.ndim else np.repeat(s, len(w)) for w, s in rounded])
+    M, K = sum(len(part) for part in levels), levels[0].shape[1]
+    codes = format.pack_codes(levels, threads)
+    return PackedWeight(format.name, M, K, codes, format.packed_scale(scales, M, K))

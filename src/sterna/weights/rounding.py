@@ -1,0 +1,260 @@
+"""A weight in another format: the one rule of what is kept and what is rounded.
+
+Loading a packed model in another format, converting it and writing it as GGUF all follow it. Rows
+are taken in pieces of bounded size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats, ops
+from sterna.errors import RequestError
+from sterna.formats import Format, PackedWeight
+from sterna.weights.loss import Loss
+from sterna.weights.packing import has_levels, kinds_of, layer_scale
+
+__all__ = [
+    "CHUNK_WEIGHTS",
+    "Rows",
+    "holds",
+    "repacked",
+    "row_chunks",
+]
+
+F32 = npt.NDArray[np.float32]
+TERNARY = (-1, 1)
+CHUNK_WEIGHTS = 1 << 21  # float32: 8 MiB, of which a rounding has half a dozen at once
+
+
+def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeight]:
+    """The rows of a weight in order, as weights of about CHUNK_WEIGHTS that share its memory."""
+    f = formats.get(weight.format)
+    tiles = max(1, CHUNK_WEIGHTS // (f.tile_rows * weight.K))
+    step = weight.M if whole else tiles * f.tile_rows
+    for start in range(0, weight.M, step):
+        rows = slice(start, min(start + step, weight.M))
+        of_tiles = slice(start // f.tile_rows, -(-rows.stop // f.tile_rows))
+        scale = weight.scale
+        if f.group or scale.ndim:
+            scale = scale[of_tiles if f.group else rows]
+        yield PackedWeight(f.name, rows.stop - start, weight.K, weight.codes[of_tiles], scale)
+
+
+def holds(new: Format, old: Format) -> bool:
+    """Whether a format has all levels of another and may keep them; scales may be rounded.
+
+    Where old groups do not consist of new ones, it is better to round again, but for +-1 and 0.
+    """
+    if not (has_levels(old, kinds_of(old)) and has_levels(new, kinds_of(old))):
+        return False
+    if new.scale_type == "e8m0" != old.scale_type:  # few scales are powers of two
+        return False
+    return _finer(new, old) or new.levels == old.levels == TERNARY
+
+
+def _finer(new: Format, old: Format) -> bool:
+    """Whether each new scale is one of the old ones."""
+    return not old.group or (bool(new.group) and old.group % new.group == 0)
+
+
+def _keeps(new: Format, old: Format) -> bool:
+    """Whether the levels of a weight stay what they are in a format."""
+    return new.scaled and (_differ_in_name(new, old) or holds(new, old))
+
+
+def _differ_in_name(new: Format, old: Format) -> bool:
+    """Whether formats are one but for where rows have scales, as i2 and i2:tensor are."""
+    return old.group == new.group and old.name.partition(":")[0] == new.name.partition(":")[0]
+
+
+def repacked(
+    weight: PackedWeight, format: str | None, threads: int, name: str, is_layer: bool = True
+) -> PackedWeight:
+    """`weight` in `format` (None: its own), where nothing is lost, or floats are rounded anew.
+
+    Levels that the format has go there with the same scales: the same matrix. Floats are rounded as
+    those of a checkpoint, a layer's (or an embedding's). Raises RequestError for any other pair,
+    since to round what is rounded already would lose twice; `name` says whose weight it is.
+    """
+    if format is None or format == weight.format:
+        return weight
+    old, new = formats.get(weight.format), formats.get(format)
+    keeps = _keeps(new, old) and new.group == old.group
+    if keeps or not old.scaled:
+        new.check_shape(weight.M, weight.K, name)
+        scale = layer_scale(new) if is_layer else None
+        rows = Rows(new, weight.M, weight.K, scale, threads, measures=old.scaled)
+        if rows.add(weight, name).exact:
+            return rows.finish()
+    raise RequestError(
+        f"{name}: packed as {old.name}, it runs in formats that hold its levels and scales, "
+        f"but got {new.name}; load the checkpoint that it was made from"
+    )
+
+
+@dataclass
+class Rows:
+    """A weight in the making: `add` takes its rows from weights in any format, in order.
+
+    M: rows that there will be at most. scale: as `Format.rounded` takes it. measures: whether
+    losses learn what changed.
+    """
+
+    format: Format
+    M: int
+    K: int
+    scale: str | None
+    threads: int
+    measures: bool = True
+    losses: list[Loss] = field(default_factory=list)
+    _codes: npt.NDArray[np.uint8] = field(init=False)
+    _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # of so many rows
+    _rest: list[npt.NDArray[Any]] = field(default_factory=list)  # rows that fill no tile yet
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the shape; RequestError."""
+        f = self.format
+        f.check_shape(self.M, self.K)
+        # Pages that are not written do not exist yet.
+        self._codes = np.empty((f.n_tiles(self.M), f.tile_bytes(self.K)), np.uint8)
+
+    def add(self, weight: PackedWeight, name: str) -> Loss:
+        """All rows of a weight, which becomes one entry of `losses`."""
+        loss = Loss(name, weight.M, weight.K, weight.format, self.format.name)
+        self.losses.append(loss)
+        aligned = weight.M % self.format.tile_rows == 0 and not self._rest
+        if weight.format == self.format.name and aligned:
+            self._copy_tiles(weight)
+            return loss
+        told = loss if self.measures else None
+        for levels, scale in converted(weight, self.format, self.scale, told, self.threads):
+            self._take(levels, scale)
+        return loss
+
+    def finish(self) -> PackedWeight:
+        """The weight of the rows so far."""
+        self._pack(final=True)
+        codes = self._codes[: self.format.n_tiles(self._done)]
+        made = PackedWeight(self.format.name, self._done, self.K, codes, self._scale())
+        rows = 0
+        for loss in self.losses:
+            before, rows = made.nbytes * rows // made.M, rows + loss.M
+            loss.nbytes = made.nbytes * rows // made.M - before
+        return made
+
+    def _copy_tiles(self, weight: PackedWeight) -> None:
+        start = self._done // self.format.tile_rows
+        self._codes[start : start + len(weight.codes)] = weight.codes
+        self._scales.append((weight.M, weight.scales))
+        self._done += weight.M
+
+    def _take(self, levels: npt.NDArray[Any], scale: npt.NDArray[Any]) -> None:
+        self._scales.append((len(levels), scale))
+        self._rest.append(levels)
+        self._pack(final=False)
+
+    def _pack(self, final: bool) -> None:
+        """The rows that fill tiles; at the end all."""
+        rows = sum(map(len, self._rest))
+        packed = rows if final else rows // self.format.tile_rows * self.format.tile_rows
+        if packed == 0:
+            return
+        levels = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
+        codes = self.format.codes_of(levels[:packed], self.threads)
+        start = self._done // self.format.tile_rows
+        self._codes[start : start + len(codes)] = codes
+        self._done += packed
+        self._rest = [levels[packed:].copy()] if packed < rows else []
+
+    def _scale(self) -> npt.NDArray[Any]:
+        if not self.format.scaled:
+            return np.ones((), np.float32)
+        scales = [scale for _, scale in self._scales]
+        if self.format.group:
+            return self.format.pack_scales(np.concatenate(scales), self._done, self.K)
+        if all(s.ndim == 0 for s in scales) and len(set(map(float, scales))) == 1:
+            return np.asarray(scales[0], np.float32)
+        return np.concatenate([np.broadcast_to(s, (rows,)) for rows, s in self._scales])
+
+
+def converted(
+    weight: PackedWeight, new: Format, scale: str | None, loss: Loss | None, threads: int
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`, or
+    a float format's bits and 1.
+
+    Levels that the format has are kept, with a scale that makes them worth the same; others are
+    rounded. `loss` learns what changed.
+    """
+    old = formats.get(weight.format)
+    keep = _keeps(new, old)
+    # A scale for all of a tensor follows from all of it.
+    own_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
+    whole = not own_scales and new.scaled and (scale or new.default_scale) == "tensor"
+    for chunk in row_chunks(weight, whole):
+        if keep:
+            yield _kept(chunk, new, whole, loss, threads)
+        else:
+            values = ops.dequantize(chunk, threads=threads)
+            if new.scaled:
+                made = _rounded(new, values, scale)
+                if loss is not None:
+                    loss.add(values, ops.real_values(new, *made))
+                yield made
+            else:
+                bits = new.encode(values)
+                if loss is not None:
+                    loss.add(values, formats.float_format(new.name).floats(bits))
+                yield bits, np.ones((), np.float32)
+
+
+def _kept(
+    chunk: PackedWeight, new: Format, whole: bool, loss: Loss | None, threads: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    old = formats.get(chunk.format)
+    levels, scale = ops.unpack(chunk, threads=threads)
+    merged = not _finer(new, old)
+    if merged:
+        scale = _merged(new, old, levels, scale, whole)
+    elif new.group and not old.group:
+        scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scale_shape(chunk.M, chunk.K))
+    elif new.group != old.group:
+        scale = np.repeat(scale, old.group // new.group, axis=1)
+    scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
+    stored = new.check_scales(scale, chunk.M, chunk.K) if new.group else scale
+    if loss is not None and (merged or not np.array_equal(stored, scale)):
+        loss.add(ops.dequantize(chunk, threads=threads), ops.real_values(new, levels, stored))
+    return levels, stored
+
+
+def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whole: bool) -> F32:
+    """The scales of new groups, rows or (whole) all, of levels -1, 0, 1: of least square error.
+
+    So what is the same in all old groups stays what it is: every sum here is exact.
+    """
+    M, K = levels.shape
+    part = math.gcd(old.group, new.group or K)
+    counts = np.abs(levels).reshape(M, -1, part).sum(axis=2, dtype=np.float64)
+    totals = counts * np.repeat(scale, old.group // part, axis=1)
+    to = (M, new.n_groups(K), -1) if new.group else (1 if whole else M, -1)
+    total, count = (a.reshape(to).sum(axis=-1) for a in (totals, counts))
+    scale = np.asarray(total / np.maximum(count, 1), np.float32)
+    return scale[0] if whole else scale
+
+
+def _rounded(
+    format: Format, values: F32, scale: str | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Real weights -> (levels, scales), the scales being those that the format can hold."""
+    levels, scales = format.rounded(values, scale)
+    if format.group:
+        scales = format.check_scales(scales, *values.shape)
+    return levels, scales

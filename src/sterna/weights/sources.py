@@ -1,0 +1,270 @@
+"""From a checkpoint's tensors to packed weights, whatever convention the checkpoint follows.
+
+A model file asks for `matrix(name, parts)`: the rows of several linear layers (q, k and v; gate and
+up) as one packed weight, or as several where they have different formats. `storages` reads each as
+it is stored, `packing` puts it into a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats
+from sterna.checkpoints.directory import Checkpoint
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, brief, shown
+from sterna.formats import PackedWeight, Shadow
+from sterna.formats.base import MAX_INTEGER_K
+from sterna.weights import packing, storages
+from sterna.weights.rounding import repacked
+from sterna.weights.storages import Layer, Linear, Tensors
+
+__all__ = [
+    "CheckpointWeights",
+    "Linear",
+    "PackedWeights",
+    "WeightSource",
+    "default_head",
+    "head_format",
+    "in_runs",
+    "shadow_of",
+]
+
+F32 = npt.NDArray[np.float32]
+#: What a head's rows are stored as; an exact head's as they are in the checkpoint. The name of a
+#: weight format, such as q8_0, is a head as well.
+HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8", "exact": None}
+#: The head of a model whose rows are floats, where none is asked for: "exact", or None for the rows
+#: alone. The logits that decide are the same; "exact" reads fewer bytes and takes more memory.
+DEFAULT_FLOAT_HEAD: str | None = "exact"
+
+
+def default_head(stored: str) -> str:
+    """The head of a model stored in this format ("bf16", "i8" …) where none is asked for."""
+    if stored == "i8":
+        return "int8"
+    return stored if formats.get(stored).scaled else DEFAULT_FLOAT_HEAD or stored
+
+
+def head_format(head: str, own: str) -> str:
+    """The format of a head's rows, `own` being the checkpoint's; RequestError for another name."""
+    if isinstance(head, str) and head in HEADS:
+        return HEADS[head] or own
+    if not formats.known(head):
+        raise RequestError(
+            f"head: must be one of {', '.join(HEADS)} or a weight format such as q8_0, "
+            f"but got {shown(head)}"
+        )
+    return head
+
+
+def shadow_of(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
+    """The shadow that an exact head needs, None for another head."""
+    fits = table.K <= MAX_INTEGER_K  # else the default gives way, while asking for it is an error
+    if (head or (default_head(table.format) if fits else "")) != "exact":
+        return None
+    return Shadow.of(table, threads)
+
+
+def in_runs(
+    name: str, parts: list[Linear], key: Callable[[Linear], object]
+) -> list[tuple[str, list[Linear]]]:
+    """Neighbouring parts of equal key, which become one weight each, with their module's name.
+
+    A single run has the name that the model asks for, several `name.0`, `name.1` and so on: by
+    these `PackedWeights` finds them.
+    """
+    runs = [list(run) for _, run in groupby(parts, key)]
+    if len(runs) == 1:
+        return [(name, runs[0])]
+    return [(f"{name}.{i}", run) for i, run in enumerate(runs)]
+
+
+class WeightSource(Protocol):
+    """Where a model file gets its weights; what it has handed out, by name."""
+
+    @property
+    def modules(self) -> Mapping[str, PackedWeight]:
+        """Matrices and tables."""
+
+    @property
+    def tensors(self) -> Mapping[str, F32]:
+        """Vectors."""
+
+    def vector(self, name: str, size: int) -> F32:
+        """A norm's weight or a bias, float32 [size], finite."""
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The rows of `parts`, one after the other: one weight [sum M, K], or several.
+
+        Each of several is a whole number of parts. Neighbours of one format should be one weight,
+        which is faster. Raises UnsupportedModelError for a stored bias that no part has.
+        """
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The embedding or the output head [vocab, hidden]."""
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+
+
+@dataclass
+class PackedWeights:
+    """Weights of a packed directory: they are there already, but for an exact head's shadow.
+
+    format, head: as in `CheckpointWeights`, for those that `repacked` can make; None as packed.
+    """
+
+    modules: Mapping[str, PackedWeight]
+    tensors: Mapping[str, F32]
+    path: str
+    head: str | None
+    threads: int
+    format: str | None = None
+
+    def vector(self, name: str, size: int) -> F32:
+        """A norm's weight or a bias, float32 [size]."""
+        got = self.tensors.get(name)
+        if got is None or got.shape != (size,):
+            raise ModelFormatError(
+                file=self.path, field=name, expected=f"F32 shape [{size}]",
+                got="no such tensor" if got is None else f"shape {list(got.shape)}",
+            )  # fmt: skip
+        return np.asarray(got, np.float32)
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The packed weight of this name, or those of `in_runs`, which hold whole parts each."""
+        K = parts[0].K
+        if f"{name}.0" not in self.modules:
+            return [self._layer(name, sum(p.M for p in parts), K)]
+        found: list[PackedWeight] = []
+        rest = list(parts)
+        while rest:
+            module = f"{name}.{len(found)}"
+            stored = self.modules.get(module)
+            rows = rest.pop(0).M
+            while rest and stored is not None and rows < stored.M:
+                rows += rest.pop(0).M
+            found.append(self._layer(module, rows, K))
+        return found
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The packed embedding or head."""
+        got = self._packed(name, M, K)
+        format = None if self.head is None else head_format(self.head, got.format)
+        return self._kept(name, repacked(got, format, self.threads, name, is_layer=False))
+
+    def _layer(self, name: str, M: int, K: int) -> PackedWeight:
+        got = self._packed(name, M, K)
+        return self._kept(name, repacked(got, self.format, self.threads, name))
+
+    def _packed(self, name: str, M: int, K: int) -> PackedWeight:
+        got = self.modules.get(name)
+        if got is None or got.shape != (M, K):
+            raise ModelFormatError(
+                file=self.path, field=name, expected=f"a packed weight of {M}x{K}",
+                got="no such module" if got is None else f"{got.M}x{got.K}",
+            )  # fmt: skip
+        return got
+
+    def _kept(self, name: str, made: PackedWeight) -> PackedWeight:
+        if isinstance(self.modules, dict):  # else they are read as they are asked for, and not kept
+            self.modules[name] = made
+        return made
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+        return shadow_of(table, self.head, self.threads)
+
+
+@dataclass
+class CheckpointWeights:
+    """Weights of a checkpoint in a published layout, packed as they are asked for.
+
+    format: of the linear layers, None for the checkpoint's own (ternary -> i2, floats as they
+    are); head: bf16, f16, f32, int8 or another format for the embedding and the head, exact for
+    their own with a shadow, None for the default.
+    `modules` and `tensors` collect what was made, for the packed directory.
+    """
+
+    checkpoint: Checkpoint
+    format: str | None
+    head: str | None
+    threads: int
+    ternary_masters: bool  # the architecture's float layers are masters of ternary weights
+    modules: dict[str, PackedWeight] = field(default_factory=dict)
+    tensors: dict[str, F32] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Reads what config.json says of the storage; raises as `storages.quantization` does."""
+        self._stored = Tensors(self.checkpoint, self.threads)
+        config, file = self.checkpoint.config, self.checkpoint.path / "config.json"
+        self._quantization = storages.quantization(config, file)
+        self._read: set[str] = set()
+
+    def vector(self, name: str, size: int) -> F32:
+        """A norm's weight or a bias, float32 [size]."""
+        self._read.add(name)
+        self.tensors[name] = self._stored.floats(name, (size,))
+        return self.tensors[name]
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The embedding or the output head [M, K], in the head's format."""
+        tensor = f"{name}.weight"
+        if tensor not in self.checkpoint.tensors and f"model.{tensor}" in self.checkpoint.tensors:
+            tensor = f"model.{tensor}"  # some ternary checkpoints nest lm_head
+        rows = self._stored.read(tensor, (M, K))
+        stored = rows.format if self.head is None else head_format(self.head, rows.format)
+        self.modules[name] = packing.pack_floats([rows], stored, self.threads, tensor)
+        return self.modules[name]
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The int8 shadow of the output head's table, if the head is exact."""
+        return shadow_of(table, self.head, self.threads)
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The rows of `parts` as one packed weight, or as one for each format among them."""
+        read = {part.name: storages.read(self._layer(part)) for part in parts}
+        choices = {layer: packing.choose(rows, self.format) for layer, rows in read.items()}
+        runs = in_runs(name, parts, lambda part: choices[part.name])
+        for module, run in runs:
+            rows, choice = [read[part.name] for part in run], choices[run[0].name]
+            self.modules[module] = packing.pack(rows, choice, self.threads, run[0].name)
+        return [self.modules[module] for module, _ in runs]
+
+    def _layer(self, part: Linear) -> Layer:
+        quantization = self._quantization
+        masters = (quantization.declared or self.ternary_masters) and quantization.converts(
+            part.name
+        )
+        layer = Layer(self._stored, part, masters, quantization)
+        self._read.update(f"{part.name}.{suffix}" for suffix in storages.SUFFIXES)
+        allowed = {"bias": part.bias, "rms_norm.weight": quantization.norm_eps > 0}
+        for extra, known in allowed.items():
+            if layer.has(extra) and not known:
+                raise UnsupportedModelError(
+                    f"{layer.info(extra).file}: {part.name}.{extra}: "
+                    f"a linear layer of this architecture has no {extra}"
+                )
+        return layer
+
+    def refuse_unread(self) -> None:
+        """UnsupportedModelError for a tensor of a layer that the architecture did not ask for.
+
+        Such a checkpoint is of another architecture than it says: a norm or a bias more changes
+        every result. What can be computed again is left out by design.
+        """
+        for name, info in self.checkpoint.tensors.items():
+            known = name in self._read or name.endswith(".rotary_emb.inv_freq")
+            if name.startswith("model.layers.") and not known:
+                raise UnsupportedModelError(
+                    f"{info.file}: {name}: must be a tensor of "
+                    f"{brief((self.checkpoint.config.get('architectures') or ['?'])[0])}, "
+                    "but its layers "
+                    "have none of this name; config.json names another architecture"
+                )

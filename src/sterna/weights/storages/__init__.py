@@ -1,0 +1,50 @@
+"""How checkpoints store a linear layer, one storage a file.
+
+A storage is a module with two functions:
+
+    recognises(layer) -> bool             by its tensors' names and dtypes, then by config.json
+    read(layer) -> Levels | Floats        what the stored tensors mean, checked
+
+The first of `STORAGES` that recognises a layer reads it; plain floats come last and take whatever
+is left. Nothing here depends on the architecture's name, and nothing rounds: `weights/packing.py`
+makes a weight format of what was read.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from sterna.weights.storages import (
+    float_levels,
+    packed_ternary,
+    paretoq,
+    plain_floats,
+    power_of_two,
+    ternary_masters,
+    unpacked_ternary,
+)
+from sterna.weights.storages.base import Floats, Layer, Levels, Linear, Tensors
+from sterna.weights.storages.quantization import quantization
+
+__all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quantization", "read"]
+
+STORAGES: tuple[ModuleType, ...] = (
+    power_of_two,
+    packed_ternary,
+    paretoq,
+    unpacked_ternary,
+    ternary_masters,
+    float_levels,
+    plain_floats,
+)
+
+
+#: The tensors of a linear layer that a storage or the graph may read.
+SUFFIXES = ("weight", "weight_scale", "weight_clip_val", "bias")
+
+
+def read(layer: Layer) -> Levels | Floats:
+    """What a layer's tensors mean; ModelFormatError, UnsupportedModelError or NonFiniteError."""
+    storage = next(s for s in STORAGES if s.recognises(layer))
+    found: Levels | Floats = storage.read(layer)
+    return found

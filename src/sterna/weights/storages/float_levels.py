@@ -1,0 +1,189 @@
+"""Floats that are levels times a scale already: dequantised files, recognised by their values.
+
+    a row's values                                what it is read as
+    -s, 0, s                                      ternary, a scale for each row
+    -s, s                                         binary
+    -3s, -s, s, 3s                                four levels (ParetoQ, 2 bits)
+    -s, 0, s, with another s for each block of k  ternary with scales in groups
+    k s rounded to the dtype, k = +-1, +-3        four levels
+    the same with -8 <= k <= 7                    sixteen levels (ParetoQ, 3 and 4 bits)
+
+TriLM *_Unpacked (each part of a matrix that was on a device of its own in training has its own
+scale, so one for each row says all, or one for each group of k), Falcon-E's bf16 revision,
+MobileLLM-ParetoQ's published files. Nothing is rounded anew: weights stay what they are to the bit,
+and where the dtype has rounded k s, rounding it again gives the file's bits. A matrix with a single
+other value is left as floats.
+
+Activations are rounded to int8, as all of Sterna's integer formats do; a float format that is asked
+for keeps both as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats
+from sterna.weights.storages.base import (
+    BINARY,
+    F32,
+    FLOATS,
+    FOUR,
+    SIXTEEN,
+    TERNARY,
+    Floats,
+    Layer,
+    Levels,
+)
+
+MAX_SIZES = 8  # magnitudes of a row but 0: those of -8..7, or of as many blocks of k
+SAMPLE = 8  # rows that are looked at before a matrix is
+MIN_K = 32  # shorter rows may have few values by chance
+BAND = 64  # rows that are looked at together
+GROUP_K = 32  # a group of k is a multiple of it
+Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitudes are
+
+
+def recognises(layer: Layer) -> bool:
+    """Whether some rows have few values each: a float model is told by the first few."""
+    if layer.dtype not in FLOATS or layer.part.K < MIN_K:
+        return False
+    rows = np.linspace(0, layer.part.M - 1, SAMPLE).astype(int)
+    return _row_sizes(_magnitudes(layer.weight, rows)) is not None
+
+
+def read(layer: Layer) -> Levels | Floats:
+    """The levels, or the floats where they are none after all."""
+    stored = layer.weight
+    magnitudes = _magnitudes(stored)
+    sizes = _row_sizes(magnitudes)
+    if sizes is None:
+        return stored
+    kinds, multiples, scale = _rule(magnitudes, sizes, stored.format)
+    if not kinds:
+        return stored
+    levels = _signed(stored, magnitudes, sizes, multiples)
+    if levels.max(initial=0) > kinds[-1]:  # 8 s, where -8 s is the end
+        return stored
+    return Levels(kinds, levels, scale, lambda: stored)
+
+
+def _magnitudes(stored: Floats, rows: npt.NDArray[Any] | slice = slice(None)) -> Sizes:
+    """|w| of some rows as bits."""
+    bits = stored.bits[rows]
+    whole = bits.view(formats.float_format(stored.format).bits_type)
+    return np.asarray(whole & (np.iinfo(whole.dtype).max >> 1))
+
+
+def _bands(rows: int) -> Iterator[slice]:
+    """Bands of rows that stay in a core's cache."""
+    for first in range(0, rows, BAND):
+        yield slice(first, first + BAND)
+
+
+def _row_sizes(magnitudes: Sizes) -> Sizes | None:
+    """Every row's magnitudes, the largest first and then 0, [M, n]; None for more than eight."""
+    table = np.zeros((len(magnitudes), MAX_SIZES), magnitudes.dtype)
+    count = 1
+    for band in _bands(len(magnitudes)):
+        rest, j = magnitudes[band], 0
+        while (largest := rest.max(axis=1)).any():
+            if j == MAX_SIZES:
+                return None
+            table[band, j] = largest
+            rest = rest * (rest < largest[:, None])  # three times as fast as np.where
+            j += 1
+        count = max(count, j)
+    return table[:, :count]
+
+
+def _rule(
+    magnitudes: Sizes, sizes: Sizes, format: str
+) -> tuple[tuple[int, ...], npt.NDArray[np.int8], F32]:
+    """(levels that there may be, level of each of `sizes`, scale); no levels: none fits."""
+    real = _real(sizes, format)
+    count = sizes.shape[1]
+    ones = (sizes > 0).astype(np.int8)
+    zeros = not magnitudes.all()
+    if count == 1:
+        return (TERNARY if zeros else BINARY), ones, real[:, 0]
+    if count == 2 and not zeros:
+        high, low = real[:, 0], np.where(ones[:, 1] == 1, real[:, 1], real[:, 0])
+        if ((high == 3 * low) | (high == low)).all():
+            threes = ones.copy()
+            threes[:, 0] = np.where(high == low, 1, 3)
+            return FOUR, threes, low
+    scale = _block_scales(magnitudes, format)
+    if scale is not None:
+        return TERNARY, ones, scale
+    multiples, row_scale = _common_scale(sizes, format)
+    odd = not zeros and np.isin(multiples, (0, 1, 3)).all()
+    kinds = FOUR if odd else SIXTEEN
+    found = ((row_scale > 0) | (real[:, 0] == 0)).all()
+    return (kinds if found else ()), multiples, row_scale
+
+
+def _block_scales(magnitudes: Sizes, format: str) -> F32 | None:
+    """The scales f16 [M, blocks] of rows that are ternary in each of 2 to 8 blocks of k."""
+    M, K = magnitudes.shape
+    for blocks in range(2, MAX_SIZES + 1):
+        if K % (blocks * GROUP_K):
+            continue
+        parts = magnitudes.reshape(M, blocks, -1)
+        largest = parts.max(axis=2)
+        if ((parts == 0) | (parts == largest[:, :, None])).all():
+            scale = _real(largest, format)
+            with np.errstate(over="ignore"):
+                exact = scale.astype(np.float16) == scale
+            return scale if exact.all() else None
+    return None
+
+
+def _common_scale(sizes: Sizes, format: str) -> tuple[npt.NDArray[np.int8], F32]:
+    """(k, s) with sizes [M, n] = k s rounded to the dtype and k <= 8; s = 0 for a row of none."""
+    real = _real(sizes, format)
+    size = real.astype(np.float64)
+    # What rounds to a size lies half way to its neighbours, whose bits are one less and one more.
+    least_size = (size + _real(np.where(sizes > 0, sizes - 1, 0), format)) / 2
+    most_size = (size + _real(sizes + 1, format)) / 2
+    multiples = np.zeros(real.shape, np.int8)
+    scale = np.zeros(len(real), np.float32)
+    for top in range(1, 9):
+        k = np.rint(size * (top / size[:, :1].clip(1e-300)))
+        divisor = np.where(k > 0, k, 1)
+        least = (least_size / divisor).max(axis=1, initial=0)
+        most = np.where(size > 0, most_size / divisor, np.inf).min(axis=1)
+        s = ((least + np.where(np.isfinite(most), most, 1)) / 2).astype(np.float32)
+        good = (_rounded(k.astype(np.float32) * s[:, None], format) == real).all(axis=1)
+        new = good & (scale == 0)
+        multiples[new], scale[new] = k[new], s[new]
+    return multiples, scale
+
+
+def _signed(
+    stored: Floats, magnitudes: Sizes, sizes: Sizes, multiples: npt.NDArray[np.int8]
+) -> npt.NDArray[np.int8]:
+    """The levels int8 [M, K] of the values."""
+    bits = stored.bits.view(magnitudes.dtype)
+    levels = np.zeros(magnitudes.shape, np.int8)
+    for band in _bands(len(levels)):
+        for j in range(sizes.shape[1]):
+            levels[band] += (magnitudes[band] == sizes[band, j, None]) * multiples[band, j, None]
+        negative = (bits[band] != magnitudes[band]).view(np.int8)
+        levels[band] *= 1 - 2 * negative
+    return levels
+
+
+def _real(sizes: Sizes, format: str) -> F32:
+    f = formats.float_format(format)
+    return f.floats(sizes.view(f.word))
+
+
+def _rounded(values: F32, format: str) -> F32:
+    """Values rounded to a dtype, as float32."""
+    f = formats.float_format(format)
+    with np.errstate(over="ignore"):
+        return f.floats(f.words(values))

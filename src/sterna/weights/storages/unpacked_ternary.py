@@ -1,0 +1,35 @@
+"""The weights of `packed_ternary` before they are packed: trits as floats, and the same scale.
+
+    weight        float [M, K] of -1, 0 and 1
+    weight_scale  one float
+
+A model of the class autobitlinear in its offline mode runs from these too. In its online mode there
+is no scale, and the floats are masters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sterna.weights.storages.base import FLOATS, TERNARY, Layer, Levels
+from sterna.weights.storages.packed_ternary import trit_scale
+
+
+def recognises(layer: Layer) -> bool:
+    """Whether floats of a BitNet layer have a scale beside them, which is used."""
+    q = layer.quantization
+    if not (q.declared and layer.masters and layer.dtype in FLOATS) or q.online:
+        return False
+    return layer.has("weight_scale") or not q.divides
+
+
+def read(layer: Layer) -> Levels:
+    """The trits, checked."""
+    scale, trits = trit_scale(layer), layer.weight.values()
+    wrong = (trits != 0) & (np.abs(trits) != 1)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        layer.fail(
+            "weight", "-1, 0 and 1, as there is a weight_scale", f"{trits[at]} at {list(at)}"
+        )
+    return Levels(TERNARY, trits.astype(np.int8), scale)
