@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from sterna import LLM, models, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
+from sterna.engine.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.models import weights as model_weights
-from sterna.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 REQUESTS: list[dict[str, Any]] = [

@@ -19,11 +19,11 @@ import pytest
 
 from sterna import LLM, Conversation
 from sterna.engine import Engine, Kept
+from sterna.engine.pages import PAGE
+from sterna.engine.pages import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.pages import PAGE
-from sterna.pages import Sequence as EngineSequence
 
-MODULES = ("sterna/engine.py", "sterna/pages.py", "sterna/conversation.py", "sterna/llm.py")
+MODULES = ("engine/engine.py", "engine/pages.py", "sterna/conversation.py", "sterna/llm.py")
 POOL = MODULES[:2]
 
 

@@ -21,7 +21,7 @@ NATIVE = Path(__file__).parent.parent / "native"
 LAYERS = (
     ("_native", "errors"),
     ("formats", "runtime", "tokenizer", "chat"),
-    ("graph", "checkpoints", "ops", "sampling", "answers", "pages"),
+    ("graph", "checkpoints", "ops", "answers"),
     ("models", "pot", "calibration"),
     ("engine",),
     ("llm",),

@@ -17,9 +17,9 @@ from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, Engine, Kept
 from sterna.engine import Sequence as EngineSequence
+from sterna.engine.sampling import SamplingParams
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_whole, resolve_threads
-from sterna.sampling import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]

@@ -22,10 +22,10 @@ from sterna.bench.report import fractions, spread
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PREFILL_CHUNK, SLOTS, Engine
 from sterna.engine import Sequence as EngineSequence
+from sterna.engine.pages import PAGE
+from sterna.engine.sampling import Top
 from sterna.errors import RequestError
-from sterna.pages import PAGE
 from sterna.runtime import resolve_threads
-from sterna.sampling import Top
 
 __all__ = [
     "PROMPT_OF_TG",

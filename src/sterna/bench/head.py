@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.engine import Engine, Sequence
-from sterna.sampling import Top
+from sterna.engine.sampling import Top
 
 __all__ = ["head_per_token"]
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
+from sterna.engine.pages import PAGE, PagePool, Sequence
+from sterna.engine.sampling import Top
 from sterna.errors import NonFiniteError, RequestError
 from sterna.models import Model
 from sterna.ops import is_fast
-from sterna.pages import PAGE, PagePool, Sequence
 from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
-from sterna.sampling import Top
 
-__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Kept", "Sequence"]
+__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "SLOTS", "Engine", "Kept"]
 
 F32 = npt.NDArray[np.float32]
 
