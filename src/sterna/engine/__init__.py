@@ -1,19 +1,23 @@
-"""Sequences and the pages that they hold, what is drawn from their logits, and the engine."""
+"""Requests, the sequences and pages that they hold, and the engine that computes their steps."""
 
 from __future__ import annotations
 
-from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, SLOTS, Engine, Kept
+from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given, Kept
 from sterna.engine.pages import PAGE, PagePool, Sequence
-from sterna.engine.sampling import SamplingParams, Top
+from sterna.engine.request import Request
+from sterna.engine.sampling import Draw, SamplingParams, Top
 
 __all__ = [
     "KV_DTYPES",
     "PAGE",
     "PREFILL_CHUNK",
-    "SLOTS",
+    "Draw",
     "Engine",
+    "Feed",
+    "Given",
     "Kept",
     "PagePool",
+    "Request",
     "SamplingParams",
     "Sequence",
     "Top",
