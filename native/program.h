@@ -87,7 +87,7 @@ struct SequenceSpan {
     int count;  // new tokens
     const int32_t* pages;  // page table covering start + count positions
     int logits;  // how many of the last new tokens want logits
-    Top top{};  // which of the logits decide
+    const Top* tops = nullptr;  // for each of those, which of its logits decide; null: all
 };
 
 struct Batch {

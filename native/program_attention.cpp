@@ -56,9 +56,10 @@ void Program::plan(const Batch& batch, int threads) {
         for (int i = 0; i < span.count; ++i) {
             sequence_of_.push_back(s);
             position_of_.push_back(span.start + i);
-            if (i < span.count - span.logits) continue;
+            const int row = i - (span.count - span.logits);
+            if (row < 0) continue;
             selected_.push_back(first + i);
-            top_.push_back(span.top);
+            top_.push_back(span.tops ? span.tops[row] : Top{});
         }
         // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
         // hand them out first, so that no worker ends late.

@@ -100,15 +100,23 @@ uint64_t rank_key(float logit, int32_t token) {
 
 int32_t token_of(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
 
-// The `count` best tokens with a logit above -inf, best first (fewer if there are fewer). Keeps up
-// to max(2 * count, 1024) candidates and halves them when full, which is O(vocab) in all.
-std::vector<int32_t> best_tokens(const float* logits, int vocab, int count) {
+// Keys that best_tokens collects before it halves them.
+size_t key_capacity(int count, int vocab) {
+    return std::min(std::max<size_t>(2 * static_cast<size_t>(count), 1024),
+                    static_cast<size_t>(vocab));
+}
+
+// Leaves in memory.ranked the `count` best tokens with a logit above -inf, best first (fewer if there
+// are fewer). Collects candidates and halves them when full, which is O(vocab) in all.
+void best_tokens(const float* logits, int vocab, int count, SampleMemory& memory) {
     count = std::min(count, vocab);
-    std::vector<uint64_t> keys;
-    if (count <= 0) return {};
+    auto& keys = memory.keys;
+    keys.clear();
+    memory.ranked.clear();
+    if (count <= 0) return;
     const size_t wanted = static_cast<size_t>(count);
     const size_t capacity = std::max<size_t>(2 * wanted, 1024);
-    keys.reserve(std::min(capacity, static_cast<size_t>(vocab)));
+    keys.reserve(key_capacity(count, vocab));
     const std::greater<uint64_t> descending;
     float floor = kNoLogit;  // at or below it a later, hence higher, id cannot be among the best
     for (int32_t i = 0; i < vocab; ++i) {
@@ -122,30 +130,25 @@ std::vector<int32_t> best_tokens(const float* logits, int vocab, int count) {
     }
     const auto middle = keys.begin() + static_cast<ptrdiff_t>(std::min(wanted, keys.size()));
     std::partial_sort(keys.begin(), middle, keys.end(), descending);
-    std::vector<int32_t> tokens;
-    tokens.reserve(std::min(wanted, keys.size()));
-    for (auto key = keys.begin(); key != middle; ++key) tokens.push_back(token_of(*key));
-    return tokens;
+    memory.ranked.reserve(wanted);
+    for (auto key = keys.begin(); key != middle; ++key) memory.ranked.push_back(token_of(*key));
 }
 
 // Copies the logits and penalises each distinct token of history once.
-void penalise(const float* logits, int vocab, float penalty, const int32_t* history, int n_history,
+void penalise(const float* logits, int vocab, float penalty, std::span<const int32_t> history,
               std::vector<float>& out) {
     out.assign(logits, logits + vocab);
-    for (int i = 0; i < n_history; ++i) {
-        const int32_t token = history[i];
+    for (const int32_t token : history) {
         if (token < 0 || token >= vocab) continue;
         // From the raw logit each time, so that a repeated token is penalised once.
         out[static_cast<size_t>(token)] = penalised(logits[token], penalty);
     }
 }
 
-struct Candidate {
-    int32_t token;
-    double weight;
-};
+using Candidate = SampleMemory::Candidate;
+using Candidates = std::vector<Candidate>;
 
-double total_weight(const std::vector<Candidate>& candidates) {
+double total_weight(const Candidates& candidates) {
     double total = 0.0;
     for (const Candidate& c : candidates) total += c.weight;
     return total;
@@ -160,19 +163,19 @@ struct Scores {
 
     double weight(int32_t token) const { return weight_of(logits[token], max, temperature); }
 
-    std::vector<Candidate> best(int count) const {
-        std::vector<Candidate> candidates;
-        candidates.reserve(static_cast<size_t>(std::min(count, vocab)));
-        for (const int32_t token : best_tokens(logits, vocab, count)) {
-            candidates.push_back({token, weight(token)});
-        }
-        return candidates;
+    // Leaves the best tokens in memory.candidates.
+    void best(int count, SampleMemory& memory) const {
+        best_tokens(logits, vocab, count, memory);
+        memory.candidates.clear();
+        memory.candidates.reserve(memory.ranked.size());
+        for (const int32_t token : memory.ranked)
+            memory.candidates.push_back({token, weight(token)});
     }
 };
 
 // Shortens a descending list to the tokens above which there is less than `mass`; the best one
 // always stays. False if the list ends before the mass is reached.
-bool cut_at_mass(std::vector<Candidate>& candidates, double mass) {
+bool cut_at_mass(Candidates& candidates, double mass) {
     double above = 0.0;
     size_t kept = 0;
     while (kept < candidates.size() && (kept == 0 || above < mass))
@@ -181,50 +184,59 @@ bool cut_at_mass(std::vector<Candidate>& candidates, double mass) {
     return above >= mass;
 }
 
-std::vector<Candidate> cut_at_top_p(const Scores& scores, double top_p) {
+void cut_at_top_p(const Scores& scores, double top_p, SampleMemory& memory) {
     const double mass =
         top_p * sum_of_weights(scores.logits, scores.vocab, scores.max, scores.temperature);
     // Usually a few tokens carry the mass: rank more only while they do not.
     int count = std::min(scores.vocab, 256);
     while (true) {
-        std::vector<Candidate> candidates = scores.best(count);
-        const bool all = static_cast<int>(candidates.size()) < count || count == scores.vocab;
-        if (cut_at_mass(candidates, mass) || all) return candidates;
+        scores.best(count, memory);
+        const bool all =
+            static_cast<int>(memory.candidates.size()) < count || count == scores.vocab;
+        if (cut_at_mass(memory.candidates, mass) || all) return;
         count = count > scores.vocab / 8 ? scores.vocab : count * 8;
     }
 }
 
-// The tokens that top-k, top-p and min-p leave, in ascending order of ids: the draw depends on
-// which tokens are left, not on how they were found.
-std::vector<Candidate> kept_candidates(const Scores& scores, const SampleParams& params) {
-    const bool use_k = params.top_k > 0 && params.top_k < scores.vocab;
+bool uses_top_k(const SampleParams& params, int vocab) {
+    return params.top_k > 0 && params.top_k < vocab;
+}
+
+bool uses_penalty(const SampleParams& params) {
+    const float penalty = params.repetition_penalty;
+    return penalty > 0.0f && penalty <= kMaxFinite && penalty != 1.0f;
+}
+
+// Leaves in memory.candidates the tokens that top-k, top-p and min-p leave, in ascending order of
+// ids: the draw depends on which tokens are left, not on how they were found.
+void keep_candidates(const Scores& scores, const SampleParams& params, SampleMemory& memory) {
     const bool use_p = params.top_p < 1.0f;
     // Relative to the best token's weight, 1. A weight of 0 cannot be drawn.
     const double least =
         params.min_p > 0.0f ? std::min(1.0, static_cast<double>(params.min_p)) : 0.0;
     const auto drawable = [&](double weight) { return weight > 0.0 && weight >= least; };
-    std::vector<Candidate> kept;
-    if (!use_k && !use_p) {
+    Candidates& kept = memory.candidates;
+    if (!uses_top_k(params, scores.vocab) && !use_p) {
+        kept.clear();
         for (int32_t token = 0; token < scores.vocab; ++token) {
             const double weight = scores.weight(token);
             if (drawable(weight)) kept.push_back({token, weight});
         }
-        return kept;
+        return;
     }
-    if (use_k) {
-        kept = scores.best(params.top_k);
+    if (uses_top_k(params, scores.vocab)) {
+        scores.best(params.top_k, memory);
         // Top-p sees the distribution that top-k has left.
         if (use_p) cut_at_mass(kept, static_cast<double>(params.top_p) * total_weight(kept));
     } else {
-        kept = cut_at_top_p(scores, static_cast<double>(params.top_p));
+        cut_at_top_p(scores, static_cast<double>(params.top_p), memory);
     }
     std::erase_if(kept, [&](const Candidate& c) { return !drawable(c.weight); });
     std::sort(kept.begin(), kept.end(),
               [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
-    return kept;
 }
 
-int32_t draw(const std::vector<Candidate>& candidates, double uniform) {
+int32_t draw(const Candidates& candidates, double uniform) {
     const double target = uniform * total_weight(candidates);
     double sum = 0.0;
     for (const Candidate& c : candidates) {
@@ -238,8 +250,8 @@ int32_t draw(const std::vector<Candidate>& candidates, double uniform) {
 // a call.
 __attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vocab,
                                                      const SampleParams& params,
-                                                     const int32_t* history, int n_history,
-                                                     uint64_t position) {
+                                                     std::span<const int32_t> history,
+                                                     uint64_t position, SampleMemory& memory) {
     SampleResult result;
     result.logprob = math::kNanF;
     const Best raw = find_best(logits, vocab);
@@ -247,12 +259,10 @@ __attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vo
     result.finite = true;
 
     Best best = raw;
-    std::vector<float> penalised;
     const float* scores = logits;
-    const float penalty = params.repetition_penalty;
-    if (penalty > 0.0f && penalty <= kMaxFinite && penalty != 1.0f && n_history > 0) {
-        penalise(logits, vocab, penalty, history, n_history, penalised);
-        scores = penalised.data();
+    if (uses_penalty(params) && !history.empty()) {
+        penalise(logits, vocab, params.repetition_penalty, history, memory.penalised);
+        scores = memory.penalised.data();
         best = find_best(scores, vocab);
     }
     result.token = best.token;
@@ -262,7 +272,8 @@ __attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vo
         const double temperature = std::min(params.temperature, kMaxFinite);
         const double uniform = philox_uniform(params.seed, params.sequence, position);
         const Scores drawn_from = {scores, vocab, best.logit, temperature};
-        result.token = draw(kept_candidates(drawn_from, params), uniform);
+        keep_candidates(drawn_from, params, memory);
+        result.token = draw(memory.candidates, uniform);
     }
     // A penalty that drives every logit to -inf leaves nothing to rank: fall back to the raw
     // logits.
@@ -271,9 +282,9 @@ __attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vo
     if (params.n_logprobs > 0) {
         const double log_sum = log_sum_exp(logits, vocab, raw.logit);
         result.logprob = log_probability(logits[result.token], raw.logit, log_sum);
-        for (const int32_t token : best_tokens(logits, vocab, params.n_logprobs)) {
+        best_tokens(logits, vocab, params.n_logprobs, memory);
+        for (const int32_t token : memory.ranked)
             result.top.emplace_back(token, log_probability(logits[token], raw.logit, log_sum));
-        }
     }
     return result;
 }
@@ -291,10 +302,25 @@ float penalised(float logit, float penalty) {
     return value > kMaxFinite ? kMaxFinite : value;
 }
 
+void SampleMemory::reserve(const SampleParams& params, int vocab) {
+    const auto all = static_cast<size_t>(vocab);
+    const bool draws = params.temperature > 0.0f, by_k = uses_top_k(params, vocab);
+    // Top-p ranks as many tokens as it takes to reach its mass, in the worst case all.
+    const bool by_p = draws && !by_k && params.top_p < 1.0f;
+    const int count =
+        std::max(draws && by_k ? params.top_k : 0, std::min(std::max(params.n_logprobs, 0), vocab));
+    if (uses_penalty(params)) penalised.reserve(all);
+    if (draws) candidates.reserve(by_k ? static_cast<size_t>(count) : all);
+    if (by_p || count > 0) {
+        keys.reserve(by_p ? all : key_capacity(count, vocab));
+        ranked.reserve(by_p ? all : static_cast<size_t>(count));
+    }
+}
+
 SampleResult sample(const float* logits, int vocab, const SampleParams& params,
-                    const int32_t* history, int n_history, uint64_t position) {
+                    std::span<const int32_t> history, uint64_t position, SampleMemory& memory) {
     const FpEnvScope fp_env;
-    return sample_in_env(logits, vocab, params, history, n_history, position);
+    return sample_in_env(logits, vocab, params, history, position, memory);
 }
 
 float log_softmax_at(const float* logits, int vocab, int32_t token) {

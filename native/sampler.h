@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,23 @@ float penalised(float logit, float penalty);
 struct SampleResult {
     int32_t token = -1;
     float logprob = 0.0f;  // of `token`; NaN where n_logprobs is 0
-    std::vector<std::pair<int32_t, float>> top;  // the n_logprobs likeliest tokens, best first
+    std::vector<std::pair<int32_t, float>> top{};  // the n_logprobs likeliest tokens, best first
     bool finite = false;  // false: a NaN or +inf among the logits, or no logit above -inf; no token
+};
+
+// What one thread works with while it samples, kept so that the next token takes no memory.
+struct SampleMemory {
+    struct Candidate {
+        int32_t token;
+        double weight;
+    };
+    std::vector<float> penalised{};
+    std::vector<uint64_t> keys{};
+    std::vector<int32_t> ranked{};
+    std::vector<Candidate> candidates{};
+
+    // Room for whatever sample() needs with these parameters; only what is used costs memory.
+    void reserve(const SampleParams& params, int vocab);
 };
 
 // Order as in Hugging Face's generate: repetition penalty (Keskar et al. 2019: positive logits are
@@ -38,7 +54,7 @@ struct SampleResult {
 // Log-probabilities are those of the raw logits: no penalty, temperature 1, nothing cut off.
 // Ids of history outside [0, vocab) are ignored. NaN parameters count as off.
 SampleResult sample(const float* logits, int vocab, const SampleParams& params,
-                    const int32_t* history, int n_history, uint64_t position);
+                    std::span<const int32_t> history, uint64_t position, SampleMemory& memory);
 
 // log softmax(logits)[token]; the same bits as SampleResult::logprob. NaN for a token outside
 // [0, vocab) or logits that are not finite in the sense above.

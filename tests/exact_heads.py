@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sterna import _native, formats, ops
+from sterna.engine.sampling import Top
 from sterna.formats import PackedWeight, Shadow
-from sterna.sampling import Top
 
 F32 = np.float32
 ISAS = _native.isas()

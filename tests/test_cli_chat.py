@@ -226,7 +226,7 @@ def test_a_stop_before_the_first_word_of_a_retry_changes_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(llm.engine, "prefill", interrupted)
+    monkeypatch.setattr(llm.engine, "run", interrupted)
     talk.take("/retry")
     assert talk.conversation.messages == before
     talk.take("import re")
@@ -339,11 +339,11 @@ PROGRAM = """
 import fcntl, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import sterna.engine
-step = sterna.engine.Engine.step
+step = sterna.engine.Engine.run
 def slow(*args, **kwargs):
     time.sleep(0.05)
     return step(*args, **kwargs)
-sterna.engine.Engine.step = slow
+sterna.engine.Engine.run = slow
 sys.argv[0] = "sterna"
 from sterna.cli import main
 main()

@@ -15,8 +15,8 @@ from checkpoint_factory import EOT, RECIPES, tokenizer, write
 
 from sterna import LLM, Conversation
 from sterna.engine import Kept
+from sterna.engine.pages import PAGE
 from sterna.errors import RequestError
-from sterna.pages import PAGE
 
 PLAIN = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 

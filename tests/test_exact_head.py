@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna import _native, formats, ops
+from sterna.engine.sampling import NO_HISTORY, SamplingParams
 from sterna.errors import NonFiniteError
 from sterna.formats import PackedWeight, Shadow, quantize_activations
-from sterna.sampling import NO_HISTORY, SamplingParams
 
 HALF_ULP = 2.0**-24
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from sterna import LLM, loading, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
+from sterna.engine.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
-from sterna.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
 from sterna.weights import sources
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -25,7 +25,7 @@ LAYERS = (
     ("_native", "errors"),
     ("files",),
     ("formats", "runtime", "tokenizer", "chat"),
-    ("graph", "checkpoints", "ops", "sampling", "answers", "pages"),
+    ("graph", "checkpoints", "ops", "answers"),
     ("weights", "calibration"),
     ("models",),
     ("loading",),

@@ -1,46 +1,13 @@
-// Programs and the sampler as Python sees them.
-#include <unistd.h>
-
-#include <memory>
-#include <mutex>
+// Programs as Python writes them; step.cpp runs them.
 #include <optional>
 
-#include "allocations.h"
-#include "bindings/common.h"
+#include "bindings/step.h"
 #include "fpenv.h"
-#include "sampler.h"
 #include "scalar_math.h"
 
 namespace sterna::border {
 
 namespace {
-
-struct PyProgram {
-    Program program;
-    std::vector<nb::object> keep;  // the arrays behind the weights
-    std::vector<Weight> weights;
-    Mappings mappings;
-    std::vector<int64_t> widths;  // of the buffers, padded
-    std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
-    int layers = 0;               // that the operations name
-    int64_t vocab = 0;
-    int64_t allocations = 0;  // of the last run, by whatever ran at the time
-    std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
-    pid_t owner = getpid();
-
-    // One run at a time: the buffers are shared. A child made by fork() while another thread ran
-    // would find the lock taken for ever, so it makes a new one; the run it interrupted is not its.
-    std::mutex& lock() {
-        if (owner != getpid()) {
-            (void)mutex.release();  // a locked mutex must not be destroyed
-            mutex = std::make_unique<std::mutex>();
-            owner = getpid();
-        }
-        return *mutex;
-    }
-
-    explicit PyProgram(Program::Rope rope) : program(std::move(rope)) {}
-};
 
 // Padded width of a buffer that exists.
 int64_t width_of(const PyProgram& p, int buffer) {
@@ -92,35 +59,6 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     p.program.add_op(std::move(op));
 }
 
-struct PyBatch {
-    std::vector<SequenceSpan> spans;
-    std::vector<In<int32_t, 1>> pages;
-};
-
-PyBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1>& tokens,
-                   const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences) {
-    PyBatch batch;
-    int64_t total = 0;
-    for (const auto& [start, count, logits, pages] : sequences) {
-        require(start >= 0 && count >= 1 && logits >= 0 && logits <= count,
-                "sequences: needs start >= 0, count >= 1, 0 <= logits <= count");
-        require((static_cast<int64_t>(start) + count + kPagePositions - 1) / kPagePositions <=
-                    static_cast<int64_t>(pages.shape(0)),
-                "sequences: the page table is too short");
-        for (size_t i = 0; i < pages.shape(0); ++i)
-            require(pages.data()[i] >= 0 && pages.data()[i] < cache.pages, "pages: no such page");
-        batch.spans.push_back({start, count, pages.data(), logits});
-        batch.pages.push_back(pages);
-        total += count;
-    }
-    require(total == static_cast<int64_t>(tokens.shape(0)) && total > 0,
-            "tokens: must be as many as the sequences count, at least one");
-    for (size_t i = 0; i < tokens.shape(0); ++i)
-        require(tokens.data()[i] >= 0 && tokens.data()[i] < p.vocab,
-                "tokens: id outside the vocabulary");
-    return batch;
-}
-
 // A float head [vocab, K], screened by the int8 shadow of its weight (head.h).
 void add_head(PyProgram& p, const std::string& name, int weight, int shadow, In<float, 2> bounds,
               int src, int dst) {
@@ -163,47 +101,6 @@ void read_columns(PyProgram& p, const nb::int_& threads) {
     last_for_copies(p);
     require(p.program.last_input_rounded(), "columns: a rowwise operation must make the input");
     p.program.add_columns(*runnable_tables().back(), pool(threads));
-}
-
-// Logits, the rows of an exact head computed for each row of them, and the head's bytes read.
-using RunResult = std::tuple<Out<float, 2>, std::vector<int64_t>, int64_t>;
-
-RunResult run(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
-              const std::vector<std::tuple<int, int, int, In<int32_t, 1>>>& sequences,
-              const std::string& isa, const nb::int_& threads, const std::vector<PyTop>& tops) {
-    auto batch = make_batch(p, cache, tokens, sequences);
-    require(tops.empty() || tops.size() == batch.spans.size(), "tops: one for each sequence");
-    for (size_t i = 0; i < tops.size(); ++i) batch.spans[i].top = make_top(tops[i], p.vocab);
-    const auto& rope = p.program.rope();
-    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.padded() &&
-                cache.layers >= p.layers,
-            "cache: does not fit the program");
-    require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");
-    size_t rows = 0;
-    for (const auto& s : batch.spans) rows += static_cast<size_t>(s.logits);
-    const auto& kernels = table(isa);
-    Pool& workers = pool(threads);
-    auto out = make_array<float, 2>({rows, static_cast<size_t>(p.vocab)});
-    std::mutex& mutex = p.lock();  // under the GIL
-    nb::gil_scoped_release release;
-    const std::lock_guard guard(mutex);
-    const Batch native{{tokens.data(), tokens.shape(0)}, batch.spans};
-    const int64_t before = allocations();
-    const float* logits = nullptr;
-    try {
-        logits = p.program.run(native, cache, kernels, workers);
-    } catch (const std::domain_error&) {
-        p.mappings.require_whole();  // or else this is why
-        throw;
-    }
-    p.mappings.require_whole();
-    p.allocations = allocations() - before;
-    for (size_t r = 0; r < rows; ++r)
-        std::copy_n(logits + static_cast<int64_t>(r) * p.program.logits_ld(), p.vocab,
-                    out.data() + r * static_cast<size_t>(p.vocab));
-    std::vector<int64_t> rescored(rows);
-    for (size_t r = 0; r < rows; ++r) rescored[r] = p.program.rescored(static_cast<int64_t>(r));
-    return {out, rescored, p.program.head_bytes()};
 }
 
 std::vector<float> inverse_frequencies(double theta, int dim) {
@@ -375,45 +272,8 @@ void bind_program(nb::module_& m) {
                      })
         .def_prop_ro("head_seconds", [](const PyProgram& p) { return p.program.head_seconds(); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
-        .def("run", &run, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
-             "tops"_a = std::vector<PyTop>());
-
-    nb::class_<SampleResult>(m, "SampleResult")
-        .def_ro("token", &SampleResult::token)
-        .def_ro("logprob", &SampleResult::logprob)
-        .def_ro("top", &SampleResult::top)
-        .def_ro("finite", &SampleResult::finite);
-    m.def(
-        "sample",
-        [](In<float, 1> logits, float temperature, int top_k, float top_p, float min_p,
-           float repetition_penalty, uint64_t seed, uint64_t sequence, int n_logprobs,
-           In<int32_t, 1> history, uint64_t position) {
-            nb::gil_scoped_release release;
-            const FpEnvScope environment;
-            const SampleParams params{temperature,        top_k, top_p,    min_p,
-                                      repetition_penalty, seed,  sequence, n_logprobs};
-            return sample(logits.data(), static_cast<int>(logits.shape(0)), params, history.data(),
-                          static_cast<int>(history.shape(0)), position);
-        },
-        "logits"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
-        "seed"_a, "sequence"_a, "n_logprobs"_a, "history"_a, "position"_a);
-    m.def(
-        "log_softmax_at",
-        [](In<float, 2> logits, In<int32_t, 1> tokens, const nb::int_& threads) {
-            require(logits.shape(0) == tokens.shape(0), "tokens: one per row of logits");
-            const auto vocab = static_cast<int>(logits.shape(1));
-            auto out = make_array<float, 1>({logits.shape(0)});
-            for (size_t i = 0; i < tokens.shape(0); ++i)
-                require(tokens.data()[i] >= 0 && tokens.data()[i] < vocab,
-                        "tokens: id outside the vocabulary");
-            Pool& p = pool(threads);
-            nb::gil_scoped_release release;
-            parallel(p, static_cast<int64_t>(tokens.shape(0)), 1, [&](int64_t i, int64_t) {
-                out.data()[i] = log_softmax_at(logits.data() + i * vocab, vocab, tokens.data()[i]);
-            });
-            return out;
-        },
-        "logits"_a, "tokens"_a, "threads"_a);
+        .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
+             "tops"_a = std::vector<PyTop>(), "draws"_a = std::vector<PyDraw>());
 }
 
 }  // namespace sterna::border

@@ -235,9 +235,26 @@ class Program:
         isa: str,
         threads: int,
         tops: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]] = (),
-    ) -> tuple[npt.NDArray[np.float32], list[int], int]: ...
+        draws: Sequence[tuple[SampleParams, npt.NDArray[np.int32]] | None] = (),
+    ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
+
+class SampleParams:
+    def __init__(
+        self,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        seed: int,
+        sequence: int,
+        n_logprobs: int,
+    ) -> None: ...
 
 class SampleResult:
+    def __init__(
+        self, token: int, logprob: float = ..., top: Sequence[tuple[int, float]] = ()
+    ) -> None: ...
     @property
     def token(self) -> int: ...
     @property
@@ -249,14 +266,7 @@ class SampleResult:
 
 def sample(
     logits: npt.NDArray[np.float32],
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    repetition_penalty: float,
-    seed: int,
-    sequence: int,
-    n_logprobs: int,
+    params: SampleParams,
     history: npt.NDArray[np.int32],
     position: int,
 ) -> SampleResult: ...

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from sterna.errors import RequestError
 
-__all__ = ["Completion", "Piece", "Stats", "StopFilter", "Stream", "TokenLogprob"]
+__all__ = [
+    "Completion",
+    "OneAtATime",
+    "Piece",
+    "Stats",
+    "StopFilter",
+    "Stream",
+    "TokenLogprob",
+]
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,50 @@ class Completion:
         return self.stats.n_prompt
 
 
+class Visit:
+    """One thread's stay at a `OneAtATime`, until `end` or until it is forgotten."""
+
+    __slots__ = ("__weakref__", "thread")
+
+    def __init__(self) -> None:
+        self.thread: int | None = threading.get_ident()
+
+    def end(self) -> None:
+        """Lets others in; harmless the second time."""
+        self.thread = None
+
+
+class OneAtATime:
+    """Lets one thread in at a time, and refuses the others with an error.
+
+    The thread that is in may enter again, so that Ctrl-C there does not lock it out of closing. Who
+    is in follows from the visits that are alive: a lock that is taken and then noted would be kept
+    by an interrupt between the two.
+    """
+
+    def __init__(self, refusal: str) -> None:
+        """`refusal`: the error's text."""
+        self._refusal = refusal
+        self._visits: list[weakref.ref[Visit]] = []
+        self._lock = threading.Lock()  # two threads do not both find nobody in
+
+    def enter(self) -> Visit:
+        """To be kept, and ended in a `finally`. RequestError while another thread is in."""
+        visit = Visit()
+        with self._lock:
+            here = [ref for ref in self._visits if _thread(ref) is not None]
+            if any(_thread(ref) not in (None, visit.thread) for ref in here):
+                raise RequestError(self._refusal)
+            self._visits = [*here, weakref.ref(visit)]
+        return visit
+
+
+def _thread(visit: weakref.ref[Visit]) -> int | None:
+    """Whose it is; None where it has ended or is forgotten."""
+    found = visit()
+    return None if found is None else found.thread
+
+
 class Stream(Iterator[Piece]):
     """The pieces of an answer as they come, for one reader at a time.
 
@@ -88,31 +141,26 @@ class Stream(Iterator[Piece]):
     def __init__(self, pieces: Generator[Piece, None, None]) -> None:
         """`pieces`: what makes them."""
         self._pieces = pieces
-        # Of the thread that computes a piece; Ctrl-C there must not lock it out of closing.
-        self._lock = threading.RLock()
+        self._readers = OneAtATime(
+            "stream: must be read by one thread at a time, but another is reading it; give "
+            "each thread a stream of its own"
+        )
 
     def __next__(self) -> Piece:
         """The next piece."""
-        self._enter()
+        visit = self._readers.enter()
         try:
             return next(self._pieces)
         finally:
-            self._lock.release()
+            visit.end()
 
     def close(self) -> None:
         """Ends the answer as it is, and gives up what it computes with; harmless at its end."""
-        self._enter()
+        visit = self._readers.enter()
         try:
             self._pieces.close()
         finally:
-            self._lock.release()
-
-    def _enter(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise RequestError(
-                "stream: must be read by one thread at a time, but another is reading it; give "
-                "each thread a stream of its own"
-            )
+            visit.end()
 
 
 class StopFilter:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from sterna.answers import Completion, Piece, Stream
+from sterna.answers import Completion, OneAtATime, Piece, Stream
 from sterna.chat import check_messages
 from sterna.engine import Kept
 from sterna.errors import RequestError, shown
@@ -49,7 +48,10 @@ class Conversation:
         self.last = Completion()
         self._kept = Kept()
         self._running: Stream | None = None
-        self._lock = threading.RLock()  # of whoever computes a piece or begins a turn
+        self._turns = OneAtATime(  # whoever computes a piece or begins a turn
+            "conversation: must be used by one thread at a time, but another is in the middle of a "
+            "turn; give each thread a Conversation of its own"
+        )
         self._messages: list[dict[str, Any]] = []
         self.reset(system=system)
 
@@ -161,12 +163,11 @@ class Conversation:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """For the time of a step; RequestError where another thread is in the middle of one."""
-        if not self._lock.acquire(blocking=False):
-            raise _busy()
+        visit = self._turns.enter()
         try:
             yield
         finally:
-            self._lock.release()
+            visit.end()
 
     def _end_running(self) -> None:
         if self._running is not None:
@@ -191,10 +192,3 @@ class Conversation:
             messages = [*messages[:opening], *messages[later[0] :]]
             self.dropped += 1
         return messages
-
-
-def _busy() -> RequestError:
-    return RequestError(
-        "conversation: must be used by one thread at a time, but another is in the middle of a "
-        "turn; give each thread a Conversation of its own"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, loading, models
-from sterna.answers import Completion, Piece, Stats, StopFilter, Stream, TokenLogprob
+from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import PREFILL_CHUNK, Engine, Kept
+from sterna.engine import PREFILL_CHUNK, Engine, Kept, Request, SamplingParams
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_whole, resolve_threads
-from sterna.sampling import SamplingParams
-from sterna.tokenizer import Detokenizer
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
 
@@ -318,63 +315,22 @@ class LLM:
         ends: frozenset[int],
         kept: Kept | None,
     ) -> Generator[Piece, None, None]:
-        if params.max_tokens == 0:
-            done.finish_reason = "length"
+        request = Request(
+            prompt, params, self.tokenizer, context=self.context, ends=ends, completion=done
+        )
+        if request.finished:
             return
-        begin = time.perf_counter()
-        sequence = self.engine.resume(kept, prompt) if kept else EngineSequence()
-        done.stats.n_cached = sequence.length
-        longest = min(len(prompt) + params.max_tokens, self.context + 1)
-        history = np.zeros(longest, np.int32)
-        history[: len(prompt)] = prompt
-        detokenizer = Detokenizer(self.tokenizer, prompt)
-        text = StopFilter(params.stop)
         try:
-            logits = self.engine.prefill(
-                sequence, prompt[sequence.length :], params.top(history[: len(prompt)])
-            )
-            while True:
-                n = len(prompt) + len(done.tokens)
-                result = params.sample(logits, history[:n], n)
-                token = int(result.token)
-                history[n] = token
-                now = time.perf_counter() - begin
-                done.stats.ttft_s = done.stats.ttft_s or now
-                done.stats.total_s = now
-                done.stats.head_bytes = sequence.head_bytes
-                done.stats.head_rows_rescored = sequence.rows_rescored
-                if token in ends:
-                    done.finish_reason = "stop"
-                    break
-                done.tokens.append(token)
-                done.stats.n_generated += 1
-                logprob = None
-                if params.logprobs:
-                    logprob = TokenLogprob(token, float(result.logprob), tuple(result.top))
-                    done.logprobs.append(logprob)
-                piece = text.push(detokenizer.push(token))
-                done.text += piece
-                yield Piece(piece, token, logprob)
-                if text.stopped:
-                    done.finish_reason = "stop"
-                    return
-                if len(done.tokens) == params.max_tokens or n + 1 >= self.context:
-                    done.finish_reason = "length"
-                    break
-                top = params.top(history[: n + 1])
-                (rows,) = self.engine.step([(sequence, [token], 1)], [top])
-                logits = rows[0]
-            rest = text.push(detokenizer.flush()) + text.flush()
-            if text.stopped:
-                done.finish_reason = "stop"
-            done.text += rest
-            if rest and done.tokens:
-                yield Piece(rest, done.tokens[-1])
-        finally:
             if kept:
-                kept.tokens = [*prompt, *done.tokens][: sequence.length]
-            else:
-                self.engine.release(sequence)
+                request.go_on_from(self.engine.resume(kept, prompt))
+            while not request.finished:
+                (given,) = self.engine.run([request.feed()])
+                yield from request.pieces(given.drawn)
+        finally:
+            if kept is None:
+                self.engine.release(request.sequence)
+            elif request.sequence is kept.sequence:
+                kept.tokens = request.tokens[: kept.sequence.length].tolist()
 
     # ------------------------------------------------------------------------------- scoring
 

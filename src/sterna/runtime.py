@@ -17,6 +17,7 @@ from sterna.errors import RequestError, UnsupportedCPUError, shown
 
 __all__ = [
     "Threads",
+    "available_bytes",
     "cache_bytes",
     "checked_flag",
     "checked_items",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 MAX_THREADS = 1024
+_CGROUP = Path("/sys/fs/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Where the system does not tell: what is common for a core, and for a machine.
@@ -103,6 +105,19 @@ def resolve_isa(isa: str | None = None) -> str:
         f"{source}: must be one of {', '.join(runnable)}, but got {shown(name)}; "
         "unset it to let Sterna choose"
     )
+
+
+def available_bytes(cgroup: Path = _CGROUP) -> int:
+    """Bytes of memory this process may still take: the system's, or its control group's."""
+    import psutil  # which commands that run no model need not wait for
+
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+        return max(0, min(available, limit - used))
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return available
 
 
 def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:

@@ -15,17 +15,16 @@ from typing import Any, NamedTuple
 import psutil
 
 from sterna import formats, loading
+from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
 from sterna.bench.report import fractions, spread
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import KV_DTYPES, PREFILL_CHUNK, SLOTS, Engine
+from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, Engine, Top
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.pages import PAGE
 from sterna.runtime import resolve_threads
-from sterna.sampling import Top
 
 __all__ = [
     "PROMPT_OF_TG",
@@ -168,7 +167,7 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
                 f"{test.name}: needs {test.positions} positions, but the context is "
                 f"{engine.context}; ask for fewer tokens"
             )
-        pages = -(-engine.context // PAGE) * SLOTS - (_SOURCE // PAGE if test.depth else 0)
+        pages = engine.pool.count - (_SOURCE // PAGE if test.depth else 0)
         room = pages // -(-test.positions // PAGE)
         if test.batch > room:
             raise RequestError(
@@ -259,16 +258,17 @@ def generate(
     """n steps of `batch` sequences, after `depth` positions and prompts of PROMPT_OF_TG tokens."""
     with _sequences(engine, batch, depth, source) as sequences:
         start = time.perf_counter()
-        logits = [
-            engine.prefill(sequence, _tokens(engine, PROMPT_OF_TG, j), Top(1))
+        running = [
+            Greedy(sequence, _tokens(engine, PROMPT_OF_TG, j), PROMPT_OF_TG + n)
             for j, sequence in enumerate(sequences)
         ]
+        for one in running:
+            Greedy.step(engine, [one])
         before = engine.seconds
         left_out = 0
         begin = time.perf_counter()
         for _ in range(n):
-            step = [(s, [int(x.argmax())], 1) for s, x in zip(sequences, logits, strict=True)]
-            logits = [rows[0] for rows in engine.step(step, [Top(1)] * batch)]
+            Greedy.step(engine, running)
             left_out += engine.left_out_bytes
         took = time.perf_counter() - begin
         spent = _spent(engine, before)

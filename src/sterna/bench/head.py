@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sterna.bench.greedy import Greedy
 from sterna.engine import Engine, Sequence
-from sterna.sampling import Top
 
 __all__ = ["head_per_token"]
 
@@ -18,12 +18,11 @@ def head_per_token(engine: Engine, steps: int = STEPS) -> dict[str, float | None
     steps = max(1, min(steps, engine.context // 2))
     sequence = Sequence()
     try:
-        logits = engine.prefill(
-            sequence, [(i * 7919 + 1) % vocab for i in range(steps)], top=Top(1)
-        )
+        greedy = Greedy(sequence, [(i * 7919 + 1) % vocab for i in range(steps)], 2 * steps)
+        Greedy.step(engine, [greedy])
         sequence.head_bytes = sequence.rows_rescored = 0
         for _ in range(steps):
-            logits = engine.step([(sequence, [int(logits.argmax())], 1)], [Top(1)])[0][0]
+            Greedy.step(engine, [greedy])
         return {
             "head_bytes_per_token": round(sequence.head_bytes / steps),
             "rows_rescored_per_token": round(sequence.rows_rescored / steps, 1),

@@ -8,16 +8,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from sterna import _native
 from sterna.calibration import prepare
 from sterna.errors import RequestError
 from sterna.formats import Format
-from sterna.runtime import Threads, cache_bytes, resolve_isa, resolve_threads
+from sterna.runtime import Threads, available_bytes, cache_bytes, resolve_isa, resolve_threads
 
 __all__ = [
     "Known",
@@ -40,18 +37,6 @@ Rows = list[dict[str, Any]]
 #: ended early.
 Known = Callable[[Callable[[], Rows]], None]
 BANDWIDTH_BYTES = 1 << 30
-_CGROUP = Path("/sys/fs/cgroup")
-
-
-def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Bytes of memory this process may still take: the system's, or its control group's."""
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit = int((cgroup / "memory.max").read_text())
-        used = int((cgroup / "memory.current").read_text())
-        return max(0, min(available, limit - used))
-    except (OSError, ValueError):  # no such group, or "max": no limit
-        return available
 
 
 def teams(threads: Sequence[int] | None, cores: str | None = None) -> list[Threads]:

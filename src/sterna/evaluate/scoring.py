@@ -10,7 +10,7 @@ from itertools import takewhile
 import numpy as np
 
 from sterna import _native
-from sterna.engine import PREFILL_CHUNK, SLOTS, Engine
+from sterna.engine import PAGE, PREFILL_CHUNK, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import NonFiniteError, RequestError
 
@@ -76,7 +76,7 @@ def score(
     checked = [[_fitted(r, engine.context) for r in group] for group in groups]
     budget = step_tokens(engine.model.config.vocab_size)
     results: list[list[Score]] = []
-    for batch in _batches(checked, budget):
+    for batch in _batches(checked, budget, engine.pool.free):
         results += _score_batch(engine, batch, budget)
         progress(len(results))
     return results
@@ -91,17 +91,19 @@ def _fitted(request: Request, context: int) -> Request:
     return Request(request.tokens[-(context + 1) :], request.scored)
 
 
-def _batches(groups: list[list[Request]], budget: int) -> Iterator[list[list[Request]]]:
-    """Groups that run together: as many tokens as a step takes, or one group."""
+def _batches(groups: list[list[Request]], budget: int, free: int) -> Iterator[list[list[Request]]]:
+    """Groups that run together: as many tokens as a step takes, in the free pages; or one group."""
     batch: list[list[Request]] = []
-    tokens = 0
+    tokens = pages = 0
     for group in groups:
         longest = max((len(r.tokens) for r in group), default=0)
-        if batch and (tokens + longest > budget or len(batch) == SLOTS):
+        need = -(-longest // PAGE)
+        if batch and (tokens + longest > budget or pages + need > free):
             yield batch
-            batch, tokens = [], 0
+            batch, tokens, pages = [], 0, 0
         batch.append(group)
         tokens += longest
+        pages += need
     if batch:
         yield batch
 

@@ -18,10 +18,9 @@ from sterna.bench.e2e import PROMPT_OF_TG, bytes_per_step, generate
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Pace, Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model, shape_named
-from sterna.engine import Engine
+from sterna.engine import PAGE, Engine
 from sterna.errors import RequestError
 from sterna.loading import Model
-from sterna.pages import PAGE
 from sterna.runtime import Threads
 
 __all__ = ["FIELDS", "Measured", "Plan", "decode", "plans", "skipped_row", "together"]

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_whole
 
-__all__ = ["SamplingParams", "Top"]
+__all__ = ["Draw", "SamplingParams", "Top"]
 
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
@@ -38,6 +39,10 @@ class Top:
     gap: float = 0.0
     penalty: float = 1.0
     history: npt.NDArray[np.int32] = field(default_factory=lambda: NO_HISTORY)
+
+
+#: All logits decide.
+EVERYTHING = Top()
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,13 @@ class SamplingParams:
                 )
 
     def top(self, history: npt.NDArray[np.int32]) -> Top:
-        """Which logits decide the next token, given the tokens so far; a superset is harmless.
+        """Which logits decide the next token, given the tokens so far; a superset is harmless."""
+        count, gap = self._decisive
+        return Top(count, gap, self.repetition_penalty, history) if count else EVERYTHING
+
+    @cached_property
+    def _decisive(self) -> tuple[int, float]:
+        """`Top`'s count and gap; 0 where all logits may decide.
 
         Top-k comes before top-p and min-p, which see only what it has left. Min-p alone drops what
         weighs less than min_p times the likeliest token: what is -temperature ln(min_p) below it.
@@ -93,9 +104,7 @@ class SamplingParams:
             # the logarithm's last bits do not matter.
             exact = self.temperature * (1e-5 - math.log(self.min_p)) * (1 + 1e-5)
             count, gap = 1, math.ceil(exact * 1024) / 1024
-        if self.logprobs or count > MAX_TOP or gap > MAX_GAP:
-            return Top()
-        return Top(count, gap, self.repetition_penalty, history)
+        return (0, 0.0) if self.logprobs or count > MAX_TOP or gap > MAX_GAP else (count, gap)
 
     @staticmethod
     def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -109,6 +118,14 @@ class SamplingParams:
         """A seed for a request that names none."""
         return secrets.randbits(63)
 
+    @cached_property
+    def native(self) -> _native.SampleParams:
+        """As the sampler takes them."""
+        return _native.SampleParams(
+            self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
+            self.seed, 0, self.logprobs,
+        )  # fmt: skip
+
     def sample(
         self, logits: npt.NDArray[np.float32], history: npt.NDArray[np.int32], position: int
     ) -> _native.SampleResult:
@@ -116,15 +133,32 @@ class SamplingParams:
 
         history: int32, the sequence's tokens so far, for the repetition penalty.
         """
-        result = _native.sample(
-            logits, self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
-            self.seed, 0, self.logprobs, history, position,
-        )  # fmt: skip
-        if not result.finite:
-            raise NonFiniteError(
-                "logits: must be finite, but got NaN or infinity; the model's weights are damaged"
-            )
-        return result
+        return checked(_native.sample(logits, self.native, history, position))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Draw:
+    """A token to draw from each row of logits, with these parameters.
+
+    history: the sequence's tokens, those of the step included; each row sees those up to its own.
+    """
+
+    params: SamplingParams
+    history: npt.NDArray[np.int32]
+
+    @property
+    def top(self) -> Top:
+        """Which logits decide it."""
+        return self.params.top(self.history)
+
+
+def checked(drawn: _native.SampleResult) -> _native.SampleResult:
+    """What was drawn; NonFiniteError where the logits were not finite."""
+    if not drawn.finite:
+        raise NonFiniteError(
+            "logits: must be finite, but got NaN or infinity; the model's weights are damaged"
+        )
+    return drawn
 
 
 def _real(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:

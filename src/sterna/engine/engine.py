@@ -1,12 +1,13 @@
 """The engine: sequences in the pages of a KV cache, and one step of a batch at a time.
 
-A step takes any sequences with any number of new tokens each, runs the program once, and returns
-the logits that were asked for. Which sequences share a step cannot change a bit of the logits that
-decide (with an exact head, others may be -inf).
+A step takes any sequences with any number of new tokens each, runs the program once, and gives the
+logits that were asked for, or the tokens drawn from them. Which sequences share a step cannot
+change a bit of the logits that decide (with an exact head, others may be -inf).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
@@ -15,16 +16,17 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
+from sterna.engine.pages import NO_PAGES, PAGE, PagePool, Sequence, page_counts
+from sterna.engine.sampling import EVERYTHING, Draw, Top
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast
-from sterna.pages import PAGE, PagePool, Sequence
 from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
-from sterna.sampling import Top
 
-__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Kept", "Sequence"]
+__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Feed", "Given", "Kept"]
 
 F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
 
 #: What keys and values are kept as, the default first: integers of 13 bits with a float for each
 #: vector, in 16 bits; or floats.
@@ -32,8 +34,32 @@ KV_DTYPES = ("i16", "i8", "f16", "f32")
 #: Tokens of a prompt that one step takes: enough to fill the matrix units, few enough that Ctrl-C
 #: and other sequences do not wait long.
 PREFILL_CHUNK = 512
-#: Sequences of full context that the page pool holds. Pages cost memory only once written.
-SLOTS = 8
+
+
+@dataclass(eq=False, slots=True)
+class Feed:
+    """A sequence's share of a step: its new tokens, and what is wanted of the last of them.
+
+    wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
+    which those of `top` decide.
+    """
+
+    sequence: Sequence
+    tokens: SequenceOf[int] | I32
+    wanted: int = 0
+    top: Top = EVERYTHING
+    draw: Draw | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Given:
+    """What a step gave for a `Feed`: logits [wanted, vocab], or the tokens drawn, and no logits.
+
+    A token drawn from logits that are not finite says so (`finite`).
+    """
+
+    logits: F32
+    drawn: list[_native.SampleResult]
 
 
 @dataclass(eq=False)
@@ -50,7 +76,10 @@ class Engine:
     threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES,
     default the model's; context: positions of a sequence, at most (and by default) the model's;
     skip_zeros: whether a step of one token leaves out weights that meet a zero (`Graph.skips`), for
-    which these have copies of two bits; default: where weights come from memory and not a cache.
+    which these have copies of two bits; default: where weights come from memory and not a cache;
+    kv_bytes: what keys and values of all sequences may take, in pages of 64 positions that take
+    memory when they are first written; default: eight full contexts, or a quarter of the available
+    memory where that is more.
     Raises RequestError for values out of range.
     """
 
@@ -65,6 +94,7 @@ class Engine:
         context: int | None = None,
         deterministic: bool | None = None,
         skip_zeros: bool | None = None,
+        kv_bytes: int | None = None,
     ) -> None:
         self.model = model
         self.threads = resolve_threads(threads, cores)
@@ -77,16 +107,8 @@ class Engine:
             self.context = checked_whole("context", context, 1, limit, " for this model")
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
-        c = model.config
-        pages = -(-self.context // PAGE) * SLOTS
-        try:
-            self._cache = _native.KvCache(c.n_layers, c.n_kv_heads, c.head_dim, pages, kv_dtype)
-        except MemoryError:
-            raise RequestError(
-                f"KV cache: address space for {SLOTS} sequences of {self.context} positions is "
-                "needed, but the system refuses it; lower the context"
-            ) from None
-        self.pool = PagePool(pages)
+        self._cache = self._make_cache(kv_bytes)
+        self.pool = PagePool(self._cache.pages, self._cache.copy_page)
         #: Whether the layers, all of floats, use the unit's bf16 products.
         self.fast = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
@@ -100,6 +122,18 @@ class Engine:
             self.fast,
             self.threads if skip_zeros else 0,
             direct_tokens(layers, self.threads, self.isa, read),
+        )
+
+    def _make_cache(self, kv_bytes: int | None) -> _native.KvCache:
+        c = self.model.config
+        page_bytes = self.kv_bytes_per_position * PAGE
+        for pages in page_counts(self.context, page_bytes, kv_bytes):
+            with contextlib.suppress(MemoryError):
+                return _native.KvCache(c.n_layers, c.n_kv_heads, c.head_dim, pages, self.kv_dtype)
+        raise RequestError(
+            f"KV cache: address space for {pages * PAGE} positions, {pages * page_bytes / 1e9:.2f} "
+            "GB, is needed, but the system refuses it; lower the context or give Engine fewer "
+            "kv_bytes"
         )
 
     @property
@@ -152,19 +186,15 @@ class Engine:
             raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
         self.pool.cut(sequence, length)
 
-    def _grow(self, sequence: Sequence, count: int) -> None:
-        end = sequence.length + count
-        if end > self.context:
-            raise RequestError(
-                f"context: holds {self.context} tokens, but the sequence would have {end}; "
-                "shorten the prompt or raise --context"
-            )
-        missing = self.pool.grow(sequence, -(-end // PAGE))
-        if missing:
-            raise RequestError(
-                f"KV cache: a sequence must fit the free ones of {self.pool.count} pages, but "
-                f"{missing} are missing; run fewer sequences at once"
-            )
+    def _make_room(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
+        for sequence, count in wanted:
+            end = sequence.length + count
+            if end > self.context:
+                raise RequestError(
+                    f"context: holds {self.context} tokens, but the sequence would have {end}; "
+                    "shorten the prompt or raise --context"
+                )
+        self.pool.reserve(wanted)
 
     def repeated(self, sequence: Sequence, length: int) -> Sequence:
         """A sequence of `length` positions whose pages are copies of the given one's, in turn.
@@ -179,65 +209,79 @@ class Engine:
                 f"of {sequence.length}"
             )
         copy = Sequence()
-        self._grow(copy, length)
+        self._make_room([(copy, length)])
         for i, page in enumerate(copy.pages):
             self._cache.copy_page(int(sequence.pages[i % len(sequence.pages)]), int(page))
         copy.length = length
         return copy
 
-    def step(
-        self,
-        batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
-        tops: SequenceOf[Top] | None = None,
-    ) -> list[F32]:
-        """Feed new tokens: (sequence, tokens, how many of the last of them want logits).
+    def run(self, feeds: SequenceOf[Feed]) -> list[Given]:
+        """One step: computes the new tokens of each sequence, and gives what is wanted of them.
 
-        tops: for each sequence, which logits of its rows decide; None: all, for all of them. With
-        an exact head the others, where they are not computed, are -inf, and what is finite has the
-        bits of the full head.
+        With an exact head, logits that do not decide are -inf where they are not computed, and what
+        is finite has the bits of the full head.
 
-        Returns float32 [logits wanted, vocab] for each. Raises RequestError where a sequence grows
-        over the context or the pool, NonFiniteError naming layer and operation.
+        Raises RequestError where a sequence grows over the context or the pool, or comes twice,
+        NonFiniteError naming layer and operation.
         """
-        if tops is not None and len(tops) != len(batch):
-            raise RequestError(
-                f"tops: must be one for each of {len(batch)} sequences, but got {len(tops)}"
-            )
-        if len({id(sequence) for sequence, _, _ in batch}) < len(batch):
+        if len({id(feed.sequence) for feed in feeds}) < len(feeds):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
-        for sequence, tokens, _ in batch:
-            self._grow(sequence, len(tokens))
-        flat = np.fromiter((t for _, tokens, _ in batch for t in tokens), np.int32)
-        spans = [(s.length, len(tokens), wanted, s.pages) for s, tokens, wanted in batch]
+        tops = [self._checked(f.draw.top if f.draw else f.top) for f in feeds]
+        draws = [(f.draw.params.native, f.draw.history) if f.draw else None for f in feeds]
+        self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
+        tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
+        spans = [(f.sequence.length, len(f.tokens), f.wanted, f.sequence.pages) for f in feeds]
         try:
-            logits, rescored, head_bytes = self._program.run(
-                self._cache, flat, spans, self.isa, self.threads, self._checked(tops)
+            logits, drawn, rescored, head_bytes = self._program.run(
+                self._cache, tokens, spans, self.isa, self.threads, tops, draws
             )
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 "the model's weights or scales are damaged"
             ) from None
-        rows = np.cumsum([wanted for _, _, wanted in batch])
-        for (sequence, tokens, wanted), end in zip(batch, rows, strict=True):
-            sequence.length += len(tokens)
-            sequence.rows_rescored += sum(rescored[end - wanted : end])
-            sequence.head_bytes += head_bytes if wanted else 0
-        return np.split(logits, rows[:-1])
-
-    def _checked(
-        self, tops: SequenceOf[Top] | None
-    ) -> list[tuple[int, float, float, npt.NDArray[np.int32]]]:
-        """As the program takes them; more than there are tokens is all of them."""
-        vocab, found = self.model.config.vocab_size, []
-        for t in tops or ():
-            if t.count < 0 or not 0 <= t.gap <= 1e30 or not 0 < t.penalty <= 1e30:
-                raise RequestError(
-                    f"tops: needs count >= 0, gap >= 0 and penalty > 0, but got {t.count}, "
-                    f"{t.gap}, {t.penalty}"
-                )
-            found.append((t.count if t.count <= vocab else 0, t.gap, t.penalty, t.history))
+        found, row, kept = [], 0, 0
+        for f in feeds:
+            f.sequence.length += len(f.tokens)
+            f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
+            f.sequence.head_bytes += head_bytes if f.wanted else 0
+            count = 0 if f.draw else f.wanted
+            first = row - kept  # of what was drawn
+            found.append(
+                Given(logits[kept : kept + count], drawn[first : first + f.wanted - count])
+            )
+            row, kept = row + f.wanted, kept + count
         return found
+
+    def step(
+        self,
+        batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
+        tops: SequenceOf[Top] | None = None,
+    ) -> list[F32]:
+        """As `run`, of (sequence, tokens, how many of the last of them want logits).
+
+        tops: for each sequence, which logits of its rows decide; None: all, for all of them.
+        Returns float32 [logits wanted, vocab] for each.
+        """
+        if tops is not None and len(tops) != len(batch):
+            raise RequestError(
+                f"tops: must be one for each of {len(batch)} sequences, but got {len(tops)}"
+            )
+        feeds = [
+            Feed(sequence, tokens, wanted, tops[i] if tops is not None else EVERYTHING)
+            for i, (sequence, tokens, wanted) in enumerate(batch)
+        ]
+        return [given.logits for given in self.run(feeds)]
+
+    def _checked(self, top: Top) -> tuple[int, float, float, I32]:
+        """As the program takes it; more than there are tokens is all of them."""
+        if top.count < 0 or not 0 <= top.gap <= 1e30 or not 0 < top.penalty <= 1e30:
+            raise RequestError(
+                f"tops: needs count >= 0, gap >= 0 and penalty > 0, but got {top.count}, "
+                f"{top.gap}, {top.penalty}"
+            )
+        count = top.count if top.count <= self.model.config.vocab_size else 0
+        return count, top.gap, top.penalty, top.history
 
     def prefill(self, sequence: Sequence, tokens: SequenceOf[int], top: Top | None = None) -> F32:
         """Feed a prompt in chunks; returns the logits after its last token, float32 [vocab].

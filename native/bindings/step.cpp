@@ -1,0 +1,130 @@
+// One step of a batch: arguments checked, the program run, tokens drawn.
+#include "bindings/step.h"
+
+#include "allocations.h"
+
+namespace sterna::border {
+
+namespace {
+
+struct StepBatch {
+    std::vector<SequenceSpan> spans;
+    std::vector<Top> tops;    // of every row of logits
+    std::vector<Draw> draws;  // logits are filled in after the run
+    std::vector<size_t> drawn_rows, kept_rows;  // of the logits
+};
+
+void add_span(StepBatch& batch, const KvCache& cache, const PySpan& sequence) {
+    const auto& [start, count, logits, pages] = sequence;
+    require(start >= 0 && count >= 1 && logits >= 0 && logits <= count,
+            "sequences: needs start >= 0, count >= 1, 0 <= logits <= count");
+    require((static_cast<int64_t>(start) + count + kPagePositions - 1) / kPagePositions <=
+                static_cast<int64_t>(pages.shape(0)),
+            "sequences: the page table is too short");
+    for (size_t i = 0; i < pages.shape(0); ++i)
+        require(pages.data()[i] >= 0 && pages.data()[i] < cache.pages, "pages: no such page");
+    batch.spans.push_back({start, count, pages.data(), logits});
+}
+
+// The rows of the last span, whose draws rank what was seen before each row's own position.
+void add_rows(StepBatch& batch, const Top& top, const PyDraw& draw) {
+    const SequenceSpan& span = batch.spans.back();
+    const size_t end = static_cast<size_t>(span.start) + static_cast<size_t>(span.count);
+    for (int i = 0; i < span.logits; ++i) {
+        const size_t row = batch.tops.size();
+        batch.tops.push_back(top);
+        if (!draw) {
+            batch.kept_rows.push_back(row);
+            continue;
+        }
+        const auto& [params, history] = *draw;
+        require(history.shape(0) == end, "draws: history must be the sequence's tokens");
+        const std::span<const int32_t> seen{history.data(),
+                                            end - static_cast<size_t>(span.logits - 1 - i)};
+        if (!top.history.empty()) batch.tops.back().history = seen;
+        batch.drawn_rows.push_back(row);
+        batch.draws.push_back({params, seen, nullptr});
+    }
+}
+
+StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1>& tokens,
+                     const std::vector<PySpan>& sequences, const std::vector<PyTop>& tops,
+                     const std::vector<PyDraw>& draws) {
+    require(tops.empty() || tops.size() == sequences.size(), "tops: one for each sequence");
+    require(draws.empty() || draws.size() == sequences.size(), "draws: one for each sequence");
+    StepBatch batch;
+    int64_t total = 0;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+        add_span(batch, cache, sequences[i]);
+        add_rows(batch, tops.empty() ? Top{} : make_top(tops[i], p.vocab),
+                 draws.empty() ? PyDraw{} : draws[i]);
+        total += batch.spans.back().count;
+    }
+    size_t row = 0;
+    for (auto& span : batch.spans) {
+        span.tops = batch.tops.data() + row;
+        row += static_cast<size_t>(span.logits);
+    }
+    require(total == static_cast<int64_t>(tokens.shape(0)) && total > 0,
+            "tokens: must be as many as the sequences count, at least one");
+    for (size_t i = 0; i < tokens.shape(0); ++i)
+        require(tokens.data()[i] >= 0 && tokens.data()[i] < p.vocab,
+                "tokens: id outside the vocabulary");
+    return batch;
+}
+
+void require_fit(const PyProgram& p, const KvCache& cache) {
+    const auto& rope = p.program.rope();
+    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.padded() &&
+                cache.layers >= p.layers,
+            "cache: does not fit the program");
+    require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");
+}
+
+const float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache,
+                       const KernelTable& kernels, Pool& workers) {
+    const float* logits = nullptr;
+    try {
+        logits = p.program.run(batch, cache, kernels, workers);
+    } catch (const std::domain_error&) {
+        p.mappings.require_whole();  // or else this is why
+        throw;
+    }
+    p.mappings.require_whole();
+    return logits;
+}
+
+}  // namespace
+
+StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
+                    const std::vector<PySpan>& sequences, const std::string& isa,
+                    const nb::int_& threads, const std::vector<PyTop>& tops,
+                    const std::vector<PyDraw>& draws) {
+    auto batch = make_batch(p, cache, tokens, sequences, tops, draws);
+    require_fit(p, cache);
+    const auto& kernels = table(isa);
+    Pool& workers = pool(threads);
+    const auto vocab = static_cast<size_t>(p.vocab);
+    auto out = make_array<float, 2>({batch.kept_rows.size(), vocab});
+    std::vector<SampleResult> drawn(batch.draws.size());
+    std::mutex& mutex = p.lock();  // under the GIL
+    nb::gil_scoped_release release;
+    const std::lock_guard guard(mutex);
+    const int64_t before = allocations();
+    const float* logits =
+        run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans}, cache, kernels, workers);
+    const auto row_of = [&](size_t n) {
+        return logits + static_cast<int64_t>(n) * p.program.logits_ld();
+    };
+    for (size_t i = 0; i < drawn.size(); ++i) batch.draws[i].logits = row_of(batch.drawn_rows[i]);
+    p.draws.run(batch.draws, static_cast<int>(p.vocab), workers, drawn);
+    p.allocations = allocations() - before;
+    for (size_t i = 0; i < batch.kept_rows.size(); ++i)
+        std::copy_n(row_of(batch.kept_rows[i]), vocab, out.data() + i * vocab);
+    std::vector<int64_t> rescored(batch.tops.size());
+    for (size_t r = 0; r < rescored.size(); ++r)
+        rescored[r] = p.program.rescored(static_cast<int64_t>(r));
+    return {out, std::move(drawn), std::move(rescored), p.program.head_bytes()};
+}
+
+}  // namespace sterna::border

@@ -1,0 +1,57 @@
+// A program with what it borrows from Python, and one step of it.
+#pragma once
+#include <unistd.h>
+
+#include <memory>
+#include <mutex>
+
+#include "bindings/common.h"
+#include "draws.h"
+
+namespace sterna::border {
+
+struct PyProgram {
+    Program program;
+    std::vector<nb::object> keep;  // the arrays behind the weights
+    std::vector<Weight> weights;
+    Mappings mappings;
+    Draws draws;
+    std::vector<int64_t> widths;  // of the buffers, padded
+    std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
+    int layers = 0;               // that the operations name
+    int64_t vocab = 0;
+    int64_t allocations = 0;  // of the last run, by whatever ran at the time
+    std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
+    pid_t owner = getpid();
+
+    // One run at a time: the buffers are shared. A child made by fork() while another thread ran
+    // would find the lock taken for ever, so it makes a new one; the run it interrupted is not its.
+    std::mutex& lock() {
+        if (owner != getpid()) {
+            (void)mutex.release();  // a locked mutex must not be destroyed
+            mutex = std::make_unique<std::mutex>();
+            owner = getpid();
+        }
+        return *mutex;
+    }
+
+    explicit PyProgram(Program::Rope rope) : program(std::move(rope)) {}
+};
+
+// (start, count, logits, pages) of a sequence: SequenceSpan.
+using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
+// (params, history) of a sequence whose logits become tokens; history is all of its tokens, those of
+// the step included.
+using PyDraw = std::optional<std::tuple<SampleParams, In<int32_t, 1>>>;
+
+// What a step gives: logits of the rows that are not drawn from; what was drawn from the others; the
+// rows of an exact head computed for each row; and the head's bytes read.
+using StepResult =
+    std::tuple<Out<float, 2>, std::vector<SampleResult>, std::vector<int64_t>, int64_t>;
+
+StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
+                    const std::vector<PySpan>& sequences, const std::string& isa,
+                    const nb::int_& threads, const std::vector<PyTop>& tops,
+                    const std::vector<PyDraw>& draws);
+
+}  // namespace sterna::border

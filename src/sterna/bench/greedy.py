@@ -1,0 +1,40 @@
+"""Sequences without a text that go on with the likeliest tokens, as requests do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sterna.engine import Draw, Engine, Feed, SamplingParams
+from sterna.engine import Sequence as EngineSequence
+
+__all__ = ["Greedy"]
+
+_PARAMS = SamplingParams()
+
+
+class Greedy:
+    """Continues a sequence with tokens, given at first, and then with those that a step draws.
+
+    most: how many it feeds at most. What the sequence has before does not matter for the choice.
+    """
+
+    def __init__(self, sequence: EngineSequence, tokens: Sequence[int], most: int) -> None:
+        self.sequence = sequence
+        self._tokens = np.zeros(sequence.length + most, np.int32)
+        self._known = sequence.length + len(tokens)
+        self._tokens[sequence.length : self._known] = tokens
+
+    @classmethod
+    def step(cls, engine: Engine, batch: Sequence[Greedy]) -> None:
+        """Feeds what each knows, and draws the next token of each."""
+        feeds = []
+        for one in batch:
+            draw = Draw(_PARAMS, one._tokens[: one._known])
+            new = one._tokens[one.sequence.length : one._known]
+            feeds.append(Feed(one.sequence, new, 1, draw=draw))
+        for one, given in zip(batch, engine.run(feeds), strict=True):
+            if one._known < len(one._tokens):
+                one._tokens[one._known] = given.drawn[0].token
+                one._known += 1

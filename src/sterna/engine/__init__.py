@@ -1,0 +1,24 @@
+"""Requests, the sequences and pages that they hold, and the engine that computes their steps."""
+
+from __future__ import annotations
+
+from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given, Kept
+from sterna.engine.pages import PAGE, PagePool, Sequence
+from sterna.engine.request import Request
+from sterna.engine.sampling import Draw, SamplingParams, Top
+
+__all__ = [
+    "KV_DTYPES",
+    "PAGE",
+    "PREFILL_CHUNK",
+    "Draw",
+    "Engine",
+    "Feed",
+    "Given",
+    "Kept",
+    "PagePool",
+    "Request",
+    "SamplingParams",
+    "Sequence",
+    "Top",
+]

@@ -1,0 +1,230 @@
+"""The pool of pages: whatever is taken, shared, cut and forgotten, each page is free or held by
+those that read it, and nobody writes what another reads.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sterna import _native, models
+from sterna.engine import PAGE, Engine, PagePool, Sequence
+from sterna.engine import pages as pages_module
+from sterna.errors import RequestError
+
+COUNT = 9
+
+
+class Sequences(RuleBasedStateMachine):
+    """Sequences beside the values that each should read, and a memory that pages are of."""
+
+    @initialize()
+    def start(self) -> None:
+        """An empty pool."""
+        self.memory = np.zeros((COUNT, PAGE), np.int64)
+        self.pool = PagePool(COUNT, self._copy)
+        self.alive: list[tuple[Sequence, list[int]]] = []
+        self.written = 0
+
+    def _copy(self, source: int, target: int) -> None:
+        assert target not in {int(p) for s, _ in self.alive for p in s.pages}
+        self.memory[target] = self.memory[source]
+
+    def _write(self, sequence: Sequence, values: list[int], count: int) -> None:
+        for position in range(sequence.length, sequence.length + count):
+            self.written += 1
+            self.memory[sequence.pages[position // PAGE], position % PAGE] = self.written
+            values.append(self.written)
+        sequence.length += count
+
+    def _draw(self, data: st.DataObject) -> tuple[Sequence, list[int]]:
+        # By its place: what hypothesis has drawn it keeps.
+        return self.alive[data.draw(st.integers(0, len(self.alive) - 1))]
+
+    @rule()
+    def begin(self) -> None:
+        """A sequence without pages."""
+        self.alive.append((Sequence(), []))
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def grow(self, data: st.DataObject) -> None:
+        """Some sequences at once; where the pages do not suffice, none."""
+        places = st.lists(st.integers(0, len(self.alive) - 1), unique=True, min_size=1)
+        some = [self.alive[i] for i in data.draw(places)]
+        counts = [data.draw(st.integers(0, 2 * PAGE)) for _ in some]
+        before = [(s.pages.tolist(), s.length) for s, _ in some]
+        try:
+            self.pool.reserve([(s, n) for (s, _), n in zip(some, counts, strict=True)])
+        except RequestError:
+            assert before == [(s.pages.tolist(), s.length) for s, _ in some]
+            return
+        for (sequence, values), count in zip(some, counts, strict=True):
+            self._write(sequence, values, count)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def share(self, data: st.DataObject) -> None:
+        """Takes no page, however long."""
+        source, values = self._draw(data)
+        free, length = self.pool.free, data.draw(st.integers(0, source.length))
+        self.alive.append((self.pool.share(source, length), values[:length]))
+        assert self.pool.free == free
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        """Forgets the last positions."""
+        sequence, values = self._draw(data)
+        length = data.draw(st.integers(0, sequence.length))
+        self.pool.cut(sequence, length)
+        del values[length:]
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        """Without a word to the pool."""
+        self.alive.remove(self._draw(data))
+
+    @invariant()
+    def everyone_reads_what_it_wrote(self) -> None:
+        """Through its own pages."""
+        for sequence, values in getattr(self, "alive", []):
+            assert len(sequence.pages) >= -(-len(values) // PAGE)
+            read = self.memory[sequence.pages].reshape(-1)[: len(values)]
+            assert read.tolist() == values
+
+    @invariant()
+    def pages_are_free_or_held(self) -> None:
+        """And those that one sequence alone says it has, it has."""
+        if not hasattr(self, "alive"):
+            return
+        held = np.zeros(COUNT, np.int64)
+        for sequence, _ in self.alive:
+            held[sequence.pages] += 1
+        assert self.pool.holders().tolist() == held.tolist()
+        assert self.pool.free == int((held == 0).sum())
+        for sequence, _ in self.alive:
+            assert (held[sequence.pages[sequence.shared :]] == 1).all()
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cut_in_half(self, data: st.DataObject) -> None:
+        """What an interrupt leaves: the length is shorter, the pages are still there."""
+        sequence, values = self._draw(data)
+        sequence.length = data.draw(st.integers(0, sequence.length))
+        del values[sequence.length :]
+
+
+TestSequences = Sequences.TestCase
+TestSequences.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+def copies(count: int) -> tuple[PagePool, list[tuple[int, int]]]:
+    """A pool, and the copies that it makes."""
+    found: list[tuple[int, int]] = []
+    return PagePool(count, lambda source, target: found.append((source, target))), found
+
+
+def test_only_a_partial_page_is_copied() -> None:
+    """By whoever writes first; the last one that has it writes in place."""
+    pool, copied = copies(8)
+    first = Sequence()
+    pool.reserve([(first, 3 * PAGE)])
+    first.length = 2 * PAGE + 5
+    whole, partial = pool.share(first, 2 * PAGE), pool.share(first, first.length)
+    assert pool.holders().tolist() == [3, 3, 2, 0, 0, 0, 0, 0]
+    pool.reserve([(whole, 1)])
+    assert (whole.pages.tolist(), copied) == ([0, 1, 3], [])
+    pool.reserve([(partial, 1), (first, 1)])
+    assert copied == [(2, 4)]
+    assert (first.pages.tolist(), partial.pages.tolist()) == ([0, 1, 2], [0, 1, 4])
+    pool.cut(whole, PAGE + 1)
+    pool.cut(partial, 0)
+    pool.reserve([(whole, 0)])
+    assert len(copied) == 1
+    pool.reserve([(whole, 2 * PAGE)])
+    assert copied[1:] == [(1, 3)]
+    assert whole.pages.tolist() == [0, 3, 4, 5]
+
+
+def test_a_cut_that_was_interrupted() -> None:
+    """Pages behind its length are still shared, and are not written when it grows again."""
+    pool, copied = copies(8)
+    first = Sequence()
+    pool.reserve([(first, 3 * PAGE)])
+    first.length = 3 * PAGE
+    fork = pool.share(first, 3 * PAGE)
+    first.length = 10
+    pool.reserve([(first, 1)])
+    assert copied == [(0, 3)]
+    assert not set(first.pages.tolist()) & set(fork.pages.tolist())
+
+
+def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Path]) -> None:
+    """A fork in the middle of a page, and its source, go on with the bits of fresh sequences."""
+    engine = Engine(models.load(checkpoint("bitnet-multiply")), threads=2)
+    start, ends = [i % 250 for i in range(PAGE + 9)], ([7, 8], [9])
+    source = Sequence()
+    engine.step([(source, start, 0)])
+    fork = engine.pool.share(source, len(start) - 4)
+    rows = engine.step([(source, ends[0], 1), (fork, ends[1], 1)])
+    fresh = engine.logits([[*start, *ends[0]], [*start[:-4], *ends[1]]])
+    for got, expected in zip(rows, fresh, strict=True):
+        assert got[-1].tobytes() == expected[-1].tobytes()
+    again = engine.step([(source, [1], 1)])[0]
+    assert again[0].tobytes() == engine.logits([[*start, *ends[0], 1]])[0][-1].tobytes()
+
+
+def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes make pages; without them eight contexts, and more where the memory has room."""
+    model = models.load(checkpoint("bitnet-multiply"))
+    page = Engine(model, threads=1).kv_bytes_per_position * PAGE
+    assert Engine(model, threads=1, kv_bytes=5 * page + page // 2).pool.count == 5
+    with pytest.raises(RequestError, match=f"kv_bytes: must be a whole number in {page}"):
+        Engine(model, threads=1, kv_bytes=page - 1)
+    small = Engine(model, threads=1, context=2 * PAGE, kv_bytes=page)
+    with pytest.raises(RequestError, match=r"1 are missing; .*kv_bytes"):
+        small.step([(Sequence(), [1] * (PAGE + 1), 0)])
+    most = pages_module.MOST_PAGES
+    for available, expected in ((0, (16,)), (400 * page, (100, 16)), (1 << 60, (most, 16))):
+        monkeypatch.setattr(pages_module, "available_bytes", lambda n=available: n)
+        assert pages_module.page_counts(2 * PAGE, page, None) == expected
+    assert Engine(model, threads=1, context=2 * PAGE).pool.count == most
+
+
+def test_a_system_that_refuses_address_space(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the fewer pages; a budget is taken at its word."""
+    make, model = _native.KvCache, models.load(checkpoint("bitnet-multiply"))
+
+    def grudging(layers: int, heads: int, head_dim: int, pages: int, dtype: str) -> object:
+        if pages > 8:
+            raise MemoryError
+        return make(layers, heads, head_dim, pages, dtype)
+
+    monkeypatch.setattr(_native, "KvCache", grudging)
+    assert Engine(model, threads=1, context=PAGE).pool.count == 8
+    for options in ({"context": 2 * PAGE}, {"kv_bytes": 1 << 30}):
+        with pytest.raises(RequestError, match=r"address space for .* fewer kv_bytes"):
+            Engine(model, threads=1, **options)
+
+
+def test_what_a_cycle_holds_comes_back() -> None:
+    """At the latest with the collector."""
+    pool, _ = copies(4)
+    sequence = Sequence()
+    pool.reserve([(sequence, PAGE)])
+    cycle: list[object] = [sequence]
+    cycle.append(cycle)
+    del sequence, cycle
+    gc.collect()
+    assert pool.free == 4

@@ -1,0 +1,218 @@
+"""Requests, alone and side by side: a step draws what the sampler makes of its logits, for each
+sequence with its own parameters, and a request goes on from wherever its sequence is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sterna import LLM, Completion, Piece, _native
+from sterna.engine import PREFILL_CHUNK, Draw, Engine, Feed, Request, SamplingParams, Sequence, Top
+from sterna.errors import NonFiniteError, RequestError
+
+PARAMS = (
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition_penalty": 1.7},
+    {"temperature": 0.0, "logprobs": 3},
+    {"temperature": 1.5, "top_k": 5},
+    {"temperature": 2.0, "top_k": 40, "top_p": 0.6},
+    {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.4},
+    {"temperature": 1.0, "min_p": 0.3, "repetition_penalty": 0.7},
+    {"temperature": 3.0},
+    {"temperature": 1.2, "top_p": 0.9, "logprobs": 7, "repetition_penalty": 1.2},
+    {"temperature": 1.0, "stop": ("e", "a")},
+)
+TOKENS = 12
+
+
+@pytest.fixture(scope="module", params=["bitnet-multiply", "llama-bf16"])
+def llm(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> LLM:
+    return LLM(checkpoint(request.param), threads=2)
+
+
+def prompt(i: int) -> list[int]:
+    return [(i * 31 + j * 7) % 250 for j in range(1 + i * 13)]
+
+
+def params_of(i: int, **change: Any) -> SamplingParams:
+    settings = {"max_tokens": TOKENS - i % 4, "seed": 100 + i, **PARAMS[i], **change}
+    return SamplingParams(**settings)
+
+
+def requests(llm: LLM) -> list[Request]:
+    return [
+        Request(prompt(i), params_of(i), llm.tokenizer, context=llm.context)
+        for i in range(len(PARAMS))
+    ]
+
+
+def by_logits(engine: Engine, tokens: list[int], params: SamplingParams) -> list[Any]:
+    """(token, log-probability, likeliest) one by one, of all logits and the sampler alone."""
+    known, found = list(tokens), []
+    for _ in range(params.max_tokens):
+        logits = engine.logits([known])[0][-1]
+        got = _native.sample(logits, params.native, np.array(known, np.int32), len(known))
+        found.append((got.token, got.logprob, got.top))
+        known.append(got.token)
+    return found
+
+
+def facts(done: Completion) -> tuple[Any, ...]:
+    return done.text, done.tokens, done.finish_reason, done.logprobs, done.stats.n_generated
+
+
+def run_together(engine: Engine, some: list[Request], most: int) -> list[list[Piece]]:
+    """All in each step; one joins at each step, and those that are finished leave."""
+    pieces: list[list[Piece]] = [[] for _ in some]
+    step = 0
+    while any(not r.finished for r in some):
+        step += 1
+        live = [i for i, r in enumerate(some[:step]) if not r.finished]
+        if live:
+            feeds = [some[i].feed(most) for i in live]
+            for i, given in zip(live, engine.run(feeds), strict=True):
+                pieces[i] += some[i].pieces(given.drawn)
+    return pieces
+
+
+@pytest.mark.parametrize("most", [5, PREFILL_CHUNK])
+def test_together_as_alone(llm: LLM, most: int) -> None:
+    """Pieces, tokens, reasons and log-probabilities of a batch are those of each by itself."""
+    together = requests(llm)
+    pieces = run_together(llm.engine, together, most)
+    assert {r.completion.finish_reason for r in together} == {"stop", "length"}
+    for i, request in enumerate(together):
+        alone = list(llm.stream(prompt(i), **asdict(params_of(i, ignore_eos=True))))
+        assert pieces[i] == alone
+        assert facts(request.completion) == facts(llm.last)
+        llm.engine.release(request.sequence)
+
+
+def test_a_step_draws_as_the_sampler(llm: LLM) -> None:
+    """From all logits, one request at a time: the same tokens, and bits of what is reported."""
+    together = requests(llm)
+    run_together(llm.engine, together, PREFILL_CHUNK)
+    for i, request in enumerate(together):
+        params = params_of(i, stop=())
+        expected = by_logits(llm.engine, prompt(i), params)[: len(request.completion.tokens)]
+        assert request.completion.tokens == [token for token, _, _ in expected]
+        for got, (_, logprob, top) in zip(request.completion.logprobs, expected, strict=False):
+            assert (got.logprob, list(got.top)) == (logprob, top)
+        assert len(request.completion.logprobs) == (len(expected) if params.logprobs else 0)
+
+
+def test_several_rows_of_a_sequence(llm: LLM) -> None:
+    """Each row of one step sees the tokens up to its own: as if they had come one by one."""
+    for i in range(len(PARAMS)):
+        params = params_of(i)
+        start = [*prompt(i), 1]
+        tokens = [token for token, _, _ in by_logits(llm.engine, start, params)][:4]
+        history = np.array([*start, *tokens[:-1]], np.int32)
+        sequence = Sequence()
+        llm.engine.prefill(sequence, start[:-1])
+        (given,) = llm.engine.run(
+            [Feed(sequence, history[len(start) - 1 :], len(tokens), draw=Draw(params, history))]
+        )
+        assert [d.token for d in given.drawn] == tokens
+
+
+def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
+    """Logits for those who want them, and for no others."""
+    params = params_of(3)
+    history = np.array([1, 2, 3], np.int32)
+    a, b, c, d = (Sequence() for _ in range(4))
+    given = llm.engine.run(
+        [
+            Feed(a, [4, 5, 6], 2),
+            Feed(b, history, 1, draw=Draw(params, history)),
+            Feed(c, [7]),
+            Feed(d, [8, 9], 1, Top(1)),
+        ]
+    )
+    assert [g.logits.shape[0] for g in given] == [2, 0, 0, 1]
+    assert [len(g.drawn) for g in given] == [0, 1, 0, 0]
+    first, last = llm.engine.logits([[4, 5, 6], [8, 9]])
+    assert given[0].logits.tobytes() == first[1:].tobytes()
+    assert given[3].logits[0].max() == last[-1].max()
+    assert given[1].drawn[0].token == by_logits(llm.engine, [1, 2, 3], params)[0][0]
+    with pytest.raises(ValueError, match="history"):
+        llm.engine.run([Feed(b, [1], 1, draw=Draw(params, history))])
+
+
+def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
+    """What was computed is lost in the middle, and computed again, or taken from elsewhere."""
+    expected = llm.generate(prompt(4), **PARAMS[4], max_tokens=TOKENS, seed=1, ignore_eos=True)
+    params = SamplingParams(**PARAMS[4], max_tokens=TOKENS, seed=1)
+    request = Request(prompt(4), params, llm.tokenizer, context=llm.context)
+    for step in range(TOKENS + 8):
+        if step == 4:
+            llm.engine.release(request.sequence)
+        if step == 8:
+            request.go_on_from(llm.engine.pool.share(request.sequence, 30))
+        if not request.finished:
+            (given,) = llm.engine.run([request.feed()])
+            list(request.pieces(given.drawn))
+    assert request.completion.tokens == expected.tokens
+    assert request.completion.text == expected.text
+
+
+def test_a_request_without_an_engine(llm: LLM) -> None:
+    """It advances by logits or by any token, and ends as it would with one."""
+    vocab = llm.engine.model.config.vocab_size
+    params = SamplingParams(max_tokens=3)
+    request = Request([1, 2], params, llm.tokenizer, context=10, ends=frozenset([9]))
+    feed = request.feed(1)
+    assert (feed.tokens, feed.wanted, feed.draw) == ([1], 0, None)
+    request.sequence.length = 1
+    feed = request.feed(1)
+    assert (feed.tokens, feed.wanted) == ([2], 1)
+    assert feed.draw is not None
+    assert feed.draw.top.count == 1
+    logits = np.zeros(vocab, np.float32)
+    logits[5] = 1
+    piece = request.advance(request.draw(logits))
+    assert piece is not None
+    assert (piece.token, request.conclude(), request.finished) == (5, None, False)
+    assert request.tokens.tolist() == [1, 2, 5]
+    assert request.advance(_native.SampleResult(9)) is None
+    request.conclude()
+    assert (request.finished, request.completion.finish_reason) == (True, "stop")
+    assert request.completion.tokens == [5]
+    short = Request([1] * 9, params, llm.tokenizer, context=10)
+    list(short.pieces([_native.SampleResult(3)]))
+    assert (short.finished, short.completion.finish_reason) == (True, "length")
+    assert Request([1], replace(params, max_tokens=0), llm.tokenizer, context=10).finished
+    logits[7] = np.nan
+    with pytest.raises(NonFiniteError, match="logits"):
+        request.draw(logits)
+
+
+def test_draws_take_no_memory(llm: LLM) -> None:
+    """Once as many, with such parameters, were drawn."""
+    quiet = [i for i, p in enumerate(PARAMS) if "logprobs" not in p]
+    counts = []
+    for _ in range(4):
+        feeds = []
+        for i in quiet:
+            history = np.array(prompt(i), np.int32)
+            feeds.append(Feed(Sequence(), history, 1, draw=Draw(params_of(i), history)))
+        llm.engine.run(feeds)
+        counts.append(llm.engine._program.allocations)
+    assert counts[1:] == [0, 0, 0]
+
+
+def test_tops_and_twins_are_refused(llm: LLM) -> None:
+    """Before anything is computed."""
+    sequence = Sequence()
+    with pytest.raises(RequestError, match="twice"):
+        llm.engine.run([Feed(sequence, [1]), Feed(sequence, [2])])
+    with pytest.raises(RequestError, match="tops"):
+        llm.engine.run([Feed(sequence, [1], 1, Top(-1))])
+    assert len(sequence.pages) == 0
