@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sterna import _native, models
+from sterna import _native, loading
 from sterna.engine import PAGE, Engine, PagePool, Sequence
 from sterna.engine import pages as pages_module
 from sterna.errors import RequestError
@@ -170,7 +170,7 @@ def test_a_cut_that_was_interrupted() -> None:
 
 def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Path]) -> None:
     """A fork in the middle of a page, and its source, go on with the bits of fresh sequences."""
-    engine = Engine(models.load(checkpoint("bitnet-multiply")), threads=2)
+    engine = Engine(loading.load(checkpoint("bitnet-multiply")), threads=2)
     start, ends = [i % 250 for i in range(PAGE + 9)], ([7, 8], [9])
     source = Sequence()
     engine.step([(source, start, 0)])
@@ -185,7 +185,7 @@ def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Pa
 
 def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes make pages; without them eight contexts, and more where the memory has room."""
-    model = models.load(checkpoint("bitnet-multiply"))
+    model = loading.load(checkpoint("bitnet-multiply"))
     page = Engine(model, threads=1).kv_bytes_per_position * PAGE
     assert Engine(model, threads=1, kv_bytes=5 * page + page // 2).pool.count == 5
     with pytest.raises(RequestError, match=f"kv_bytes: must be a whole number in {page}"):
@@ -204,7 +204,7 @@ def test_a_system_that_refuses_address_space(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets the fewer pages; a budget is taken at its word."""
-    make, model = _native.KvCache, models.load(checkpoint("bitnet-multiply"))
+    make, model = _native.KvCache, loading.load(checkpoint("bitnet-multiply"))
 
     def grudging(layers: int, heads: int, head_dim: int, pages: int, dtype: str) -> object:
         if pages > 8:

@@ -141,7 +141,7 @@ def test_the_core_refuses_what_cannot_be_skipped() -> None:
 
 def test_bench_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "relu2", SHAPE)
-    monkeypatch.setattr("sterna.engine.LEAST_BYTES", 0)
+    monkeypatch.setattr("sterna.engine.engine.LEAST_BYTES", 0)
     rows = e2e.run(
         "random:relu2", format="t5", head="int8", pp=(), tg=(3,), threads=1, repeat=1,
         zeros="up=.7,down=.85",

@@ -32,6 +32,8 @@ from sterna.runtime import Threads
 
 __all__ = [
     "DEFAULT_MODELS",
+    "QUICK_FORMATS",
+    "QUICK_MODELS",
     "Matrix",
     "copies_of_a_round",
     "formats_for",
@@ -43,6 +45,8 @@ __all__ = [
 
 #: The models of the GEMV figures in arXiv 2508.06753 (Figures 5 to 7), and BitNet's 2B.
 DEFAULT_MODELS = ("falcon3-1b", "mobilellm-1.5b", "llama3-8b", "bitnet-2b")
+#: What answers within two minutes, and is much of what people run.
+QUICK_MODELS, QUICK_FORMATS = ("bitnet-2b",), ("i2", "t5", "q4_0", "q8_0")
 MAX_SIZE = 1 << 20  # of M and K: far above any layer
 MANY_COPIES = 64
 ROUND_S = 0.25  # a round over the copies, at the peak: a GEMM needs less memory than a GEMV
@@ -189,6 +193,8 @@ class _Run:
         self.arenas = arenas(shapes, working_set_mb, progress)
 
     def rows(self, repeat: int, known: Known) -> Rows:
+        held = sum(arena.nbytes for arena in self.arenas.values())
+        self.progress(f"{len(self.cases)} cases, {repeat} rounds each, with {held / 1e9:.1f} GB")
         self._measure_machine("warming up")
         prepare_reading((case.threads, case.isa) for case in self.cases)
         weights = {case: self._weights(case) for case in self.cases}

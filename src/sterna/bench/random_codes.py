@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.bench.machine import (
-    BANDWIDTH_BYTES,
     Progress,
     available_bytes,
     out_of_cache_bytes,
@@ -163,8 +162,8 @@ def arenas(
 ) -> dict[str, Arena]:
     """An arena for each format of `shapes` (format, M, K), with room for its largest matrix.
 
-    working_set_mb: 10^6 bytes for each; None is `out_of_cache_bytes`, or an even share of three
-    quarters of the free memory where that is less. RequestError, before anything is allocated, for
+    working_set_mb: 10^6 bytes for each; None is `out_of_cache_bytes`, or an even share of a quarter
+    of the free memory where that is less. RequestError, before anything is allocated, for
     a matrix that a format cannot hold and where memory does not suffice.
     """
     sizes: dict[str, int] = {}
@@ -177,7 +176,7 @@ def arenas(
             raise RequestError(f"working set: must be at least 0 MB, but got {working_set_mb}")
         wanted = 1_000_000 * working_set_mb
     else:
-        share = (available_bytes() - BANDWIDTH_BYTES) * 3 // 4 // max(1, len(sizes))
+        share = available_bytes() // 4 // max(1, len(sizes))
         wanted = min(share, out_of_cache_bytes())
     sizes = {name: max(nbytes, wanted) for name, nbytes in sizes.items()}
     require_bytes(

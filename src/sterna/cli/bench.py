@@ -158,18 +158,25 @@ def _linear_options(function: Any) -> Any:
         click.option(
             "--shapes",
             type=NAMES,
-            default="falcon3-1b,mobilellm-1.5b,llama3-8b,bitnet-2b",
             help="Models, for the matrices of a layer, or MxK, such as 2560x6912; "
-            "default: falcon3-1b, mobilellm-1.5b, llama3-8b and bitnet-2b.",
+            "default: bitnet-2b.",
         ),
         click.option(
-            "--formats", type=NAMES, help="Weight formats, or all; default: the integer ones."
+            "--formats",
+            type=NAMES,
+            help="Weight formats, or all; default: i2, t5, q4_0 and q8_0.",
+        ),
+        click.option(
+            "--thorough",
+            is_flag=True,
+            help="By default falcon3-1b, mobilellm-1.5b and llama3-8b too, and every integer "
+            "format: about an hour.",
         ),
         click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores."),
         cores_option,
         click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best."),
         click.option(
-            "--repeat", type=int, default=5, show_default=True, help="Runs; medians count."
+            "--repeat", type=int, default=3, show_default=True, help="Runs; medians count."
         ),
         working_set_option,
         deterministic_option,
@@ -202,22 +209,32 @@ def gemm(output: str, plot: Path | None, **options: Any) -> None:
 
 
 def _linear(
-    columns: dict[str, str], more: dict[str, str], output: str, plot: Path | None, **options: Any
+    columns: dict[str, str],
+    more: dict[str, str],
+    output: str,
+    plot: Path | None,
+    *,
+    shapes: tuple[str, ...] | None,
+    formats: tuple[str, ...] | None,
+    thorough: bool,
+    **options: Any,
 ) -> None:
     """Measures layers, and shows `columns`, in Markdown `more` too."""
     from sterna.bench import linear, plots
 
+    shapes = shapes or (linear.DEFAULT_MODELS if thorough else linear.QUICK_MODELS)
+    formats = formats or (None if thorough else linear.QUICK_FORMATS)
+
     if plot is not None:
         plots.require(plot)  # before minutes of measuring
-    shapes, format_names = options.pop("shapes"), options.pop("formats")
 
     def show(rows: list[dict[str, Any]]) -> None:
-        tell_left_out(format_names, shapes, integer=True)
+        tell_left_out(formats, shapes, integer=True)
         write(rows, output, {**columns, **more}, lambda r: _draw(r, columns))
         if plot is not None:
             plots.save(plots.linear(rows), plot)
 
-    run = functools.partial(linear.run, shapes, format_names=format_names, **options)
+    run = functools.partial(linear.run, shapes, format_names=formats, **options)
     measured("measuring", run, show)
 
 

@@ -39,13 +39,16 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 @click.option("--n", default=512, show_default=True, type=click.IntRange(2), help="Tokens of GOPS.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @click.option(
-    "--measure/--no-measure", default=True, help="Whether to time them: some five seconds a format."
+    "--measure/--no-measure",
+    default=False,
+    show_default=True,
+    help="Whether to time them: some fifteen seconds a format.",
 )
 @isa_option
 @threads_options
 @output_options
 def command(output: str, **options: Any) -> None:
-    """The weight formats: bits per weight with scales, levels, exactness, and speed here.
+    """The weight formats: bits per weight with scales, levels, exactness and, measured, speed.
 
     GB/s is that of one token, weights coming from memory, GOPS that of many. An integer format is
     exact if it sums its integers without rounding; those that are not round their lookup tables.
