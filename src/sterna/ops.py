@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import Format, PackedWeight
+from sterna.formats.arithmetic import first_index
 from sterna.runtime import checked_flag, resolve_isa, resolve_threads
 
 __all__ = [
@@ -68,7 +69,7 @@ def _finite(weights: npt.NDArray[Any], format: str) -> F32:
     """As float32; NonFiniteError where one is not finite, or too large for it."""
     values = _float32(weights)
     if not np.isfinite(values).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        at = first_index(~np.isfinite(values))
         raise NonFiniteError(
             f"{format}: weights must be finite as float32, but element {at} is {weights[at]}"
         )
@@ -87,7 +88,7 @@ def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[A
         raise RequestError(f"{format}: scale must fit weights [{M}, {K}], but got {given.shape}")
     s = _float32(given).reshape(given.shape)
     if not np.isfinite(s).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(s))[0])
+        at = first_index(~np.isfinite(s))
         where = f"element {at}" if at else "it"
         raise NonFiniteError(
             f"{format}: scale must be finite as float32, but {where} is {given[at]}"
@@ -245,11 +246,11 @@ def linear(
             checked_flag("deterministic", deterministic),
         )
     except FloatingPointError:
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])  # [..., K], as x
+        at = first_index(~np.isfinite(rows))  # [..., K], as x
         raise NonFiniteError(f"x: must be finite as float32, but element {at} is {a[at]}") from None
     y = y.reshape(*a.shape[:-1], packed.M)
     if f.integer and not np.isfinite(y).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(y))[0])
+        at = first_index(~np.isfinite(y))
         raise NonFiniteError(
             f"{f.name}: sums must stay within float32, but element {at} of the result is {y[at]}; "
             "divide x and multiply the result"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "F32",
+    "first_index",
     "fma_f32",
     "half_if_finite",
     "half_or_smallest",
@@ -29,6 +32,11 @@ def quantize_activations(x: F32, smallest: float = 1e-5) -> tuple[npt.NDArray[np
     inverse = np.float32(127) / absmax
     q = np.rint(x * inverse[:, None]).astype(np.int8)
     return q, (absmax / np.float32(127)).astype(np.float32)
+
+
+def first_index(wrong: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Where the first element that is not 0 is, row by row: for a message that names it."""
+    return tuple(int(i) for i in np.unravel_index((wrong != 0).argmax(), wrong.shape))
 
 
 def mean_abs(w: F32, axis: int | None) -> F32:

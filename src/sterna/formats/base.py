@@ -18,6 +18,7 @@ from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import (
     F32,
+    first_index,
     fma_f32,
     half_if_finite,
     half_or_smallest,
@@ -228,12 +229,12 @@ class Format:
         low, high = self.levels
         if levels.dtype.kind == "f":
             if (wrong := ~np.isfinite(levels)).any():
-                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                at = first_index(wrong)
                 raise NonFiniteError(
                     f"{self.name}: levels must be finite, but element {at} is {levels[at]}"
                 )
             if (wrong := np.rint(levels) != levels).any():
-                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                at = first_index(wrong)
                 raise RequestError(
                     f"{self.name}: levels must be whole numbers, but element {at} is {levels[at]}; "
                     "use ops.quantize for real weights"
@@ -243,7 +244,7 @@ class Format:
         if self.step > 1 or self.codebook:
             wrong |= ~np.isin(levels, every)
         if wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             few = len(every) <= 5 or bool(self.codebook)
             all_ = ", ".join(map(str, every if few else (low, low + 1, "…", high)))
             raise RequestError(
@@ -323,7 +324,7 @@ class Format:
         What is less far off is named by `check_scales`.
         """
         if self.scale_type != "e8m0" and max(w.max(initial=0), -w.min(initial=0)) > MAX_GROUPED:
-            at = tuple(int(i) for i in np.argwhere(np.abs(w) > MAX_GROUPED)[0])
+            at = first_index(np.abs(w) > MAX_GROUPED)
             raise RequestError(
                 f"{self.name}: scale must be at most 65504, as an f16, but element {at} of the "
                 f"weights is {w[at]!s}; use a format with a scale for each row, such as i8"
@@ -410,7 +411,7 @@ class Format:
                 s = s.astype(self._scale_dtype).astype(np.float32)
             fits = np.isfinite(s)
         if not fits.all():
-            at = tuple(int(i) for i in np.argwhere(~fits)[0])
+            at = first_index(~fits)
             got = np.broadcast_to(np.asarray(scales, np.float32), shape)[at]
             if not np.isfinite(got):
                 raise NonFiniteError(f"{self.name}: scale must be finite, but {at} is {got}")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format
 
 __all__ = ["FloatFormat"]
@@ -55,7 +55,7 @@ class FloatFormat(Format, ABC):
             words = self.words(x)
         bits = words.view(self.bits_type)
         if (wrong := (bits & self.exponent) == self.exponent).any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             raise NonFiniteError(
                 f"{self.name}: weights must be finite and in range, but element {at} is {x[at]!s}; "
                 f"use {self.wider}"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import PackedWeight
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
@@ -87,15 +87,14 @@ def _refuse(name: str, f: formats.Format, raw: U8, row: int) -> NoReturn:
     _, nbytes, parse, _ = BLOCKS[name]
     levels, scales = parse(raw.reshape(-1, nbytes))
     assert f.levels is not None
-    wrong = np.argwhere(levels > f.levels[1])
-    if len(wrong):
-        block, column = (int(i) for i in wrong[0])
+    if (wrong := levels > f.levels[1]).any():
+        block, column = first_index(wrong)
         raise RequestError(
             f"{name}: codes must be 0, 1 or 2, but code {column} of block {block} of row "
             f"{row} is 3; the file is damaged, or not ternary"
         )
     scales = scales.reshape(len(levels), -1)
-    block, at = (int(i) for i in np.argwhere(~np.isfinite(scales))[0])
+    block, at = first_index(~np.isfinite(scales))
     raise NonFiniteError(
         f"{name}: scale must be finite, but block {block} of row {row} has "
         f"{scales[block, at]}; the file is damaged"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format
 
 
@@ -53,7 +53,7 @@ def sign_planes(w: F32) -> list[tuple[npt.NDArray[np.int8], F32]]:
     is_high = size == high[:, None]
     wrong = ~(is_high | (size == low[:, None]))
     if wrong.any():
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = first_index(wrong)
         raise RequestError(
             f"i2p: a row must have values of two sizes, {low[at[0]]} and {high[at[0]]}, "
             f"but element {at} is {w[at]}; use ops.quantize"

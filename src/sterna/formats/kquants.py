@@ -18,7 +18,13 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import F32, fma_f32, half_or_smallest, quantize_activations
+from sterna.formats.arithmetic import (
+    F32,
+    first_index,
+    fma_f32,
+    half_or_smallest,
+    quantize_activations,
+)
 from sterna.formats.base import COARSE, GROUP_K, Format, PackedWeight
 
 __all__ = ["SUPER_K", "KQuant"]
@@ -144,7 +150,7 @@ class KQuant(Format):
         with np.errstate(over="ignore"):
             s[..., 0] = s[..., 0].astype(np.float16)
         if not np.isfinite(s).all():
-            at = tuple(int(i) for i in np.argwhere(~np.isfinite(s))[0])
+            at = first_index(~np.isfinite(s))
             if not np.isfinite(given[at]):
                 raise NonFiniteError(f"{self.name}: scale must be finite, but {at} is {given[at]}")
             raise RequestError(
@@ -158,7 +164,7 @@ class KQuant(Format):
         wrong = (s < low) | (s > high) | (s != np.rint(s))
         wrong[..., 0] = False
         if wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             raise RequestError(
                 f"{self.name}: scales of groups must be whole numbers from {low[at]:.0f} to "
                 f"{high[at]:.0f}, but {at} is {s[at]}"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import PackedWeight
 from sterna.formats.pot_levels import PowerFloats
 
@@ -30,7 +30,7 @@ class ByteFloats(PowerFloats):
         """As of all powers; RequestError for weights so large that the scale would be."""
         values, s = super().quantize(w, scale)
         if (s > MAX_SCALE).any():
-            at = tuple(int(i) for i in np.argwhere(np.abs(w) == np.abs(w).max())[0])
+            at = first_index(np.abs(w) == np.abs(w).max())
             raise RequestError(
                 f"{self.name}: weights must have a scale of at most 2^96, but element {at} is "
                 f"{w[at]!s}; use pot16, or smaller weights"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.arithmetic import F32, half_or_smallest
+from sterna.formats.arithmetic import F32, first_index, half_or_smallest
 from sterna.formats.base import Format
 from sterna.formats.pot_methods import quantizer
 from sterna.formats.power_of_two import MAX_EXPONENT, PotLevels, check_scale
@@ -119,7 +119,7 @@ class PowerFloats(Powers):
         e = exponent - 1
         wrong = (np.abs(mantissa) != 0.5) | (e < self.low) | (e > self.high)
         if wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             raise RequestError(
                 f"{self.name}: weights must be a power of two from 2^{self.low} to 2^{self.high}, "
                 f"or its negative, times the scale, but element {at} is {values[at]}; "
