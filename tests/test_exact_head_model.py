@@ -23,6 +23,7 @@ from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
+from sterna.formats.bf16 import FORMAT as BF16
 from sterna.models import weights as model_weights
 from sterna.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
 
@@ -146,7 +147,7 @@ def test_the_default(checkpoint: Callable[[str], Path], monkeypatch: pytest.Monk
         monkeypatch.setattr(model_weights, "DEFAULT_FLOAT_HEAD", default)
         assert models.load(checkpoint("llama-bf16")).head == expected
     # A default gives way where a shadow cannot be; asking for it is an error.
-    wide = PackedWeight("bf16", 1, 65537, pack(np.ones((1, 65537))).codes, F32(1))
+    wide = PackedWeight(BF16, 1, 65537, pack(np.ones((1, 65537))).codes, F32(1))
     monkeypatch.setattr(model_weights, "DEFAULT_FLOAT_HEAD", "exact")
     assert model_weights._shadow(wide, None, 1) is None
     failure(lambda: model_weights._shadow(wide, "exact", 1), RequestError, "65536", "65537")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
+from oracle import reference_linear
 
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.codec import pack_codes
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
@@ -74,7 +76,7 @@ def test_linear_of_raw_blocks(name: str) -> None:
     """Every unit gives the bits of the reference for weights that no rounding of ours makes."""
     packed = from_ggml(name, random_blocks(name, 70, 3, seed=1))
     x = np.random.default_rng(1).standard_normal((20, packed.K)).astype(np.float32)
-    expected = formats.get(packed.format).reference_linear(x, packed)
+    expected = reference_linear(x, packed)
     for isa in _native.isas():
         assert_same_bits(ops.linear(x, packed, isa=isa), expected)
         assert_same_bits(ops.linear(x[0], packed, isa=isa), expected[0])
@@ -130,8 +132,8 @@ def test_kernels_and_numpy_read_the_same(name: str) -> None:
         raw = random_blocks(name, M, count, seed=M)
         order = np.random.default_rng(M).permutation(M).astype(np.int64)
         levels, scales = parse(raw[order].reshape(-1, nbytes))
-        codes = f.pack_codes(levels.reshape(M, count * k))
-        lines = f.pack_scales(scales.reshape(f.scale_shape(M, count * k)), M, count * k)
+        codes = pack_codes(f, levels.reshape(M, count * k))
+        lines = f.scales.pack(scales.reshape(f.scales.shape(M, count * k)), f.layout, M, count * k)
         parts = [raw[: M // 3], raw[M // 3 :]]
         for blocks in (raw, parts):
             packed = from_ggml(name, blocks, threads=threads, order=order)

@@ -17,7 +17,7 @@ from sterna.formats.base import Format
 __all__ = ["FloatFormat"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FloatFormat(Format, ABC):
     """A float type, whose words kernels pack as they are.
 
@@ -36,18 +36,18 @@ class FloatFormat(Format, ABC):
 
     @abstractmethod
     def words(self, x: F32) -> npt.NDArray[Any]:
-        """Values to the nearest word, half to even; beyond the range infinity."""
+        """Values float32 [...] to the nearest word, half to even; beyond the range infinity."""
 
     @abstractmethod
     def floats(self, words: npt.NDArray[Any]) -> F32:
-        """What words stand for: exact."""
+        """Words [...] -> the float32 [...] that they stand for, exact."""
 
     def is_finite(self, words: npt.NDArray[Any], threads: int) -> bool:
         """Whether words, of any numpy type of their size, hold no infinity and no NaN."""
         return not _native.has_non_finite(words, self.exponent, threads)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Words as they are, other values as words; NonFiniteError for what is out of range."""
+        """Words or real values [M, K] -> words [M, K]; NonFiniteError for what is out of range."""
         if values.dtype == self.word:
             return values
         with np.errstate(over="ignore"):  # reported below

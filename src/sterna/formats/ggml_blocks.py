@@ -16,7 +16,8 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import F32, first_index
-from sterna.formats.base import PackedWeight
+from sterna.formats.base import Format
+from sterna.formats.packed import PackedWeight
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 
@@ -67,27 +68,28 @@ def from_ggml(
             f"but has {row_bytes} bytes"
         )
     f, M, K = formats.get(other or name), sum(map(len, parts)), row_bytes // nbytes * k
+    assert f.codebook is not None
     f.check_shape(M, K)
     scale_bytes = f.scale_bytes(f.tile_rows, K)
     rows = [np.ascontiguousarray(part) for part in parts]
     codes, lines, bad = _native.pack_ggml(
-        f.layout, name, rows, f.offset, f.step, order, scale_bytes, threads
+        f.layout.name, name, rows, *f.codebook.code_rule, order, scale_bytes, threads
     )
     if bad >= 0:
         stored = bad if order is None else int(order[bad])
         _refuse(name, f, np.concatenate(rows)[stored], bad)
-    return PackedWeight(f.name, M, K, codes, lines)
+    return PackedWeight(f, M, K, codes, lines)
 
 
-def _refuse(name: str, f: formats.Format, raw: U8, row: int) -> NoReturn:
+def _refuse(name: str, f: Format, raw: U8, row: int) -> NoReturn:
     """What is wrong with the bytes of a row, in words.
 
     RequestError for a level that the format lacks, NonFiniteError.
     """
     _, nbytes, parse, _ = BLOCKS[name]
     levels, scales = parse(raw.reshape(-1, nbytes))
-    assert f.levels is not None
-    if (wrong := levels > f.levels[1]).any():
+    assert f.codebook is not None
+    if (wrong := levels > f.codebook.high).any():
         block, column = first_index(wrong)
         raise RequestError(
             f"{name}: codes must be 0, 1 or 2, but code {column} of block {block} of row "

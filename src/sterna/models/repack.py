@@ -6,7 +6,7 @@ import numpy as np
 
 from sterna import formats
 from sterna.errors import RequestError
-from sterna.formats import Format, PackedWeight
+from sterna.formats import PackedWeight
 from sterna.models import packing
 from sterna.models.storages import Floats, Levels
 
@@ -20,14 +20,14 @@ def repacked(weight: PackedWeight, format: str | None, threads: int, name: str) 
     Floats are rounded as those of a checkpoint. Raises RequestError for any other pair, since to
     round what is rounded already would lose twice; `name` says whose weight it is.
     """
-    if format is None or format == weight.format:
+    if format is None or weight.format == format:
         return weight
-    old, new = formats.get(weight.format), formats.get(format)
-    values = old.unpack(weight, "scalar", threads)
+    old, new = weight.format, formats.get(format)
+    values = weight.unpacked(threads=threads)
     if not old.scaled:
         return packing.pack_floats([Floats("f32", values)], new.name, threads, name, "row")
-    part = None if old.levels is None or _has_superblocks(old) else _levels(old, weight, values)
-    if part is None or _has_superblocks(new) or not packing.holds(new, part, part.group):
+    part = _levels(weight, values) if old.codebook and old.scales.single else None
+    if part is None or not packing.holds(new, part, part.group):
         raise RequestError(
             f"{name}: packed as {old.name}, it runs in formats that hold its levels and scales, "
             f"but got {new.name}; load the checkpoint that it was made from"
@@ -35,13 +35,7 @@ def repacked(weight: PackedWeight, format: str | None, threads: int, name: str) 
     return packing.pack([part], packing.Choice(new.name, keeps=True), threads, name)
 
 
-def _levels(format: Format, weight: PackedWeight, levels: np.ndarray) -> Levels:
-    assert format.levels is not None
-    low, high = format.levels
-    kinds = format.codebook or tuple(range(low, high + 1, format.step))
-    return Levels(kinds, levels, weight.scales * np.float32(format.value))
-
-
-def _has_superblocks(format: Format) -> bool:
-    """Whether scales are whole numbers of a few bits, or come with minima: they are made to fit."""
-    return format.minima or format.block != format.group
+def _levels(weight: PackedWeight, levels: np.ndarray) -> Levels:
+    assert weight.format.codebook is not None
+    kinds = tuple(weight.format.codebook.levels)
+    return Levels(kinds, levels, weight.scales * np.float32(weight.format.value))

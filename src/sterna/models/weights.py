@@ -64,7 +64,7 @@ def head_format(head: str, own: str) -> str:
 def _shadow(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
     """The shadow that an exact head needs, None for another head."""
     fits = table.K <= MAX_INTEGER_K  # else the default gives way, while asking for it is an error
-    if (head or (default_head(table.format) if fits else "")) != "exact":
+    if (head or (default_head(table.format.name) if fits else "")) != "exact":
         return None
     return Shadow.of(table, threads)
 
@@ -154,7 +154,9 @@ class PackedWeights:
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed embedding or head."""
         got = self._packed(name, M, K, None)
-        return self._packed(name, M, K, head_format(self.head, got.format) if self.head else None)
+        return self._packed(
+            name, M, K, head_format(self.head, got.format.name) if self.head else None
+        )
 
     def _packed(self, name: str, M: int, K: int, format: str | None) -> PackedWeight:
         got = self.modules.get(name)

@@ -44,7 +44,9 @@ def read(layer: Layer) -> Levels:
     codes = np.asarray(layer.checkpoint.read(info.name))
     kinds: tuple[int, ...] = ()
     if stored.integer:
-        kinds = formats.get(stored.format).codebook
+        codebook = formats.get(stored.format).codebook
+        assert codebook is not None
+        kinds = tuple(codebook.levels)
         levels: npt.NDArray[Any] = np.empty((M, K), np.int16 if stored.zero_free else np.int8)
     else:
         levels = np.empty((M, K), np.float32)
