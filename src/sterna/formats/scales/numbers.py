@@ -116,7 +116,7 @@ class _PowerOfTwo(ScaleNumber):
 
     def decoded(self, typed: Array) -> F32:
         """float32."""
-        return np.ldexp(np.float32(1), typed.astype(np.int32) - 127)
+        return np.asarray(np.ldexp(np.float32(1), typed.astype(np.int32) - 127), np.float32)
 
 
 F16: ScaleNumber = _Half()
