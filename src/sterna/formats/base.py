@@ -92,7 +92,7 @@ class Format:
 
     @property
     def unit(self) -> float:
-        """What is worth a scale of 1 where kernels sum: 2 * level / step, or a float."""
+        """What kernels multiply a scale by: what one of their sums' units is worth."""
         return self.codebook.unit if self.codebook else 1.0
 
     @property
