@@ -120,7 +120,7 @@ def test_bytes_are_foreseen(name: str, head: str) -> None:
     taken = sum(w.nbytes for w in model.graph.weights()) + (shadow.nbytes if shadow else 0)
     assert taken == shape.nbytes(name, head)
     for w in model.graph.weights():
-        assert w.nbytes == packed_bytes(formats.get(w.format), w.M, w.K)
+        assert w.nbytes == packed_bytes(w.format, w.M, w.K)
 
 
 def test_shapes_have_the_parameters_of_their_names() -> None:

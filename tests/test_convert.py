@@ -166,7 +166,7 @@ def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
     """A new scale is the one of least square error, so exact where the old ones are one."""
     rng = np.random.default_rng(2)
     f, g = formats.get(new), formats.get(old)
-    levels = rng.choice([-1, 1] if g.step == 2 else [-1, 0, 1], (50, 768)).astype(np.int8)
+    levels = rng.choice([-1, 1] if g.codebook.step == 2 else [-1, 0, 1], (50, 768)).astype(np.int8)
     for scales in (np.float32(0.3), rng.uniform(0.1, 2, (50, 768 // g.scales.group))):
         weight = ops.pack(levels, scales, format=old)
         rows = Rows(f, 50, 768, None if ":" in new else "row", 1)

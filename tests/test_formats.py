@@ -141,6 +141,21 @@ def test_layout(name: str, shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(packed.codes & inside, expected & inside)
 
 
+@pytest.mark.parametrize("name", formats.names())
+def test_a_weights_format_does_for_its_name(name: str) -> None:
+    """It equals the name, in a set as well, prints as it, and packs as it."""
+    packed = ops.quantize(np.ones((3, 256), np.float32), name)
+    f = packed.format
+    assert f == name
+    assert f not in ("i7", "")
+    assert len({f, name, formats.get(f)}) == 1
+    assert f"{f} {f:>9}" == f"{name} {name:>9}"
+    assert repr(packed) == f"PackedWeight(format='{name}', M=3, K=256)"
+    levels, scale = ops.unpack(packed)
+    again = ops.pack(levels, scale if f.scaled else None, format=f)
+    np.testing.assert_array_equal(again.codes, packed.codes)
+
+
 def test_codes_of_files() -> None:
     """What the codes of packed files mean: another offset or step is another LAYOUT_VERSION."""
     rules = {

@@ -92,7 +92,9 @@ def _check_scale(scale: Any, M: int, K: int, f: Format) -> npt.NDArray[Any]:
     return codec.held_scale(f, s, M, K)
 
 
-def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = None) -> PackedWeight:
+def pack(
+    codes: Any, scale: Any = None, *, format: str | Format, threads: int | None = None
+) -> PackedWeight:
     """Pack integer levels [M, K] (or float values, for f32, f16, bf16, pot8, pot16) into tiles.
 
     scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
@@ -119,7 +121,7 @@ def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = No
 
 def quantize(
     w: Any,
-    format: str,
+    format: str | Format,
     scale: str | None = None,
     *,
     method: str | None = None,

@@ -41,12 +41,14 @@ def names() -> list[str]:
     return sorted(_FORMATS)
 
 
-def get(name: str) -> Format:
-    """The format of a name; RequestError lists the names where there is none.
+def get(name: str | Format) -> Format:
+    """The format of a name, or itself; RequestError lists the names where there is none.
 
     A suffix changes where an integer format has its scales: `i2:tensor`, `i2:row`, or `i2:g64`, an
     f16 for every 64 k of a row (a multiple of 32).
     """
+    if isinstance(name, Format):
+        return name
     if isinstance(name, str):
         base, colon, scale = name.partition(":")
         if base in _FORMATS:

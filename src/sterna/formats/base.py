@@ -28,7 +28,8 @@ MAX_INTEGER_K: int = _native.max_integer_k
 class Format:
     """A weight format. See docs/formats.md for the words.
 
-    It equals its name, as a numpy dtype does, and prints as it.
+    It prints as its name and equals it, as a numpy dtype does; `formats.get` and `sterna.ops` take
+    it for its name.
 
     codebook: None where the codes are floats. lossless: of integers, whether sums of products are
     exact; False: they are sums of rounded table entries.
@@ -46,10 +47,8 @@ class Format:
     lossless: bool = True
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same format, or its name."""
-        if isinstance(other, str):
-            return self.name == other
-        return type(self) is type(other) and vars(self) == vars(other)
+        """Whether its name is the same, or is `other`."""
+        return self.name == (other.name if isinstance(other, Format) else other)
 
     def __hash__(self) -> int:
         """Its name's."""

@@ -35,7 +35,7 @@ class PackedWeight:
 
     def __repr__(self) -> str:
         """With the format's name and the shape."""
-        return f"PackedWeight(format={str(self.format)!r}, M={self.M!r}, K={self.K!r})"
+        return f"PackedWeight(format='{self.format}', M={self.M}, K={self.K})"
 
     @property
     def shape(self) -> tuple[int, int]:
