@@ -8,7 +8,7 @@ from helpers import assert_same_bits, failure
 from oracle import reference_linear
 
 import sterna.ops as ops
-from sterna import _native, formats
+from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.codec import pack_codes
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
@@ -64,7 +64,7 @@ def test_weights_are_those_of_gguf(name: str) -> None:
     for M, count in ((1, 1), (70, 3), (3, 8), (0, 2)):
         raw = random_blocks(name, M, count, seed=M)
         packed = from_ggml(name, raw)
-        assert packed.format == (BLOCKS[name].format or name)
+        assert packed.format == BLOCKS[name].format
         assert packed.shape == (M, count * BLOCKS[name].k)
         if M:
             zero = np.float32(0)  # a product of 0 may have either sign: adding 0 makes it one
@@ -110,7 +110,7 @@ def test_bad_arrays(name: str) -> None:
     failure(lambda: from_ggml(name, np.zeros(nbytes, np.uint8)), RequestError, name, "uint8")
     failure(lambda: from_ggml(name, np.zeros((1, nbytes), np.int8)), RequestError, name, "uint8")
     many = np.zeros((1, (65536 // k + 1) * nbytes), np.uint8)
-    failure(lambda: from_ggml(name, many), RequestError, BLOCKS[name].format or name, "65536")
+    failure(lambda: from_ggml(name, many), RequestError, BLOCKS[name].format.name, "65536")
     failure(lambda: from_ggml("q9_k", many), RequestError, "q9_k", "q6_k")
 
 
@@ -126,8 +126,7 @@ def test_a_code_that_is_not_ternary() -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_kernels_and_numpy_read_the_same(name: str) -> None:
     """Codes and lines of scales, to the bit, for tiles that are not full and any order of rows."""
-    k, nbytes, parse, other = BLOCKS[name]
-    f = formats.get(other or name)
+    k, nbytes, parse, f = BLOCKS[name]
     for M, count, threads in ((1, 1, 1), (64, 2, 2), (131, 5, 3), (70, 1100 // k + 1, 2)):
         raw = random_blocks(name, M, count, seed=M)
         order = np.random.default_rng(M).permutation(M).astype(np.int64)
