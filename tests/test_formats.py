@@ -225,19 +225,17 @@ def test_quantize_rounds_to_the_nearest_level(name: str, scale: str | None) -> N
         else (packed.scale.shape == {"tensor": (), "row": (40,)}[scale])
     )
     levels, got = ops.unpack(packed)[0].astype(int), ops.dequantize(packed)
-    gap = np.diff(LEVELS[name]).max()
-    unit = np.broadcast_to(
-        np.abs(got).max() / np.abs(levels).max()
-        if packed.scale.ndim == 0
-        else ((np.abs(got).max(1) / np.abs(levels).max(1))[:, None]),
-        w.shape,
-    )
-    inside = np.abs(w) <= unit * LEVELS[name].max()
+    gap, lowest, highest = np.diff(LEVELS[name]).max(), LEVELS[name][0], LEVELS[name][-1]
+    shape = (1, -1) if packed.scale.ndim == 0 else levels.shape  # of what shares a scale
+    at = np.abs(levels.reshape(shape)).argmax(axis=1)[:, None]
+    most, value = (np.take_along_axis(a.reshape(shape), at, 1) for a in (levels, got))
+    unit = np.broadcast_to(value / most, w.shape)  # of a level of 1, sign and all
+    inside = (w / unit >= lowest) & (w / unit <= highest)
     error = np.abs(w - got)
     # Powers are rounded in the logarithm: from sqrt(2) * 64 up to 128, say.
     part = 2 - math.sqrt(2) if name.startswith("pot") else 0.5
-    assert (error[inside] <= (gap * part * unit * (1 + 1e-5))[inside]).all()
-    assert (np.abs(levels[~inside]) == LEVELS[name].max()).all()
+    assert (error[inside] <= (gap * part * np.abs(unit) * (1 + 1e-5))[inside]).all()
+    assert (levels == np.where(w / unit > 0, highest, lowest))[~inside].all()
     assert set(np.unique(levels)) <= set(LEVELS[name].tolist())
 
 
