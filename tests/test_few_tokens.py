@@ -92,7 +92,7 @@ def measured_as(monkeypatch: pytest.MonkeyPatch, most: int) -> list[str]:
     calls: list[str] = []
 
     def fake(packed: formats.PackedWeight, *_: object) -> int:
-        calls.append(packed.format)
+        calls.append(packed.format.name)
         return most
 
     monkeypatch.setattr(few_tokens, "_measured", fake)
