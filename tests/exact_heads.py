@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sterna import _native, formats, ops
+from sterna import _native, ops
 from sterna.engine.sampling import Top
 from sterna.formats import PackedWeight, Shadow
 
@@ -27,8 +27,8 @@ def screened(
     shadow = Shadow.of(head, threads)
     tops = [t if isinstance(t, Top) else Top(t) for t in top]
     return _native.screened(
-        formats.get(head.format).native(head),
-        formats.get("i8").native(shadow.rows),
+        head.native(),
+        shadow.rows.native(),
         shadow.bounds,
         np.ascontiguousarray(x, F32),
         [(t.count, t.gap, t.penalty, t.history) for t in tops],

@@ -18,13 +18,13 @@ from sterna.errors import SternaError
 ISAS = [isa for isa in _native.isas() if isa == os.environ.get("STERNA_ISA", isa)]
 
 # Formats whose weights have one scale, or one a row, or none; and those with scales in groups.
-FORMATS = [name for name in formats.names() if not formats.get(name).group]
-GROUPED = [name for name in formats.names() if formats.get(name).group]
+FORMATS = [name for name in formats.names() if not formats.get(name).scales.group]
+GROUPED = [name for name in formats.names() if formats.get(name).scales.group]
 # The levels of each integer format; the others hold floats.
 LEVELS = {
-    name: np.array(f.codebook or range(f.levels[0], f.levels[1] + 1, f.step), f.level_type)
+    name: f.codebook.array
     for name, f in ((name, formats.get(name)) for name in FORMATS)
-    if f.levels is not None
+    if f.codebook is not None
 }
 INTEGER = [name for name in FORMATS if name in LEVELS]
 LOSSY = [name for name in INTEGER if not formats.get(name).lossless]

@@ -21,6 +21,7 @@ from sterna.bench.random_models import SHAPES, RandomWeights, random_model
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
+from sterna.formats.codec import pack_codes
 from sterna.weights.sources import HEADS, Linear
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
@@ -82,18 +83,18 @@ def test_random_weights_look_like_a_models(name: str) -> None:
     weights = RandomWeights(name, "bf16")
     first = weights.matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
     second = weights.matrix("b", [Linear("b", 3 * f.tile_rows - 5, 256)])[0]
-    values = f.unpack(first, "scalar", 1) * (first.scale * np.float32(f.unit if f.integer else 1))
+    values = first.unpacked() * (first.scale * np.float32(f.unit if f.integer else 1))
     if f.integer:
-        values = values * np.float32(2 / f.step)
+        values = values * np.float32(2 / f.codebook.step)
     assert np.std(values) == pytest.approx(256**-0.5, rel=0.4)
     assert f.codes_valid(first.codes, 1)
     assert not np.array_equal(first.codes, second.codes)
     again = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
     np.testing.assert_array_equal(first.codes, again.codes)
-    full = np.zeros((f.tile_rows, 256), f.level_type if f.integer else np.float32)
-    full[:-5] = f.unpack(first, "scalar", 1)[2 * f.tile_rows :]
+    full = np.zeros((f.tile_rows, 256), f.codebook.dtype if f.codebook else np.float32)
+    full[:-5] = first.unpacked()[2 * f.tile_rows :]
     if name in INTEGER:  # what lies beyond M is as in a packed weight
-        np.testing.assert_array_equal(first.codes[2], f.pack_codes(full[:-5])[0])
+        np.testing.assert_array_equal(first.codes[2], pack_codes(f, full[:-5])[0])
 
 
 def test_pool_is_repeated_from_where_it_starts() -> None:
@@ -119,7 +120,7 @@ def test_bytes_are_foreseen(name: str, head: str) -> None:
     taken = sum(w.nbytes for w in model.graph.weights()) + (shadow.nbytes if shadow else 0)
     assert taken == shape.nbytes(name, head)
     for w in model.graph.weights():
-        assert w.nbytes == packed_bytes(formats.get(w.format), w.M, w.K)
+        assert w.nbytes == packed_bytes(w.format, w.M, w.K)
 
 
 def test_shapes_have_the_parameters_of_their_names() -> None:
@@ -277,7 +278,9 @@ def test_every_unit_and_format_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> 
         ["100x224", "100x256"], format_names=["all"], n=(1, 3), threads=[1, 2], isas=["all"],
         repeat=1, working_set_mb=0,
     )  # fmt: skip
-    cut = sum(224 % formats.get(name).block != 0 for name in GROUPED)  # whose groups do not fit 224
+    cut = sum(
+        224 % formats.get(name).scales.block != 0 for name in GROUPED
+    )  # whose groups do not fit 224
     cases = 2 * len(FORMATS + GROUPED) - cut
     assert cut > 0
     assert len(rows) == cases * 2 * 2 * len(_native.isas())

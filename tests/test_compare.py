@@ -15,14 +15,17 @@ from sterna import LLM, formats, ops
 from sterna.errors import RequestError
 from sterna.evaluate.compare import Difference, compare, divergence
 from sterna.evaluate.perplexity import perplexity
+from sterna.formats.codebook import TERNARY as TERNARY_LEVELS
 from sterna.weights.rounding import repacked
 
 TEXT = Path(__file__).read_text(encoding="utf-8")[:1500]
-TERNARY = [n for n in formats.names() if formats.get(n).levels == (-1, 1)]
+TERNARY = [n for n in formats.names() if (book := formats.get(n).codebook) and book.ends == (-1, 1)]
 LOSSLESS = [
     n
     for n in TERNARY
-    if formats.get(n).step == 1 and formats.get(n).lossless and not formats.get(n).group
+    if formats.get(n).codebook == TERNARY_LEVELS
+    and formats.get(n).lossless
+    and not formats.get(n).scales.group
 ]
 
 

@@ -18,6 +18,7 @@ from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.formats.codec import rounded
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import Rows, holds, row_chunks
 from sterna.weights.sources import WeightSource
@@ -168,7 +169,8 @@ def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
     """Whatever `holds` says yes to comes through exactly, but for scales that become f16."""
     rng = np.random.default_rng(0)
     weight = ops.quantize(rng.standard_normal((70, 256)), old)
-    if formats.get(old).levels == (-1, 1) and formats.get(old).group:
+    book = formats.get(old).codebook
+    if book and book.ends == (-1, 1) and formats.get(old).scales.group:
         weight = ops.pack(ops.unpack(weight)[0], 0.5, format=old)  # other groups then keep it
     before = ops.dequantize(weight)
     for new in [*formats.names(), "i8:g64"]:
@@ -178,7 +180,7 @@ def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
         rows = Rows(f, 70, 256, "row", 1)
         loss = rows.add(weight, "w")
         after = ops.dequantize(rows.finish())
-        if f.group:
+        if f.scales.group:
             np.testing.assert_allclose(after, before, rtol=2.0**-11, atol=2.0**-25)
         else:
             assert loss.exact
@@ -191,15 +193,19 @@ def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
     """A new scale is the one of least square error, so exact where the old ones are one."""
     rng = np.random.default_rng(2)
     f, g = formats.get(new), formats.get(old)
-    levels = rng.choice([-1, 1] if g.step == 2 else [-1, 0, 1], (50, 768)).astype(np.int8)
-    for scales in (np.float32(0.3), rng.uniform(0.1, 2, (50, 768 // g.group))):
+    levels = rng.choice([-1, 1] if g.codebook.step == 2 else [-1, 0, 1], (50, 768)).astype(np.int8)
+    for scales in (np.float32(0.3), rng.uniform(0.1, 2, (50, 768 // g.scales.group))):
         weight = ops.pack(levels, scales, format=old)
         rows = Rows(f, 50, 768, None if ":" in new else "row", 1)
         loss = rows.add(weight, "w")
         got = rows.finish()
         np.testing.assert_array_equal(ops.unpack(got)[0], levels)
         w, q = ops.dequantize(weight).astype(np.float64), levels.astype(np.float64)
-        to = (50, 768 // f.group, -1) if f.group else (1 if new == "i2:tensor" else 50, -1)
+        to = (
+            (50, 768 // f.scales.group, -1)
+            if f.scales.group
+            else (1 if new == "i2:tensor" else 50, -1)
+        )
         best = (w * q).reshape(to).sum(axis=-1) / np.square(q).reshape(to).sum(axis=-1)
         found = np.broadcast_to(got.scales, best.shape) if best.size > 1 else got.scales
         np.testing.assert_allclose(found, np.reshape(best, found.shape), rtol=2.0**-10)
@@ -238,7 +244,7 @@ def test_rows_come_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> Non
         if (old, new) == ("i2:row", "t5"):
             np.testing.assert_array_equal(ops.dequantize(got), expected)
         else:
-            levels, _ = f.rounded(expected, None if f.group else "row")
+            levels, _ = rounded(f, expected, None if f.scales.group else "row")
             np.testing.assert_array_equal(ops.unpack(got)[0], levels)
 
 

@@ -15,11 +15,12 @@ from exact_heads import F32, ISAS, pack, ranked, screened
 from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import quantize_activations
 
-from sterna import _native, formats, ops
+from sterna import _native, ops
 from sterna.engine.sampling import NO_HISTORY, SamplingParams
 from sterna.errors import NonFiniteError
-from sterna.formats import PackedWeight, Shadow, quantize_activations
+from sterna.formats import PackedWeight, Shadow
 
 HALF_ULP = 2.0**-24
 
@@ -146,7 +147,7 @@ def test_every_unit_gives_the_same(isa: str, threads: int) -> None:
             strict=True,
         ):
             np.testing.assert_array_equal(got, expected)
-        native = formats.get("bf16").native(head)
+        native = head.native()
         for a, b in zip(
             _native.shadow(native, isa, threads), _native.shadow(native, "scalar", 1), strict=True
         ):
@@ -249,7 +250,8 @@ def terms(head: PackedWeight, x: np.ndarray) -> tuple[np.ndarray, dict[str, np.n
     size, small = np.linalg.norm(xd), np.ones(len(x), bool)
     for _ in range(3):
         small = xd**2 <= 12 * (xd[small] ** 2).sum() / len(x)
-    steps = -(-head.K // formats.get(head.format).step_k) * formats.get(head.format).step_k
+    step_k = head.format.layout.step_k
+    steps = -(-head.K // step_k) * step_k
     height = sum(float(np.linalg.norm(p)) for p in planes)
     return coarse, {
         "peak": peak * np.abs(xd[~small]).sum(),

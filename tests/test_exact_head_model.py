@@ -24,6 +24,7 @@ from sterna.engine import Engine, Sequence
 from sterna.engine.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
+from sterna.formats.bf16 import FORMAT as BF16
 from sterna.weights import sources
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -146,7 +147,7 @@ def test_the_default(checkpoint: Callable[[str], Path], monkeypatch: pytest.Monk
         monkeypatch.setattr(sources, "DEFAULT_FLOAT_HEAD", default)
         assert loading.load(checkpoint("llama-bf16")).head == expected
     # A default gives way where a shadow cannot be; asking for it is an error.
-    wide = PackedWeight("bf16", 1, 65537, pack(np.ones((1, 65537))).codes, F32(1))
+    wide = PackedWeight(BF16, 1, 65537, pack(np.ones((1, 65537))).codes, F32(1))
     monkeypatch.setattr(sources, "DEFAULT_FLOAT_HEAD", "exact")
     assert sources.shadow_of(wide, None, 1) is None
     failure(lambda: sources.shadow_of(wide, "exact", 1), RequestError, "65536", "65537")

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import FLOAT, INTEGER, assert_same_bits, failure
+from oracle import fma_f32, reference_linear
 from test_ops import SHAPES, activations, weights
 
 import sterna.ops as ops
-from sterna import _native, formats, loading
+from sterna import _native, loading
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import fma_f32
 
 # Such products are an instruction of the matrix unit: there is nothing to run without one, and
 # what `deterministic=False` means there (the same bits as True) is tested on every machine below.
@@ -155,7 +155,7 @@ def test_deterministic_is_the_default(name: str) -> None:
     rng = np.random.default_rng(8)
     packed = ops.pack(rng.standard_normal((70, 90), np.float32), format=name)
     x = rng.standard_normal((20, 90), np.float32)
-    expected = formats.get(name).reference_linear(x, packed)
+    expected = reference_linear(x, packed)
     assert_same_bits(ops.linear(x, packed), expected)
     for isa in set(_native.isas()) - set(UNITS):
         assert_same_bits(ops.linear(x, packed, isa=isa, deterministic=False), expected)
@@ -201,8 +201,7 @@ def test_integer_models_are_not_fast(checkpoint: Callable[[str], Path]) -> None:
 def test_planes_must_have_been_made() -> None:
     """The border refuses a layer that would read planes of nothing."""
     program = _native.Program(1, 1, 16, False, [1.0] * 8)
-    f = formats.get("bf16")
-    weight = program.weight(f.native(ops.pack(np.ones((64, 64), np.float32), format="bf16")))
+    weight = program.weight(ops.pack(np.ones((64, 64), np.float32), format="bf16").native())
     src, dst = program.buffer(64), program.buffer(64)
     with pytest.raises(ValueError, match="planes"):
         program.linear("layer", weight, src, dst, fast=True)

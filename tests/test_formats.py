@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import RequestError
+from sterna.formats.codebook import TERNARY
+from sterna.formats.codec import pack_codes
 from sterna.formats.i2p import sign_planes
 
 # (base C, digits g, mirrored, bit planes) of the blocks of most of K, and of the rest.
@@ -43,36 +45,36 @@ def lookup_blocks(codes: np.ndarray, base: int, g: int, mirrored: bool, planes: 
     return rows.swapaxes(3, 4).astype(np.uint8).reshape(n, -1)
 
 
-def tiles_by_definition(name: str, w: np.ndarray) -> np.ndarray:
+def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
     """The tile layout of docs/formats.md, written out with plain indexing.
 
     It is what files hold, so it is fixed here independently of the packing code. `w` [M, K] holds
     codes (level + offset, divided by the step) for integer formats, bits for float formats.
     """
     M, K = w.shape
-    rows = {"i1": 128, "t5": 48}.get(name, 64)
-    lines = 2 if name == "i4" else 1  # of 64 bytes for 4 k
-    step_k = {"bf16": 2, "f16": 1, "f32": 1}.get(name, 64)
+    rows = {"b1": 128, "t5": 48}.get(layout, 64)
+    lines = 2 if layout == "b4" else 1  # of 64 bytes for 4 k
+    step_k = {"bf16": 2, "f16": 1, "f32": 1}.get(layout, 64)
     tiles = np.zeros((-(-M // rows), rows, -(-K // step_k) * step_k), w.dtype)
     for m in range(M):
         tiles[m // rows, m % rows, :K] = w[m]
     n, _, padded = tiles.shape
-    if name in ("f32", "f16"):  # [k][row]
+    if layout in ("f32", "f16"):  # [k][row]
         return tiles.transpose(0, 2, 1).copy().view(np.uint8).reshape(n, -1)
-    if name == "bf16":  # [k / 2][row][k % 2]
+    if layout == "bf16":  # [k / 2][row][k % 2]
         pairs = tiles.reshape(n, 64, padded // 2, 2).transpose(0, 2, 1, 3)
         return pairs.copy().view(np.uint8).reshape(n, -1)
     quads = tiles.reshape(n, rows // 16, 16, padded // 4, 4)  # [field][r][k / 4][k % 4]
-    if name == "i8":  # line f of a step, byte 4r + j: row 16f + r at k + j
+    if layout == "b8":  # line f of a step, byte 4r + j: row 16f + r at k + j
         return quads.transpose(0, 3, 1, 2, 4).reshape(n, -1)
-    if name in LOOKUPS:
-        main, rest = LOOKUPS[name]
+    if layout in LOOKUPS:
+        main, rest = LOOKUPS[layout]
         fit = padded // 48 * 48 if rest else padded
         parts = [lookup_blocks(tiles[:, :, :fit], *main)]
         if rest and fit < padded:
             parts.append(lookup_blocks(tiles[:, :, fit:], *rest))
         return np.concatenate(parts, axis=1)
-    if name == "t5":
+    if layout == "t5":
         v = quads[:, 0].astype(int) + 3 * quads[:, 1] + 9 * quads[:, 2] - 13
         q = np.where(v < 0, 16 - v, v).transpose(0, 2, 1, 3)  # [k / 4][r][k % 4]
         q = q.reshape(n, padded // 32, 8, 16, 4).transpose(2, 0, 1, 3, 4)
@@ -100,7 +102,7 @@ def test_layout_of_planes(name: str) -> None:
     """b3, b5 and b6: lines of low bits and a plane of high ones, byte by byte as planes.h says."""
     (low, high), M, K = plane_codes(name), 70, 256
     codes = np.random.default_rng(5).integers(0, 1 << (low + high), (M, K))
-    packed = ops.pack(codes - formats.get(name).offset, 1.0, format=name)
+    packed = ops.pack(codes - formats.get(name).codebook.offset, 1.0, format=name)
     step_k, lines = 8 // high, low // 2
     plane = step_k // 4 * lines * 64
     expected = np.zeros((2, K // step_k, plane + 64), np.uint8)
@@ -117,17 +119,16 @@ def test_layout_of_planes(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in [*INTEGER, *FLOAT] if not n.startswith("pot")])
 def test_layout(name: str, shape: tuple[int, int]) -> None:
     """Packed bytes are those of the definition, apart from the padding."""
-    rng = np.random.default_rng(8)
-    if name in LEVELS:
-        n_codes = {"i1": 2, "i2p": 4, "i4": 16, "i8": 256, "elut4": 4, "elut5": 5}.get(name, 3)
-        codes = rng.integers(0 if name != "i8" else 1, n_codes, shape)
-        offset = {"i2p": 3, "i4": 8, "i8": 128, "elut4": 3, "elut5": 2}.get(name, 1)
-        levels = (2 if name in ("i1", "i2p", "elut4") else 1) * codes - offset
-        packed = ops.pack(levels.astype(np.int8), 1.0, format=name)
-        expected = tiles_by_definition(name, codes.astype(np.uint8))
-        most = {"i8": 255, "i4": 15, "i1": 1, "t5": 0}.get(name, 3)
-        inside = tiles_by_definition(name, np.full(shape, most, np.uint8))
-        if name == "t5" or name in LOOKUPS:  # a byte's padding is of the code 0 as well
+    rng, f = np.random.default_rng(8), formats.get(name)
+    layout = f.layout.name
+    if f.codebook is not None:
+        levels = rng.choice(LEVELS[name], shape)
+        codes = (levels.astype(int) + f.codebook.offset) // f.codebook.step
+        packed = ops.pack(levels, 1.0, format=name)
+        expected = tiles_by_definition(layout, codes.astype(np.uint8))
+        most = {"b8": 255, "b4": 15, "b1": 1, "t5": 0}.get(layout, 3)
+        inside = tiles_by_definition(layout, np.full(shape, most, np.uint8))
+        if layout == "t5" or layout in LOOKUPS:  # a byte's padding is of the code 0 as well
             inside[:] = 255
     else:
         values = torch.from_numpy(rng.standard_normal(shape, np.float32))
@@ -135,9 +136,45 @@ def test_layout(name: str, shape: tuple[int, int]) -> None:
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[name]
         half = values.to(dtype)
         stored = (half if name == "f32" else half.view(torch.int16)).numpy()
-        expected = tiles_by_definition(name, stored)
+        expected = tiles_by_definition(layout, stored)
         inside = np.full_like(expected, 255)
     np.testing.assert_array_equal(packed.codes & inside, expected & inside)
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_a_weights_format_does_for_its_name(name: str) -> None:
+    """It equals the name, in a set as well, prints as it, and packs as it."""
+    packed = ops.quantize(np.ones((3, 256), np.float32), name)
+    f = packed.format
+    assert f == name
+    assert f not in ("i7", "")
+    assert len({f, name, formats.get(f)}) == 1
+    assert f"{f} {f:>9}" == f"{name} {name:>9}"
+    assert repr(packed) == f"PackedWeight(format='{name}', M=3, K=256)"
+    levels, scale = ops.unpack(packed)
+    again = ops.pack(levels, scale if f.scaled else None, format=f)
+    np.testing.assert_array_equal(again.codes, packed.codes)
+
+
+def test_codes_of_files() -> None:
+    """What the codes of packed files mean: another offset or step is another LAYOUT_VERSION."""
+    rules = {
+        (1, 1): "i2 t5 tq1_0 tq2_0 tl1_0 tl1_1 tl2_0 tl2_1 tmac2_0 tmac2_1",
+        (0, 1): "q2_0 q4_1 q2_k q4_k q5_k pot4 pot4z",
+        (1, 2): "i1 q1_0",
+        (3, 2): "i2p elut4",
+        (2, 1): "elut5",
+        (4, 1): "q3_k",
+        (8, 1): "i4 q4_0",
+        (12, 1): "mxfp4",
+        (32, 1): "q6_k",
+        (128, 1): "i8 q8_0",
+    }
+    for rule, names in rules.items():
+        for name in names.split():
+            codebook = formats.get(name).codebook
+            assert codebook is not None
+            assert codebook.code_rule == rule, name
 
 
 @st.composite
@@ -188,19 +225,17 @@ def test_quantize_rounds_to_the_nearest_level(name: str, scale: str | None) -> N
         else (packed.scale.shape == {"tensor": (), "row": (40,)}[scale])
     )
     levels, got = ops.unpack(packed)[0].astype(int), ops.dequantize(packed)
-    gap = np.diff(LEVELS[name]).max()
-    unit = np.broadcast_to(
-        np.abs(got).max() / np.abs(levels).max()
-        if packed.scale.ndim == 0
-        else ((np.abs(got).max(1) / np.abs(levels).max(1))[:, None]),
-        w.shape,
-    )
-    inside = np.abs(w) <= unit * LEVELS[name].max()
+    gap, lowest, highest = np.diff(LEVELS[name]).max(), LEVELS[name][0], LEVELS[name][-1]
+    shape = (1, -1) if packed.scale.ndim == 0 else levels.shape  # of what shares a scale
+    at = np.abs(levels.reshape(shape)).argmax(axis=1)[:, None]
+    most, value = (np.take_along_axis(a.reshape(shape), at, 1) for a in (levels, got))
+    unit = np.broadcast_to(value / most, w.shape)  # of a level of 1, sign and all
+    inside = (w / unit >= lowest) & (w / unit <= highest)
     error = np.abs(w - got)
     # Powers are rounded in the logarithm: from sqrt(2) * 64 up to 128, say.
     part = 2 - math.sqrt(2) if name.startswith("pot") else 0.5
-    assert (error[inside] <= (gap * part * unit * (1 + 1e-5))[inside]).all()
-    assert (np.abs(levels[~inside]) == LEVELS[name].max()).all()
+    assert (error[inside] <= (gap * part * np.abs(unit) * (1 + 1e-5))[inside]).all()
+    assert (levels == np.where(w / unit > 0, highest, lowest))[~inside].all()
     assert set(np.unique(levels)) <= set(LEVELS[name].tolist())
 
 
@@ -216,9 +251,7 @@ def test_quantize_follows_the_bitnet_recipe() -> None:
     np.testing.assert_array_equal(ops.unpack(packed)[0][clear], expected[clear])
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in formats.names() if formats.get(n).offset == formats.get(n).step == 1]
-)
+@pytest.mark.parametrize("name", [n for n in formats.names() if formats.get(n).codebook == TERNARY])
 def test_bytes_of_bitnet_are_packed_as_levels(name: str) -> None:
     """Row i * M / 4 + r in bits 2i of byte row r, for every format whose codes are level + 1."""
     f, rng = formats.get(name), np.random.default_rng(0)
@@ -226,8 +259,8 @@ def test_bytes_of_bitnet_are_packed_as_levels(name: str) -> None:
         levels = rng.integers(-1, 2, (M, K)).astype(np.int8)
         quarters = (levels + 1).astype(np.uint8).reshape(4, M // 4, K)
         packed = np.bitwise_or.reduce([q << 2 * i for i, q in enumerate(quarters)])
-        codes = _native.pack(f.layout, "bitnet", [packed], 0, 1, None, 2)
-        np.testing.assert_array_equal(codes, f.pack_codes(levels))
+        codes = _native.pack(f.layout.name, "bitnet", [packed], 0, 1, None, 2)
+        np.testing.assert_array_equal(codes, pack_codes(f, levels))
 
 
 @pytest.mark.parametrize("name", ["t5", "t5:g96", "tq1_0"])
@@ -239,7 +272,7 @@ def test_any_byte_is_trits(name: str) -> None:
     odd = dataclasses.replace(usual, codes=rng.integers(0, 256, usual.codes.shape, np.uint8))
     levels, _ = ops.unpack(odd)
     assert set(np.unique(levels)) == {-1, 0, 1}
-    same = dataclasses.replace(usual, codes=formats.get(name).pack_codes(levels))
+    same = dataclasses.replace(usual, codes=pack_codes(formats.get(name), levels))
     assert (same.codes != odd.codes).any()
     for isa in ISAS:
         for n in range(1, 10):

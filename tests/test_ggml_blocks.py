@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
+from oracle import reference_linear
 
 import sterna.ops as ops
-from sterna import _native, formats
+from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.codec import pack_codes
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
@@ -62,7 +64,7 @@ def test_weights_are_those_of_gguf(name: str) -> None:
     for M, count in ((1, 1), (70, 3), (3, 8), (0, 2)):
         raw = random_blocks(name, M, count, seed=M)
         packed = from_ggml(name, raw)
-        assert packed.format == (BLOCKS[name].format or name)
+        assert packed.format == BLOCKS[name].format
         assert packed.shape == (M, count * BLOCKS[name].k)
         if M:
             zero = np.float32(0)  # a product of 0 may have either sign: adding 0 makes it one
@@ -74,7 +76,7 @@ def test_linear_of_raw_blocks(name: str) -> None:
     """Every unit gives the bits of the reference for weights that no rounding of ours makes."""
     packed = from_ggml(name, random_blocks(name, 70, 3, seed=1))
     x = np.random.default_rng(1).standard_normal((20, packed.K)).astype(np.float32)
-    expected = formats.get(packed.format).reference_linear(x, packed)
+    expected = reference_linear(x, packed)
     for isa in _native.isas():
         assert_same_bits(ops.linear(x, packed, isa=isa), expected)
         assert_same_bits(ops.linear(x[0], packed, isa=isa), expected[0])
@@ -108,7 +110,7 @@ def test_bad_arrays(name: str) -> None:
     failure(lambda: from_ggml(name, np.zeros(nbytes, np.uint8)), RequestError, name, "uint8")
     failure(lambda: from_ggml(name, np.zeros((1, nbytes), np.int8)), RequestError, name, "uint8")
     many = np.zeros((1, (65536 // k + 1) * nbytes), np.uint8)
-    failure(lambda: from_ggml(name, many), RequestError, BLOCKS[name].format or name, "65536")
+    failure(lambda: from_ggml(name, many), RequestError, BLOCKS[name].format.name, "65536")
     failure(lambda: from_ggml("q9_k", many), RequestError, "q9_k", "q6_k")
 
 
@@ -124,14 +126,13 @@ def test_a_code_that_is_not_ternary() -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_kernels_and_numpy_read_the_same(name: str) -> None:
     """Codes and lines of scales, to the bit, for tiles that are not full and any order of rows."""
-    k, nbytes, parse, other = BLOCKS[name]
-    f = formats.get(other or name)
+    k, nbytes, parse, f = BLOCKS[name]
     for M, count, threads in ((1, 1, 1), (64, 2, 2), (131, 5, 3), (70, 1100 // k + 1, 2)):
         raw = random_blocks(name, M, count, seed=M)
         order = np.random.default_rng(M).permutation(M).astype(np.int64)
         levels, scales = parse(raw[order].reshape(-1, nbytes))
-        codes = f.pack_codes(levels.reshape(M, count * k))
-        lines = f.pack_scales(scales.reshape(f.scale_shape(M, count * k)), M, count * k)
+        codes = pack_codes(f, levels.reshape(M, count * k))
+        lines = f.scales.pack(scales.reshape(f.scales.shape(M, count * k)), f.layout, M, count * k)
         parts = [raw[: M // 3], raw[M // 3 :]]
         for blocks in (raw, parts):
             packed = from_ggml(name, blocks, threads=threads, order=order)

@@ -67,10 +67,10 @@ def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
 @pytest.mark.parametrize("name", ENCODERS)
 def test_all_levels_come_back(name: str) -> None:
     f = formats.get(name)
-    assert f.levels is not None
-    low, high = f.levels
+    assert f.codebook is not None
+    low, high = f.codebook.ends
     levels = (np.arange(3 * 512) % (high - low + 1) + low).astype(np.int8).reshape(3, 512)
-    scales = np.arange(1, 1 + np.prod(f.scale_shape(3, 512))).reshape(f.scale_shape(3, 512)) / 64
+    scales = np.arange(1, 1 + np.prod(f.scales.shape(3, 512))).reshape(f.scales.shape(3, 512)) / 64
     weight = ops.pack(levels, scales.astype(np.float32), format=name)
     blocks = blocks_of(name, levels, scales.astype(np.float32))
     back = from_ggml(name, blocks)

@@ -9,31 +9,32 @@ import pytest
 from helpers import GROUPED, assert_same_bits, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import quantize_activations, reference_linear
 
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
-from sterna.formats.arithmetic import quantize_activations, round_half_away
-from sterna.formats.kquants import KQuant
+from sterna.formats.arithmetic import round_half_away
+from sterna.formats.scales import E8M0, GroupScales, SuperBlockScales
 
 # Suffixes over the layouts of levels (powers of two: test_power_formats.py), one group longer than
 # the activations' and one no power of two.
 NAMES = [*GROUPED, "i1:g32", "i2:g64", "i2p:g128", "t5:g96", "i4:g32", "i8:g256"]
-SUPER = [name for name in GROUPED if isinstance(formats.get(name), KQuant)]
+SUPER = [name for name in GROUPED if isinstance(formats.get(name).scales, SuperBlockScales)]
 
 
 def levels_of(f: formats.Format) -> np.ndarray:
-    assert f.levels is not None
-    return np.array(f.codebook or range(f.levels[0], f.levels[1] + 1, f.step), np.int8)
+    assert f.codebook is not None
+    return f.codebook.array
 
 
 def random_weight(name: str, M: int, K: int, seed: int) -> ops.PackedWeight:
     """Any levels and any scales that the format holds, from tiny to large."""
     f, rng = formats.get(name), np.random.default_rng(seed)
-    shape = f.scale_shape(M, K)
-    if isinstance(f, KQuant):
-        scales = super_scales(f, shape, rng)
-    elif f.scale_type == "e8m0":
+    shape = f.scales.shape(M, K)
+    if isinstance(f.scales, SuperBlockScales):
+        scales = super_scales(f.scales, shape, rng)
+    elif not f.scales.any_number:  # powers of two
         scales = np.exp2(rng.integers(-127, 100, shape)).astype(np.float32)
     else:
         scales = (rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 4, shape)).astype(
@@ -42,20 +43,21 @@ def random_weight(name: str, M: int, K: int, seed: int) -> ops.PackedWeight:
     return ops.pack(rng.choice(levels_of(f), (M, K)), scales, format=name)
 
 
-def super_scales(f: KQuant, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def super_scales(
+    layout: SuperBlockScales, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
     """Floats of super-blocks from tiny to large, of both signs, and any whole numbers."""
     scales = np.zeros(shape, np.float32)
     floats = rng.standard_normal(shape[:-1]) * 10.0 ** rng.integers(-6, 4, shape[:-1])
     scales[..., 0] = floats.astype(np.float16)
-    ranges = (f.scale_range, f.minimum_range)[: 2 if f.minima else 1]
-    for part, (low, high) in enumerate(ranges):
-        to = scales[..., part, 1:] if f.minima else scales[..., 1:]
+    for part, (low, high) in enumerate(layout.ranges):
+        to = scales[..., part, 1:] if layout.minima else scales[..., 1:]
         to[:] = rng.integers(low, high + 1, to.shape)
     return scales
 
 
 def shape_for(name: str, groups: int) -> int:
-    return groups * formats.get(name).block
+    return groups * formats.get(name).scales.block
 
 
 @pytest.mark.parametrize("isa", _native.isas())
@@ -76,7 +78,7 @@ def test_linear_equals_the_reference(name: str, isa: str) -> None:
         packed = random_weight(name, M, K, seed=n)
         x = np.random.default_rng(n).standard_normal((n, K)).astype(np.float32) * 3
         x[:, :7] *= 100  # outliers of one group
-        expected = formats.get(name).reference_linear(x, packed)
+        expected = reference_linear(x, packed)
         for threads in (1, 3):
             assert_same_bits(ops.linear(x, packed, isa=isa, threads=threads), expected)
 
@@ -86,16 +88,16 @@ def test_extreme_levels_and_activations(name: str) -> None:
     """The largest sums of a group, all of one sign: nothing saturates on any unit."""
     f = formats.get(name)
     K = shape_for(name, 4)
-    scale = np.ones(f.scale_shape(70, K), np.float32)
-    if isinstance(f, KQuant):  # the largest total of 32 k, which has to be exact as a float
-        scale[..., 1:] = f.scale_range[0] or f.scale_range[1]
-        if f.minima:
-            scale[..., 1, 1:] = f.minimum_range[1]
+    scale = np.ones(f.scales.shape(70, K), np.float32)
+    if isinstance(f.scales, SuperBlockScales):  # the largest total of 32 k, exact as a float
+        scale[..., 1:] = f.scales.scale_range[0] or f.scales.scale_range[1]
+        if f.scales.minimum_range:
+            scale[..., 1, 1:] = f.scales.minimum_range[1]
     for end in (0, -1):
         packed = ops.pack(np.full((70, K), levels_of(f)[end]), scale, format=name)
         for sign in (1, -1):
             x = np.full((20, K), sign * 127.0, np.float32)
-            expected = f.reference_linear(x, packed)
+            expected = reference_linear(x, packed)
             for isa in _native.isas():
                 assert_same_bits(ops.linear(x, packed, isa=isa), expected)
                 assert_same_bits(ops.linear(x[:1], packed, isa=isa), expected[:1])
@@ -115,10 +117,12 @@ def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
     assert packed.nbytes == packed.codes.nbytes + packed.scale.nbytes
     if M and groups and name not in SUPER:  # [tile][group][scale, minimum][row of the tile]
         m, g = M - 1, groups - 1
-        dtype = {"f16": np.float16, "e8m0": np.uint8}[f.scale_type]
+        assert isinstance(f.scales, GroupScales)
+        powers = f.scales.number is E8M0
+        dtype = np.uint8 if powers else np.float16
         lines = packed.scale[m // f.tile_rows].view(dtype).reshape(-1, f.tile_rows)
-        got = lines[g * (2 if f.minima else 1), m % f.tile_rows]
-        value = np.ldexp(1.0, int(got) - 127) if f.scale_type == "e8m0" else got
+        got = lines[g * (2 if f.scales.minima else 1), m % f.tile_rows]
+        value = np.ldexp(1.0, int(got) - 127) if powers else got
         assert value == scales.reshape(M, groups, -1)[m, g, 0]
 
 
@@ -127,7 +131,7 @@ def test_lines_of_super_blocks(name: str) -> None:
     """[tile][super-block]: lines of f16, then for each group lines of whole numbers, in bytes."""
     f, M, K = formats.get(name), 70, 512
     packed = random_weight(name, M, K, seed=5)
-    parts = packed.scales.reshape(M, 2, 2 if f.minima else 1, 1 + 256 // f.group)
+    parts = packed.scales.reshape(M, 2, 2 if f.scales.minima else 1, 1 + 256 // f.scales.group)
     expected = np.zeros((2, 2, packed.scale.shape[1] // 2), np.uint8)
     for m in range(M):
         for block in range(2):
@@ -149,11 +153,11 @@ def test_lines_of_an_untrusted_file(name: str) -> None:
     """A float that is not finite, or a whole number that GGUF's bits do not hold, is found."""
     f = formats.get(name)
     lines = random_weight(name, 3, 512, seed=1).scale
-    assert f.scales_valid(lines, 2)
+    assert f.scales.valid(lines, f.layout, 2)
     for at, value in ((1, 0x7C), (1, 0x7E), (lines.shape[1] - 64, 64)):
         bad = lines.copy()
         bad[0, at] = value
-        assert f.scales_valid(bad, 2) == (at > 1 and name in ("q2_k", "q6_k"))
+        assert f.scales.valid(bad, f.layout, 2) == (at > 1 and name in ("q2_k", "q6_k"))
 
 
 @pytest.mark.parametrize("name", SUPER)
@@ -164,11 +168,13 @@ def test_the_reference_of_super_blocks(name: str) -> None:
     q, s = quantize_activations(x.reshape(-1, 32), 1e-30)
     rounded = (q.astype(np.float64) * s[:, None]).reshape(x.shape)
     real = ops.dequantize(packed).astype(np.float64)
-    levels = np.abs(ops.unpack(packed)[0]).reshape(33, -1, formats.get(name).group)
-    values = np.abs(formats.get(name).group_values(packed.scales, 33, 768)).astype(np.float64)
+    levels = np.abs(ops.unpack(packed)[0]).reshape(33, -1, formats.get(name).scales.group)
+    values = np.abs(formats.get(name).scales.group_values(packed.scales, 33, 768)).astype(
+        np.float64
+    )
     terms = levels * values[..., :1] + values[..., 1:].sum(2, keepdims=True)
     size = np.abs(rounded) @ terms.reshape(33, -1).T
-    error = np.abs(formats.get(name).reference_linear(x, packed) - rounded @ real.T)
+    error = np.abs(reference_linear(x, packed) - rounded @ real.T)
     assert (error <= 100 * 2.0**-24 * size).all()
 
 
@@ -313,8 +319,8 @@ def test_non_finite_activations() -> None:
 def test_scales_that_no_half_holds(name: str) -> None:
     """Finite weights beyond f16 are named as such; powers of two in a byte hold them."""
     f = formats.get(name)
-    w = np.full((2, 2 * f.block), 3e9, np.float32)
-    if f.scale_type == "e8m0":
+    w = np.full((2, 2 * f.scales.block), 3e9, np.float32)
+    if f.scales == GroupScales(32, E8M0):
         assert np.isfinite(ops.dequantize(ops.quantize(w, name))).all()
     else:
         with warnings.catch_warnings():
@@ -325,7 +331,7 @@ def test_scales_that_no_half_holds(name: str) -> None:
 @pytest.mark.parametrize("layout", ["b4", "b8", "fp4", "pot4", "t5"])
 def test_levels_of_halves_are_refused(layout: str) -> None:
     """Groups of these layouts start at whole numbers, so an odd z2 must not come this far."""
-    f = next(f for f in map(formats.get, formats.names()) if f.layout == layout)
+    f = next(f for f in map(formats.get, formats.names()) if f.layout.name == layout)
     codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
     lines = np.zeros((1, 2 * f.tile_rows * 2), np.uint8)
 

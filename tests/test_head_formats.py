@@ -35,7 +35,7 @@ def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray
 def test_an_embedding_is_the_dequantised_row(name: str) -> None:
     """What the lookup gives is what the packed weight stands for, on every unit."""
     rng = np.random.default_rng(4)
-    K = 3 * max(formats.get(name).block, 32)
+    K = 3 * max(formats.get(name).scales.block, 32)
     table = ops.quantize(rng.standard_normal((K, K)).astype(np.float32), name)
     tokens = [0, 15, 16, 47, 48, 63, 64, K - 1]
     expected = ops.dequantize(table)[tokens]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import LOSSY, assert_same_bits, failure
+from helpers import LEVELS, LOSSY, assert_same_bits, failure
+from oracle import quantize_activations, reference_linear
 
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import RequestError
-from sterna.formats import PackedWeight, quantize_activations
+from sterna.formats import PackedWeight
 
 ISAS = _native.isas()
 # Format -> the format of the same levels whose sums are products.
@@ -34,8 +35,7 @@ def test_exact_tables_equal_products(name: str, shape: tuple[int, int, int]) -> 
     """The lossless formats have the bits of i2 (i2p), on every instruction set."""
     M, K, N = shape
     rng = np.random.default_rng([M, K, N])
-    low, high = formats.get(name).levels or (0, 0)
-    levels = rng.choice(np.arange(low, high + 1, formats.get(name).step), (M, K)).astype(np.int8)
+    levels = rng.choice(LEVELS[name], (M, K))
     scale = rng.uniform(0.01, 2, M).astype(np.float32)
     ours = ops.pack(levels, scale, format=name)
     theirs = ops.pack(levels, scale, format=EXACT[name])
@@ -49,14 +49,13 @@ def test_exact_tables_equal_products(name: str, shape: tuple[int, int, int]) -> 
 @pytest.mark.parametrize("name", [*EXACT, *LOSSY, "elut5"])
 def test_largest_sums_of_every_table(name: str) -> None:
     """Weights that follow the activations' signs: each partial sum is as large as it can be."""
-    f = formats.get(name)
     for K in (64, 112, 4096 + 64):
         x = adversarial(3, K)
         for row in range(3):
             signs = np.sign(x[row])
-            levels = np.outer([1, -1, 1], signs) * (f.levels or (0, 0))[1]
+            levels = np.outer([1, -1, 1], signs) * LEVELS[name][-1]
             packed = ops.pack(levels.astype(np.int8), 1.0, format=name)
-            expected = f.reference_linear(x, packed)
+            expected = reference_linear(x, packed)
             for isa in ISAS:
                 assert_same_bits(ops.linear(x, packed, isa=isa), expected)
 
@@ -113,11 +112,10 @@ def test_any_bytes_are_codes(name: str) -> None:
     f = formats.get(name)
     rng = np.random.default_rng(3)
     codes = rng.integers(0, 256, (2, f.tile_bytes(130)), np.uint8)
-    packed = PackedWeight(name, 100, 130, codes, np.float32(0.5))
+    packed = PackedWeight(f, 100, 130, codes, np.float32(0.5))
     assert f.codes_valid(codes, 1)
     levels, _ = ops.unpack(packed)
-    low, high = f.levels or (0, 0)
-    assert low <= levels.min() <= levels.max() <= high
+    assert LEVELS[name][0] <= levels.min() <= levels.max() <= LEVELS[name][-1]
     again = ops.pack(levels, 0.5, format=name)
     for n in (3, 6, 20):
         x = rng.standard_normal((n, 130), np.float32)
@@ -143,4 +141,4 @@ def test_no_scales_in_groups(name: str) -> None:
     codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
     lines = np.zeros((1, 2 * 64 * 2), np.uint8)
     with pytest.raises(ValueError, match="groups"):
-        _native.Weight(f.layout, 64, 64, codes, None, f.z2, (lines, 32, 32, "f16", False, 1.0))
+        _native.Weight(f.layout.name, 64, 64, codes, None, f.z2, (lines, 32, 32, "f16", False, 1.0))

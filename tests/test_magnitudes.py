@@ -9,6 +9,7 @@ from helpers import failure
 import sterna.ops as ops
 from sterna import formats
 from sterna.errors import NonFiniteError, SternaError
+from sterna.formats.scales import E8M0, GroupScales
 
 GROUPS = [
     f"{name}:g{k}" for name in formats.names() for k in (32, 64) if formats.known(f"{name}:g{k}")
@@ -19,7 +20,7 @@ TINY = 2.0**-149  # the smallest float32: what a scale may be instead of 0
 
 def scales_of(name: str) -> list[str | None]:
     f = formats.get(name)
-    return ["tensor", "row"] if f.scaled and not f.group else [None]
+    return ["tensor", "row"] if f.scaled and not f.scales.group else [None]
 
 
 @pytest.mark.filterwarnings("error")
@@ -66,7 +67,7 @@ def test_the_largest_and_the_smallest(name: str) -> None:
     assert np.isfinite(ops.dequantize(ops.quantize(small, name))).all()
     large = rng.choice(np.array([3e38, -3e38, 1, 0, 1e30], np.float32), (3, 512))
     f = formats.get(name)
-    if name in ("f16", "pot8") or (f.group and f.scale_type != "e8m0"):
+    if name in ("f16", "pot8") or (f.scales.group and f.scales != GroupScales(32, E8M0)):
         failure(lambda: ops.quantize(large, name), SternaError, name.split(":")[0])
     else:
         assert np.isfinite(ops.dequantize(ops.quantize(large, name))).all()

@@ -19,7 +19,8 @@ from sterna.checkpoints.packed import LAYOUT_VERSION, read_packed, verify
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.checkpoints.safetensors import SafetensorsFile, SafetensorsWriter, write_safetensors
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
-from sterna.formats.base import PackedWeight
+from sterna.formats import PackedWeight
+from sterna.formats.codec import held_scale
 
 EDGES = [0, 1, -1, 2**31, 2**63, 2**64 - 1]
 NORM = np.array([1.0, -0.0, 1e-34, 3.4e38], np.float32)  # a denormal is normal input
@@ -28,7 +29,7 @@ NORM = np.array([1.0, -0.0, 1e-34, 3.4e38], np.float32)  # a denormal is normal 
 def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> PackedWeight:
     """Any bytes of the right size: here only their place matters, not their meaning."""
     layout, rng = formats.get(name), np.random.default_rng(seed)
-    K += -K % (layout.block or 1)
+    K += -K % (layout.scales.block)
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
     if layout.z2 == 2:
         codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
@@ -36,12 +37,14 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
             codes &= ~(codes >> 4)  # nor is it where its bits are in two planes
     if not layout.integer:
         codes &= 0xBF  # clears an exponent bit of every float: none is infinite or NaN
-    if layout.group:
-        scale: Any = rng.integers(1, 16, layout.scale_shape(M, K))
-        scale = np.exp2(scale % 12) if layout.scale_type == "e8m0" else scale
-        return PackedWeight(name, M, K, codes, layout.packed_scale(scale, M, K))
+    if layout.scales.group:
+        scale: Any = rng.integers(1, 16, layout.scales.shape(M, K))
+        scale = (
+            np.exp2(scale % 12) if not layout.scales.any_number and layout.scales.single else scale
+        )
+        return PackedWeight(layout, M, K, codes, held_scale(layout, scale, M, K))
     scale = rng.random(M if row else ()) if row else rng.random()
-    return PackedWeight(name, M, K, codes, np.asarray(scale, np.float32))
+    return PackedWeight(layout, M, K, codes, np.asarray(scale, np.float32))
 
 
 def make(folder: Path, name: str = "i2") -> dict[str, PackedWeight]:
@@ -319,10 +322,10 @@ def test_verify_finds_one_flipped_bit(tmp_path: Path) -> None:
 def test_the_writer_refuses_what_does_not_fit(tmp_path: Path) -> None:
     good = weight("i2", 65, 70)
     bad = [
-        PackedWeight("i2", 65, 700, good.codes, good.scale),
-        PackedWeight("i2", 65, 70, good.codes.astype(np.int8), good.scale),
-        PackedWeight("i2", 65, 70, good.codes, np.zeros(64, np.float32)),
-        PackedWeight("i2", 65, 70, good.codes, np.zeros((), np.float64)),
+        PackedWeight(formats.get("i2"), 65, 700, good.codes, good.scale),
+        PackedWeight(formats.get("i2"), 65, 70, good.codes.astype(np.int8), good.scale),
+        PackedWeight(formats.get("i2"), 65, 70, good.codes, np.zeros(64, np.float32)),
+        PackedWeight(formats.get("i2"), 65, 70, good.codes, np.zeros((), np.float64)),
         PackedWeight("i7", 65, 70, good.codes, good.scale),
     ]
     for module in bad:

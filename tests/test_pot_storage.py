@@ -209,7 +209,7 @@ FORMATS = ("pot4", "pot4z", "pot4:g32", "pot8", "pot16")
 def fits(format: str, method: str) -> bool:
     """Whether the format has the method's levels."""
     try:
-        formats.get(format).with_method(method)
+        formats.with_method(formats.get(format), method)
     except RequestError:
         return False
     return True
@@ -253,7 +253,7 @@ def test_quantized_models(format: str, method: str, llama: Path, tmp_path: Path)
         packed = model.weights.modules[f"{module}.{joined.get(kind, kind)}_proj"]
         first = {"k": 96, "v": 128, "up": 160}.get(kind, 0)
         got = ops.dequantize(packed)[first : first + len(tensor)]
-        if not base.group:
+        if not base.scales.group:
             zero, top = format == "pot4z", {"pot4": 7, "pot4z": 6}.get(format, 31)
             levels = quantizer(method, top, zero, format)(tensor.numpy(), "row")
             np.testing.assert_array_equal(got, levels.values())
@@ -266,7 +266,7 @@ def test_quantized_models(format: str, method: str, llama: Path, tmp_path: Path)
     if base.integer:
         for name, layer in reference.model.layers.named_modules():
             if name.endswith("_proj"):
-                layer.register_forward_pre_hook(before_layer(None, 0, True, base.group))
+                layer.register_forward_pre_hook(before_layer(None, 0, True, base.scales.group))
     (ids,) = tokens(1, 24)
     with torch.no_grad():
         expected = reference(torch.tensor([ids])).logits[0].numpy()

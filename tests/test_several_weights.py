@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits, failure
 
-from sterna import _native, formats, loading, ops
+from sterna import _native, loading, ops
 from sterna.checkpoints.companions import FolderCompanions
 from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
@@ -91,7 +91,7 @@ def test_a_bias_of_another_size() -> None:
     with pytest.raises(ValueError, match="a residual needs one weight"):
         g.linear(x, [w, w], "w", residual=x)
     p = _native.Program(1, 1, 16, False, [1.0] * 8)
-    weight, narrow, wide = p.weight(formats.get(w.format).native(w)), p.buffer(112), p.buffer(256)
+    weight, narrow, wide = p.weight(w.native()), p.buffer(112), p.buffer(256)
     bad: list[dict[str, object]] = [
         {"bias": np.zeros(99, np.float32)},
         {"column": 8},

@@ -149,9 +149,14 @@ void bind_packing(nb::module_& m) {
         },
         "layout"_a, "K"_a);
     m.def(
-        "tile_rows",
+        "layout_facts",
         [](const std::string& layout) {
-            return all_tables().front()->formats[layout_index(layout)].tile_rows;
+            const auto& f = all_tables().front()->formats[layout_index(layout)];
+            nb::dict facts;
+            facts["tile_rows"] = f.tile_rows;
+            facts["step_k"] = f.step_k;
+            facts["group_scales"] = f.groups;
+            return facts;
         },
         "layout"_a);
     m.def("pack", &pack, "layout"_a, "source"_a, "parts"_a, "level_offset"_a, "level_step"_a,

@@ -28,6 +28,11 @@ class _Topology(TypedDict):
     nodes: list[_NumaNode]
     cpu_quota: float
 
+class _LayoutFacts(TypedDict):
+    tile_rows: int
+    step_k: int
+    group_scales: bool
+
 page_positions: int
 max_integer_k: int
 few_tokens: int
@@ -53,7 +58,7 @@ class Scratch:
     def close(self) -> None: ...
 
 def tile_bytes(layout: str, K: int) -> int: ...
-def tile_rows(layout: str) -> int: ...
+def layout_facts(layout: str) -> _LayoutFacts: ...
 def reading(threads: int) -> tuple[int, int, int, bool]: ...
 def set_reading(
     threads: int, streams: int, turn_bytes: int, prefetch_bytes: int, next_page: bool = True

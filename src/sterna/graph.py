@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+from sterna import _native
 from sterna.errors import UnsupportedModelError
 from sterna.formats import PackedWeight, Shadow
 
@@ -139,7 +139,7 @@ class Graph:
         inputs_of = [x] * len(weights) if isinstance(x, Value) else list(x)
         rounded: dict[tuple[int, int | None], Value] = {}
         for row, w, start, b in zip(inputs_of, weights, starts, biases, strict=True):
-            key = id(row), formats.get(w.format).rounding
+            key = id(row), w.format.rounding
             if key not in rounded:
                 rounded[key] = self._rounded(row, key[1], name)
             inputs = [rounded[key]] if residual is None else [rounded[key], residual]
@@ -201,7 +201,7 @@ class Graph:
     def can_be_fast(self) -> bool:
         """Whether all layers hold floats of one format, so that bf16 products may sum them."""
         found = {weight.format for _, weight in self._layers()}
-        return len(found) == 1 and not formats.get(*found).integer
+        return len(found) == 1 and not any(f.integer for f in found)
 
     def linear_weights(self) -> list[PackedWeight]:
         """Every packed weight that a linear layer or the head reads, once."""
@@ -237,8 +237,8 @@ class Graph:
         self._mark_floats()
         ids = {}
         for w in self.weights():
-            native = formats.get(w.format).native(w)
-            native.direct_tokens = direct_tokens.get(w.format, 0)
+            native = w.native()
+            native.direct_tokens = direct_tokens.get(w.format.name, 0)
             ids[id(w)] = program.weight(native)
         # Values that layers read as planes of bf16, and a weight that does.
         split = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
@@ -268,7 +268,7 @@ class Graph:
             if alone and _has_copies(makers[0]):
                 weight = makers[0].weight
                 assert weight is not None
-                whole = product.up % formats.get(weight.format).tile_rows == 0
+                whole = product.up % weight.format.tile_rows == 0
                 if whole and 2 * product.up == weight.M:
                     found[makers[0]] = product.up
             for op in self.ops:
@@ -279,7 +279,7 @@ class Graph:
     def _mark_floats(self) -> None:
         """Notes which values are read as floats: the others exist only as int8."""
         for op in self.ops:
-            integer = op.kind == "linear" and op.weight and formats.get(op.weight.format).integer
+            integer = op.kind == "linear" and op.weight and op.weight.format.integer
             for x in op.inputs:
                 x.reads_float |= x is op.residual or not integer
 
@@ -329,7 +329,7 @@ class Graph:
         elif op.kind == "linear":
             residual = -1 if op.residual is None else op.residual.buffer
             if op.shadow is not None:
-                rows = program.weight(formats.get(op.shadow.rows.format).native(op.shadow.rows))
+                rows = program.weight(op.shadow.rows.native())
                 program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
                 return
             fast = bool(op.inputs) and id(op.inputs[0]) in split
@@ -350,8 +350,8 @@ def _has_copies(op: _Op) -> bool:
     """Whether the core can copy a layer's weight so that single rows and columns are read."""
     if op.kind != "linear" or op.weight is None or op.bias is not None or op.selected:
         return False
-    format = formats.get(op.weight.format)
-    return format.layout in _native.two_bit_layouts and not format.group
+    format = op.weight.format
+    return format.layout.name in _native.two_bit_layouts and not format.scales.group
 
 
 def _split(values: F32, sizes: list[int]) -> list[F32]:

@@ -95,8 +95,8 @@ def from_weights(
     ]
     nbytes: Counter[str] = Counter()
     for weight, _ in layers:
-        nbytes[weight.format] += weight.nbytes
-    stored = "int8" if last.format == "i8" else last.format
+        nbytes[weight.format.name] += weight.nbytes
+    stored = "int8" if last.format == "i8" else last.format.name
     head = "exact" if shadow is not None else stored
     format, kv_dtype = nbytes.most_common(1)[0][0], getattr(module, "KV_DTYPE", "i16")
     return Model(None, json, config, graph, source, format, head, kv_dtype)

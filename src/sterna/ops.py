@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.formats import Format, PackedWeight
+from sterna.formats import Format, PackedWeight, codec
+from sterna.formats.arithmetic import first_index
 from sterna.runtime import checked_flag, resolve_isa, resolve_threads
 
 __all__ = [
@@ -68,63 +69,59 @@ def _finite(weights: npt.NDArray[Any], format: str) -> F32:
     """As float32; NonFiniteError where one is not finite, or too large for it."""
     values = _float32(weights)
     if not np.isfinite(values).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        at = first_index(~np.isfinite(values))
         raise NonFiniteError(
             f"{format}: weights must be finite as float32, but element {at} is {weights[at]}"
         )
     return values
 
 
-def _check_scale(scale: Any, M: int, K: int, f: formats.Format) -> npt.NDArray[Any]:
+def _check_scale(scale: Any, M: int, K: int, f: Format) -> npt.NDArray[Any]:
     format = f.name
     given = _as_array(scale, "scale")
     if given.dtype.kind not in "iubf":
         raise RequestError(f"{format}: scale must be numeric, but got {shown(scale)}")
-    if not f.group and given.shape not in ((), (M,)):
-        raise RequestError(f"{format}: scale must have shape () or ({M},), but got {given.shape}")
-    # A scale and a minimum for each weight would be more than any format has.
-    if f.group and given.size > 2 * max(M, 1) * max(K, 1):
-        raise RequestError(f"{format}: scale must fit weights [{M}, {K}], but got {given.shape}")
+    f.scales.check_given(given.shape, M, K, format)
     s = _float32(given).reshape(given.shape)
     if not np.isfinite(s).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(s))[0])
+        at = first_index(~np.isfinite(s))
         where = f"element {at}" if at else "it"
         raise NonFiniteError(
             f"{format}: scale must be finite as float32, but {where} is {given[at]}"
         )
-    if f.group:
-        return f.packed_scale(s, M, K)
-    return f.packed_scale(s.copy(), M, K)
+    return codec.held_scale(f, s, M, K)
 
 
-def pack(codes: Any, scale: Any = None, *, format: str, threads: int | None = None) -> PackedWeight:
+def pack(
+    codes: Any, scale: Any = None, *, format: str | Format, threads: int | None = None
+) -> PackedWeight:
     """Pack integer levels [M, K] (or float values, for f32, f16, bf16, pot8, pot16) into tiles.
 
     scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
-    minima [M, K / group, 2], a scale and a minimum each; those of
-    K-quants are in formats.kquants. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times scale /
-    4), -127..127 for i8; `sterna formats` lists the others. Raises RequestError for a level the
-    format lacks, a wrong shape or an unknown format, NonFiniteError
-    for a scale or value that is not finite.
+    minima [M, K / group, 2], a scale and a minimum each; those of K-quants are in
+    formats.scales.superblocks. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times scale / 4),
+    -127..127 for i8; `sterna formats` lists the others. Raises RequestError for a level the format
+    lacks, a wrong shape or an unknown format, NonFiniteError for a scale or value that is not
+    finite.
     """
     f = formats.get(format)
     format = f.name
     values = _matrix(codes, f"{format}: codes")
     M, K = values.shape
     f.check_shape(M, K)
-    if f.integer:
-        values = f.check_levels(values)
+    if f.codebook:
+        values = f.codebook.check(values, format)
     else:
         if scale is not None and not f.scaled:
             raise RequestError(f"{format}: this format has no scale, but got one; multiply first")
         values = _finite(values, format)
     s = _check_scale(1.0 if scale is None else scale, M, K, f)
-    return PackedWeight(format, M, K, f.pack_codes(values, resolve_threads(threads)), s)
+    return PackedWeight(f, M, K, codec.pack_codes(f, values, resolve_threads(threads)), s)
 
 
 def quantize(
     w: Any,
-    format: str,
+    format: str | Format,
     scale: str | None = None,
     *,
     method: str | None = None,
@@ -135,7 +132,9 @@ def quantize(
     scale: "tensor" or "row"; default the format's own, which may be in groups. method: of rounding
     to powers of two, one of formats.pot_methods. Raises as `pack` does.
     """
-    f = formats.get(format) if method is None else formats.get(format).with_method(method)
+    f = formats.get(format)
+    if method is not None:
+        f = formats.with_method(f, method)
     format = f.name
     if scale is not None and not (isinstance(scale, str) and scale in ("tensor", "row")):
         raise RequestError(
@@ -145,38 +144,34 @@ def quantize(
         )
     if not f.scaled and scale is not None:
         raise RequestError(f"scale: {format} has none, but got {shown(scale)}")
-    if f.group and scale is not None:
+    if f.scales.group and scale is not None:
         raise RequestError(f"scale: {format} has one for each group, but got {shown(scale)}")
     weights = _matrix(w, f"{format}: weights")
     f.check_shape(*weights.shape)
     values = _finite(weights, format)
     if not f.scaled:
         return pack(values, format=format, threads=threads)
-    levels, s = f.rounded(values, scale)
+    levels, s = codec.rounded(f, values, scale)
     return pack(levels, s, format=format, threads=threads)
 
 
 def unpack(packed: PackedWeight, *, threads: int | None = None) -> tuple[npt.NDArray[Any], F32]:
     """Tiles -> (levels int8 [M, K] or float32 values, scale as `pack` takes it)."""
-    f, _ = _opened(packed)
-    return f.unpack(packed, resolve_isa(), resolve_threads(threads)), packed.scales
+    _opened(packed)
+    return packed.unpacked(resolve_isa(), resolve_threads(threads)), packed.scales
 
 
-def _opened(packed: object) -> tuple[Format, _native.Weight]:
-    """A packed weight's format and the kernels' view of it; RequestError unless `pack` or a model's
-    file could have made it.
+def _opened(packed: object) -> _native.Weight:
+    """The kernels' view of a packed weight; RequestError unless `pack` or a model's file could have
+    made it.
     """
     if not isinstance(packed, PackedWeight):
         raise RequestError(
             f"packed: must be a PackedWeight, but got {type(packed).__name__}; "
             "ops.pack and ops.quantize make one"
         )
-    f = formats.get(packed.format)
     try:
-        # The native core would convert other types.
-        if packed.codes.dtype != np.uint8 or (f.group and packed.scale.dtype != np.uint8):
-            raise packed.refused()
-        return f, f.native(packed)
+        return packed.native()
     except (AttributeError, TypeError, ValueError):  # fields that somebody else has filled in
         raise packed.refused() from None
 
@@ -184,23 +179,7 @@ def _opened(packed: object) -> tuple[Format, _native.Weight]:
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
     """The real weights float32 [M, K] that a packed weight stands for."""
     values, scale = unpack(packed, threads=threads)
-    return real_values(formats.get(packed.format), values, scale)
-
-
-def real_values(f: Format, values: npt.NDArray[Any], scale: F32) -> F32:
-    """The real weights float32 [M, K] of what `unpack` returns; for Sterna itself, unchecked."""
-    if not f.scaled:
-        return np.asarray(values, dtype=np.float32)
-    if not f.group:
-        row = np.asarray(scale * np.float32(f.value)).reshape(-1, 1)
-        return np.asarray(values.astype(np.float32) * row)
-    M, K = values.shape
-    pairs = f.group_values(scale, M, K)[..., None]
-    groups = values.reshape(*pairs.shape[:2], f.group).astype(np.float32)
-    real = groups * (pairs[:, :, 0] * np.float32(f.value))
-    if f.minima:
-        real = real + pairs[:, :, 1]
-    return np.asarray(real, np.float32).reshape(M, K)
+    return codec.real_values(packed.format, values, scale)
 
 
 def linear(
@@ -226,7 +205,7 @@ def linear(
     an infinity, or if a sum or a step towards it is beyond float32 (K-quants have such steps from
     about 1e34 in x on, where weights are of size 1).
     """
-    f, weight = _opened(packed)
+    weight = _opened(packed)
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":
         raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
@@ -245,14 +224,14 @@ def linear(
             checked_flag("deterministic", deterministic),
         )
     except FloatingPointError:
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(rows))[0])  # [..., K], as x
+        at = first_index(~np.isfinite(rows))  # [..., K], as x
         raise NonFiniteError(f"x: must be finite as float32, but element {at} is {a[at]}") from None
     y = y.reshape(*a.shape[:-1], packed.M)
-    if f.integer and not np.isfinite(y).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(y))[0])
+    if packed.format.integer and not np.isfinite(y).all():
+        at = first_index(~np.isfinite(y))
         raise NonFiniteError(
-            f"{f.name}: sums must stay within float32, but element {at} of the result is {y[at]}; "
-            "divide x and multiply the result"
+            f"{packed.format}: sums must stay within float32, but element {at} of the result is "
+            f"{y[at]}; divide x and multiply the result"
         )
     return y
 
@@ -263,5 +242,5 @@ def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
     deterministic: True, never; False, wherever it can; None, where weights are
     bf16 numbers: planes of f16 and f32 make prompts faster and single tokens slower.
     """
-    products = _native.fast_layouts(isa).get(format.layout, 0)
+    products = _native.fast_layouts(isa).get(format.layout.name, 0)
     return products == 1 if deterministic is None else bool(products) and not deterministic

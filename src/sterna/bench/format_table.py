@@ -9,7 +9,6 @@ from sterna import formats
 from sterna.bench import linear
 from sterna.bench.machine import Progress
 from sterna.bench.random_codes import packed_bytes
-from sterna.formats import Format
 
 __all__ = ["run"]
 
@@ -41,12 +40,12 @@ def run(
         row: dict[str, Any] = {
             "format": name,
             "summary": f.summary,
-            "layout": f.layout,
+            "layout": f.layout.name,
             "bits_per_weight": round(
                 8 * packed_bytes(f, matrix.M, matrix.K) / matrix.M / matrix.K, 3
             ),
-            "levels": _n_levels(f),
-            "scales": _scales(f),
+            "levels": len(f.codebook.levels) if f.codebook else None,
+            "scales": f.scales.summary,
             "exact": f.lossless if f.integer else None,
             **dict.fromkeys(
                 ("threads", "isa", "gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
@@ -58,21 +57,6 @@ def run(
             row |= _measured(name, str(matrix), n, threads, cores, isa, repeat, progress)
         rows.append(row)
     return rows
-
-
-def _n_levels(f: Format) -> int | None:
-    if f.codebook:
-        return len(f.codebook)
-    return (f.levels[1] - f.levels[0]) // f.step + 1 if f.levels else None
-
-
-def _scales(f: Format) -> str | None:
-    if not f.scaled:
-        return None
-    if not f.group:
-        return f.default_scale
-    kind = f"f16 per {f.block} x integer" if f.block != f.group else f.scale_type
-    return f"{kind}{' and minimum' if f.minima else ''} per {f.group}"
 
 
 def _measured(

@@ -118,8 +118,8 @@ def left_out(
     """What `formats_for` leaves out of `formats_named`: format -> what K must be a multiple of."""
     asked = {formats.get(name).name for name in names or () if name != "all"}
     found = (formats.get(name) for name in formats_named(names, integer=integer))
-    unasked = (f for f in found if f.group and f.name not in asked)
-    return {f.name: f.block for f in unasked if matrix.K % f.block}
+    unasked = (f for f in found if f.name not in asked)
+    return {f.name: f.scales.block for f in unasked if matrix.K % f.scales.block}
 
 
 def matrices(shapes: Sequence[str]) -> list[Matrix]:

@@ -21,7 +21,7 @@ from sterna.bench.machine import (
     require_bytes,
 )
 from sterna.errors import RequestError
-from sterna.formats import GROUP_K, Format, PackedWeight
+from sterna.formats import GROUP_K, Format, PackedWeight, codec
 
 __all__ = [
     "Arena",
@@ -61,21 +61,23 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     """
     f = formats.get(format)
     values = np.random.default_rng(0).standard_normal((f.tile_rows, POOL_K), np.float32)
-    if f.group:
-        block = GROUP_K if f.block == f.group else f.block  # groups of any size would not fit
+    if f.scales.group:
+        assert f.codebook is not None
+        # Groups of any size would not fit.
+        block = GROUP_K if f.scales.block == f.scales.group else f.scales.block
         levels, scales = f.quantize_blocks(values.reshape(-1, block))
-        scale = f.typical_scale(scales, deviation)
+        scale = f.scales.typical(scales, deviation)
         # The blocks' own scales have signs and minima. One for all would leave a mean to all
         # weights, and a model of them answers every prompt alike.
-        if f.minima and scale.shape == (2,):
+        if f.scales.minima and scale.shape == (2,):
             scale[1] = -scale[0] * levels.mean()
-        elif not f.minima and f.levels is not None:
-            levels[1::2] = np.clip(-levels[1::2], *f.levels)
+        elif not f.scales.minima:
+            levels[1::2] = np.clip(-levels[1::2], *f.codebook.ends)
         levels = levels.reshape(values.shape)
     else:
         levels, scale = f.quantize(values if f.scaled else values * np.float32(deviation), "tensor")
         scale = scale * np.float32(deviation) if f.scaled else np.float32(1)
-    pool: Codes = f.codes_of(levels).reshape(-1)
+    pool: Codes = codec.codes_of(f, levels).reshape(-1)
     pool.flags.writeable = False
     return pool, np.asarray(scale, np.float32)
 
@@ -85,12 +87,9 @@ def constant_scales(f: Format, M: int, K: int, scale: F32, into: Codes | None = 
 
     into: uint8 for a grouped format's lines, scale_bytes(M, K) of them; new memory by default.
     """
-    if not f.group:
-        return np.array(scale)
-    if f.scale_type == "e8m0":
-        scale = np.exp2(np.rint(np.log2(scale))).astype(np.float32)
-    per_tile = np.broadcast_to(scale, (f.tile_rows, f.n_blocks(K), *scale.shape))
-    tile = f.packed_scale(per_tile, f.tile_rows, K)
+    tile = f.scales.repeated(scale, f.layout, K)
+    if not f.scales.group:
+        return tile
     lines = _native.alloc(f.scale_bytes(M, K)) if into is None else into
     lines = lines.reshape(f.n_tiles(M), -1)
     lines[:] = tile
@@ -142,17 +141,13 @@ class Arena:
                 f"but has {self.nbytes / 1e6:.1f} MB"
             )
         copies = min(room, MAX_COPIES, count or room)
-        per_copy = f.scale_bytes(M, K) if f.group else 0
+        per_copy = f.scale_bytes(M, K) if f.scales.group else 0
         scales = _native.alloc(max(1, copies * per_copy))
         return [
-            f.native(
-                PackedWeight(
-                    f.name, M, K, self._codes[i * size : (i + 1) * size].reshape(tiles, -1),
-                    constant_scales(
-                        f, M, K, self._scale, scales[i * per_copy : (i + 1) * per_copy]
-                    ),
-                )
-            )
+            PackedWeight(
+                f, M, K, self._codes[i * size : (i + 1) * size].reshape(tiles, -1),
+                constant_scales(f, M, K, self._scale, scales[i * per_copy : (i + 1) * per_copy]),
+            ).native()
             for i in range(copies)
         ]  # fmt: skip
 

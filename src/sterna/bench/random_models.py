@@ -21,7 +21,7 @@ from sterna.bench.random_codes import (
 )
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError, shown
-from sterna.formats import PackedWeight, Shadow
+from sterna.formats import PackedWeight, Shadow, codec
 from sterna.loading import Model, from_weights
 from sterna.runtime import resolve_threads
 from sterna.weights.sources import Linear, head_format
@@ -217,9 +217,9 @@ class RandomWeights:
         fill(codes.reshape(-1), pool, self._start)
         if rows := M % f.tile_rows:  # rows beyond M are zeros, as in any packed weight
             values = self.rng.standard_normal((rows, K), np.float32) * np.float32(K**-0.5)
-            levels, _ = f.rounded(values, "tensor")
-            codes[-1] = f.pack_codes(levels)[0]
-        return PackedWeight(f.name, M, K, codes, constant_scales(f, M, K, scale))
+            levels, _ = codec.rounded(f, values, "tensor")
+            codes[-1] = codec.pack_codes(f, levels)[0]
+        return PackedWeight(f, M, K, codes, constant_scales(f, M, K, scale))
 
 
 def _head_format(head: str) -> formats.Format:
@@ -268,7 +268,7 @@ def random_model(
         "choose a smaller shape or a --format of fewer bits",
     )
     f = formats.get(format)
-    if zeros and (sizes.architecture != "BitNetForCausalLM" or not f.scaled or f.group):
+    if zeros and (sizes.architecture != "BitNetForCausalLM" or not f.scaled or f.scales.group):
         raise RequestError(
             f"zeros: need a relu2 model, and a format with a scale for each row, but got {shape} "
             f"as {format}; choose random:bitnet-2b, and i2 or t5"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from sterna import _native, formats
+from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown
@@ -86,13 +86,13 @@ def _samples(weights: Iterable[PackedWeight]) -> dict[str, PackedWeight]:
     """Of each format the smallest weight that a step is timed well with, or the largest."""
     samples: dict[str, PackedWeight] = {}
     for weight in sorted(weights, key=lambda w: w.nbytes, reverse=True):
-        if weight.format not in samples or weight.nbytes >= _LEAST_WEIGHT_BYTES:
-            samples[weight.format] = weight
+        if weight.format.name not in samples or weight.nbytes >= _LEAST_WEIGHT_BYTES:
+            samples[weight.format.name] = weight
     return samples
 
 
 def _measured(packed: PackedWeight, threads: Threads, isa: str, budget_s: float) -> int:
-    weight = formats.get(packed.format).native(packed)
+    weight = packed.native()
 
     def seconds_of(step: tuple[int, int]) -> float:
         n, weight.direct_tokens = step

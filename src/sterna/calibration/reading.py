@@ -17,6 +17,7 @@ from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown
+from sterna.formats.layout import Layout
 from sterna.runtime import Threads, cache_bytes
 
 __all__ = ["CANDIDATES", "Reading", "choose", "current", "prepare"]
@@ -126,13 +127,13 @@ def _measured(threads: Threads, isa: str) -> Reading | None:
 def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading:
     """The fastest on weights of two bits."""
     start = time.perf_counter()
-    rows = _native.tile_rows("b2")
-    tile = _native.tile_bytes("b2", _K)
+    layout = Layout("b2")
+    rows, tile = layout.tile_rows, layout.tile_bytes(_K)
     tiles = nbytes // tile
     codes = _native.alloc(tiles * tile)
     scale = _native.alloc(tiles * rows * 4).view("float32")
     codes.fill(0b01010101)  # written: untouched pages are all one page, which is in the cache
-    weight = _native.Weight("b2", tiles * rows, _K, codes.reshape(tiles, tile), scale, 2)
+    weight = _native.Weight(layout.name, tiles * rows, _K, codes.reshape(tiles, tile), scale, 2)
 
     def seconds_of(reading: Reading) -> float:
         _set(threads, reading)

@@ -31,7 +31,7 @@ from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.files.jsonfile import json_kind
 from sterna.files.reading import Span
-from sterna.formats.base import PackedWeight
+from sterna.formats import Format, PackedWeight
 from sterna.runtime import resolve_threads
 
 LAYOUT_VERSION = 1  # of the tiles; a change makes old packed directories and caches unreadable
@@ -40,6 +40,7 @@ CODES, SCALE = ".codes", ".scale"
 QUANTIZATION = "quantization_config"
 CONFIG_HASH = "sterna.config.sha256"  # metadata key of the SHA-256 of what config.json says
 _T = TypeVar("_T")
+_SCALE_TYPES = {np.dtype(np.float32): "F32", np.dtype(np.uint8): "U8"}
 _REMEDY = "convert the model again with this version"
 
 
@@ -62,28 +63,28 @@ class PackedModel:
 class ModuleSpec:
     """One entry of `modules` in config.json, checked: format, M, K, and where the scales are."""
 
-    format: str
+    format: Format
     M: int
     K: int
     scale: str
 
+    def json(self) -> dict[str, str | int]:
+        """What config.json says of it."""
+        return {"format": self.format.name, "M": self.M, "K": self.K, "scale": self.scale}
+
     def codes_shape(self) -> tuple[int, int]:
         """(tiles, bytes of a tile)."""
-        layout = formats.get(self.format)
-        return layout.n_tiles(self.M), layout.tile_bytes(self.K)
+        return self.format.n_tiles(self.M), self.format.tile_bytes(self.K)
 
     def scale_shape(self) -> tuple[int, ...]:
         """() or (M,), or of groups (tiles, bytes of their lines)."""
-        if self.grouped:
-            layout = formats.get(self.format)
-            tiles = layout.n_tiles(self.M)
-            return tiles, layout.scale_bytes(self.M, self.K) // tiles
-        return (self.M,) if self.scale == "row" else ()
+        f = self.format
+        return f.scales.held_shape(self.scale, f.layout, self.M, self.K)
 
     @property
-    def grouped(self) -> bool:
-        """Whether the scales lie in groups of k."""
-        return self.scale.startswith("group:")
+    def scale_dtype(self) -> np.dtype[Any]:
+        """float32, or uint8 of lines."""
+        return np.dtype(self.format.scales.held_type)
 
 
 def read_packed(
@@ -176,7 +177,7 @@ def _module(
         codes=take(name + CODES),
         scale=_checked_scale(file, spec, name + SCALE, take(name + SCALE), threads),
     )
-    if not formats.get(weight.format).codes_valid(weight.codes, threads):
+    if not weight.format.codes_valid(weight.codes, threads):
         raise ModelFormatError(
             file=file.path,
             field=name + CODES,
@@ -250,7 +251,7 @@ def _read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
 def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
     values = entry if isinstance(entry, dict) else {}
     where = f"{QUANTIZATION}.modules.{name}"
-    format_name = _check_format(path, f"{where}.format", values.get("format"))
+    format = _check_format(path, f"{where}.format", values.get("format"))
     for key in ("M", "K"):
         value = values.get(key)
         if type(value) is not int or not 1 <= value <= MAX_DIM:
@@ -262,30 +263,29 @@ def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
                 remedy=_REMEDY,
             )
     scale = values.get("scale")
-    group = formats.get(format_name).group
-    if scale not in ((f"group:{group}",) if group else ("tensor", "row")):
+    if scale not in format.scales.kinds:
         raise ModelFormatError(
             file=path,
             field=f"{where}.scale",
-            expected=f"'group:{group}'" if group else "'tensor' or 'row'",
+            expected=" or ".join(map(repr, format.scales.kinds)),
             got=repr(scale) if isinstance(scale, str) else json_kind(scale),
             remedy=_REMEDY,
         )
     M, K = values["M"], values["K"]
     try:
-        formats.get(format_name).check_shape(M, K, name)
+        format.check_shape(M, K, name)
     except RequestError as error:  # K so large that int32 sums would overflow
         raise ModelFormatError(
             file=path,
             field=where,
-            expected=f"a shape that {format_name} can hold",
+            expected=f"a shape that {format} can hold",
             got=f"{M}x{K}",
             remedy=str(error),
         ) from None
-    return ModuleSpec(format_name, M, K, str(scale))
+    return ModuleSpec(format, M, K, str(scale))
 
 
-def _check_format(path: Path, field: str, name: object) -> str:
+def _check_format(path: Path, field: str, name: object) -> Format:
     if not isinstance(name, str) or not formats.known(name):
         raise ModelFormatError(
             file=path,
@@ -294,14 +294,14 @@ def _check_format(path: Path, field: str, name: object) -> str:
             got=repr(name) if isinstance(name, str) else json_kind(name),
             remedy=_REMEDY,
         )
-    return name
+    return formats.get(name)
 
 
 def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> None:
     expected: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, spec in specs.items():
         expected[name + CODES] = ("U8", spec.codes_shape())
-        expected[name + SCALE] = ("U8" if spec.grouped else "F32", spec.scale_shape())
+        expected[name + SCALE] = (_SCALE_TYPES[spec.scale_dtype], spec.scale_shape())
     for name, (dtype, shape) in expected.items():
         info = file.info(name)
         if (info.dtype, info.shape) != (dtype, shape):
@@ -374,9 +374,10 @@ def _place(infos: list[TensorInfo]) -> tuple[list[Span], dict[str, int], int]:
 def _checked_scale(
     file: SafetensorsFile, spec: ModuleSpec, name: str, array: Array, threads: int
 ) -> Array:
-    if not spec.grouped:
+    scales = spec.format.scales
+    if not scales.group:
         return _finite(file, name, array)
-    if not formats.get(spec.format).scales_valid(array, threads):
+    if not scales.valid(array, spec.format.layout, threads):
         raise NonFiniteError(
             f"{file.path}: {name}: must be finite and in range, but a group's scale is not; "
             "the file is damaged: convert the model again"

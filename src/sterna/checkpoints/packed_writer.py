@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sterna import formats
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.packed import (
     CODES,
@@ -30,7 +29,7 @@ from sterna.errors import RequestError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES
 from sterna.files.reading import require_size, unreadable
 from sterna.files.writing import copy_file, replacing_directory, synced
-from sterna.formats.base import PackedWeight
+from sterna.formats import Format, PackedWeight
 from sterna.tokenizer import MAX_TOKENIZER_BYTES
 
 __all__ = ["COMPANIONS", "PackedWriter", "packing", "write_packed"]
@@ -153,21 +152,21 @@ def write_packed(
 
 
 def _quantization(specs: Mapping[str, ModuleSpec], default: str | None) -> dict[str, Any]:
-    commonest = Counter(spec.format for spec in specs.values()).most_common(1)
+    commonest = Counter(spec.format.name for spec in specs.values()).most_common(1)
     return {
         "quant_method": QUANT_METHOD,
         "layout_version": LAYOUT_VERSION,
         "default_format": default or (commonest[0][0] if commonest else "f32"),
-        "modules": {name: vars(spec) for name, spec in specs.items()},
+        "modules": {name: spec.json() for name, spec in specs.items()},
     }
 
 
 def _spec_of(name: str, weight: PackedWeight) -> ModuleSpec:
-    group = formats.get(weight.format).group
-    scale = f"group:{group}" if group else "tensor" if weight.scale.ndim == 0 else "row"
+    if not isinstance(weight.format, Format):
+        raise weight.refused()
+    scale = weight.format.scales.kind_of(weight.scale)
     spec = ModuleSpec(weight.format, int(weight.M), int(weight.K), scale)
-    of_scale = np.dtype(np.uint8 if group else np.float32)
-    expected = (np.dtype(np.uint8), spec.codes_shape(), of_scale, spec.scale_shape())
+    expected = (np.dtype(np.uint8), spec.codes_shape(), spec.scale_dtype, spec.scale_shape())
     codes, scales = weight.codes, weight.scale
     got = (codes.dtype, codes.shape, scales.dtype, scales.shape)
     if got != expected:

@@ -193,7 +193,7 @@ class _Writing:
         if item.kind == "table":
             name = self._table_format(item)
         f = formats.get(name)
-        return formats.get("f16") if f.group and item.K % f.block else f
+        return formats.get("f16") if item.K % f.scales.block else f
 
     def _table_format(self, item: Item) -> str:
         own = self._plan.own_format(item) if self._head in (None, "exact") else ""
@@ -255,7 +255,7 @@ class _Writing:
                 continue
             f = self._tensors[item.name][0].format
             nbytes = piece.M * row_bytes(f.name, piece.K)
-            loss = Loss(name, piece.M, piece.K, piece.format, _NAMES[f.name], nbytes)
+            loss = Loss(name, piece.M, piece.K, piece.format.name, _NAMES[f.name], nbytes)
             self.losses.append(loss)
             for levels, scale in converted(piece, f, None, loss, self._threads):
                 if f.integer:

@@ -51,7 +51,7 @@ def to_directory(
     check_places(src, dst, force)
     layers = None if format is None else formats.get(format)
     if layers is not None and method is not None:
-        layers = layers.with_method(method)
+        layers = formats.with_method(layers, method)
     model, planned = plan(src, threads, i2s)
     check_companions(model, required=False)  # else broken ones would travel
     writing = _Writing(planned, layers, head, resolve_threads(threads))
@@ -89,7 +89,7 @@ class _Writing:
             if item.kind == "vector":
                 total += 4 * item.M
             else:  # what keeps its own format has no less than a bit for each weight
-                f = self._target(item, "i1")
+                f = self._target(item, formats.get("i1"))
                 total += f.n_tiles(item.M) * f.tile_bytes(item.K)
         return total
 
@@ -102,12 +102,12 @@ class _Writing:
                 yield name, piece
                 return
             target = self._target(item, piece.format)
-            if formats.get(piece.format).integer and not target.integer:
+            if piece.format.integer and not target.integer:
                 raise RequestError(
                     f"{name}: stored as {piece.format}, its layer rounds activations as well, so "
                     f"must stay whole numbers, but got {target.name}; choose such as i8"
                 )
-            if rest == piece.M and not runs and target.name == piece.format:
+            if rest == piece.M and not runs and target == piece.format:
                 runs.append(piece)  # as it is, without a copy
                 self.losses.append(_kept(name, piece))
             else:
@@ -122,11 +122,11 @@ class _Writing:
         for i in range(len(runs)):
             yield f"{item.name}.{i}", _finished(runs[i])
 
-    def _target(self, item: Item, own: str) -> Format:
+    def _target(self, item: Item, own: Format) -> Format:
         """The format of an item whose pieces are stored as `own`."""
         if item.kind == "matrix":
-            return self._format or formats.get(own)
-        return formats.get(head_format(self._head, own) if self._head else own)
+            return self._format or own
+        return formats.get(head_format(self._head, own.name)) if self._head else own
 
     def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)
@@ -135,7 +135,7 @@ class _Writing:
 
 
 def _kept(name: str, weight: PackedWeight) -> Loss:
-    return Loss(name, weight.M, weight.K, weight.format, weight.format, weight.nbytes)
+    return Loss(name, weight.M, weight.K, weight.format.name, weight.format.name, weight.nbytes)
 
 
 def _finished(made: Rows | PackedWeight) -> PackedWeight:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna import loading
+from sterna import formats, loading
 from sterna.checkpoints.companions import Companions
 from sterna.formats import PackedWeight, Shadow
 from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, WeightSource
@@ -97,7 +97,7 @@ class Plan:
     def own_format(self, item: Item) -> str:
         """The format of an item as the model has it: that of its first piece, which is read."""
         for _, piece in self.read(item):
-            return piece.format if isinstance(piece, PackedWeight) else "f32"
+            return piece.format.name if isinstance(piece, PackedWeight) else "f32"
         raise AssertionError("an item has pieces")
 
     def _forget(self) -> None:
@@ -138,4 +138,4 @@ def companions_of(model: loading.Model) -> Companions:
 
 def _hollow(M: int, K: int) -> PackedWeight:
     nothing = np.empty((0, 0), np.uint8)
-    return PackedWeight("f32", M, K, nothing, np.ones((), np.float32))
+    return PackedWeight(formats.get("f32"), M, K, nothing, np.ones((), np.float32))

@@ -9,9 +9,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from sterna.errors import RequestError, shown
-from sterna.formats.arithmetic import fma_f32, quantize_activations
-from sterna.formats.base import GROUP_K, Format, PackedWeight
+from sterna.formats.base import Format
 from sterna.formats.floats import FloatFormat
+from sterna.formats.packed import PackedWeight
+from sterna.formats.pot_levels import Powers
+from sterna.formats.scales import GroupScales, RowScales
+from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.shadow import Shadow
 
 __all__ = [
@@ -21,10 +24,9 @@ __all__ = [
     "PackedWeight",
     "Shadow",
     "float_format",
-    "fma_f32",
     "get",
     "names",
-    "quantize_activations",
+    "with_method",
 ]
 
 _FORMATS: dict[str, Format] = {}
@@ -39,12 +41,14 @@ def names() -> list[str]:
     return sorted(_FORMATS)
 
 
-def get(name: str) -> Format:
-    """The format of a name; RequestError lists the names where there is none.
+def get(name: str | Format) -> Format:
+    """The format of a name, or itself; RequestError lists the names where there is none.
 
     A suffix changes where an integer format has its scales: `i2:tensor`, `i2:row`, or `i2:g64`, an
     f16 for every 64 k of a row (a multiple of 32).
     """
+    if isinstance(name, Format):
+        return name
     if isinstance(name, str):
         base, colon, scale = name.partition(":")
         if base in _FORMATS:
@@ -65,6 +69,17 @@ def names_of(condition: Callable[[Format], bool]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def with_method(format: Format, method: str) -> Format:
+    """A format that rounds by another method; RequestError where it has but one, or lacks it."""
+    if isinstance(format, Powers):
+        return format.with_method(method)
+    several = names_of(lambda f: isinstance(f, Powers))
+    raise RequestError(
+        f"method: {format.name} is rounded in one way only, but got {shown(method)}; methods are "
+        f"for {several}"
+    )
+
+
 def known(name: str) -> bool:
     """Whether a format has this name."""
     try:
@@ -77,11 +92,11 @@ def known(name: str) -> bool:
 @lru_cache(maxsize=64)
 def _with_scale(format: Format, scale: str) -> Format:
     name = f"{format.name}:{scale}"
-    if not format.scaled or format.group:
+    if not format.scaled or format.scales.group:
         raise RequestError(f"format: {format.name} has its scales fixed, but got {shown(name)}")
     if scale in ("tensor", "row"):
-        return replace(format, name=name, default_scale=scale)
-    if not format.group_scales:
+        return replace(format, name=name, scales=RowScales(scale))
+    if not format.takes_groups:
         raise RequestError(
             f"format: {format.name} has a scale for all weights or for each row, "
             f"but got {shown(name)}; "
@@ -99,4 +114,4 @@ def _with_scale(format: Format, scale: str) -> Format:
             f"format: a group must be a multiple of {GROUP_K}, but got {shown(name)}"
         )
     name = f"{format.name}:g{group}"  # g032 is g32
-    return replace(format, name=name, default_scale="group", group=group, scale_type="f16")
+    return replace(format, name=name, scales=GroupScales(group))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sterna.formats.i2p import FourLevel
+from sterna.formats.i2p import LEVELS, FourLevel
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 FORMAT = FourLevel(
-    name="elut4", layout="elut4", bits=2.0, summary="four levels, lookup by two, exact tables",
-    levels=(-3, 3), offset=3, step=2, z2=3, unit=0.25, default_scale="row",
-    group_scales=False,
+    name="elut4", layout=Layout("elut4"), bits=2.0,
+    summary="four levels, lookup by two, exact tables",
+    codebook=LEVELS, scales=RowScales("row"),
 )  # fmt: skip

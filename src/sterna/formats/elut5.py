@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,20 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 
-@dataclass(frozen=True)
 class FiveLevel(Format):
     """Levels -2..2; a scale is max |w| / 2, as in symmetric integer quantisation."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to round(w / s), half to even, s = max |w| / 2, or 1 for zeros."""
-        axis = 1 if (scale or self.default_scale) == "row" else None
+        """round(w / s), half to even, s = max |w| / 2, or 1 for zeros.
+
+        w float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
+        """
+        axis = self.axis(scale)
         s = np.asarray(np.abs(w).max(axis=axis, initial=0.0) / np.float32(2), np.float32)
         s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
         levels = np.clip(np.rint(w / (s[:, None] if axis else s)), -2, 2)
@@ -26,7 +30,7 @@ class FiveLevel(Format):
 
 
 FORMAT = FiveLevel(
-    name="elut5", layout="elut5", bits=2.5, summary="five levels, lookup by two, exact tables",
-    levels=(-2, 2), offset=2, step=1, z2=4, unit=0.5, default_scale="row",
-    group_scales=False,
+    name="elut5", layout=Layout("elut5"), bits=2.5,
+    summary="five levels, lookup by two, exact tables",
+    codebook=Codebook(range(-2, 3), offset=2), scales=RowScales("row"),
 )  # fmt: skip

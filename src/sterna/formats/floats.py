@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format
 
 __all__ = ["FloatFormat"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FloatFormat(Format, ABC):
     """A float type, whose words kernels pack as they are.
 
@@ -36,18 +36,18 @@ class FloatFormat(Format, ABC):
 
     @abstractmethod
     def words(self, x: F32) -> npt.NDArray[Any]:
-        """Values to the nearest word, half to even; beyond the range infinity."""
+        """Values float32 [...] to the nearest word, half to even; beyond the range infinity."""
 
     @abstractmethod
     def floats(self, words: npt.NDArray[Any]) -> F32:
-        """What words stand for: exact."""
+        """Words [...] -> the float32 [...] that they stand for, exact."""
 
     def is_finite(self, words: npt.NDArray[Any], threads: int) -> bool:
         """Whether words, of any numpy type of their size, hold no infinity and no NaN."""
         return not _native.has_non_finite(words, self.exponent, threads)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Words as they are, other values as words; NonFiniteError for what is out of range."""
+        """Words or real values [M, K] -> words [M, K]; NonFiniteError for what is out of range."""
         if values.dtype == self.word:
             return values
         with np.errstate(over="ignore"):  # reported below
@@ -55,7 +55,7 @@ class FloatFormat(Format, ABC):
             words = self.words(x)
         bits = words.view(self.bits_type)
         if (wrong := (bits & self.exponent) == self.exponent).any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             raise NonFiniteError(
                 f"{self.name}: weights must be finite and in range, but element {at} is {x[at]!s}; "
                 f"use {self.wider}"

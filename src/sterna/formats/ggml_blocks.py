@@ -13,10 +13,26 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.formats.arithmetic import F32
-from sterna.formats.base import PackedWeight
+from sterna.formats import (
+    mxfp4,
+    q1_0,
+    q2_0,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_k,
+    q6_k,
+    q8_0,
+    tq1_0,
+    tq2_0,
+)
+from sterna.formats.arithmetic import F32, first_index
+from sterna.formats.base import Format
+from sterna.formats.packed import PackedWeight
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 
@@ -26,15 +42,12 @@ Parsed = tuple[npt.NDArray[np.int8], F32]
 
 
 class Block(NamedTuple):
-    """One layout: k and bytes of a block, how B of them are read, and the format that holds them.
-
-    format: where it is not of the same name.
-    """
+    """One layout: k and bytes of a block, how B of them are read, and which format holds them."""
 
     k: int
     nbytes: int
     parse: Callable[[U8], Parsed]
-    format: str = ""
+    format: Format
 
 
 def from_ggml(
@@ -53,7 +66,7 @@ def from_ggml(
     """
     if name not in BLOCKS:
         raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {shown(name)}")
-    k, nbytes, _, other = BLOCKS[name]
+    k, nbytes, _, f = BLOCKS[name]
     parts = [np.asarray(part) for part in (blocks if isinstance(blocks, list) else [blocks])]
     for raw in parts:
         if raw.ndim != 2 or raw.dtype != np.uint8:
@@ -66,36 +79,36 @@ def from_ggml(
             f"{name}: a row must be whole blocks of {nbytes} bytes ({k} weights), "
             f"but has {row_bytes} bytes"
         )
-    f, M, K = formats.get(other or name), sum(map(len, parts)), row_bytes // nbytes * k
+    M, K = sum(map(len, parts)), row_bytes // nbytes * k
+    assert f.codebook is not None
     f.check_shape(M, K)
     scale_bytes = f.scale_bytes(f.tile_rows, K)
     rows = [np.ascontiguousarray(part) for part in parts]
     codes, lines, bad = _native.pack_ggml(
-        f.layout, name, rows, f.offset, f.step, order, scale_bytes, threads
+        f.layout.name, name, rows, *f.codebook.code_rule, order, scale_bytes, threads
     )
     if bad >= 0:
         stored = bad if order is None else int(order[bad])
-        _refuse(name, f, np.concatenate(rows)[stored], bad)
-    return PackedWeight(f.name, M, K, codes, lines)
+        _refuse(name, np.concatenate(rows)[stored], bad)
+    return PackedWeight(f, M, K, codes, lines)
 
 
-def _refuse(name: str, f: formats.Format, raw: U8, row: int) -> NoReturn:
+def _refuse(name: str, raw: U8, row: int) -> NoReturn:
     """What is wrong with the bytes of a row, in words.
 
     RequestError for a level that the format lacks, NonFiniteError.
     """
-    _, nbytes, parse, _ = BLOCKS[name]
+    _, nbytes, parse, f = BLOCKS[name]
     levels, scales = parse(raw.reshape(-1, nbytes))
-    assert f.levels is not None
-    wrong = np.argwhere(levels > f.levels[1])
-    if len(wrong):
-        block, column = (int(i) for i in wrong[0])
+    assert f.codebook is not None
+    if (wrong := levels > f.codebook.high).any():
+        block, column = first_index(wrong)
         raise RequestError(
             f"{name}: codes must be 0, 1 or 2, but code {column} of block {block} of row "
             f"{row} is 3; the file is damaged, or not ternary"
         )
     scales = scales.reshape(len(levels), -1)
-    block, at = (int(i) for i in np.argwhere(~np.isfinite(scales))[0])
+    block, at = first_index(~np.isfinite(scales))
     raise NonFiniteError(
         f"{name}: scale must be finite, but block {block} of row {row} has "
         f"{scales[block, at]}; the file is damaged"
@@ -238,21 +251,21 @@ def _tq2_0(raw: U8) -> Parsed:
     return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
 
 
-#: By the name of format and ggml type.
+#: By the ggml type.
 BLOCKS = {
-    "q4_0": Block(32, 18, _q4_0),
-    "q4_1": Block(32, 20, _q4_1),
-    "q5_0": Block(32, 22, _q5_0, "q8_0"),
-    "q8_0": Block(32, 34, _q8_0),
-    "mxfp4": Block(32, 17, _mxfp4),
-    "q2_k": Block(256, 84, _q2_k),
-    "q3_k": Block(256, 110, _q3_k),
-    "q4_k": Block(256, 144, _q4_k),
-    "q5_k": Block(256, 176, _q5_k),
-    "q6_k": Block(256, 210, _q6_k),
-    "tq1_0": Block(256, 54, _tq1_0),
-    "tq2_0": Block(256, 66, _tq2_0),
-    "q1_0": Block(128, 18, _q1_0),
-    "q2_0": Block(64, 18, _q2_0),
-    "q2_0_128": Block(128, 34, _q2_0_128, "q2_0"),
+    "q4_0": Block(32, 18, _q4_0, q4_0.FORMAT),
+    "q4_1": Block(32, 20, _q4_1, q4_1.FORMAT),
+    "q5_0": Block(32, 22, _q5_0, q8_0.FORMAT),
+    "q8_0": Block(32, 34, _q8_0, q8_0.FORMAT),
+    "mxfp4": Block(32, 17, _mxfp4, mxfp4.FORMAT),
+    "q2_k": Block(256, 84, _q2_k, q2_k.FORMAT),
+    "q3_k": Block(256, 110, _q3_k, q3_k.FORMAT),
+    "q4_k": Block(256, 144, _q4_k, q4_k.FORMAT),
+    "q5_k": Block(256, 176, _q5_k, q5_k.FORMAT),
+    "q6_k": Block(256, 210, _q6_k, q6_k.FORMAT),
+    "tq1_0": Block(256, 54, _tq1_0, tq1_0.FORMAT),
+    "tq2_0": Block(256, 66, _tq2_0, tq2_0.FORMAT),
+    "q1_0": Block(128, 18, _q1_0, q1_0.FORMAT),
+    "q2_0": Block(64, 18, _q2_0, q2_0.FORMAT),
+    "q2_0_128": Block(128, 34, _q2_0_128, q2_0.FORMAT),
 }

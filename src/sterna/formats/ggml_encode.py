@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats
 from sterna.errors import RequestError, shown
-from sterna.formats.base import PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
+from sterna.formats.packed import PackedWeight
 
 __all__ = ["ENCODERS", "blocks_of", "to_ggml"]
 
@@ -21,12 +20,11 @@ Array = npt.NDArray[Any]
 
 def to_ggml(weight: PackedWeight, isa: str = "scalar", threads: int = 1) -> U8:
     """A weight in a format of ENCODERS -> blocks uint8 [M, bytes of a row], with nothing lost."""
-    f = formats.get(weight.format)
-    return blocks_of(weight.format, f.unpack(weight, isa, threads), weight.scales)
+    return blocks_of(weight.format.name, weight.unpacked(isa, threads), weight.scales)
 
 
 def blocks_of(name: str, levels: Array, scales: Array) -> U8:
-    """The same of levels int8 [M, K] and scales as `ops.unpack` gives them.
+    """Levels int8 [M, K], scales as `ops.unpack` gives them -> blocks uint8 [M, bytes of a row].
 
     name: a format and ggml type, one of ENCODERS. Raises RequestError for another.
     """

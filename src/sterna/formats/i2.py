@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,27 +9,36 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32, mean_abs
 from sterna.formats.base import Format
+from sterna.formats.codebook import TERNARY
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 LEAST_INVERTIBLE = np.float32(2.0**-126)  # 1 / s of some smaller ones is no float32
 
 
-@dataclass(frozen=True)
 class Ternary(Format):
     """Ternary levels; a scale is the mean of |w| (BitNet b1.58, equation 3)."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to sign-and-zero: t = clamp(round(w / s), -1, 1), s = mean |w|."""
-        return absmean(w, 1 if (scale or self.default_scale) == "row" else None)
+        """clamp(round(w / s), -1, 1), s = mean |w|.
+
+        w float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
+        """
+        return absmean(w, self.axis(scale))
 
 
 FORMAT = Ternary(
-    name="i2", layout="b2", bits=2.0, summary="ternary, two bits",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5,
+    name="i2", layout=Layout("b2"), bits=2.0,
+    summary="ternary, two bits",
+    codebook=TERNARY, scales=RowScales("tensor"),
 )  # fmt: skip
 
 
 def absmean(w: F32, axis: int | None, smallest: float = 0.0) -> tuple[npt.NDArray[np.int8], F32]:
-    """(clamp(round(w / s), -1, 1), s), s = mean |w| over `axis`, at least `smallest`; 1 for 0."""
+    """w float32 [M, K] -> (clamp(round(w / s), -1, 1) int8 [M, K], s float32 () or (M,)).
+
+    s is the mean of |w| over `axis`, at least `smallest`; 1 for 0.
+    """
     s = np.maximum(mean_abs(w, axis), np.float32(smallest))
     s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
     if (s < LEAST_INVERTIBLE).any():  # a power of two on both sides changes no other quotient

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
+
+LEVELS = Codebook(range(-3, 4, 2), offset=3, value=0.25)
 
 
-@dataclass(frozen=True)
 class FourLevel(Format):
     """Levels -3, -1, 1, 3 times scale / 4; a scale is max |w| (ParetoQ, section 3)."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K]: (round(clamp(w / s, -0.99, 0.99) * 2 - 0.5) + 0.5) / 2, s = max |w|."""
-        axis = 1 if (scale or self.default_scale) == "row" else None
+        """Four times (round(clamp(w / s, -0.99, 0.99) * 2 - 0.5) + 0.5) / 2, s = max |w|.
+
+        w float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
+        """
+        axis = self.axis(scale)
         s = np.asarray(np.abs(w).max(axis=axis, initial=0.0), np.float32)
         alpha = np.where(s > 0, s, np.float32(1))  # any will do for zeros
         return four_levels(w, alpha[:, None] if axis else alpha), s
 
 
 FORMAT = FourLevel(
-    name="i2p", layout="b2", bits=2.0, summary="four levels, two bits (ParetoQ)",
-    levels=(-3, 3), offset=3, step=2, z2=3, unit=0.25, default_scale="row",
+    name="i2p", layout=Layout("b2"), bits=2.0,
+    summary="four levels, two bits (ParetoQ)",
+    codebook=LEVELS, scales=RowScales("row"),
 )  # fmt: skip
 
 
 def four_levels(w: F32, alpha: F32) -> npt.NDArray[np.int8]:
-    """Levels -3, -1, 1, 3 of weights [M, K] with the range alpha (ParetoQ, 2 bits)."""
+    """w float32 [M, K] and its range alpha, () or [M, 1] -> levels -3, -1, 1, 3, int8 [M, K]."""
     ratio = np.clip(w / alpha, -0.99, 0.99).astype(np.float32)
     half = np.rint(ratio * np.float32(2) - np.float32(0.5))
     return np.asarray(2 * half + 1, np.int8)
@@ -53,7 +60,7 @@ def sign_planes(w: F32) -> list[tuple[npt.NDArray[np.int8], F32]]:
     is_high = size == high[:, None]
     wrong = ~(is_high | (size == low[:, None]))
     if wrong.any():
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = first_index(wrong)
         raise RequestError(
             f"i2p: a row must have values of two sizes, {low[at[0]]} and {high[at[0]]}, "
             f"but element {at} is {w[at]}; use ops.quantize"

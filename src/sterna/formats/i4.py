@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,20 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 
-@dataclass(frozen=True)
 class Int4(Format):
     """A scale is max |w| / 7 (ParetoQ's 4-bit start)."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to round(w / s), half to even, s = max |w| / 7."""
-        axis = 1 if (scale or self.default_scale) == "row" else None
+        """round(w / s), half to even, s = max |w| / 7.
+
+        w float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
+        """
+        axis = self.axis(scale)
         s = np.asarray(np.abs(w).max(axis=axis, initial=0.0) / np.float32(7), np.float32)
         s = np.where(s > 0, s, np.float32(1)).astype(np.float32)
         levels = w / (s[:, None] if axis else s)
@@ -27,6 +31,7 @@ class Int4(Format):
 
 
 FORMAT = Int4(
-    name="i4", layout="b4", bits=4.0, summary="symmetric four bits",
-    levels=(-8, 7), offset=8, step=1, z2=16, unit=0.5, default_scale="row",
+    name="i4", layout=Layout("b4"), bits=4.0,
+    summary="symmetric four bits",
+    codebook=Codebook(range(-8, 8), offset=8), scales=RowScales("row"),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,20 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 
-@dataclass(frozen=True)
 class Int8(Format):
     """A scale is max |w| / 127."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to round(w / s), half to even, s = max |w| / 127."""
-        axis = 1 if (scale or self.default_scale) == "row" else None
+        """round(w / s), half to even, s = max |w| / 127.
+
+        w float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
+        """
+        axis = self.axis(scale)
         absmax = np.abs(w).max(axis=axis, initial=0.0)
         s = np.where(absmax > 0, absmax / np.float32(127), np.float32(1)).astype(np.float32)
         s = np.where(s == 0, np.float32(1), s)  # all of the row is below the smallest scale
@@ -28,6 +32,7 @@ class Int8(Format):
 
 
 FORMAT = Int8(
-    name="i8", layout="b8", bits=8.0, summary="symmetric int8",
-    levels=(-127, 127), offset=128, step=1, z2=256, unit=0.5, default_scale="row",
+    name="i8", layout=Layout("b8"), bits=8.0,
+    summary="symmetric int8",
+    codebook=Codebook(range(-127, 128), offset=128), scales=RowScales("row"),
 )  # fmt: skip

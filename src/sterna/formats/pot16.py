@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna.formats.bf16 import FORMAT as BF16
+from sterna.formats.layout import Layout
 from sterna.formats.pot_levels import PowerFloats
+from sterna.formats.scales import RowScales
 
 
-@dataclass(frozen=True)
 class HalfFloats(PowerFloats):
     """E8:P1 is bf16's sign and exponent; its kernels are those of bf16, and a scale for rows."""
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """sign * 2^e -> sign << 15 | (e + 127) << 7."""
+        """sign * 2^e, float32 [M, K] -> sign << 15 | (e + 127) << 7, uint16 [M, K]."""
         self.exponents(values)
         return BF16.encode(np.asarray(values, np.float32))
 
@@ -27,7 +27,7 @@ class HalfFloats(PowerFloats):
 
 
 FORMAT = HalfFloats(
-    name="pot16", layout="bf16", bits=16.0,
-    summary="powers of two as bf16 (E8:P1), f32 activations",
-    integer=False, default_scale="row", group_scales=False, low=-126, high=127, step_k=2,
+    name="pot16", layout=Layout("bf16"), bits=16.0,
+    summary="powers of two as bf16 (E8:P1), f32 activations", scales=RowScales("row"),
+    low=-126, high=127,
 )  # fmt: skip

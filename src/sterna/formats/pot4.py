@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
 from sterna.formats.pot_levels import PowerLevels
+from sterna.formats.scales import RowScales
 
 # By nibble: sign << 3 | e.
 LEVELS = tuple(sign << e for sign in (1, -1) for e in range(8))
 
 FORMAT = PowerLevels(
-    name="pot4", layout="pot4", bits=4.0, summary="powers of two, four bits (E3:P2)",
-    levels=(-128, 128), codebook=tuple(sorted(LEVELS)), nibbles=LEVELS, offset=0, step=1, z2=256,
-    unit=0.5, default_scale="row",
+    name="pot4", layout=Layout("pot4"), bits=4.0, summary="powers of two, four bits (E3:P2)",
+    codebook=Codebook(tuple(sorted(LEVELS)), offset=128, by_code=LEVELS), scales=RowScales("row"),
 )  # fmt: skip

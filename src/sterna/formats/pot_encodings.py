@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
+from sterna.formats.arithmetic import first_index
 
 __all__ = ["ENCODINGS", "Encoding"]
 
@@ -99,8 +100,8 @@ class Encoding:
         fields[:, :K] &= ~np.uint32(1 << (self.bits - 1) | self.max_exponent << self.shift)
         if not fields.any():
             return None
-        row, k = np.argwhere(fields)[0]
-        return int(row), int(k) // self.per_word
+        row, k = first_index(fields)
+        return row, k // self.per_word
 
     def _fields(self, codes: Array) -> npt.NDArray[np.uint32]:
         """A field for each weight, padding included."""
@@ -155,7 +156,7 @@ class Encoding:
                     "real weights with sterna.formats.power_of_two first"
                 )
         if (wrong := (signs != 1) & (signs != -1)).any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             remedy = "it has no zero: round with nearest or denseshift, or use the format pot4z"
             if signs[at]:
                 remedy = "put the size of a weight into its exponent"
@@ -163,7 +164,7 @@ class Encoding:
                 f"{self.name}: signs must be -1 or 1, but element {at} is {signs[at]}; {remedy}"
             )
         if (wrong := (exponents < 0) | (exponents > self.max_exponent)).any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             raise RequestError(
                 f"{self.name}: exponents must be 0 to {self.max_exponent}, but element {at} is "
                 f"{exponents[at]}; choose another scale, or an encoding of more exponents"

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats.arithmetic import F32, half_or_smallest
+from sterna.formats.arithmetic import F32, first_index, half_or_smallest
 from sterna.formats.base import Format
 from sterna.formats.pot_methods import quantizer
 from sterna.formats.power_of_two import MAX_EXPONENT, PotLevels, check_scale
 
-__all__ = ["PowerFloats", "PowerLevels"]
+__all__ = ["PowerFloats", "PowerLevels", "Powers"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Powers(Format):
     """Rounding by a method of formats.pot_methods."""
 
@@ -29,64 +29,49 @@ class Powers(Format):
     @property
     def max_exponent(self) -> int:
         """The largest e of sign * 2^e: that of the largest level."""
-        assert self.levels is not None
-        return self.levels[1].bit_length() - 1
+        assert self.codebook is not None
+        return self.codebook.high.bit_length() - 1
 
     @property
     def has_zero(self) -> bool:
         """Whether 0 is a level."""
-        return False
+        return self.codebook is not None and 0 in self.codebook.levels
 
-    def with_method(self, method: str) -> Format:
+    def with_method(self, method: str) -> Powers:
         """The same format, which rounds otherwise; RequestError for levels that it lacks."""
         quantizer(method, self.max_exponent, self.has_zero, self.name)
         return replace(self, method=method)
 
-    def packed_scale(self, scale: npt.NDArray[Any], M: int, K: int) -> npt.NDArray[Any]:
+    def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
         """As of any format; RequestError for a scale that is not positive, naming it.
 
-        A group may have the scale 0: its weights are then 0, which the levels may lack.
+        A group may have the scale 0: its weights are then 0, which the levels may lack. What else
+        an f16 would round to 0 becomes the smallest that it has.
         """
-        given = np.asarray(scale)
-        check_scale(np.where(given == 0, 1, given) if self.group else given, M, K, self.name)
-        return super().packed_scale(given, M, K)
-
-    def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """As of any format; what else an f16 would round to 0 becomes the smallest that it has."""
-        return super().check_scales(half_or_smallest(np.asarray(scales, np.float32)), M, K)
+        given = np.asarray(scales)
+        if not self.scales.group:
+            check_scale(given, M, K, self.name)
+            return super().check_scales(given, M, K)
+        check_scale(np.where(given == 0, 1, given), M, K, self.name)
+        return super().check_scales(half_or_smallest(np.asarray(given, np.float32)), M, K)
 
     def powers(self, w: F32, scale: str | None) -> PotLevels:
-        """Round w [M, K]."""
+        """Round w float32 [M, K]."""
         rule = quantizer(self.method, self.max_exponent, self.has_zero, self.name)
-        return rule(w, scale or self.default_scale)
+        return rule(w, scale or self.scales.default)
 
 
-@dataclass(frozen=True)
 class PowerLevels(Powers):
-    """Integer levels: the codebook's in order of their nibbles, which are what the tiles hold."""
-
-    nibbles: tuple[int, ...] = ()  # the level of each
-
-    @property
-    def has_zero(self) -> bool:
-        """Whether a nibble is."""
-        return 0 in self.nibbles
-
-    def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-        """Levels -> their nibbles; of two that stand for 0 the first."""
-        low, high = min(self.nibbles), max(self.nibbles)
-        table = np.zeros(high - low + 1, np.int8)
-        for nibble, level in reversed(list(enumerate(self.nibbles))):
-            table[level - low] = nibble
-        return table[values.astype(np.int16) - low]
+    """Integer levels, whose nibbles are what the tiles hold."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to levels by the format's method."""
+        """Round w float32 [M, K] to levels [M, K] by the format's method; scale () or (M,)."""
+        assert self.codebook is not None
         made = self.powers(w, scale)
-        return made.levels().astype(self.level_type), made.scale
+        return made.levels().astype(self.codebook.dtype), made.scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PowerFloats(Powers):
     """Float values sign * 2^e, low <= e <= high, and a scale for each row."""
 
@@ -98,15 +83,11 @@ class PowerFloats(Powers):
         """The largest that a value has."""
         return self.high
 
-    @property
-    def value(self) -> float:
-        """What a value of 1 stands for, times the scale."""
-        return 1.0
-
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Round w [M, K] to sign * 2^e by the format's method.
+        """Round w float32 [M, K] to values sign * 2^e, float32 [M, K], and a scale () or (M,).
 
-        Where exponents may be negative, the largest is 0, so that products stay as small as w's.
+        By the format's method. Where exponents may be negative, the largest is 0, so that products
+        stay as small as w's.
         """
         made = self.powers(w, scale)
         shift = min(MAX_EXPONENT, -self.low)
@@ -114,12 +95,12 @@ class PowerFloats(Powers):
         return values, np.asarray(np.ldexp(made.scale, shift), np.float32)
 
     def exponents(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """The e of values sign * 2^e; RequestError names the first that is none of the format's."""
+        """Values sign * 2^e [M, K] -> e int32 [M, K]; RequestError names the first of others."""
         mantissa, exponent = np.frexp(np.asarray(values, np.float32))
         e = exponent - 1
         wrong = (np.abs(mantissa) != 0.5) | (e < self.low) | (e > self.high)
         if wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            at = first_index(wrong)
             raise RequestError(
                 f"{self.name}: weights must be a power of two from 2^{self.low} to 2^{self.high}, "
                 f"or its negative, times the scale, but element {at} is {values[at]}; "

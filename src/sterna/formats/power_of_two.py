@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.formats.arithmetic import F32
+from sterna.formats.arithmetic import F32, first_index
 
 __all__ = [
     "Error",
@@ -95,7 +95,7 @@ class PotLevels:
                 f"{self.signs.dtype} and {self.exponents.dtype}"
             )
         if (wrong := np.abs(self.signs) > 1).any():
-            at = _first(wrong)
+            at = first_index(wrong)
             raise RequestError(
                 f"power of two: signs must be -1, 0 or 1, but element {at} is {self.signs[at]}; "
                 "put the size of a weight into its exponent"
@@ -111,7 +111,7 @@ class PotLevels:
     def levels(self) -> F32:
         """sign * 2^exponent, float32 [M, K]; RequestError for an exponent of 128 or more."""
         if (wrong := self.exponents > 127).any():
-            at = _first(wrong)
+            at = first_index(wrong)
             raise RequestError(
                 f"power of two: 2^e must be a float32, but element {at} has the exponent "
                 f"{self.exponents[at]}; use a larger scale"
@@ -318,10 +318,10 @@ def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
     with np.errstate(over="ignore", under="ignore"):
         s = s.astype(np.float32)
     if (wrong := ~np.isfinite(s)).any():
-        at = _first(wrong)
+        at = first_index(wrong)
         raise NonFiniteError(f"{what}: scale must be finite, but element {at} is {s[at]}")
     if (wrong := s <= 0).any():
-        at = _first(wrong)
+        at = first_index(wrong)
         mixed = "some are negative: " if s[at] < 0 and (s > 0).any() else ""
         raise RequestError(
             f"{what}: scale must be positive, but {mixed}element {at} is {s[at]}; negate the signs "
@@ -340,7 +340,7 @@ def _weights(w: Any, what: str) -> F32:
     with np.errstate(over="ignore", under="ignore"):
         values = given.astype(np.float32)
     if (wrong := ~np.isfinite(values)).any():
-        at = _first(wrong)
+        at = first_index(wrong)
         raise NonFiniteError(
             f"{what}: weights must be finite float32, but element {at} is {given[at]}; the "
             "file is damaged or its training diverged"
@@ -385,8 +385,3 @@ def _one_of(what: str, value: int, values: tuple[int, ...]) -> int:
     if type(value) is not int or value not in values:
         raise RequestError(f"{what} must be one of {values}, but got {shown(value)}")
     return value
-
-
-def _first(wrong: npt.NDArray[Any]) -> tuple[int, ...]:
-    """The index of the first True."""
-    return tuple(int(i) for i in np.argwhere(wrong)[0])

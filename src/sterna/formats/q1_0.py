@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sterna.formats import i1
+from sterna.formats.scales import GroupScales
 
 FORMAT = replace(
     i1.FORMAT, name="q1_0", bits=1.125, summary="binary, one bit, blocks (GGUF Q1_0)",
-    default_scale="group", group=128, scale_type="f16",
+    scales=GroupScales(128),
 )  # fmt: skip

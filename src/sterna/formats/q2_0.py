@@ -6,7 +6,6 @@ the kernels of two bits sum on every unit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,20 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32, half_if_finite, inverse_or_zero
 from sterna.formats.base import Format
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+from sterna.formats.scales import GroupScales
 
-BLOCK_K = 64
 
-
-@dataclass(frozen=True)
 class Q20(Format):
     """A weight is (level - 1) d."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """Blocks [B, 64] -> round(w / d) in -1..2, d the largest |w|, or the half of the largest
-        w with its sign, whichever has the smaller square error."""
+        """round(w / d) in -1..2, plus 1; d is one of two, that of the smaller square error.
+
+        They are the largest |w|, and the half of the largest w with its sign.
+        blocks float32 [B, 64] -> (levels int8 [B, 64], scales float32 [B, 2]).
+        """
         at = np.abs(blocks).argmax(axis=1)[:, None]
         largest = np.take_along_axis(blocks, at, 1)[:, 0]
         tried = []
@@ -41,7 +43,7 @@ class Q20(Format):
 
 
 FORMAT = Q20(
-    name="q2_0", layout="b2", bits=2.5, summary="levels -1, 0, 1, 2, blocks (GGUF Q2_0)",
-    levels=(0, 3), offset=0, step=1, z2=0, unit=0.5, default_scale="group",
-    group=BLOCK_K, scale_type="f16", minima=True,
+    name="q2_0", layout=Layout("b2"), bits=2.5,
+    summary="levels -1, 0, 1, 2, blocks (GGUF Q2_0)",
+    codebook=Codebook(range(4), offset=0), scales=GroupScales(64, minima=True),
 )  # fmt: skip

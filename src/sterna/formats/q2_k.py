@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import Codebook
 from sterna.formats.kquants import KQuant
+from sterna.formats.layout import Layout
+from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q2_k", layout="b2", bits=2.625, summary="two-bit super-blocks (GGUF Q2_K)",
-    levels=(0, 3), offset=0, step=1, z2=0, unit=0.5, default_scale="group",
-    group=16, scale_type="super4", minima=True, scale_range=(0, 15), minimum_range=(0, 15),
+    name="q2_k", layout=Layout("b2"), bits=2.625,
+    summary="two-bit super-blocks (GGUF Q2_K)",
+    codebook=Codebook(range(4), offset=0),
+    scales=SuperBlockScales(16, scale_range=(0, 15), minimum_range=(0, 15), nibbles=True),
 )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import Codebook
 from sterna.formats.kquants import KQuant
+from sterna.formats.layout import Layout
+from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q3_k", layout="b3", bits=3.5625, summary="three-bit super-blocks (GGUF Q3_K)",
-    levels=(-4, 3), offset=4, step=1, z2=8, unit=0.5, default_scale="group",
-    group=16, scale_type="super8", minima=False, scale_range=(-32, 31), minimum_range=(0, 0),
+    name="q3_k", layout=Layout("b3"), bits=3.5625,
+    summary="three-bit super-blocks (GGUF Q3_K)",
+    codebook=Codebook(range(-4, 4), offset=4),
+    scales=SuperBlockScales(16, scale_range=(-32, 31)),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,19 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.base import Format
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+from sterna.formats.scales import GroupScales
 
 
-@dataclass(frozen=True)
 class Q41(Format):
     """A weight is level * scale + minimum; the scale is the block's range over 15."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """Blocks [B, 32] -> min(floor((w - m) / d + 0.5), 15), m = min w, d = (max w - m) / 15."""
+        """min(floor((w - m) / d + 0.5), 15), m = min w, d = (max w - m) / 15.
+
+        blocks float32 [B, 32] -> (levels int8 [B, 32], scales float32 [B, 2] of d and m).
+        """
         m, most = blocks.min(axis=1, initial=np.inf), blocks.max(axis=1, initial=-np.inf)
         d = ((most - m) / np.float32(15)).astype(np.float32)
         levels = np.floor((blocks - m[:, None]) * inverse_or_zero(d)[:, None] + np.float32(0.5))
@@ -25,7 +29,7 @@ class Q41(Format):
 
 
 FORMAT = Q41(
-    name="q4_1", layout="b4", bits=5.0, summary="four-bit blocks with a minimum (GGUF Q4_1)",
-    levels=(0, 15), offset=0, step=1, z2=0, unit=0.5, default_scale="group",
-    group=32, scale_type="f16", minima=True,
+    name="q4_1", layout=Layout("b4"), bits=5.0,
+    summary="four-bit blocks with a minimum (GGUF Q4_1)",
+    codebook=Codebook(range(16), offset=0), scales=GroupScales(32, minima=True),
 )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import Codebook
 from sterna.formats.kquants import KQuant
+from sterna.formats.layout import Layout
+from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q5_k", layout="b5", bits=5.625, summary="five-bit super-blocks (GGUF Q5_K)",
-    levels=(0, 31), offset=0, step=1, z2=0, unit=0.5, default_scale="group",
-    group=32, scale_type="super8", minima=True, scale_range=(0, 63), minimum_range=(0, 63),
+    name="q5_k", layout=Layout("b5"), bits=5.625,
+    summary="five-bit super-blocks (GGUF Q5_K)",
+    codebook=Codebook(range(32), offset=0),
+    scales=SuperBlockScales(32, scale_range=(0, 63), minimum_range=(0, 63)),
 )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import Codebook
 from sterna.formats.kquants import KQuant
+from sterna.formats.layout import Layout
+from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q6_k", layout="b6", bits=6.5625, summary="six-bit super-blocks (GGUF Q6_K)",
-    levels=(-32, 31), offset=32, step=1, z2=64, unit=0.5, default_scale="group",
-    group=16, scale_type="super8", minima=False, scale_range=(-128, 127), minimum_range=(0, 0),
+    name="q6_k", layout=Layout("b6"), bits=6.5625,
+    summary="six-bit super-blocks (GGUF Q6_K)",
+    codebook=Codebook(range(-32, 32), offset=32),
+    scales=SuperBlockScales(16, scale_range=(-128, 127)),
 )  # fmt: skip

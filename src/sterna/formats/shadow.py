@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import RequestError
-from sterna.formats.base import MAX_INTEGER_K, PackedWeight
+from sterna.formats.base import MAX_INTEGER_K
+from sterna.formats.i8 import FORMAT as I8
+from sterna.formats.packed import PackedWeight
 
 __all__ = ["Shadow"]
 
@@ -34,10 +36,7 @@ class Shadow:
 
         The same bits for every kernel unit and thread count.
         """
-        from sterna.formats import get
-
-        layout = get(weight.format)
-        if layout.scaled:
+        if weight.format.scaled:
             raise RequestError(
                 f"head: an exact head screens bf16, f16 or f32 rows, but got {weight.format}; "
                 "use --head int8"
@@ -47,8 +46,8 @@ class Shadow:
                 f"head: an exact head takes at most K={MAX_INTEGER_K}, but got K={weight.K}; "
                 f"use --head {weight.format}"
             )
-        codes, scale, bounds = _native.shadow(layout.native(weight), _native.isas()[-1], threads)
-        rows = PackedWeight("i8", weight.M, weight.K, codes, scale[: weight.M])
+        codes, scale, bounds = _native.shadow(weight.native(), _native.isas()[-1], threads)
+        rows = PackedWeight(I8, weight.M, weight.K, codes, scale[: weight.M])
         return cls(rows, bounds)
 
     @property

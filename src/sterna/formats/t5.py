@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import TERNARY
 from sterna.formats.i2 import Ternary
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 FORMAT = Ternary(
-    name="t5", layout="t5", bits=5 / 3, summary="ternary, three weights in five bits",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5,
+    name="t5", layout=Layout("t5"), bits=5 / 3,
+    summary="ternary, three weights in five bits",
+    codebook=TERNARY, scales=RowScales("tensor"),
 )  # fmt: skip

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from sterna.formats.lookup import RoundedLookup
+from sterna.formats.codebook import TERNARY
+from sterna.formats.i2 import Ternary
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
-FORMAT = RoundedLookup(
-    name="tl1_0", layout="tl1_0", bits=2.0, summary="ternary, lookup by two, rounded tables",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5,
-    group_scales=False,
+FORMAT = Ternary(
+    name="tl1_0", layout=Layout("tl1_0"), bits=2.0,
+    summary="ternary, lookup by two, rounded tables",
+    codebook=TERNARY, scales=RowScales("tensor"), lossless=False,
 )  # fmt: skip

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import TERNARY
 from sterna.formats.i2 import Ternary
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
 FORMAT = Ternary(
-    name="tl1_1", layout="tl1_1", bits=2.0, summary="ternary, lookup by two, exact tables",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5,
-    group_scales=False,
+    name="tl1_1", layout=Layout("tl1_1"), bits=2.0,
+    summary="ternary, lookup by two, exact tables",
+    codebook=TERNARY, scales=RowScales("tensor"),
 )  # fmt: skip

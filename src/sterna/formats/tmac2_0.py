@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from sterna.formats.lookup import RoundedLookup
+from sterna.formats.codebook import TERNARY
+from sterna.formats.i2 import Ternary
+from sterna.formats.layout import Layout
+from sterna.formats.scales import RowScales
 
-FORMAT = RoundedLookup(
-    name="tmac2_0", layout="tmac2_0", bits=2.0, summary="ternary, lookup by bit, rounded tables",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5, lookup=4, planes=2,
-    group_scales=False,
+FORMAT = Ternary(
+    name="tmac2_0", layout=Layout("tmac2_0"), bits=2.0,
+    summary="ternary, lookup by bit, rounded tables",
+    codebook=TERNARY, scales=RowScales("tensor"), lossless=False,
 )  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from sterna.formats.codebook import TERNARY
+from sterna.formats.layout import Layout
+from sterna.formats.scales import GroupScales
 from sterna.formats.tq2_0 import BLOCK_K, TernaryBlocks
 
 FORMAT = TernaryBlocks(
-    name="tq1_0", layout="t5", bits=5 / 3 + 16 / BLOCK_K,
+    name="tq1_0", layout=Layout("t5"), bits=5 / 3 + 16 / BLOCK_K,
     summary="ternary, three in five bits, blocks (GGUF TQ1_0)",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5, default_scale="group",
-    group=BLOCK_K, x_group=BLOCK_K, scale_type="f16",
+    codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,25 +9,30 @@ import numpy.typing as npt
 
 from sterna.formats.arithmetic import F32, inverse_or_zero, round_half_away
 from sterna.formats.base import Format
+from sterna.formats.codebook import TERNARY
+from sterna.formats.layout import Layout
+from sterna.formats.scales import GroupScales
 
 __all__ = ["BLOCK_K", "FORMAT", "TernaryBlocks"]
 
 BLOCK_K = 256
 
 
-@dataclass(frozen=True)
 class TernaryBlocks(Format):
     """Ternary levels; a scale is max |w| of its block, made f16 after the levels are found."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """Blocks [B, 256] -> round(w / d), half away from zero, d = max |w| (ggml's TQ types)."""
+        """round(w / d), half away from zero, d = max |w| (ggml's TQ types).
+
+        blocks float32 [B, 256] -> (levels int8 [B, 256], scales float32 [B]).
+        """
         d = np.abs(blocks).max(axis=1, initial=0.0)
         levels = round_half_away(blocks * inverse_or_zero(d)[:, None])
         return np.clip(levels, -1, 1).astype(np.int8), d
 
 
 FORMAT = TernaryBlocks(
-    name="tq2_0", layout="b2", bits=2.0625, summary="ternary, two bits, blocks (GGUF TQ2_0)",
-    levels=(-1, 1), offset=1, step=1, z2=2, unit=0.5, default_scale="group",
-    group=BLOCK_K, x_group=BLOCK_K, scale_type="f16",
+    name="tq2_0", layout=Layout("b2"), bits=2.0625,
+    summary="ternary, two bits, blocks (GGUF TQ2_0)",
+    codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
 )  # fmt: skip

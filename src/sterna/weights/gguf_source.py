@@ -126,7 +126,7 @@ class GgufWeights:
         if info.dtype == "I2_S":
             return "i2"
         name = info.dtype.lower()
-        return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format or name
+        return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format.name
 
     def _kind(self, part: Linear) -> str:
         """What parts must have in common to be one weight: a type, or levels with a scale each."""

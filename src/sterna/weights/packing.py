@@ -6,7 +6,7 @@ caller; it changes the weights only where they are floats, or may be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
+from sterna.formats.codec import held_scale, pack_codes, rounded
 from sterna.weights.storages import Floats, Levels
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "choose",
     "has_levels",
     "holds",
-    "kinds_of",
     "layer_scale",
     "pack",
     "pack_floats",
@@ -67,7 +67,7 @@ def holds(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
     if part.own:
         return format.name.partition(":")[0] == part.own
-    return format.group == group and has_levels(format, part.kinds)
+    return format.scales.group == group and has_levels(format, part.kinds)
 
 
 def has_levels(format: Format, levels: Collection[int]) -> bool:
@@ -76,20 +76,7 @@ def has_levels(format: Format, levels: Collection[int]) -> bool:
     Scales that are whole numbers of a few bits, or come with minima, are made to fit the levels of
     their rounding: they are nobody else's.
     """
-    return (
-        format.levels is not None
-        and not format.minima
-        and format.block == format.group
-        and set(levels) <= set(kinds_of(format))
-    )
-
-
-def kinds_of(format: Format) -> Sequence[int]:
-    """The levels of a format, ascending; none of floats."""
-    if format.levels is None:
-        return ()
-    low, high = format.levels
-    return format.codebook or range(low, high + 1, format.step)
+    return format.codebook is not None and format.scales.single and format.codebook.has_all(levels)
 
 
 def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) -> PackedWeight:
@@ -115,25 +102,22 @@ def layer_scale(format: Format) -> str | None:
 def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -> PackedWeight:
     M, K = sum(part.M for part in parts), parts[0].K
     format.check_shape(M, K, name)
-    codes_of_bitnet = format.offset == format.step == 1  # a level -1..1 is the code 0..2
+    rule = format.codebook.code_rule if format.codebook else (0, 1)
+    codes_of_bitnet = rule == (1, 1)  # a level -1..1 is the code 0..2
     if codes_of_bitnet and all(part.is_packed for part in parts):
         packed = [part.codes for part in parts]
-        codes = _native.pack(format.layout, "bitnet", packed, 0, 1, None, threads)
+        codes = _native.pack(format.layout.name, "bitnet", packed, 0, 1, None, threads)
     else:
-        codes = format.pack_codes([part.unpacked() for part in parts], threads)
-    return PackedWeight(format.name, M, K, codes, _scale(parts, format))
+        codes = pack_codes(format, [part.unpacked() for part in parts], threads)
+    return PackedWeight(format, M, K, codes, _scale(parts, format))
 
 
 def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
     """The parts' scales as one, in the unit of the format's levels, which is a power of two."""
     unit = np.float32(1 / format.value)
     M, K = sum(part.M for part in parts), parts[0].K
-    if format.group:
-        return format.packed_scale(np.concatenate([part.scale for part in parts]) * unit, M, K)
-    if all(part.scale.ndim == 0 for part in parts) and len({float(p.scale) for p in parts}) == 1:
-        return np.asarray(parts[0].scale * unit, np.float32)
-    rows = [np.broadcast_to(part.scale, (part.M,)) for part in parts]
-    return np.asarray(np.concatenate(rows) * unit, np.float32)
+    scales = format.scales.joined([(part.M, part.scale) for part in parts])
+    return held_scale(format, scales * unit, M, K)
 
 
 def pack_floats(
@@ -151,18 +135,18 @@ def pack_floats(
         return _round_floats(parts, format, threads, scale)
     own = all(part.format == format.name for part in parts)
     values = [part.bits if own else part.values() for part in parts]
-    return PackedWeight(format.name, M, K, format.pack_codes(values, threads), np.float32(1))
+    return PackedWeight(format, M, K, pack_codes(format, values, threads), np.float32(1))
 
 
 def _round_floats(
     parts: list[Floats], format: Format, threads: int, scale: str | None
 ) -> PackedWeight:
-    rounded = [format.rounded(part.values(), scale) for part in parts]
-    levels = [levels for levels, _ in rounded]
+    made = [rounded(format, part.values(), scale) for part in parts]
+    levels = [levels for levels, _ in made]
     if len(parts) == 1:
-        scales = rounded[0][1]
+        scales = made[0][1]
     else:
-        scales = np.concatenate([s if s.ndim else np.repeat(s, len(w)) for w, s in rounded])
+        scales = np.concatenate([s if s.ndim else np.repeat(s, len(w)) for w, s in made])
     M, K = sum(len(part) for part in levels), levels[0].shape[1]
-    codes = format.pack_codes(levels, threads)
-    return PackedWeight(format.name, M, K, codes, format.packed_scale(scales, M, K))
+    codes = pack_codes(format, levels, threads)
+    return PackedWeight(format, M, K, codes, held_scale(format, scales, M, K))

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from sterna import formats, ops
 from sterna.errors import RequestError
-from sterna.formats import Format, PackedWeight
+from sterna.formats import Format, PackedWeight, codec
 from sterna.weights.loss import Loss
-from sterna.weights.packing import has_levels, kinds_of, layer_scale
+from sterna.weights.packing import has_levels, layer_scale
 
 __all__ = [
     "CHUNK_WEIGHTS",
@@ -35,16 +35,14 @@ CHUNK_WEIGHTS = 1 << 21  # float32: 8 MiB, of which a rounding has half a dozen 
 
 def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeight]:
     """The rows of a weight in order, as weights of about CHUNK_WEIGHTS that share its memory."""
-    f = formats.get(weight.format)
+    f = weight.format
     tiles = max(1, CHUNK_WEIGHTS // (f.tile_rows * weight.K))
     step = weight.M if whole else tiles * f.tile_rows
     for start in range(0, weight.M, step):
         rows = slice(start, min(start + step, weight.M))
         of_tiles = slice(start // f.tile_rows, -(-rows.stop // f.tile_rows))
-        scale = weight.scale
-        if f.group or scale.ndim:
-            scale = scale[of_tiles if f.group else rows]
-        yield PackedWeight(f.name, rows.stop - start, weight.K, weight.codes[of_tiles], scale)
+        scale = f.scales.rows_of(weight.scale, rows, f.layout)
+        yield PackedWeight(f, rows.stop - start, weight.K, weight.codes[of_tiles], scale)
 
 
 def holds(new: Format, old: Format) -> bool:
@@ -52,16 +50,20 @@ def holds(new: Format, old: Format) -> bool:
 
     Where old groups do not consist of new ones, it is better to round again, but for +-1 and 0.
     """
-    if not (has_levels(old, kinds_of(old)) and has_levels(new, kinds_of(old))):
+    if old.codebook is None or new.codebook is None:
         return False
-    if new.scale_type == "e8m0" != old.scale_type:  # few scales are powers of two
+    levels = old.codebook.levels
+    if not (has_levels(old, levels) and has_levels(new, levels)):
         return False
-    return _finer(new, old) or new.levels == old.levels == TERNARY
+    if old.scales.any_number and not new.scales.any_number:  # few scales are powers of two
+        return False
+    return _finer(new, old) or new.codebook.ends == old.codebook.ends == TERNARY
 
 
 def _finer(new: Format, old: Format) -> bool:
     """Whether each new scale is one of the old ones."""
-    return not old.group or (bool(new.group) and old.group % new.group == 0)
+    group = new.scales.group
+    return not old.scales.group or (bool(group) and old.scales.group % group == 0)
 
 
 def _keeps(new: Format, old: Format) -> bool:
@@ -69,9 +71,14 @@ def _keeps(new: Format, old: Format) -> bool:
     return new.scaled and (_differ_in_name(new, old) or holds(new, old))
 
 
+def _base(f: Format) -> str:
+    """Its name without what it says of scales."""
+    return f.name.partition(":")[0]
+
+
 def _differ_in_name(new: Format, old: Format) -> bool:
     """Whether formats are one but for where rows have scales, as i2 and i2:tensor are."""
-    return old.group == new.group and old.name.partition(":")[0] == new.name.partition(":")[0]
+    return old.scales.group == new.scales.group and _base(old) == _base(new)
 
 
 def repacked(
@@ -83,10 +90,10 @@ def repacked(
     those of a checkpoint, a layer's (or an embedding's). Raises RequestError for any other pair,
     since to round what is rounded already would lose twice; `name` says whose weight it is.
     """
-    if format is None or format == weight.format:
+    if format is None or weight.format == format:
         return weight
-    old, new = formats.get(weight.format), formats.get(format)
-    keeps = _keeps(new, old) and new.group == old.group
+    old, new = weight.format, formats.get(format)
+    keeps = _keeps(new, old) and new.scales.group == old.scales.group
     if keeps or not old.scaled:
         new.check_shape(weight.M, weight.K, name)
         scale = layer_scale(new) if is_layer else None
@@ -103,7 +110,7 @@ def repacked(
 class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
-    M: rows that there will be at most. scale: as `Format.rounded` takes it. measures: whether
+    M: rows that there will be at most. scale: as `codec.rounded` takes it. measures: whether
     losses learn what changed.
     """
 
@@ -128,7 +135,7 @@ class Rows:
 
     def add(self, weight: PackedWeight, name: str) -> Loss:
         """All rows of a weight, which becomes one entry of `losses`."""
-        loss = Loss(name, weight.M, weight.K, weight.format, self.format.name)
+        loss = Loss(name, weight.M, weight.K, weight.format.name, self.format.name)
         self.losses.append(loss)
         aligned = weight.M % self.format.tile_rows == 0 and not self._rest
         if weight.format == self.format.name and aligned:
@@ -143,7 +150,7 @@ class Rows:
         """The weight of the rows so far."""
         self._pack(final=True)
         codes = self._codes[: self.format.n_tiles(self._done)]
-        made = PackedWeight(self.format.name, self._done, self.K, codes, self._scale())
+        made = PackedWeight(self.format, self._done, self.K, codes, self._scale())
         rows = 0
         for loss in self.losses:
             before, rows = made.nbytes * rows // made.M, rows + loss.M
@@ -168,21 +175,16 @@ class Rows:
         if packed == 0:
             return
         levels = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
-        codes = self.format.codes_of(levels[:packed], self.threads)
+        codes = codec.codes_of(self.format, levels[:packed], self.threads)
         start = self._done // self.format.tile_rows
         self._codes[start : start + len(codes)] = codes
         self._done += packed
         self._rest = [levels[packed:].copy()] if packed < rows else []
 
     def _scale(self) -> npt.NDArray[Any]:
-        if not self.format.scaled:
-            return np.ones((), np.float32)
-        scales = [scale for _, scale in self._scales]
-        if self.format.group:
-            return self.format.pack_scales(np.concatenate(scales), self._done, self.K)
-        if all(s.ndim == 0 for s in scales) and len(set(map(float, scales))) == 1:
-            return np.asarray(scales[0], np.float32)
-        return np.concatenate([np.broadcast_to(s, (rows,)) for rows, s in self._scales])
+        scales = self.format.scales
+        joined = scales.joined(self._scales)
+        return scales.pack(joined, self.format.layout, self._done, self.K)
 
 
 def converted(
@@ -194,11 +196,11 @@ def converted(
     Levels that the format has are kept, with a scale that makes them worth the same; others are
     rounded. `loss` learns what changed.
     """
-    old = formats.get(weight.format)
+    old = weight.format
     keep = _keeps(new, old)
     # A scale for all of a tensor follows from all of it.
     own_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
-    whole = not own_scales and new.scaled and (scale or new.default_scale) == "tensor"
+    whole = not own_scales and new.scaled and (scale or new.scales.default) == "tensor"
     for chunk in row_chunks(weight, whole):
         if keep:
             yield _kept(chunk, new, whole, loss, threads)
@@ -207,7 +209,7 @@ def converted(
             if new.scaled:
                 made = _rounded(new, values, scale)
                 if loss is not None:
-                    loss.add(values, ops.real_values(new, *made))
+                    loss.add(values, codec.real_values(new, *made))
                 yield made
             else:
                 bits = new.encode(values)
@@ -219,19 +221,19 @@ def converted(
 def _kept(
     chunk: PackedWeight, new: Format, whole: bool, loss: Loss | None, threads: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    old = formats.get(chunk.format)
+    old = chunk.format
     levels, scale = ops.unpack(chunk, threads=threads)
     merged = not _finer(new, old)
     if merged:
         scale = _merged(new, old, levels, scale, whole)
-    elif new.group and not old.group:
-        scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scale_shape(chunk.M, chunk.K))
-    elif new.group != old.group:
-        scale = np.repeat(scale, old.group // new.group, axis=1)
+    elif new.scales.group and not old.scales.group:
+        scale = np.broadcast_to(np.reshape(scale, (-1, 1)), new.scales.shape(chunk.M, chunk.K))
+    elif new.scales.group != old.scales.group:
+        scale = np.repeat(scale, old.scales.group // new.scales.group, axis=1)
     scale = np.asarray(scale * np.float32(old.value / new.value), np.float32)
-    stored = new.check_scales(scale, chunk.M, chunk.K) if new.group else scale
+    stored = new.check_scales(scale, chunk.M, chunk.K)
     if loss is not None and (merged or not np.array_equal(stored, scale)):
-        loss.add(ops.dequantize(chunk, threads=threads), ops.real_values(new, levels, stored))
+        loss.add(ops.dequantize(chunk, threads=threads), codec.real_values(new, levels, stored))
     return levels, stored
 
 
@@ -241,10 +243,11 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
     So what is the same in all old groups stays what it is: every sum here is exact.
     """
     M, K = levels.shape
-    part = math.gcd(old.group, new.group or K)
+    group = new.scales.group
+    part = math.gcd(old.scales.group, group or K)
     counts = np.abs(levels).reshape(M, -1, part).sum(axis=2, dtype=np.float64)
-    totals = counts * np.repeat(scale, old.group // part, axis=1)
-    to = (M, new.n_groups(K), -1) if new.group else (1 if whole else M, -1)
+    totals = counts * np.repeat(scale, old.scales.group // part, axis=1)
+    to = (M, K // group, -1) if group else (1 if whole else M, -1)
     total, count = (a.reshape(to).sum(axis=-1) for a in (totals, counts))
     scale = np.asarray(total / np.maximum(count, 1), np.float32)
     return scale[0] if whole else scale
@@ -254,7 +257,5 @@ def _rounded(
     format: Format, values: F32, scale: str | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Real weights -> (levels, scales), the scales being those that the format can hold."""
-    levels, scales = format.rounded(values, scale)
-    if format.group:
-        scales = format.check_scales(scales, *values.shape)
-    return levels, scales
+    levels, scales = codec.rounded(format, values, scale)
+    return levels, format.check_scales(scales, *values.shape)

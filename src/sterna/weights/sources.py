@@ -66,7 +66,7 @@ def head_format(head: str, own: str) -> str:
 def shadow_of(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
     """The shadow that an exact head needs, None for another head."""
     fits = table.K <= MAX_INTEGER_K  # else the default gives way, while asking for it is an error
-    if (head or (default_head(table.format) if fits else "")) != "exact":
+    if (head or (default_head(table.format.name) if fits else "")) != "exact":
         return None
     return Shadow.of(table, threads)
 
@@ -156,7 +156,7 @@ class PackedWeights:
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed embedding or head."""
         got = self._packed(name, M, K)
-        format = None if self.head is None else head_format(self.head, got.format)
+        format = None if self.head is None else head_format(self.head, got.format.name)
         return self._kept(name, repacked(got, format, self.threads, name, is_layer=False))
 
     def _layer(self, name: str, M: int, K: int) -> PackedWeight:

@@ -164,8 +164,7 @@ class _Live:
         linears = [op.weight for op in self.model.graph.ops if op.kind == "linear" and op.weight]
         shapes: dict[tuple[int, int], list[_native.Weight]] = {}
         for weight in linears[:-1]:
-            native = formats.get(weight.format).native(weight)
-            shapes.setdefault((weight.M, weight.K), []).append(native)
+            shapes.setdefault((weight.M, weight.K), []).append(weight.native())
         engine = self.engine
         # One round: the other shapes lie between two passes, as in the model.
         self.kernels.append(

@@ -83,8 +83,7 @@ class SternaProducts(Products):
             codes = _native.alloc(p.codes.size).reshape(p.codes.shape)
             np.copyto(codes, p.codes)
             self.weights.append(PackedWeight(p.format, p.M, p.K, codes, p.scale))
-        native = formats.get(p.format).native
-        self.native = [native(weight) for weight in self.weights]
+        self.native = [weight.native() for weight in self.weights]
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
         """Float32; quantisation gives the same numbers back."""
@@ -120,10 +119,7 @@ class SternaProducts(Products):
 
 def _holds_ternary(f: formats.Format) -> bool:
     """Whether the levels that products are made of, -1, 0 and 1, are among the format's."""
-    if f.levels is None:
-        return True
-    low, high = f.levels
-    return {-1, 0, 1} <= set(f.codebook or range(low, high + 1, f.step))
+    return f.codebook is None or f.codebook.has_all((-1, 0, 1))
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:

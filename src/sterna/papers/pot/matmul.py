@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError, shown
+from sterna.formats.arithmetic import first_index
 from sterna.formats.pot_encodings import ENCODINGS
 from sterna.ops import MAX_ROWS
 from sterna.papers import _papers
@@ -215,7 +216,7 @@ def _scale(value: Any, M: int) -> npt.NDArray[np.float32]:
     if scale.shape not in ((), (M,)):
         raise RequestError(f"scale: must have shape () or ({M},), but got {scale.shape}")
     if not np.isfinite(scale).all():
-        at = np.argwhere(~np.isfinite(scale.reshape(-1)))[0][0]
+        at = first_index(~np.isfinite(scale.reshape(-1)))[0]
         raise NonFiniteError(
             f"scale: must be finite as float32, but element {at} is {given.reshape(-1)[at]}; "
             "quantise weights that are finite"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sterna import formats
 from sterna.errors import RequestError, shown
+from sterna.formats.arithmetic import first_index
 from sterna.formats.power_of_two import PotLevels, check_scale
 from sterna.weights.storages.base import F32, FLOATS, Floats, Layer, Levels
 from sterna.weights.storages.quantization import PowerOfTwo
@@ -43,7 +44,9 @@ def read(layer: Layer) -> Levels:
     codes = np.asarray(layer.checkpoint.read(info.name))
     kinds: tuple[int, ...] = ()
     if stored.integer:
-        kinds = formats.get(stored.format).codebook
+        codebook = formats.get(stored.format).codebook
+        assert codebook is not None
+        kinds = tuple(codebook.levels)
         levels: npt.NDArray[Any] = np.empty((M, K), np.int16 if stored.zero_free else np.int8)
     else:
         levels = np.empty((M, K), np.float32)
@@ -102,7 +105,7 @@ def _scale(layer: Layer, stored: PowerOfTwo) -> F32:
         )
     scale = layer.floats("weight_scale", info.shape)
     if (wrong := scale <= 0).any():
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = first_index(wrong)
         mixed = "of both signs: " if (scale > 0).any() else ""
         layer.fail(
             "weight_scale", "positive scales", f"{mixed}{scale[at]} at {list(at)}",
@@ -112,7 +115,7 @@ def _scale(layer: Layer, stored: PowerOfTwo) -> F32:
         with np.errstate(over="ignore", under="ignore"):
             exact = scale.astype(np.float16) == scale
         if not exact.all():
-            at = tuple(int(i) for i in np.argwhere(~exact)[0])
+            at = first_index(~exact)
             layer.fail(
                 "weight_scale", "scales of groups that a float of 16 bits holds",
                 f"{scale[at]} at {list(at)}", "store them as F16",
@@ -155,7 +158,7 @@ def _zeros(
     """Fields m -> exponents m - 1, and signs of 0 for m = 0."""
     zero = fields == 0
     if (wrong := zero & (signs < 0)).any():
-        row, k = (int(i) for i in np.argwhere(wrong)[0])
+        row, k = first_index(wrong)
         layer.fail("weight", "zeros without a sign", f"-0 at {[first + row, k]}")
     signs[zero] = 0
     fields -= ~zero

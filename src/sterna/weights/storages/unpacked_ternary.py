@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sterna.formats.arithmetic import first_index
 from sterna.weights.storages.base import FLOATS, TERNARY, Layer, Levels
 from sterna.weights.storages.packed_ternary import trit_scale
 
@@ -28,7 +29,7 @@ def read(layer: Layer) -> Levels:
     scale, trits = trit_scale(layer), layer.weight.values()
     wrong = (trits != 0) & (np.abs(trits) != 1)
     if wrong.any():
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        at = first_index(wrong)
         layer.fail(
             "weight", "-1, 0 and 1, as there is a weight_scale", f"{trits[at]} at {list(at)}"
         )

@@ -1,0 +1,55 @@
+"""A code layout: how the codes of a matrix lie in tiles.
+
+Its bit map and its kernels are a C++ header, native/formats/<name>.h; what Python knows of it, it
+asks the native core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+
+__all__ = ["Layout"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A code layout by its name."""
+
+    name: str
+
+    @cached_property
+    def _facts(self) -> _native._LayoutFacts:
+        return _native.layout_facts(self.name)
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a tile."""
+        return self._facts["tile_rows"]
+
+    @property
+    def step_k(self) -> int:
+        """Consecutive k of one step: K is padded to whole ones, of integers to 64."""
+        return self._facts["step_k"]
+
+    @property
+    def group_scales(self) -> bool:
+        """Whether there are kernels for scales in groups of k."""
+        return self._facts["group_scales"]
+
+    def tile_bytes(self, K: int) -> int:
+        """Bytes of one tile of `tile_rows` rows and K columns, padding included."""
+        return _native.tile_bytes(self.name, K)
+
+    def n_tiles(self, M: int) -> int:
+        """Tiles of M rows."""
+        return -(-M // self.tile_rows)
+
+    def codes_valid(self, codes: npt.NDArray[np.uint8], z2: int, threads: int) -> bool:
+        """Whether packed codes, in any order, are all of the codebook with this `z2`."""
+        return _native.codes_valid(self.name, codes, z2, threads)

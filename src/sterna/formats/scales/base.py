@@ -1,0 +1,172 @@
+"""What a scale layout says of itself.
+
+Everything that depends on where scales lie is asked here, so that no one else distinguishes them.
+Scales have two forms: their values, float32 of `shape` (or () for one that all share), which is
+what rounding returns and users give; and `held`, the array of a PackedWeight, which kernels read
+and files hold.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.arithmetic import F32
+from sterna.formats.codebook import Codebook
+from sterna.formats.layout import Layout
+
+__all__ = ["KernelGroups", "ScaleLayout"]
+
+Held = npt.NDArray[Any]
+Levels = npt.NDArray[Any]
+#: What the native core is told of scales in groups: their lines uint8 [tiles, bytes], k of a scale,
+#: k of a scale of activations, the numbers' name, whether there are minima, and a level's worth.
+KernelGroups = tuple[npt.NDArray[np.uint8], int, int, str, bool, float]
+
+
+class ScaleLayout(ABC):
+    """Where the scales of a matrix [M, K] lie and what numbers they are.
+
+    group: k of a scale; 0: a scale for each row or for all of the matrix.
+    x_group: activations that share a scale in int8; 0: all of a token.
+    default: where rounding puts scales: "none", "tensor", "row" or "group".
+    held_type: of `held`.
+    """
+
+    group: int
+    x_group: int
+    default: str
+    held_type: type[np.generic]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether there are scales at all."""
+        return True
+
+    @property
+    def block(self) -> int:
+        """K is a multiple of it; where it is not 1, blocks of it are rounded by themselves."""
+        return 1
+
+    @property
+    def minima(self) -> bool:
+        """Whether a weight is level * scale + minimum."""
+        return False
+
+    @property
+    @abstractmethod
+    def single(self) -> bool:
+        """Whether a weight is its level times one number of the file, and that is all."""
+
+    @property
+    @abstractmethod
+    def any_number(self) -> bool:
+        """Whether any number may be a scale, but for the rounding of floats."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str | None:
+        """What `sterna formats` says of it; None: there are no scales."""
+
+    # ----------------------------------------------------------------------------------- values
+
+    @abstractmethod
+    def shape(self, M: int, K: int) -> tuple[int, ...]:
+        """Shape of the scales of a matrix [M, K], one for each place where one lies."""
+
+    @abstractmethod
+    def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
+        """RequestError for scales of a shape that cannot be right, before they are looked at."""
+
+    @abstractmethod
+    def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
+        """Scales of `shape` or () as float32 of the values that are held for them.
+
+        RequestError for a wrong shape or a value that cannot be held, NonFiniteError; name: of the
+        format, for the message.
+        """
+
+    @abstractmethod
+    def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
+        """The scales of rows one after the other, of the parts' (rows, scales)."""
+
+    @abstractmethod
+    def weights(self, levels: Levels, scales: F32, value: float) -> F32:
+        """Levels [M, K], or floats, and their scales -> the real weights, float32 [M, K].
+
+        value: what a level of 1 stands for, times its scale.
+        """
+
+    # ------------------------------------------------------------------------------------- held
+
+    @abstractmethod
+    def nbytes(self, layout: Layout, M: int, K: int) -> int:
+        """Bytes of scales that one pass over a packed matrix reads."""
+
+    @property
+    @abstractmethod
+    def kinds(self) -> tuple[str, ...]:
+        """What packed files may say of where scales are: "tensor" or "row", or "group:N"."""
+
+    @abstractmethod
+    def kind_of(self, held: Held) -> str:
+        """Which of `kinds` it is."""
+
+    @abstractmethod
+    def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
+        """Shape of `held` for one of `kinds`."""
+
+    @abstractmethod
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
+        """Scales as `check` returns them -> held."""
+
+    @abstractmethod
+    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
+        """The values of held, of `shape` or ()."""
+
+    @abstractmethod
+    def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
+        """What is held for some rows, which begin with a tile."""
+
+    @abstractmethod
+    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+        """Whether scales from an untrusted file are finite and in range."""
+
+    @abstractmethod
+    def for_kernels(
+        self, held: Held, M: int, rows: int, unit: float, value: float
+    ) -> tuple[F32 | None, KernelGroups | None]:
+        """What the native core is told: a scale for each row of all tiles, or groups of them.
+
+        rows: of all tiles, M of which are the matrix's; unit and value: as of a Codebook. Raises
+        TypeError and ValueError for arrays of another kind.
+        """
+
+    # --------------------------------------------------------------------------------- rounding
+
+    @abstractmethod
+    def check_weights(self, w: F32, name: str) -> None:
+        """RequestError for real weights [M, K] so large that no scale can be held for them."""
+
+    def settled(
+        self, blocks: F32, levels: Levels, scales: F32, codebook: Codebook
+    ) -> tuple[Levels, F32]:
+        """Levels [B, block] and scales [B, ...] of rounded blocks, for the scales as they are held.
+
+        Where these have few bits, other levels may be nearer to the weights than the ones found.
+        """
+        return levels, scales
+
+    def typical(self, scales: F32, factor: float) -> F32:
+        """One scale for all places: the median of some blocks' [B, ...], times a factor."""
+        return np.asarray(np.median(np.abs(scales), axis=0) * factor, np.float32)
+
+    def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
+        """One scale, for all places -> what is held for the rows of a tile of K columns."""
+        rows = layout.tile_rows
+        scales = np.ascontiguousarray(np.broadcast_to(scale, self.shape(rows, K)))
+        return self.pack(scales, layout, rows, K)

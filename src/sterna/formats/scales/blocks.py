@@ -1,0 +1,124 @@
+"""What scale layouts share that have scales within a row, in groups of k."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.errors import RequestError
+from sterna.formats.arithmetic import F32, first_index
+from sterna.formats.layout import Layout
+from sterna.formats.scales.base import Held, KernelGroups, Levels, ScaleLayout
+
+__all__ = ["BlockScales"]
+
+
+class BlockScales(ScaleLayout):
+    """Blocks of k have scales of their own; held are the kernels' lines, uint8 [tiles, bytes]."""
+
+    default = "group"
+    held_type = np.uint8
+
+    @property
+    @abstractmethod
+    def kernel_name(self) -> str:
+        """What the native core calls the numbers."""
+
+    @property
+    @abstractmethod
+    def max_weight(self) -> float:
+        """No weight may be larger: no scale could be held for it."""
+
+    @abstractmethod
+    def group_values(self, scales: F32, M: int, K: int) -> F32:
+        """Scales -> float32 [M, groups, 1], or with minima [M, groups, 2]: a scale, a minimum."""
+
+    @property
+    def single(self) -> bool:
+        """Unless there are minima."""
+        return not self.minima
+
+    def n_groups(self, K: int) -> int:
+        """Groups of a row of K columns."""
+        return K // self.group
+
+    def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
+        """RequestError for more than a scale and a minimum for each weight: no format has them."""
+        if prod(shape) > 2 * max(M, 1) * max(K, 1):
+            raise RequestError(f"{name}: scale must fit weights [{M}, {K}], but got {shape}")
+
+    def check_shape(self, scales: F32, M: int, K: int, name: str) -> tuple[int, ...]:
+        """`shape`; RequestError unless it is that of scales, or theirs is ()."""
+        shape = self.shape(M, K)
+        if scales.shape not in ((), shape):
+            raise RequestError(
+                f"{name}: scale must have shape () or {shape}, but got {scales.shape}"
+            )
+        return shape
+
+    def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
+        """[rows, ...]."""
+        return np.concatenate([scale for _, scale in parts])
+
+    def weights(self, levels: Levels, scales: F32, value: float) -> F32:
+        """Levels [M, K], scales of `shape` -> float32 [M, K]."""
+        M, K = levels.shape
+        pairs = self.group_values(scales, M, K)[..., None]
+        groups = levels.reshape(*pairs.shape[:2], self.group).astype(np.float32)
+        real = groups * (pairs[:, :, 0] * np.float32(value))
+        if self.minima:
+            real = real + pairs[:, :, 1]
+        return np.asarray(real, np.float32).reshape(M, K)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """group:N."""
+        return (f"group:{self.group}",)
+
+    def kind_of(self, held: Held) -> str:
+        """group:N."""
+        return self.kinds[0]
+
+    def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
+        """(tiles, bytes of a tile's lines)."""
+        tiles = layout.n_tiles(M)
+        return tiles, self.nbytes(layout, M, K) // tiles
+
+    def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
+        """The lines of their tiles, which share memory."""
+        size = layout.tile_rows
+        return held[rows.start // size : -(-rows.stop // size)]
+
+    def for_kernels(
+        self, held: Held, M: int, rows: int, unit: float, value: float
+    ) -> tuple[F32 | None, KernelGroups | None]:
+        """The lines and what they are; TypeError for an array of another dtype."""
+        if held.dtype != self.held_type:  # the native core would convert it
+            raise TypeError("scales of groups must be uint8")
+        return None, (held, self.group, self.x_group, self.kernel_name, self.minima, value)
+
+    def check_weights(self, w: F32, name: str) -> None:
+        """RequestError for a weight so large that its scale is no number that can be held.
+
+        The sums of such a weight are no float32 either. What is less far off is named by `check`.
+        """
+        if max(w.max(initial=0), -w.min(initial=0)) > self.max_weight:
+            at = first_index(np.abs(w) > self.max_weight)
+            raise RequestError(
+                f"{name}: scale must be at most 65504, as an f16, but element {at} of the "
+                f"weights is {w[at]!s}; use a format with a scale for each row, such as i8"
+            )
+
+
+def lines_of(values: npt.NDArray[np.generic], layout: Layout, count: int) -> Held:
+    """Values [M, n], n <= count, of a row's lines -> the lines of tiles, uint8 [tiles, bytes]."""
+    M, n = values.shape
+    tiles, rows = layout.n_tiles(M), layout.tile_rows
+    by_row = np.zeros((tiles * rows, count), values.dtype)
+    by_row[:M, :n] = values
+    lines = np.ascontiguousarray(by_row.reshape(tiles, rows, count).transpose(0, 2, 1))
+    return lines.reshape(tiles, count * rows).view(np.uint8)

@@ -1,0 +1,123 @@
+"""Numbers that a scale of a group may be held as."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.formats.arithmetic import F32, half_if_finite, half_or_smallest
+
+__all__ = ["COARSE", "E8M0", "F16", "MAX_F16_WEIGHT", "ScaleNumber"]
+
+COARSE = 2.0**-21  # of f16: below it they are whole multiples, 0 to 8, of the smallest
+MAX_F16_WEIGHT = 2.0**40  # no level times a scale that is an f16 is as large
+Array = npt.NDArray[Any]
+
+
+class ScaleNumber(ABC):
+    """A type of number, which the kernels know by its name.
+
+    exponent: the bits that an infinity or NaN has all set. rule: of the values, for a message.
+    any_number: whether they are as dense as floats. coarse: scales below it have few bits, so that
+    rounding looks at them again. max_weight: no level times a scale is as large.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    exponent: int
+    rule: str
+    any_number: bool
+    coarse: float
+    max_weight: float
+
+    @abstractmethod
+    def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """Finite scales -> (the values held for them, whether they can be), both of their shape."""
+
+    @abstractmethod
+    def nearest(self, scales: F32) -> F32:
+        """The values nearest to scales of any shape, but for what is too large, which is kept."""
+
+    @abstractmethod
+    def lifted(self, scales: F32) -> F32:
+        """The same, but what is not 0 becomes no 0: the smallest of its sign."""
+
+    @abstractmethod
+    def encoded(self, scales: F32) -> Array:
+        """Values that are held, of any shape -> `dtype`."""
+
+    @abstractmethod
+    def decoded(self, typed: Array) -> F32:
+        """`dtype`, of any shape -> the values."""
+
+    def valid(self, lines: npt.NDArray[np.uint8], threads: int) -> bool:
+        """Whether no number of these bytes is an infinity or NaN."""
+        values = lines.view(f"u{self.dtype.itemsize}")
+        return not _native.has_non_finite(values, self.exponent, threads)
+
+
+class _Half(ScaleNumber):
+    """IEEE half."""
+
+    name, dtype, exponent = "f16", np.dtype(np.float16), 0x7C00
+    rule, any_number, coarse = "at most 65504, as an f16", True, COARSE
+    max_weight = MAX_F16_WEIGHT
+
+    def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """Rounded to f16; up to 65504."""
+        with np.errstate(over="ignore"):
+            half = scales.astype(np.float16).astype(np.float32)
+        return half, np.isfinite(half)
+
+    def nearest(self, scales: F32) -> F32:
+        """Rounded to f16."""
+        return half_if_finite(scales)
+
+    def lifted(self, scales: F32) -> F32:
+        """Rounded to f16, 2^-24 at least."""
+        return half_or_smallest(scales)
+
+    def encoded(self, scales: F32) -> Array:
+        """float16."""
+        return scales.astype(np.float16)
+
+    def decoded(self, typed: Array) -> F32:
+        """float32."""
+        return typed.astype(np.float32)
+
+
+class _PowerOfTwo(ScaleNumber):
+    """E8M0 of OCP Microscaling: a byte e for 2^(e - 127), of which 255 is NaN."""
+
+    name, dtype, exponent = "e8m0", np.dtype(np.uint8), 0xFF
+    rule, any_number, coarse = "2^-127 to 2^127", False, 0.0
+    max_weight = np.inf
+
+    def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """Themselves; powers of two from 2^-127."""
+        mantissa, _ = np.frexp(scales)
+        return scales, (mantissa == 0.5) & (scales >= np.float32(2.0**-127))
+
+    def nearest(self, scales: F32) -> F32:
+        """2^round(log2 scale), of positive scales."""
+        return np.exp2(np.rint(np.log2(scales))).astype(np.float32)
+
+    def lifted(self, scales: F32) -> F32:
+        """The same: no power is 0."""
+        return self.nearest(scales)
+
+    def encoded(self, scales: F32) -> Array:
+        """uint8; 0.5 * 2^e is 2^(e - 1)."""
+        return (np.frexp(scales)[1] + 126).astype(np.uint8)
+
+    def decoded(self, typed: Array) -> F32:
+        """float32."""
+        return np.asarray(np.ldexp(np.float32(1), typed.astype(np.int32) - 127), np.float32)
+
+
+F16: ScaleNumber = _Half()
+E8M0: ScaleNumber = _PowerOfTwo()

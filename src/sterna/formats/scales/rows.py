@@ -1,0 +1,150 @@
+"""A scale for each row, or one for all of a matrix; and no scales, of formats of plain floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.errors import RequestError
+from sterna.formats.arithmetic import F32
+from sterna.formats.layout import Layout
+from sterna.formats.scales.base import Held, KernelGroups, Levels, ScaleLayout
+
+__all__ = ["NoScales", "RowScales"]
+
+
+@dataclass(frozen=True)
+class RowScales(ScaleLayout):
+    """float32, () for all or (M,) for rows; that is also what is held."""
+
+    default: str = "tensor"  # or "row"
+    group = 0
+    x_group = 0
+    held_type = np.float32
+
+    @property
+    def single(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def any_number(self) -> bool:
+        """Any float32 is a scale."""
+        return True
+
+    @property
+    def summary(self) -> str | None:
+        """tensor or row."""
+        return self.default
+
+    def shape(self, M: int, K: int) -> tuple[int, ...]:
+        """(M,)."""
+        return (M,)
+
+    def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
+        """RequestError unless the shape is () or (M,)."""
+        if shape not in ((), (M,)):
+            raise RequestError(f"{name}: scale must have shape () or ({M},), but got {shape}")
+
+    def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
+        """Scales as float32, all of which can be held."""
+        return np.asarray(scales, np.float32)
+
+    def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
+        """() where all parts have the same single scale, else (rows,)."""
+        scales = [scale for _, scale in parts]
+        if all(s.ndim == 0 for s in scales) and len(set(map(float, scales))) == 1:
+            return np.asarray(scales[0], np.float32)
+        return np.concatenate([np.broadcast_to(scale, (rows,)) for rows, scale in parts])
+
+    def weights(self, levels: Levels, scales: F32, value: float) -> F32:
+        """Levels [M, K], scales () or (M,) -> float32 [M, K]."""
+        row = np.asarray(scales * np.float32(value)).reshape(-1, 1)
+        return np.asarray(levels.astype(np.float32) * row)
+
+    def nbytes(self, layout: Layout, M: int, K: int) -> int:
+        """float32 for the rows of all tiles."""
+        return 4 * layout.n_tiles(M) * layout.tile_rows
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """tensor and row."""
+        return "tensor", "row"
+
+    def kind_of(self, held: Held) -> str:
+        """By its shape."""
+        return "row" if held.ndim else "tensor"
+
+    def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
+        """() or (M,)."""
+        return (M,) if kind == "row" else ()
+
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
+        """A copy of the scales, () or (M,)."""
+        return np.array(scales, np.float32)
+
+    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
+        """The scales, () or (M,)."""
+        return np.asarray(held, np.float32)
+
+    def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
+        """A part of them, which shares their memory, or the one of all."""
+        return held[rows] if held.ndim else held
+
+    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+        """Whether all are finite."""
+        return bool(np.isfinite(held).all())
+
+    def for_kernels(
+        self, held: Held, M: int, rows: int, unit: float, value: float
+    ) -> tuple[F32 | None, KernelGroups | None]:
+        """unit * scale for the rows of all tiles, float32; 0 where there is no row."""
+        scale = np.zeros(rows, np.float32)
+        scale[:M] = held * np.float32(unit)
+        return scale, None
+
+    def check_weights(self, w: F32, name: str) -> None:
+        """Any weights have a scale."""
+
+    def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
+        """The one scale, ()."""
+        return np.array(scale)
+
+
+@dataclass(frozen=True)
+class NoScales(RowScales):
+    """Values are the weights themselves; a scale of 1, (), is held that no one reads."""
+
+    default: str = "none"
+
+    @property
+    def scaled(self) -> bool:
+        """There are none."""
+        return False
+
+    @property
+    def summary(self) -> str | None:
+        """Nothing to say."""
+        return None
+
+    def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
+        """1."""
+        return np.ones((), np.float32)
+
+    def weights(self, levels: Levels, scales: F32, value: float) -> F32:
+        """Values [M, K] as float32."""
+        return np.asarray(levels, dtype=np.float32)
+
+    def nbytes(self, layout: Layout, M: int, K: int) -> int:
+        """0."""
+        return 0
+
+    def for_kernels(
+        self, held: Held, M: int, rows: int, unit: float, value: float
+    ) -> tuple[F32 | None, KernelGroups | None]:
+        """Nothing."""
+        return None, None

@@ -1,0 +1,203 @@
+"""Super-blocks, as GGUF's K-quants have them.
+
+256 k of a row are a super-block: one f16 d (and where groups have minima a second, d_m), and for
+each group of 16 or 32 k a whole number s_g (and m_g). A weight is d s_g level + d_m m_g. GGUF
+subtracts its minima; here d_m is the negative of GGUF's dmin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import NonFiniteError, RequestError
+from sterna.formats.arithmetic import F32, first_index
+from sterna.formats.layout import Layout
+from sterna.formats.scales.base import Held
+from sterna.formats.scales.blocks import BlockScales
+from sterna.formats.scales.groups import GROUP_K
+from sterna.formats.scales.numbers import F16
+
+__all__ = ["SUPER_K", "SuperBlockScales"]
+
+SUPER_K = 256  # k of a super-block
+
+
+@dataclass(frozen=True)
+class SuperBlockScales(BlockScales):
+    """Scales float32 [M, K / 256, 1 + groups of a block], d first, then each s_g.
+
+    With minima they are [M, K / 256, 2, 1 + groups], those of the minima second. Held: for each
+    super-block a line of f16 d and one of d_m, then for each group a line of s_g and one of m_g
+    (native/superblocks.h).
+
+    group: k of a whole number, 16 or 32. scale_range, minimum_range: of s_g and m_g; None: no
+    minima. nibbles: s_g and m_g share a byte, else each is an int8.
+    """
+
+    group: int
+    scale_range: tuple[int, int]
+    minimum_range: tuple[int, int] | None = None
+    nibbles: bool = False
+    x_group = GROUP_K
+
+    @property
+    def minima(self) -> bool:
+        """Whether m_g have a range."""
+        return self.minimum_range is not None
+
+    @property
+    def block(self) -> int:
+        """A super-block."""
+        return SUPER_K
+
+    @property
+    def single(self) -> bool:
+        """It is two."""
+        return False
+
+    @property
+    def any_number(self) -> bool:
+        """Only the multiples of d."""
+        return False
+
+    @property
+    def kernel_name(self) -> str:
+        """By the bits of whole numbers."""
+        return "super4" if self.nibbles else "super8"
+
+    @property
+    def max_weight(self) -> float:
+        """d's."""
+        return F16.max_weight
+
+    @property
+    def summary(self) -> str | None:
+        """f16 per 256 x integer and minimum per 32."""
+        minima = " and minimum" if self.minima else ""
+        return f"f16 per {SUPER_K} x integer{minima} per {self.group}"
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Of s_g, and where there are minima of m_g."""
+        return [self.scale_range, *([self.minimum_range] if self.minimum_range else [])]
+
+    @property
+    def groups(self) -> int:
+        """Groups of a super-block."""
+        return SUPER_K // self.group
+
+    # ----------------------------------------------------------------------------------- values
+
+    def shape(self, M: int, K: int) -> tuple[int, ...]:
+        """(M, K / 256, 1 + groups), or with minima (M, K / 256, 2, 1 + groups)."""
+        return (M, K // SUPER_K, *((2,) if self.minima else ()), 1 + self.groups)
+
+    def in_parts(self, scales: F32, M: int, K: int) -> F32:
+        """Scales as [M, super-blocks, 1 or 2, 1 + groups]."""
+        return scales.reshape(M, K // SUPER_K, len(self.ranges), 1 + self.groups)
+
+    def group_values(self, scales: F32, M: int, K: int) -> F32:
+        """Scales -> [M, groups, 1], or with minima [M, groups, 2], the products d s_g: exact."""
+        parts = self.in_parts(scales, M, K)
+        values = (parts[..., :1] * parts[..., 1:]).swapaxes(2, 3)
+        return np.ascontiguousarray(values).reshape(M, self.n_groups(K), len(self.ranges))
+
+    def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
+        """Scales of `shape` or () as float32 of the values that a super-block holds."""
+        s = np.asarray(scales, np.float32)
+        given = np.broadcast_to(s, self.check_shape(s, M, K, name))
+        s = np.array(given, np.float32)
+        s[..., 0], _ = F16.held(s[..., 0])
+        if not np.isfinite(s).all():
+            at = first_index(~np.isfinite(s))
+            if not np.isfinite(given[at]):
+                raise NonFiniteError(f"{name}: scale must be finite, but {at} is {given[at]}")
+            raise RequestError(f"{name}: scale must be {F16.rule}, but {at} is {given[at]}")
+        low, high = (self.in_parts(np.zeros(s.shape, np.float32), M, K) for _ in range(2))
+        for part, (least, most) in enumerate(self.ranges):
+            low[:, :, part, 1:], high[:, :, part, 1:] = least, most
+        low, high = low.reshape(s.shape), high.reshape(s.shape)
+        wrong = (s < low) | (s > high) | (s != np.rint(s))
+        wrong[..., 0] = False
+        if wrong.any():
+            at = first_index(wrong)
+            raise RequestError(
+                f"{name}: scales of groups must be whole numbers from {low[at]:.0f} to "
+                f"{high[at]:.0f}, but {at} is {s[at]}"
+            )
+        return np.asarray(s, np.float32)
+
+    # ------------------------------------------------------------------------------------- held
+
+    @property
+    def _line_bytes(self) -> tuple[int, int]:
+        """Bytes of a super-block's floats and of its whole numbers, of a row."""
+        parts = len(self.ranges)
+        return 2 * parts, self.groups * (1 if self.nibbles else parts)
+
+    def nbytes(self, layout: Layout, M: int, K: int) -> int:
+        """Bytes of the lines of all tiles."""
+        return layout.n_tiles(M) * (K // SUPER_K) * layout.tile_rows * sum(self._line_bytes)
+
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
+        """Scales of `shape` -> lines uint8 [tiles, bytes]."""
+        rows, tiles, blocks = layout.tile_rows, layout.n_tiles(M), K // SUPER_K
+        padded = np.zeros((tiles * rows, *self.shape(M, K)[1:]), np.float32)
+        padded[:M] = scales
+        by_row = padded.reshape(tiles, rows, blocks, len(self.ranges), 1 + self.groups)
+        lines = by_row.transpose(0, 2, 4, 3, 1)  # [tiles, blocks, 1 + groups, parts, rows]
+        floats = np.ascontiguousarray(F16.encoded(lines[:, :, 0])).view(np.uint8)
+        whole = lines[:, :, 1:].astype(np.int8).view(np.uint8)
+        if self.nibbles:
+            whole = whole[..., :1, :] | whole[..., 1:, :] << 4
+        n, m = self._line_bytes
+        return np.concatenate(
+            [floats.reshape(tiles, blocks, n * rows), whole.reshape(tiles, blocks, m * rows)],
+            axis=2,
+        ).reshape(tiles, blocks * (n + m) * rows)
+
+    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
+        """Lines uint8 [tiles, bytes] -> scales of `shape`."""
+        floats, whole = self._apart(held, layout.tile_rows)
+        by_line = np.concatenate([floats.astype(np.float32), whole.astype(np.float32)], axis=2)
+        by_row = np.ascontiguousarray(by_line.transpose(0, 4, 1, 3, 2))
+        rows = by_row.reshape(held.shape[0] * layout.tile_rows, *self.shape(M, K)[1:])
+        return np.ascontiguousarray(rows[:M])
+
+    def _apart(
+        self, lines: Held, rows: int
+    ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
+        """Lines -> f16 [tiles, blocks, 1, parts, rows], whole numbers [.., groups, parts, rows]."""
+        tiles, parts = lines.shape[0], len(self.ranges)
+        n, m = self._line_bytes
+        view = lines.reshape(tiles, lines.shape[1] // (rows * (n + m)), rows * (n + m))
+        blocks = view.shape[1]
+        floats = np.ascontiguousarray(view[:, :, : rows * n]).view(np.float16)
+        whole = view[:, :, rows * n :].reshape(tiles, blocks, self.groups, m // self.groups, rows)
+        if self.nibbles:
+            whole = np.concatenate([whole & 15, whole >> 4], axis=3)
+        return (
+            floats.reshape(tiles, blocks, 1, parts, rows),
+            np.ascontiguousarray(whole).view(np.int8),
+        )
+
+    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+        """Whether all d are finite, and whole numbers in range."""
+        ranges = [] if self.nibbles else self.ranges  # all nibbles are in range
+        return _native.super_scales_valid(
+            held, layout.tile_rows, len(self.ranges), self._line_bytes[1], ranges, threads
+        )
+
+    # --------------------------------------------------------------------------------- rounding
+
+    def typical(self, scales: F32, factor: float) -> F32:
+        """The medians of some super-blocks [B, ...], with d and d_m times a factor."""
+        typical = np.rint(np.median(np.abs(scales), axis=0)).astype(np.float32)
+        size = np.median(np.abs(scales[..., 0]), axis=0)  # signs differ where there are no minima
+        typical[..., 0] = np.copysign(size, np.median(scales[..., 0], axis=0)) * factor
+        return np.asarray(typical, np.float32)
