@@ -42,9 +42,9 @@ def to_directory(
 ) -> list[Loss]:
     """Writes `src` as a packed directory in a format; None keeps each weight's own.
 
-    head: of the embedding and the output head, as `models.load` takes it; method: of rounding, for
+    head: of the embedding and the output head, as `loading.load` takes it; method: of rounding, for
     formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`. Returns what
-    happened to each matrix. The model is the one that `models.load(src, format=format, head=head)`
+    happened to each matrix. The model is the one that `loading.load(src, format=format, head=head)`
     gives, bit for bit, if no method is asked for. Raises as that does, and RequestError for a full
     disk or a `dst` that is in use.
     """
