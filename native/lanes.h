@@ -1,7 +1,7 @@
 // Sixteen virtual lanes, whatever the unit's vector width: element i of a sum goes to lane i mod 16
 // and the lanes meet in the fixed tree (8, 4, 2, 1), so that sums have the same bits everywhere.
 #pragma once
-#include "kernel_table.h"
+#include "units/kernel_table.h"
 
 namespace {
 

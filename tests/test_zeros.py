@@ -1,4 +1,4 @@
-"""Weights that meet a zero are not read, and no bit changes: native/active.h."""
+"""Weights that meet a zero are not read, and no bit changes: native/linear/active.h."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "dispatch.h"
-#include "mapped_file.h"
-#include "memory.h"
-#include "pool.h"
-#include "program.h"
+#include "units/dispatch.h"
+#include "files/mapped_file.h"
+#include "runtime/memory.h"
+#include "runtime/pool.h"
+#include "program/program.h"
 
 namespace sterna::border {
 

@@ -1,5 +1,5 @@
 // The exact head as Python sees it: a float matrix's int8 shadow, and a screened product by itself.
-#include "fpenv.h"
+#include "runtime/fpenv.h"
 
 #include "bindings/common.h"
 

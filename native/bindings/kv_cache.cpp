@@ -1,5 +1,5 @@
 // The KV cache as Python sees it, and how long attention takes over one.
-#include "attention_timing.h"
+#include "attention/attention_timing.h"
 #include "bindings/common.h"
 
 namespace sterna::border {

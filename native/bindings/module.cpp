@@ -4,10 +4,10 @@
 #include <mutex>
 
 #include "bindings/common.h"
-#include "cpu.h"
-#include "measure.h"
-#include "rehearsal.h"
-#include "topology.h"
+#include "runtime/cpu.h"
+#include "runtime/measure.h"
+#include "runtime/rehearsal.h"
+#include "runtime/topology.h"
 
 namespace sterna::border {
 

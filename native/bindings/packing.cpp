@@ -1,6 +1,6 @@
 // Packing as Python sees it: rows of levels, words, or GGUF's blocks become a format's tiles.
 #include "bindings/common.h"
-#include "ggml_blocks.h"
+#include "files/ggml_blocks.h"
 
 namespace sterna::border {
 

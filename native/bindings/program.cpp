@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "bindings/step.h"
-#include "fpenv.h"
+#include "runtime/fpenv.h"
 #include "scalar_math.h"
 
 namespace sterna::border {

@@ -1,5 +1,5 @@
 // The sampler as Python sees it.
-#include "sampler.h"
+#include "sampling/sampler.h"
 
 #include "bindings/common.h"
 #include "scalar_math.h"

@@ -1,7 +1,7 @@
 // One step of a batch: arguments checked, the program run, tokens drawn.
 #include "bindings/step.h"
 
-#include "allocations.h"
+#include "runtime/allocations.h"
 
 namespace sterna::border {
 

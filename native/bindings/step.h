@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "bindings/common.h"
-#include "draws.h"
+#include "sampling/draws.h"
 
 namespace sterna::border {
 

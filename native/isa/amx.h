@@ -5,7 +5,6 @@
 
 namespace {
 
-
 constexpr int64_t kTileBytes = 1024;
 
 struct alignas(64) TileConfig {  // Intel SDM vol. 1, table 18-1

@@ -3,7 +3,4 @@
 #pragma once
 #include "isa/x86_vnni512.inc"
 
-namespace {
-
-
-}  // namespace
+namespace {}  // namespace

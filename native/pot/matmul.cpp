@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu.h"
+#include "runtime/cpu.h"
 #include "generated/pot_list.inc"
 
 #define STERNA_POT_TABLE(kind, isa, needs) \

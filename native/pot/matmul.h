@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pool.h"
+#include "runtime/pool.h"
 #include "pot/table.h"
 
 namespace sterna::pot {

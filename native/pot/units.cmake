@@ -59,7 +59,7 @@ file(CONFIGURE OUTPUT generated/pot_list.inc CONTENT "#define STERNA_POT_LIST${p
 # What both modules are made of: threads, memory, the CPU. Each has its own threads.
 set(machine_sources "")
 foreach(name affinity allocations cgroup cpu memory pool reading)
-  list(APPEND machine_sources ${CMAKE_CURRENT_SOURCE_DIR}/native/${name}.cpp)
+  list(APPEND machine_sources ${CMAKE_CURRENT_SOURCE_DIR}/native/runtime/${name}.cpp)
 endforeach()
 add_library(machine OBJECT ${machine_sources})
 target_compile_options(machine PRIVATE ${STERNA_FLAGS})

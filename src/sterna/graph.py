@@ -253,7 +253,7 @@ class Graph:
         return program
 
     def skips(self) -> dict[_Op, int]:
-        """The layers around a relu2 that may leave out what meets a zero (native/active.h).
+        """The layers around a relu2 that may leave out what meets a zero (native/linear/active.h).
 
         Of [gate | up], with how many rows are gates: `up` needs no row whose gate is closed. Of
         what reads the product, with 0: it needs no column whose activation is 0.

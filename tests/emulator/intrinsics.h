@@ -1,5 +1,5 @@
 // The intrinsics of AVX-512 and AVX-VNNI that kernel units use, made of AVX2, FMA and F16C: a vector of
-// 512 bits is two halves. CMake's STERNA_EMULATE includes this file before native/kernels.cpp, so that
+// 512 bits is two halves. CMake's STERNA_EMULATE includes this file before native/units/kernels.cpp, so that
 // the sources of a unit can be tested on a CPU without its instructions. One that is missing here
 // does not compile.
 //

@@ -55,7 +55,7 @@ def _rows(x: F32, packed: PackedWeight) -> F32:
 
 
 def _groups(x: F32, packed: PackedWeight, scales: GroupScales) -> F32:
-    """native/grouped.h: exact sums of a group of activations, then fused multiply-adds."""
+    """native/scales/groups.h: exact sums of a group of activations, then fused multiply-adds."""
     size = scales.x_group
     N, blocks = x.shape[0], packed.K // size
     q, s_x = quantize_activations(x.reshape(-1, size), SMALLEST)
@@ -75,7 +75,7 @@ def _groups(x: F32, packed: PackedWeight, scales: GroupScales) -> F32:
 
 
 def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales) -> F32:
-    """native/superblocks.h: exact sums of 32 k with whole numbers, then fused multiply-adds."""
+    """native/scales/superblocks.h: exact sums of 32 k with whole numbers, then fused multiply-adds."""
     (N, K), M, group = x.shape, packed.M, scales.group
     q, s_x = quantize_activations(x.reshape(-1, GROUP_K), SMALLEST)
     q = q.reshape(N, K // group, group).astype(np.int64)

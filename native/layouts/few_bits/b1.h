@@ -5,7 +5,7 @@
 // As in b2 a field stays where it is, or in its nibble: the accumulator of group f holds
 // sum(code * 2^f * x), or 2^(f % 4).
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 #include "unroll.h"
 
 namespace {

@@ -7,7 +7,7 @@
 // sum(code * 4^f * x) and is shifted once at the end. Where pair sums are int16, only the fields of the
 // lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 #include "unroll.h"
 
 namespace {

@@ -1,9 +1,9 @@
 // elut4: two weights of four levels in four bits, looked up in exact tables.
 //
-// Index 4 * c0 + c1 of codes 0..3, levels 2 * c - 3. native/lookup_codes.h draws the block: 16 k of 64
+// Index 4 * c0 + c1 of codes 0..3, levels 2 * c - 3. native/layouts/lookup_codes.h draws the block: 16 k of 64
 // rows in four lines.
 #pragma once
-#include "lookup.h"
+#include "linear/lookup.h"
 
 namespace {
 

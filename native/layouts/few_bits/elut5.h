@@ -2,9 +2,9 @@
 // tables.
 //
 // With levels l in -2..2 and v = 5 * l0 + l1 the index is |v|, 0..12, and the sign that of v; 13..15
-// mean zeros. native/lookup_codes.h draws the block: 16 k of 64 rows in five lines.
+// mean zeros. native/layouts/lookup_codes.h draws the block: 16 k of 64 rows in five lines.
 #pragma once
-#include "lookup.h"
+#include "linear/lookup.h"
 
 namespace {
 

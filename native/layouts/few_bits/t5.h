@@ -13,7 +13,7 @@
 //   line 3   quad 7, bits 4..3 | quad 6, bit 3     quad 3
 //   line 4   quad 7, bits 2..0                     quad 4
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 #include "unroll.h"
 
 namespace {

@@ -1,9 +1,9 @@
 // tl1_0: two ternary weights in four bits, looked up in tables of bytes: sums are rounded.
 //
 // Index 3 * (t0 + 1) + (t1 + 1), 0..8, of weights t in {-1, 0, 1} (bitnet.cpp, table 5); 9..15 mean
-// zeros. native/lookup_codes.h draws the block: 16 k of 64 rows in four lines.
+// zeros. native/layouts/lookup_codes.h draws the block: 16 k of 64 rows in four lines.
 #pragma once
-#include "lookup.h"
+#include "linear/lookup.h"
 
 namespace {
 

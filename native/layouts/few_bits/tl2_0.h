@@ -3,9 +3,9 @@
 //
 // With v = 9 * t0 + 3 * t1 + t2 the index is |v|, 0..13, and the sign that of v (bitnet.cpp, table 6);
 // 14 and 15 mean zeros. The first K / 48 * 48 columns are in blocks of 24 k of 64 rows, five lines;
-// those that remain, 16 or 32, in blocks of tl1_0. native/lookup_codes.h draws both.
+// those that remain, 16 or 32, in blocks of tl1_0. native/layouts/lookup_codes.h draws both.
 #pragma once
-#include "lookup.h"
+#include "linear/lookup.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // tl2_1: the codes of tl2_0, looked up in tables of two bytes an entry: sums are exact.
 #pragma once
-#include "lookup.h"
+#include "linear/lookup.h"
 
 namespace {
 

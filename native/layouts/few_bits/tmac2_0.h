@@ -1,10 +1,10 @@
 // tmac2_0: two-bit codes by bit planes (T-MAC), looked up in tables of bytes: sums are rounded.
 //
 // The nibble of a plane holds that bit of four consecutive codes, the first in bit 3; its table entry is
-// the sum of four x, each with the sign + where its bit is set. native/lookup_codes.h draws the block:
+// the sum of four x, each with the sign + where its bit is set. native/layouts/lookup_codes.h draws the block:
 // 16 k of 64 rows in four lines, the low bits' plane in bits 3..0 and the high bits' in 7..4.
 #pragma once
-#include "lookup.h"
+#include "linear/lookup.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // bf16: a step is two consecutive k of 64 rows, four 64-byte lines of 16 rows; a dword holds k in
 // its low half and k + 1 in its high half.
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // f16: a step is one k of 64 rows, two 64-byte lines of 32 rows.
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // f32: a step is one k of 64 rows, four 64-byte lines of 16 rows.
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 // sign * 2^(e - 31): its exponent field is 96 + e, put together by one shift and one selection of bits. The
 // product with it is exact, with all that IEEE 754 says of infinities, NaN, zeros and denormals.
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 
 namespace {
 

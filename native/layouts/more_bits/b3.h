@@ -1,6 +1,6 @@
 // b3: three-bit codes 0..7, in the lines of planes.h: two low bits and a plane of one.
 #pragma once
-#include "planes.h"
+#include "layouts/planes.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // b4: four-bit codes 0..15, in the lines of nibbles.h. Where pair sums are int16, a nibble in place would be too
 // great: 240 * 127 * 2.
 #pragma once
-#include "nibbles.h"
+#include "layouts/nibbles.h"
 
 namespace {
 

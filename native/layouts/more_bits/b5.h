@@ -1,6 +1,6 @@
 // b5: five-bit codes 0..31, in the lines of planes.h: four low bits and a plane of one.
 #pragma once
-#include "planes.h"
+#include "layouts/planes.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // b6: six-bit codes 0..63, in the lines of planes.h: four low bits and a plane of two.
 #pragma once
-#include "planes.h"
+#include "layouts/planes.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 // A step is 4 consecutive k of 64 rows, four 64-byte lines: byte 64*f + 4*r + j is row 16*f + r at
 // k + j.
 #pragma once
-#include "layout.h"
+#include "layouts/layout.h"
 #include "unroll.h"
 
 namespace {

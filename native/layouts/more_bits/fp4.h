@@ -2,7 +2,7 @@
 // exponent, one of mantissa. Twice their values are the integers 0, 1, 2, 3, 4, 6, 8, 12 and the
 // same below zero; what is decoded is that plus 12.
 #pragma once
-#include "nibbles.h"
+#include "layouts/nibbles.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #pragma once
 #include <type_traits>
 
-#include "nibbles.h"
+#include "layouts/nibbles.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 A row of a tensor is a run of blocks, each its scales and its codes. `from_ggml` makes the
 PackedWeight of a matrix of them: its weights are what ggml's dequantisation gives, to the bit. The
-kernels' side is native/ggml_blocks.cpp; the functions here say what it computes, and test it.
+kernels' side is native/files/ggml_blocks.cpp; the functions here say what it computes, and test it.
 """
 
 from __future__ import annotations

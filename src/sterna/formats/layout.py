@@ -1,6 +1,6 @@
 """A code layout: how the codes of a matrix lie in tiles.
 
-Its bit map and its kernels are a C++ header, native/formats/<name>.h; what Python knows of it, it
+Its bit map and its kernels are a C++ header, native/layouts/FAMILY/<name>.h; what Python knows of it, it
 asks the native core.
 """
 

@@ -27,7 +27,7 @@ class GroupScales(BlockScales):
     """Scales float32 [M, groups], or with minima [M, groups, 2], a scale and a minimum each.
 
     Held: for each group a line of numbers, one for each row of the tile, and where there are minima
-    a line of them after it (native/grouped.h).
+    a line of them after it (native/scales/groups.h).
 
     group: k of a scale, a multiple of 32. number: what a scale, or minimum, is. x_group: k of a
     scale of activations, 32 or 256.

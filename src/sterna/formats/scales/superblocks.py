@@ -33,7 +33,7 @@ class SuperBlockScales(BlockScales):
 
     With minima they are [M, K / 256, 2, 1 + groups], those of the minima second. Held: for each
     super-block a line of f16 d and one of d_m, then for each group a line of s_g and one of m_g
-    (native/superblocks.h).
+    (native/scales/superblocks.h).
 
     group: k of a whole number, 16 or 32. scale_range, minimum_range: of s_g and m_g; None: no
     minima. nibbles: s_g and m_g share a byte, else each is an int8.

@@ -1,0 +1,194 @@
+// Softmax attention over a paged KV cache.
+//
+// Positions are summed in absolute chunks of 256: each gives (max, sum, partial output), merged in
+// ascending order, so the result does not depend on how a prompt was split into steps. Within a
+// chunk the softmax sum runs in sixteen lanes; how scores and outputs add up is a matter of the pages:
+// attention_float.h and attention_integers.h.
+#pragma once
+#include "attention/attention_float.h"
+#include "attention/attention_integers.h"
+
+namespace {
+
+// The largest logarithm of a row, whose last page is filled up with scores that count for nothing.
+inline float largest_log(Rows& s, int r) {
+    float* scores = s.scores[r];
+    const int padded = whole_pages(s.keys[r]);
+    for (int j = s.keys[r]; j < padded; ++j) scores[j] = -__builtin_inff();
+    F16x m = l_load(scores);
+    for (int j = 16; j < padded; j += 16) m = l_max(l_load(scores + j), m);
+    return l_reduce_max(m) * s.scale[r];
+}
+
+// scores -> 2^(score * scale - max), times the position's scale where pages have them; returns the sum
+// before that, and the largest after it.
+template <class Pages>
+inline float softmax(Pages& pages, int64_t first, int r, float max, float* largest) {
+    float* scores = pages.rows.scores[r];
+    const F16x scale = l_set1(pages.rows.scale[r]), minus_max = l_set1(-max);
+    F16x sum = l_set1(0.0f), most = l_set1(1e-30f);
+    for (int j0 = 0; j0 < pages.rows.keys[r]; j0 += kPage) {
+        const float* scales = pages.value_scales(first + j0);
+        float seen[kPage];  // so that nothing of a page's last owner counts
+        if (Pages::kScaled && pages.rows.keys[r] - j0 < kPage) {
+            for (int j = 0; j < kPage; ++j)
+                seen[j] = j < pages.rows.keys[r] - j0 ? scales[j] : 0.0f;
+            scales = seen;
+        }
+        for (int j = 0; j < kPage; j += 16) {
+            F16x p = l_exp2_softmax(l_fma(l_load(scores + j0 + j), scale, minus_max));
+            sum = l_add(sum, p);
+            if constexpr (Pages::kScaled) {
+                p = l_mul(p, l_load(scales + j));
+                most = l_max(p, most);
+            }
+            l_store(scores + j0 + j, p);
+        }
+    }
+    if constexpr (Pages::kScaled) *largest = l_reduce_max(most);
+    return l_sum(sum);
+}
+
+// One chunk of positions: the largest logarithm of a weight, the sum of the weights over it and, in
+// rows.chunk_out, the outputs of each row.
+struct Chunk {
+    static constexpr int kRows = sterna::kMaxAttentionRows;
+    float max[kRows] = {}, sum[kRows];
+    int begin = 0;  // the first row that sees some of it
+
+    template <class Pages>
+    void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first) {
+        Rows& s = pages.rows;
+        see(a, s, first);
+        pages.scores(first);
+        float largest[kRows] = {};
+        // One pass after another over all rows: a row's own are too short to hide their latencies.
+        for (int r = begin; r < a.rows; ++r) max[r] = largest_log(s, r);
+        for (int r = begin; r < a.rows; ++r) sum[r] = softmax(pages, first, r, max[r], largest + r);
+        if constexpr (Pages::kScaled)
+            for (int r = 0; r < a.rows; ++r) pages.weights(r, largest[r]);
+        pages.values(first);
+    }
+    void see(const sterna::AttentionArgs& a, Rows& s, int64_t first) {
+        for (int r = 0; r < a.rows; ++r) s.keys[r] = clamp(a.limit[r] - first, kChunk);
+        while (s.keys[begin] == 0) ++begin;
+    }
+    void store(const sterna::AttentionArgs& a, const Rows& s, float* partial) const {
+        for (int r = begin; r < a.rows; ++r, partial += a.head_dim + 2) {
+            __builtin_memcpy(partial, s.chunk_out + r * a.head_dim, size_of(a));
+            partial[a.head_dim] = max[r];
+            partial[a.head_dim + 1] = sum[r];
+        }
+    }
+    void load(const sterna::AttentionArgs& a, Rows& s, const float* partial) {
+        for (int r = begin; r < a.rows; ++r, partial += a.head_dim + 2) {
+            __builtin_memcpy(s.chunk_out + r * a.head_dim, partial, size_of(a));
+            max[r] = partial[a.head_dim];
+            sum[r] = partial[a.head_dim + 1];
+        }
+    }
+    static size_t size_of(const sterna::AttentionArgs& a) {
+        return static_cast<size_t>(a.head_dim) * sizeof(float);
+    }
+};
+
+// What chunks add up to, in ascending order.
+struct Merged {
+    static constexpr int kRows = sterna::kMaxAttentionRows;
+    static_assert(kRows % 16 == 0);
+
+    const sterna::AttentionArgs& a;
+    Rows& s;
+    float max[kRows], sum[kRows];
+
+    Merged(const sterna::AttentionArgs& a, Rows& s) : a(a), s(s) {
+        for (int r = 0; r < kRows; ++r) max[r] = -__builtin_inff(), sum[r] = 0.0f;
+        for (int64_t i = 0; i < int64_t{a.rows} * a.head_dim; ++i) s.out[i] = 0.0f;
+    }
+    void add(const Chunk& chunk) {
+        float factor[kRows], chunk_factor[kRows];
+        for (int r = 0; r < a.rows; r += 16) {
+            const F16x m = l_load(max + r), cm = l_load(chunk.max + r), larger = l_max(m, cm);
+            l_store(factor + r, l_exp2_softmax(l_sub(m, larger)));
+            l_store(chunk_factor + r, l_exp2_softmax(l_sub(cm, larger)));
+        }
+        for (int r = chunk.begin; r < a.rows; ++r) {
+            float* o = s.out + r * a.head_dim;
+            const float* co = s.chunk_out + r * a.head_dim;
+            const F16x f = l_set1(factor[r]), cf = l_set1(chunk_factor[r]);
+            max[r] = max[r] > chunk.max[r] ? max[r] : chunk.max[r];
+            sum[r] = __builtin_fmaf(sum[r], factor[r], chunk.sum[r] * chunk_factor[r]);
+            for (int d = 0; d < a.head_dim; d += 16)
+                l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
+        }
+    }
+    void outputs() const {
+        for (int r = 0; r < a.rows; ++r) {
+            for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / sum[r];
+            if (a.type == KvType::kI8) rotate(a.out[r], a.head_dim);
+        }
+    }
+};
+
+template <class Pages, class F>
+inline void with(const sterna::AttentionArgs& a, F f) {
+    Pages pages(a);
+    f(pages);
+    pages.end();  // not a destructor's: a unit has no tables for exceptions (test_layers.py)
+}
+
+// f(pages) for pages of the call's type.
+template <class F>
+inline void with_pages(const sterna::AttentionArgs& a, F f) {
+    if (a.type == KvType::kI16) {
+        with<IntegerPages<int16_t>>(a, f);
+    } else if (a.type == KvType::kI8) {
+        with<IntegerPages<int8_t>>(a, f);
+    } else if (a.type == KvType::kF16) {
+        with<FloatPages<true>>(a, f);
+    } else {
+        with<FloatPages<false>>(a, f);
+    }
+}
+
+void attention(const sterna::AttentionArgs& a) {
+    with_pages(a, [&](auto& pages) {
+        Merged merged(a, pages.rows);
+        for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
+            Chunk chunk;
+            chunk.compute(a, pages, first);
+            merged.add(chunk);
+        }
+        merged.outputs();
+    });
+}
+
+void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
+    with_pages(a, [&](auto& pages) {
+        Chunk chunk;
+        chunk.compute(a, pages, index * kChunk);
+        chunk.store(a, pages.rows,
+                    a.partial + index * sterna::attention_partial(a.rows, a.head_dim));
+    });
+}
+
+void attention_merge(const sterna::AttentionArgs& a) {
+    Rows rows(a.scratch, a.head_dim);
+    Merged merged(a, rows);
+    const int chunks = sterna::attention_chunks(a.limit[a.rows - 1]);
+    for (int64_t index = 0; index < chunks; ++index) {
+        Chunk chunk;
+        chunk.see(a, rows, index * kChunk);
+        chunk.load(a, rows, a.partial + index * sterna::attention_partial(a.rows, a.head_dim));
+        merged.add(chunk);
+    }
+    merged.outputs();
+}
+
+int64_t attention_scratch(int64_t head_dim) {
+    const int64_t integers = IntegerPages<int16_t>::scratch_bytes(head_dim);
+    const int64_t floats = FloatPages<true>::scratch_bytes(head_dim);
+    return integers > floats ? integers : floats;
+}
+
+}  // namespace

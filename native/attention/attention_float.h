@@ -1,0 +1,167 @@
+// Attention over pages of floats: a score adds over head_dim in ascending order (keys are lanes), the
+// output adds over positions in ascending order (head_dim is lanes), in fused multiply-adds.
+#pragma once
+#include "attention/attention_rows.h"
+#include "unroll.h"
+
+namespace {
+
+template <bool kF16>
+inline F16x load_kv(const uint8_t* base, int64_t element) {
+    if constexpr (kF16) {
+        return l_load_f16(reinterpret_cast<const uint16_t*>(base) + element);
+    } else {
+        return l_load(reinterpret_cast<const float*>(base) + element);
+    }
+}
+
+template <bool kF16>
+inline void prefetch_kv(const uint8_t* base, int64_t element) {
+    prefetch_l2(base + element * (kF16 ? 2 : 4));
+}
+
+// Scores of the rows against the keys of one page, 16 at a time; those beyond what a row sees are
+// masked later.
+template <bool kF16>
+struct FloatKeys {
+    const sterna::AttentionArgs& a;
+    Rows& s;
+    const uint8_t *page, *next;  // that is read after it
+    int j0;  // of the page, in the chunk
+
+    template <int R>
+    void block(int row0) {
+        key_blocks<R>(*this, row0, clamp(s.keys[row0 + R - 1] - j0, kPage));
+    }
+
+    template <int R, int V>
+    void keys_of(int row0, int j) {
+        F16x acc[R][V];
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
+        const bool ahead = row0 == 0 && next != page;
+        for (int64_t d = 0; d < a.head_dim; ++d) {
+            F16x k[V];
+            STERNA_UNROLL(2)
+            for (int v = 0; v < V; ++v) {
+                const int64_t element = ((j / 16 + v) * a.head_dim + d) * 16;
+                k[v] = load_kv<kF16>(page, element);
+                if (ahead) prefetch_kv<kF16>(next, element);
+            }
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) {
+                const F16x q = l_set1(a.q[row0 + r][d]);
+                STERNA_UNROLL(2)
+                for (int v = 0; v < V; ++v) acc[r][v] = l_fma(q, k[v], acc[r][v]);
+            }
+        }
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) l_store(s.scores[row0 + r] + j0 + j + 16 * v, acc[r][v]);
+    }
+};
+
+// chunk_out[row] += sum_j p[row][j] * v[j] over one page.
+template <bool kF16>
+struct FloatValues {
+    const sterna::AttentionArgs& a;
+    Rows& s;
+    const uint8_t *page, *next;
+    int j0;
+
+    // Rows see different numbers of keys: what all see is shared, the rest is not.
+    template <int R>
+    void block(int row0) {
+        const int shared = clamp(s.keys[row0] - j0, kPage);
+        positions<R>(row0, 0, shared);
+        for (int r = 1; r < R; ++r)
+            positions<1>(row0 + r, shared, clamp(s.keys[row0 + r] - j0, kPage));
+    }
+
+    template <int R>
+    void positions(int row0, int from, int to) {
+        constexpr int V = kAttentionVectors;
+        if (from >= to) return;
+        int64_t d = 0;
+        for (; d + 16 * V <= a.head_dim; d += 16 * V) values_of<R, V>(row0, from, to, d);
+        for (; d < a.head_dim; d += 16) values_of<R, 1>(row0, from, to, d);
+    }
+
+    template <int R, int V>
+    void values_of(int row0, int from, int to, int64_t d) {
+        float* out = s.chunk_out + row0 * a.head_dim + d;
+        F16x acc[R][V];
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + 16 * v);
+        int64_t element = from * int64_t{a.head_dim} + d;
+        const bool ahead = row0 == 0 && next != page;
+        for (int j = from; j < to; ++j, element += a.head_dim) {
+            F16x x[V];
+            STERNA_UNROLL(2)
+            for (int v = 0; v < V; ++v) {
+                x[v] = load_kv<kF16>(page, element + 16 * v);
+                if (ahead) prefetch_kv<kF16>(next, element + 16 * v);
+            }
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) {
+                const F16x weight = l_set1(s.scores[row0 + r][j0 + j]);
+                STERNA_UNROLL(2)
+                for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
+            }
+        }
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + 16 * v, acc[r][v]);
+    }
+};
+
+template <bool kF16>
+struct FloatPages {
+    static constexpr bool kScaled = false;  // each position of a page has a scale
+
+    const sterna::AttentionArgs& a;
+    Rows rows;
+    float* wide;  // [kPage * head_dim]: a page widened
+
+    explicit FloatPages(const sterna::AttentionArgs& a)
+        : a(a),
+          rows(a.scratch, a.head_dim),
+          wide(reinterpret_cast<float*>(a.scratch + Rows::bytes(a.head_dim))) {
+        for (int r = 0; r < a.rows; ++r) rows.scale[r] = a.scale * kLog2E;
+    }
+    static constexpr int64_t scratch_bytes(int64_t head_dim) {
+        return Rows::bytes(head_dim) + kPage * head_dim * int64_t{sizeof(float)};
+    }
+
+    void end() {}
+    const float* value_scales(int64_t) const { return nullptr; }
+    void scores(int64_t first) { all_pages<FloatKeys>(first, a.k_base, page_after_keys); }
+    void values(int64_t first) {
+        for (int64_t i = 0; i < a.rows * a.head_dim; ++i) rows.chunk_out[i] = 0.0f;
+        all_pages<FloatValues>(first, a.v_base, page_after_values);
+    }
+
+    // A page at a time, so that it is read from L1 by all rows; and where several blocks of rows read
+    // it, f16 is widened once, not by each of them.
+    template <template <bool> class Blocks, class After>
+    void all_pages(int64_t first, const uint8_t* base, After after) {
+        const int keys = rows.keys[a.rows - 1];
+        for (int j = 0; j < keys; j += kPage) {
+            const uint8_t* page = page_at(a, base, first + j);
+            if (kF16 && a.rows > kAttentionRows) {
+                for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
+                    l_store(wide + i, load_kv<true>(page, i));
+                const auto* widened = reinterpret_cast<const uint8_t*>(wide);
+                Blocks<false> blocks{a, rows, widened, widened, j};
+                row_blocks(a.rows, blocks);
+            } else {
+                Blocks<kF16> blocks{a, rows, page, after(a, first, j, keys), j};
+                row_blocks(a.rows, blocks);
+            }
+        }
+    }
+};
+
+}  // namespace

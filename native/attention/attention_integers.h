@@ -1,0 +1,325 @@
+// Attention over pages of integers. Queries and softmax weights are rounded to integers too, so that scores
+// and outputs are exact sums of integers: any unit may add them in any order, pair by pair or, cut
+// into bytes, in the tiles of a matrix unit.
+//
+// Keys and values have 13 bits (int16) or 8 (int8), and weights 16, so that 16 products of them or more stay
+// in int32; queries have 14 bits, and with int16 from a head_dim of 128 on one less for each doubling.
+//
+//   score[j] = float(sum_d q[d] k[j][d]) * k_scale[j]                        exact in int32
+//   w[j]     = round(x[j] * (32767 / max x)), x[j] = p[j] * v_scale[j]       p: the softmax, of a chunk
+//   out[d]   = float(sum_j w[j] v[j][d]) * (max x / 32767)                   below 2^35, rounded once
+//
+// A weight below 1/65534 of its chunk's largest counts as zero: at most 0.4 % of that weight is lost so, and
+// the values of a pair of positions that no row of a block counts are not read.
+#pragma once
+#include "attention/attention_rows.h"
+#include "matrix/attention_tiles.h"
+#include "attention/integer_sums.h"
+#include "unroll.h"
+
+namespace {
+
+constexpr int vectors_of(int V) { return V * 16 / kLanes; }
+
+// What the blocks of rows work on.
+struct Integers {
+    const sterna::AttentionArgs& a;
+    Rows& rows;
+    int16_t* q =
+        nullptr;  // of each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
+    int16_t (*w)[kChunk] = nullptr;  // [rows]
+    float* w_scale = nullptr;  // [rows]
+    int32_t* sums =
+        nullptr;  // of a block's outputs: [of a run, high, low][kAttentionRows][head_dim]
+
+    int64_t padded() const { return padded_head_dim(a.head_dim); }
+};
+
+// Scores of the rows against one page.
+template <class Element>
+struct IntegerKeys {
+    const Integers& s;
+    const uint8_t* page;
+    const uint8_t* next;  // the page that is read after it
+    int j0;  // of the page, in the chunk
+
+    template <int R>
+    void block(int row0) {
+        key_blocks<R>(*this, row0, clamp(s.rows.keys[row0 + R - 1] - j0, kPage));
+    }
+
+    template <int R, int V>
+    void keys_of(int row0, int j) {
+        constexpr int N = vectors_of(V);
+        VI acc[R][N];
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
+        const int64_t hd = s.a.head_dim;
+        const int16_t* q = s.q + row0 * s.padded();
+        const auto* keys = reinterpret_cast<const Element*>(page) + j * hd;
+        const int64_t ahead = row0 == 0 ? next - page : 0;
+        for (int64_t d = 0; d < hd; d += 2, q += 2 * R) {
+            VI k[N];
+            STERNA_UNROLL(2)
+            for (int v = 0; v < N; ++v) {
+                const auto* of = keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2;
+                k[v] = load_pairs(of);
+                if (ahead) prefetch_l2(reinterpret_cast<const uint8_t*>(of) + ahead);
+            }
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) {
+                const VI pair = x_broadcast(q + 2 * r);
+                STERNA_UNROLL(2)
+                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, k[v]);
+            }
+        }
+        const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd)) + j;
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < N; ++v) {
+            f_store(s.rows.scores[row0 + r] + j0 + j + kLanes * v,
+                    f_mul(f_from_i(acc[r][v]), f_load(scales + kLanes * v)));
+        }
+    }
+};
+
+// The pairs of a chunk's positions whose values a block of rows counts, in runs whose sums stay in int32.
+template <class Element>
+struct CountedPairs {
+    static constexpr int kPairs = kChunk / 2, kAhead = kPage / 2;
+    // Of one run: a row's weights add up to at most so much.
+    static constexpr int32_t kMostWeight = INT32_MAX / sterna::kv_levels(sizeof(Element));
+    static constexpr int kRuns = kPairs / (kMostWeight / (2 * sterna::kWeightLevels)) + 1;
+    static_assert(kMostWeight >= 2 * sterna::kWeightLevels);
+
+    const Element* values[kPairs + kAhead];  // and then what is read after them
+    int32_t first[kPairs];  // position of the chunk
+    int end[kRuns], runs = 0;
+
+    template <int R>
+    void find(const Integers& s, int64_t chunk, int row0) {
+        int32_t most[kPairs];  // of the rows' weights of a pair
+        const VI ones = i_set1(0x00010001);
+        const int pairs = whole_pages(s.rows.keys[row0 + R - 1]) / 2;
+        for (int i = 0; i < pairs; i += kLanes) {
+            VI m = i_set1(0);
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r)
+                m = i_max(m, pair_dot(i_set1(0), i_load(s.w[row0 + r] + 2 * i), ones));
+            i_store(most + i, m);
+        }
+        int n = 0;
+        int32_t weight = 0;
+        for (int page = 0; page < pairs; page += kPage / 2) {
+            const auto* of_page =
+                reinterpret_cast<const Element*>(page_at(s.a, s.a.v_base, chunk + 2 * page));
+            for (int i = page; i < page + kPage / 2; ++i, of_page += 2 * s.a.head_dim) {
+                weight += most[i];
+                if (weight > kMostWeight) end[runs++] = n, weight = most[i];
+                values[n] = of_page;
+                first[n] = 2 * i;
+                n += most[i] > 0;
+            }
+        }
+        end[runs++] = n;
+        const auto* next = reinterpret_cast<const Element*>(page_after_chunk(s.a, chunk));
+        for (int i = 0; i < kAhead; ++i) values[n + i] = next + i * 2 * s.a.head_dim;
+    }
+};
+
+// chunk_out[row] = the weighted sum of a chunk's values. Weights beyond what a row sees are zero.
+template <class Element>
+struct IntegerValues {
+    using Pairs = CountedPairs<Element>;
+    const Integers& s;
+    int64_t chunk;  // its first position
+
+    template <int R>
+    void block(int row0) {
+        Pairs pairs;
+        pairs.template find<R>(s, chunk, row0);
+        for (int run = 0, from = 0; run < pairs.runs; ++run) {
+            // A page's worth at a time, which L1 holds while one part of head_dim after another is added.
+            for (bool fresh = true; fresh || from < pairs.end[run]; fresh = false) {
+                const int to = clamp(pairs.end[run], from + Pairs::kAhead);
+                add<R>(pairs, row0, from, to, fresh);
+                from = to;
+            }
+            finish<R>(row0, run == 0, run == pairs.runs - 1);
+        }
+    }
+
+    // The lines of pairs to come, in the order of memory, so that a prefetcher of the hardware goes along.
+    struct Lines {
+        const Element* const* pair;
+        int64_t elements;  // of a pair
+        int64_t at = 0;
+        void ask() {
+            prefetch_l2(*pair + at);
+            at += 64 / int64_t{sizeof(Element)};
+            if (at >= elements) at = 0, ++pair;
+        }
+    };
+
+    template <int R>
+    void add(const Pairs& pairs, int row0, int from, int to, bool fresh) {
+        constexpr int V = kAttentionVectors;
+        Lines next{pairs.values + from + (s.a.next_page ? Pairs::kAhead : 0), 2 * s.a.head_dim};
+        int64_t d = 0;
+        for (; d + 16 * V <= s.a.head_dim; d += 16 * V)
+            values_of<R, vectors_of(V)>(pairs, row0, d, from, to, fresh, next);
+        for (; d < s.a.head_dim; d += 16)
+            values_of<R, vectors_of(1)>(pairs, row0, d, from, to, fresh, next);
+    }
+
+    template <int R, int N>
+    void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, bool fresh,
+                   Lines& ahead) {
+        Lines next = ahead;
+        VI acc[R][N];
+        int32_t* sums = s.sums + d;
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < N; ++v)
+            acc[r][v] = fresh ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
+        for (int i = from; i < to; ++i) {
+            VI x[N];
+            STERNA_UNROLL(2)
+            for (int v = 0; v < N; ++v) x[v] = load_pairs(pairs.values[i] + 2 * (d + kLanes * v));
+            if (row0 == 0) next.ask();
+            const int16_t* w = s.w[row0] + pairs.first[i];
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) {
+                const VI pair = x_broadcast(w + r * kChunk);
+                STERNA_UNROLL(2)
+                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, x[v]);
+            }
+        }
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int v = 0; v < N; ++v) i_store(sums + r * s.a.head_dim + kLanes * v, acc[r][v]);
+        ahead = next;
+    }
+
+    // A run's sums go to those of the runs before, and after the last to the outputs.
+    template <int R>
+    void finish(int row0, bool first, bool last) {
+        const int64_t hd = s.a.head_dim, part = kAttentionRows * hd;
+        for (int r = 0; r < R; ++r) {
+            int32_t* sums = s.sums + r * hd;
+            float* out = s.rows.chunk_out + (row0 + r) * hd;
+            for (int64_t d = 0; d < hd; d += kLanes, sums += kLanes) {
+                VI high = first ? i_set1(0) : i_load(sums + part);
+                VI low = first ? i_set1(0) : i_load(sums + 2 * part);
+                add_parts(&high, &low, i_load(sums));
+                if (last) {
+                    f_store(out + d, scaled_parts(high, low, s.w_scale[row0 + r]));
+                } else {
+                    i_store(sums + part, high);
+                    i_store(sums + 2 * part, low);
+                }
+            }
+        }
+    }
+};
+
+// Element: int16_t or int8_t, in which case keys and values are rotated (kv_pages.h), and so the queries.
+template <class Element>
+struct IntegerPages {
+    static constexpr bool kScaled = true;
+
+    const sterna::AttentionArgs& a;
+    Rows rows;
+    Integers s;
+    AttentionTiles<Element> tiles;
+
+    static constexpr int kRows = sterna::kMaxAttentionRows;
+    static constexpr int64_t scratch_bytes(int64_t head_dim) {
+        return own_bytes(head_dim) + AttentionTiles<Element>::bytes(head_dim);
+    }
+    static constexpr int64_t own_bytes(int64_t head_dim) {
+        return Rows::bytes(head_dim) + kRows * (2 * padded_head_dim(head_dim) + 2 * kChunk + 4) +
+               3 * kAttentionRows * head_dim * int64_t{sizeof(int32_t)};
+    }
+
+    explicit IntegerPages(const sterna::AttentionArgs& a)
+        : a(a),
+          rows(a.scratch, a.head_dim),
+          s{a, rows},
+          tiles(a, rows, a.scratch + own_bytes(a.head_dim)) {
+        s.sums = reinterpret_cast<int32_t*>(a.scratch + Rows::bytes(a.head_dim));
+        s.q = reinterpret_cast<int16_t*>(s.sums + 3 * kAttentionRows * a.head_dim);
+        s.w = reinterpret_cast<int16_t (*)[kChunk]>(s.q + kRows * s.padded());
+        s.w_scale = reinterpret_cast<float*>(s.w[kRows]);
+        const int levels = sterna::query_levels(sizeof(Element), a.head_dim);
+        for (int r = 0; r < a.rows; ++r) {
+            const float* x = a.q[r];
+            if constexpr (kRotated<Element>) {
+                __builtin_memcpy(rows.chunk_out, x, static_cast<size_t>(a.head_dim) * sizeof *x);
+                rotate(rows.chunk_out, a.head_dim);
+                x = rows.chunk_out;
+            }
+            const Rounding rounding(x, a.head_dim, levels);
+            put_query(r, x, rounding);
+            rows.scale[r] = rounding.scale * (a.scale * kLog2E);
+        }
+        if (tiles.used()) tiles.begin(s.q);
+    }
+    void end() {
+        if (tiles.used()) tiles.end();
+    }
+    // A block of rows goes over the keys together: its pairs of a position lie together.
+    void put_query(int r, const float* x, const Rounding& rounding) {
+        const int in_block = tiles.used() ? 0 : r % kAttentionRows, row0 = r - in_block;
+        const int together = tiles.used() ? 1 : clamp(a.rows - row0, kAttentionRows);
+        int16_t* to = s.q + row0 * s.padded() + 2 * in_block;
+        for (int64_t d = 0; d < s.padded(); d += 16) {
+            int16_t q[16] = {};
+            if (d < a.head_dim) rounding.round16(x + d, q);
+            for (int i = 0; i < 16; i += 2, to += 2 * together) to[0] = q[i], to[1] = q[i + 1];
+        }
+    }
+
+    void scores(int64_t first) {
+        const int keys = rows.keys[a.rows - 1];
+        for (int j = 0; j < keys; j += kPage) {
+            const uint8_t* page = page_at(a, a.k_base, first + j);
+            if (tiles.used()) {
+                tiles.scores(page, j);
+            } else {
+                IntegerKeys<Element> blocks{s, page, page_after_keys(a, first, j, keys), j};
+                row_blocks(a.rows, blocks);
+            }
+        }
+    }
+
+    const float* value_scales(int64_t position) const {
+        return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
+                                              scales_at<Element>(a.head_dim));
+    }
+    // A row's weights, whose largest is `most`, as integers; zeros where it sees no keys. A NaN is lost here,
+    // but not in the softmax's sum, which divides the output.
+    void weights(int r, float most) {
+        const int keys = whole_pages(rows.keys[r]);
+        const VF inverse = f_set1(sterna::kWeightLevels / (keys ? most : 1.0f));
+        const float* x = rows.scores[r];
+        int16_t* w = s.w[r];
+        int j = 0;
+        STERNA_UNROLL(4)
+        for (; j < keys; j += kLanes) i_store_i16(w + j, i_round(f_mul(f_load(x + j), inverse)));
+        for (; j < kChunk; j += kLanes) i_store_i16(w + j, i_set1(0));
+        s.w_scale[r] = most / sterna::kWeightLevels;
+    }
+
+    void values(int64_t first) {
+        if (tiles.used()) {
+            tiles.values(first, s.w, s.w_scale);
+        } else {
+            IntegerValues<Element> blocks{s, first};
+            row_blocks(a.rows, blocks);
+        }
+    }
+};
+
+}  // namespace

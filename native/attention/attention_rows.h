@@ -1,0 +1,85 @@
+// What the query rows of one call of attention share while they pass over the keys together.
+#pragma once
+#include "attention/kv_pages.h"
+
+namespace {
+
+constexpr int kChunk = sterna::kChunkPositions;
+static_assert(kChunk % kPage == 0 && kAttentionRows <= sterna::kMaxAttentionRows);
+
+// Vectors of 16 keys, or of 16 of head_dim, that a block of kAttentionRows takes at a time: all its
+// accumulators stay in registers.
+constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
+static_assert(kPage / 16 % kAttentionVectors == 0, "a block of keys lies in one page");
+
+inline int clamp(int64_t value, int most) {
+    return static_cast<int>(value < 0 ? 0 : value < most ? value : most);
+}
+
+// The matrix unit takes 64 of head_dim at a time.
+constexpr int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 63) / 64 * 64; }
+constexpr int whole_pages(int keys) { return (keys + kPage - 1) / kPage * kPage; }
+
+constexpr float kLog2E = 1.44269504f;
+
+struct Rows {
+    float (*scores)[kChunk];  // [rows], in units of a row's
+    float scale[sterna::kMaxAttentionRows];  // : times it they are logarithms of weights, to base 2
+    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
+    int keys[sterna::kMaxAttentionRows];  // of this chunk that a row sees; ascending
+
+    Rows(uint8_t* scratch, int64_t head_dim)
+        : scores(reinterpret_cast<float (*)[kChunk]>(scratch)),
+          chunk_out(scores[sterna::kMaxAttentionRows]),
+          out(chunk_out + sterna::kMaxAttentionRows * head_dim) {}
+    static constexpr int64_t bytes(int64_t head_dim) {
+        return sterna::kMaxAttentionRows * (kChunk + 2 * head_dim) * int64_t{sizeof(float)};
+    }
+};
+
+// The page of a position: its keys or its values, of this layer and KV head.
+inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* base,
+                              int64_t position) {
+    return base + a.pages[position / kPage] * a.page_stride;
+}
+
+// While a page is read, the next one is asked for where that is faster (Reading), into L2: pages of a head do not adjoin, so that no prefetcher
+// of the hardware finds it, and L1 could not wait for as many lines. A chunk's keys come first, then its
+// values, then the next chunk's keys; at the end, the page itself.
+inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, int64_t first, int j,
+                                      int keys) {
+    if (!a.next_page) return page_at(a, a.k_base, first + j);
+    return j + kPage < keys ? page_at(a, a.k_base, first + j + kPage) : page_at(a, a.v_base, first);
+}
+inline const uint8_t* page_after_chunk(const sterna::AttentionArgs& a, int64_t first) {
+    const bool last = first + kChunk >= a.limit[a.rows - 1];
+    return last ? page_at(a, a.v_base, first) : page_at(a, a.k_base, first + kChunk);
+}
+inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, int64_t first, int j,
+                                        int keys) {
+    if (!a.next_page) return page_at(a, a.v_base, first + j);
+    return j + kPage < keys ? page_at(a, a.v_base, first + j + kPage) : page_after_chunk(a, first);
+}
+
+// Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for what is left.
+template <int R = kAttentionRows, class F>
+inline void row_blocks(int rows, F& f, int row = 0) {
+    for (; rows - row >= R; row += R) f.template block<R>(row);
+    if constexpr (R > 1)
+        if (row < rows) row_blocks<R - 1>(rows, f, row);
+}
+
+// Calls f.template keys_of<R, V>(row, j) for V times 16 of a page's keys, and for what is left of them.
+template <int R, class F>
+inline void key_blocks(F& f, int row, int keys) {
+    constexpr int V = kAttentionVectors;
+    for (int j = 0; j < keys; j += 16 * V) {
+        if (keys - j > 16 * (V - 1)) {
+            f.template keys_of<R, V>(row, j);
+        } else {
+            f.template keys_of<R, 1>(row, j);
+        }
+    }
+}
+
+}  // namespace

@@ -1,0 +1,69 @@
+#include "attention/attention_timing.h"
+
+#include <atomic>
+#include <chrono>
+#include <numeric>
+
+#include "units/dispatch.h"
+#include "runtime/memory.h"
+#include "runtime/pool.h"
+
+namespace sterna {
+
+AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType type)
+    : cache_(1, kv_heads, head_dim, positions / kPagePositions, type),
+      pages_(static_cast<size_t>(cache_.pages)) {
+    std::iota(pages_.begin(), pages_.end(), 0);
+    std::vector<float> k(static_cast<size_t>(kv_heads) * static_cast<size_t>(cache_.head_dim));
+    std::vector<float> v = k;
+    for (int position = 0; position < kPagePositions; ++position) {
+        for (size_t i = 0; i < k.size(); ++i) {  // a few hundred distinct values
+            k[i] = static_cast<float>((i * 37 + static_cast<size_t>(position) * 11) % 255) - 127.0f;
+            v[i] = -k[i];
+        }
+        all_tables().front()->kv_store({k.data(), v.data(), cache_.keys(0), cache_.values(0),
+                                        position, kv_heads, cache_.head_dim, type});
+    }
+    // Written, for pages of memory that never were are all the same one, which is in the cache.
+    for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);
+}
+
+double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int group) const {
+    const int head_dim = cache_.head_dim;
+    const int positions = cache_.pages * kPagePositions, chunks = attention_chunks(positions);
+    const auto floats = static_cast<size_t>(group) * static_cast<size_t>(head_dim);
+    const std::vector<float> query(floats,
+                                   0.01f);  // nearly equal weights, none of which is left out
+    const std::vector<const float*> q(static_cast<size_t>(group), query.data());
+    const std::vector<int32_t> limit(static_cast<size_t>(group), positions);
+    const auto partial =
+        static_cast<size_t>(chunks * attention_partial(group, head_dim)) * sizeof(float);
+    const auto stride =
+        (partial + static_cast<size_t>(kernels.attention_scratch(head_dim)) + 8191) / 4096 * 4096;
+    const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));
+    const bool next_page = pool.reading().next_page;
+    std::atomic<int> next{0};
+    const auto begin = std::chrono::steady_clock::now();
+    pool.run([&](int worker) {
+        AttentionArgs a{};
+        a.q = q.data();
+        a.limit = limit.data();
+        a.rows = group;
+        a.head_dim = head_dim;
+        a.scale = 1.0f;
+        a.pages = pages_.data();
+        a.page_stride = cache_.page_stride();
+        a.type = cache_.type;
+        a.next_page = next_page;
+        a.partial = reinterpret_cast<float*>(memory.data() + static_cast<size_t>(worker) * stride);
+        a.scratch = reinterpret_cast<uint8_t*>(a.partial) + (partial + 63) / 64 * 64;
+        for (int unit; (unit = next++) < cache_.kv_heads * chunks;) {
+            a.k_base = cache_.keys(0) + unit / chunks * cache_.head_bytes();
+            a.v_base = cache_.values(0) + unit / chunks * cache_.head_bytes();
+            kernels.attention_chunk(a, unit % chunks);
+        }
+    });
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace sterna

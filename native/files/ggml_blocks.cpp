@@ -1,0 +1,350 @@
+#include "files/ggml_blocks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+namespace sterna {
+
+namespace {
+
+using In = const uint8_t* __restrict;
+using Levels = int8_t* __restrict;
+using Out = uint8_t* __restrict;
+
+constexpr uint8_t kSign = 0x80;  // of an f16's upper byte
+
+// Codes of kBits from n bytes: of each kSpan bytes first all lowest fields, then the next; put above kShift bits
+// that are there already.
+template <int kBits, int kSpan, int kShift = 0>
+void add_fields(In from, int n, Levels to) {
+    constexpr int kFields = 8 / kBits, kMask = (1 << kBits) - 1;
+    for (int at = 0; at < n; at += kSpan)
+        for (int f = 0; f < kFields; ++f)
+            for (int i = 0; i < kSpan; ++i) {
+                const int code = from[at + i] >> (kBits * f) & kMask;
+                int8_t& out = to[at * kFields + f * kSpan + i];
+                out = static_cast<int8_t>(kShift ? out | code << kShift : code);
+            }
+}
+
+template <int kCount>
+void lower(int8_t* levels, int by) {
+    for (int i = 0; i < kCount; ++i) levels[i] = static_cast<int8_t>(levels[i] - by);
+}
+
+// Codes of kBits, those of a byte side by side, its lowest first.
+template <int kBits>
+void unpack(In from, int n, Levels to) {
+    constexpr int kFields = 8 / kBits;
+    for (int i = 0; i < n; ++i)
+        for (int f = 0; f < kFields; ++f)
+            to[i * kFields + f] = static_cast<int8_t>(from[i] >> (kBits * f) & ((1 << kBits) - 1));
+}
+
+void half(In from, Out to) { std::memcpy(to, from, 2); }
+// ggml subtracts minima.
+void negative_half(In from, Out to) {
+    half(from, to);
+    to[1] ^= kSign;
+}
+
+struct q4_0 {
+    static constexpr int k = 32, bytes = 18, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        add_fields<4, 16>(block + 2, 16, levels);
+        lower<32>(levels, 8);
+        return true;
+    }
+};
+
+struct q4_1 {
+    static constexpr int k = 32, bytes = 20, halves = 2, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        half(block + 2, scales + 2);
+        add_fields<4, 16>(block + 4, 16, levels);
+        return true;
+    }
+};
+
+// d, four bytes of high bits, 16 of low ones.
+struct q5_0 {
+    static constexpr int k = 32, bytes = 22, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        int8_t high[32];
+        unpack<1>(block + 2, 4, high);
+        add_fields<4, 16>(block + 6, 16, levels);
+        for (int i = 0; i < 32; ++i)
+            levels[i] = static_cast<int8_t>((levels[i] | high[i] << 4) - 16);
+        return true;
+    }
+};
+
+struct q8_0 {
+    static constexpr int k = 32, bytes = 34, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memcpy(levels, block + 2, 32);
+        return true;
+    }
+};
+
+struct mxfp4 {
+    static constexpr int k = 32, bytes = 17, halves = 0, singles = 1;
+    static bool decode(In block, Levels levels, Out scales) {
+        constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+        scales[0] = block[0];
+        for (int i = 0; i < 16; ++i) {
+            levels[i] = kValues[block[1 + i] & 15];
+            levels[16 + i] = kValues[block[1 + i] >> 4];
+        }
+        return block[0] != 255;  // NaN (OCP Microscaling Formats 1.0, section 5.4)
+    }
+};
+
+// 16 bytes of scale and minimum, 64 of codes, d, dmin.
+struct q2_k {
+    static constexpr int k = 256, bytes = 84, halves = 2, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 80, scales);
+        negative_half(block + 82, scales + 2);
+        std::memcpy(scales + 4, block, 16);
+        add_fields<2, 32>(block + 16, 64, levels);
+        return true;
+    }
+};
+
+// 32 bytes of high bits, 64 of low ones, 12 of scales, d.
+struct q3_k {
+    static constexpr int k = 256, bytes = 110, halves = 1, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 108, scales);
+        auto* whole = reinterpret_cast<int8_t*>(scales + 2);
+        add_fields<4, 8>(block + 96, 8, whole);
+        add_fields<2, 4, 4>(block + 104, 4, whole);
+        lower<16>(whole, 32);
+        add_fields<2, 32>(block + 32, 64, levels);
+        add_fields<1, 32, 2>(block, 32, levels);
+        lower<256>(levels, 4);
+        return true;
+    }
+};
+
+// Eight scales and eight minima of six bits in 12 bytes, to a scale and a minimum of each group.
+void six_bits(In from, Out to) {
+    for (int i = 0; i < 4; ++i) {
+        const uint8_t d = from[i], m = from[4 + i], both = from[8 + i];
+        to[2 * i] = d & 63;
+        to[2 * i + 1] = m & 63;
+        to[8 + 2 * i] = static_cast<uint8_t>((both & 15) | (d >> 2 & 48));
+        to[8 + 2 * i + 1] = static_cast<uint8_t>(both >> 4 | (m >> 2 & 48));
+    }
+}
+
+// d, dmin, 12 bytes of scales and minima, 128 of codes.
+struct q4_k {
+    static constexpr int k = 256, bytes = 144, halves = 2, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        negative_half(block + 2, scales + 2);
+        six_bits(block + 4, scales + 4);
+        add_fields<4, 32>(block + 16, 128, levels);
+        return true;
+    }
+};
+
+// The same with 32 bytes of high bits before the codes.
+struct q5_k {
+    static constexpr int k = 256, bytes = 176, halves = 2, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        negative_half(block + 2, scales + 2);
+        six_bits(block + 4, scales + 4);
+        add_fields<4, 32>(block + 48, 128, levels);
+        add_fields<1, 32, 4>(block + 16, 32, levels);
+        return true;
+    }
+};
+
+// 128 bytes of low bits, 64 of high ones, 16 of scales, d.
+struct q6_k {
+    static constexpr int k = 256, bytes = 210, halves = 1, singles = 16;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 208, scales);
+        std::memcpy(scales + 2, block + 192, 16);
+        add_fields<4, 64>(block, 128, levels);
+        add_fields<2, 32, 4>(block + 128, 64, levels);
+        lower<256>(levels, 32);
+        return true;
+    }
+};
+
+// Five (or four) digits of base 3 of n bytes each, a fraction of 256: first the first digit of all bytes.
+template <int kDigits>
+void thirds(In from, int n, Levels to) {
+    for (int i = 0; i < n; ++i) {
+        uint8_t rest = from[i];
+        for (int digit = 0; digit < kDigits; ++digit, rest = static_cast<uint8_t>(rest * 3))
+            to[digit * n + i] = static_cast<int8_t>((rest * 3 >> 8) - 1);
+    }
+}
+
+// 52 bytes of codes, d: 32 bytes and 16 of five digits, 4 of four.
+struct tq1_0 {
+    static constexpr int k = 256, bytes = 54, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 52, scales);
+        thirds<5>(block, 32, levels);
+        thirds<5>(block + 32, 16, levels + 160);
+        thirds<4>(block + 48, 4, levels + 240);
+        return true;
+    }
+};
+
+// 64 bytes of codes, d. A code 3 is not ternary.
+struct tq2_0 {
+    static constexpr int k = 256, bytes = 66, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 64, scales);
+        int threes = 0;
+        for (int i = 0; i < 64; ++i) threes |= block[i] & block[i] >> 1 & 0x55;
+        add_fields<2, 32>(block, 64, levels);
+        lower<256>(levels, 1);
+        return threes == 0;
+    }
+};
+
+// d, then a bit for each weight: d where it is 1, else -d.
+struct q1_0 {
+    static constexpr int k = 128, bytes = 18, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        unpack<1>(block + 2, 16, levels);
+        for (int i = 0; i < 128; ++i) levels[i] = static_cast<int8_t>(2 * levels[i] - 1);
+        return true;
+    }
+};
+
+// d, then two bits for each weight: d (code - 1), as d code + (-d), with a scale for 64 weights. In the older layout
+// of 128 it counts for two groups.
+template <int kGroups>
+struct q2_0 {
+    static constexpr int k = 64 * kGroups, bytes = 2 + 16 * kGroups, halves = 2 * kGroups,
+                         singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        for (int g = 0; g < kGroups; ++g) {
+            half(block, scales + 4 * g);
+            negative_half(block, scales + 4 * g + 2);
+        }
+        unpack<2>(block + 2, 16 * kGroups, levels);
+        return true;
+    }
+};
+
+bool finite(uint8_t upper) { return (upper & 0x7c) != 0x7c; }  // an f16, by its upper byte
+
+// BlockType::decode of a type of blocks.
+template <class T>
+bool decode(const uint8_t* block, int64_t count, int rows, int8_t* levels, uint8_t* line, int r) {
+    bool good = true;
+    for (int64_t i = 0; i < count; ++i, block += T::bytes, levels += T::k) {
+        uint8_t scales[2 * T::halves + T::singles];
+        good &= T::decode(block, levels, scales);
+        for (int h = 0; h < T::halves; ++h, line += 2 * rows) {
+            std::memcpy(line + 2 * r, scales + 2 * h, 2);
+            good &= finite(scales[2 * h + 1]);
+        }
+        for (int j = 0; j < T::singles; ++j, line += rows) line[r] = scales[2 * T::halves + j];
+    }
+    return good;
+}
+
+template <class T>
+constexpr BlockType type(const char* name) {
+    return {name, T::k, T::bytes, 2 * T::halves + T::singles, decode<T>};
+}
+
+constexpr BlockType kTypes[] = {
+    type<q4_0>("q4_0"),   type<q4_1>("q4_1"),    type<q5_0>("q5_0"),        type<q8_0>("q8_0"),
+    type<mxfp4>("mxfp4"), type<q2_k>("q2_k"),    type<q3_k>("q3_k"),        type<q4_k>("q4_k"),
+    type<q5_k>("q5_k"),   type<q6_k>("q6_k"),    type<tq1_0>("tq1_0"),      type<tq2_0>("tq2_0"),
+    type<q1_0>("q1_0"),   type<q2_0<1>>("q2_0"), type<q2_0<2>>("q2_0_128"),
+};
+// What is decoded before it is packed: of a tile of 64 rows 64 KiB, which stay in L2.
+constexpr int64_t kChunkK = 1024;
+static_assert(kChunkK % kPad == 0 &&
+              std::ranges::all_of(kTypes, [](const BlockType& t) { return kChunkK % t.k == 0; }));
+
+template <int kShift>
+void ternary_field(In from, int64_t n, Levels to) {
+    for (int64_t i = 0; i < n; ++i) to[i] = static_cast<int8_t>((from[i] >> kShift & 3) - 1);
+}
+
+// One tile, a few blocks of all its rows at a time; the first bad row, or M.
+int64_t pack_tile(const BlockRows& from, const FormatKernels& format, int64_t tile,
+                  int8_t* levels) {
+    const int rows = format.tile_rows;
+    const BlockType& type = from.type;
+    const int64_t first = tile * rows, count = std::min<int64_t>(rows, from.M - first);
+    std::vector<SourceRow> decoded;
+    for (int r = 0; r < count; ++r)
+        decoded.push_back({reinterpret_cast<uint8_t*>(levels) + r * kChunkK, from.level_step - 1});
+    PackArgs a{};
+    a.rows = decoded.data();
+    a.M = count;
+    a.offset = static_cast<uint8_t>(from.level_offset);
+    a.mask = from.level_step == 2 ? 127 : 255;
+    a.tile_end = 1;
+    int64_t bad = from.M;
+    for (int64_t k = 0; k < from.K; k += kChunkK) {
+        a.K = std::min(kChunkK, from.K - k);
+        const int64_t b = k / type.k;
+        uint8_t* lines = from.scales + tile * from.scale_tile_bytes + b * type.scale_bytes * rows;
+        for (int r = 0; r < count; ++r)
+            if (!type.decode(from.rows[first + r].at + b * type.bytes, a.K / type.k, rows,
+                             levels + r * kChunkK, lines, r))
+                bad = std::min(bad, first + r);
+        a.codes = from.codes + tile * from.tile_bytes + format.tile_bytes(k);
+        a.tile_bytes = format.tile_bytes((a.K + kPad - 1) / kPad * kPad);
+        format.pack(a);
+    }
+    return bad;
+}
+
+}  // namespace
+
+std::span<const BlockType> block_types() { return kTypes; }
+
+int64_t pack_blocks(const BlockRows& from, const FormatKernels& format, Pool& pool) {
+    const int64_t tiles = (from.M + format.tile_rows - 1) / format.tile_rows;
+    std::atomic<int64_t> next{0}, bad{from.M};
+    pool.run([&](int) {
+        std::vector<int8_t> levels(static_cast<size_t>(format.tile_rows * kChunkK));
+        for (int64_t tile; (tile = next.fetch_add(1)) < tiles;) {
+            const int64_t found = pack_tile(from, format, tile, levels.data());
+            for (int64_t least = bad; found < least && !bad.compare_exchange_weak(least, found);) {
+            }
+        }
+    });
+    return bad < from.M ? bad.load() : -1;
+}
+
+void i2s_levels(const uint8_t* bytes, int64_t count, int64_t span, int8_t* levels, Pool& pool) {
+    const int64_t chunk = std::max<int64_t>(1, 65536 / span);  // runs
+    std::atomic<int64_t> next{0};
+    pool.run([&](int) {
+        for (int64_t run; (run = next.fetch_add(chunk)) * span < count;)
+            for (int64_t at = run * span; at < std::min(count, (run + chunk) * span); at += span) {
+                ternary_field<6>(bytes + at, span, levels + 4 * at);
+                ternary_field<4>(bytes + at, span, levels + 4 * at + span);
+                ternary_field<2>(bytes + at, span, levels + 4 * at + 2 * span);
+                ternary_field<0>(bytes + at, span, levels + 4 * at + 3 * span);
+            }
+    });
+}
+
+}  // namespace sterna

@@ -1,0 +1,47 @@
+// Blocks of GGUF files (ggml's layouts) as levels and scales, and from there to a format's tiles.
+//
+// sterna/formats/ggml_blocks.py has the same in numpy, to be read and to be tested against.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "units/kernel_table.h"
+#include "runtime/pool.h"
+
+namespace sterna {
+
+// k weights in `bytes` bytes. Their scales, as a row of a packed weight has them one after the other (GroupScales),
+// take `scale_bytes`: f16, and then single bytes.
+struct BlockType {
+    const char* name;
+    int k, bytes, scale_bytes;
+    // `count` blocks of row r of a tile of `rows`: levels, and scales to their lines, of which each has a value of every
+    // row. False for a code that is no level, or a scale that is not finite.
+    bool (*decode)(const uint8_t* blocks, int64_t count, int rows, int8_t* levels, uint8_t* lines,
+                   int r);
+};
+
+std::span<const BlockType> block_types();
+
+// A matrix of blocks, and where it goes. The format's layout is one of steps in ascending k.
+struct BlockRows {
+    const BlockType& type;
+    const SourceRow* rows;  // [M]
+    int64_t M, K;  // K: whole blocks
+    int level_offset, level_step;
+    uint8_t* codes;
+    int64_t tile_bytes;
+    uint8_t* scales;  // zeroed
+    int64_t scale_tile_bytes;
+};
+
+// Packs all rows; returns the first that has a code that is no level, or a scale that is not finite, or -1. What is
+// packed is then good for nothing.
+int64_t pack_blocks(const BlockRows& from, const FormatKernels& format, Pool& pool);
+
+// Levels -1..1 of I2_S, two-bit codes without scales between them, of which none is 3: of each `span` bytes first all
+// highest fields, then the next.
+void i2s_levels(const uint8_t* bytes, int64_t count, int64_t span, int8_t* levels, Pool& pool);
+
+}  // namespace sterna

@@ -1,0 +1,166 @@
+// What a code layout says of itself: a struct of layouts/*/*.h derives from IntegerDot or FloatDot, which hold what
+// most have in common, and adds its decoder. linear.h and panel.h multiply what it decodes.
+#pragma once
+#include <type_traits>
+
+#include "layouts/packing.h"
+#include "unroll.h"
+
+namespace {
+
+using sterna::kFewTokens;
+constexpr int kLine = 64;  // bytes of 16 rows x 4 k
+
+constexpr int kParts = 16 / kLanes;  // native vectors of a 16-row group
+
+// How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
+template <int kByte>
+constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
+
+// A dot product of signed bytes, of which |w| <= 128: pairs of products fit int16.
+inline VI dot_signed(VI acc, VI w, VI x) { return dot(acc, b_abs(w), b_signed(x, w)); }
+
+// Tokens that a panel is worth its making for. Where pair sums are int16 of 256 bits, a panel's block has three
+// times as many tokens as one straight from the decoder. On a Zen 3 EPYC, one thread, 512x1024 in L2, straight and
+// with a panel, us: `i2` 43 and 45 for 8 tokens, 64 and 59 for 12, 86 and 76 for 16; `q4_k` 66 and 67, 99 and 84,
+// 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
+constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
+
+// What formats share of an integer dot product. A format says in kMaxByte how much it decodes at most. A run
+// of products ends with its turn; where pair sums are int16 it has to fit there, or kRuns says that runs are
+// int32.
+struct IntegerDot {
+    static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
+    static constexpr bool kLookup = false;  // whether tables of sums are looked up: lookup.h
+    static constexpr bool kPairs = false;  // PairSums
+    static constexpr int kSourceBytes = 1;  // of a level
+    static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
+    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
+    // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
+    static constexpr int kDirectTokens = kFewestOfPanel - 1;
+    static constexpr bool kMinima = false;  // whether groups of k may have minima
+    // Whether there are kernels for activations with a scale for each kLongGroupK.
+    static constexpr bool kLongGroups = false;
+    // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
+    static constexpr bool kEvenOffset = false;
+    // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
+    static constexpr bool kTop = false;
+    // Whether codes are 0..3, of which active.h makes copies.
+    static constexpr bool kTwoBits = false;
+    // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
+    static constexpr int kSums = kAccumulators, kRunBytes = 512;
+    // Whether all groups of a byte share a sign, which x takes: a vector of it comes behind those that decode gives
+    // for groups, and levels() makes the sums of levels from a run's.
+    static constexpr bool kSigns = false;
+    // Twice what the decoder takes away from codes: 0 where they stay unsigned.
+    static constexpr int kTaken2 = 0;
+    static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
+    static constexpr int kDotK = 4;
+    using Acc = VI;
+    static VI zero() { return i_set1(0); }
+    static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
+    // The sum of a group of rows from its accumulator, where a field may stay in place; and back.
+    static VI settle(VI acc, int) { return acc; }
+    static VI in_place(VI sum, int) { return sum; }
+};
+
+// What a float format F shares with others. A group of 16 rows is decoded by itself, as an exact head wants it.
+constexpr int kFloatGroups = 4;
+template <class F>
+struct FloatDot {
+    static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
+    static constexpr bool kLookup = false;
+    static constexpr bool kPairs = false, kSigns = false;
+    static constexpr int kSums = kAccumulators, kRunBytes = 512;
+    static constexpr int kSourceBytes = 2;  // of a weight to be packed
+    static constexpr bool kBf16Tiles =
+        false;  // whether steps are lines of a matrix unit's bf16 tiles
+    static constexpr int kSuperGroup = 0;
+    static constexpr bool kLongGroups = false;
+    static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
+    static constexpr int kDotK = 1;
+    static constexpr int kGroups = kFloatGroups;
+    static constexpr int kDirectTokens = 2 * (kAccumulators / kGroups);
+    using Acc = VF;
+    static VF zero() { return f_set1(0.0f); }
+    static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
+    static void decode(const uint8_t* step, int part, int j, VF* w) {
+        STERNA_UNROLL(8)
+        for (int f = 0; f < kGroups; ++f)
+            w[f] = F::decode_group(step + f * (F::kStepBytes / kGroups), part, j);
+    }
+};
+
+// As F::decode, with no field left in its place: each byte is a code.
+template <class F>
+inline void decode_codes(const uint8_t* step, int part, int j, VI* w) {
+    if constexpr (requires { F::codes(step, part, j, w); }) {
+        F::codes(step, part, j, w);
+    } else {
+        F::decode(step, part, j, w);
+    }
+}
+
+// The form of a format that few tokens are multiplied with: F::Direct, where it says one.
+template <class F>
+struct DirectForm {
+    using type = F;
+};
+template <class F>
+    requires requires { typename F::Direct; }
+struct DirectForm<F> {
+    using type = typename F::Direct;
+};
+template <class F>
+using Direct = typename DirectForm<F>::type;
+
+// ---------------------------------------------------------------------------- the bytes of a panel
+
+// Unsigned bytes of a panel, at most kMost.
+template <int kMost>
+struct PanelCodes : IntegerDot {
+    static constexpr int kMaxByte = kMost;
+};
+// Signed bytes, codes less 128: where a pair of products is an int16, unsigned ones would be too great.
+struct PanelLevels : IntegerDot {
+    static constexpr int kMaxByte = 128, kTaken2 = 256;
+    static VI dot(VI acc, VI w, VI x) { return dot_signed(acc, w, x); }
+};
+// Of codes up to `most`. Sums of pairs in int16 hold short runs of great bytes, and long runs of small ones.
+template <int most>
+using CodesUpTo = std::conditional_t<
+    !kPairSums16, PanelCodes<255>,
+    std::conditional_t<
+        most <= 4, PanelCodes<4>,
+        std::conditional_t<most <= 15, PanelCodes<15>,
+                           std::conditional_t<most <= 31, PanelCodes<31>, PanelCodes<128>>>>>;
+
+// The kind of a format's bytes: F::Panel, where it says one. Where fields stay in place, kMaxCode is a field's own.
+template <class F>
+struct PanelOf {
+    using type = CodesUpTo<F::kMaxByte>;
+};
+template <class F>
+    requires requires { F::kMaxCode; }
+struct PanelOf<F> {
+    using type = CodesUpTo<F::kMaxCode>;
+};
+template <class F>
+    requires requires { typename F::Panel; }
+struct PanelOf<F> {
+    using type = typename F::Panel;
+};
+template <class F>
+using Panel = typename PanelOf<F>::type;
+
+// Those of which an even number is taken: levels are whole numbers.
+template <class P>
+struct Even : P {
+    static constexpr bool kEvenOffset = true;
+};
+
+// A panel's bytes where they have scales in groups.
+template <class F>
+using GroupPanel = std::conditional_t<F::kEvenOffset, Even<Panel<F>>, Panel<F>>;
+
+}  // namespace

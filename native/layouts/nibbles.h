@@ -1,0 +1,67 @@
+// Four-bit codes, two row groups in every byte: what the layouts of four bits share.
+//
+// A step is 4 consecutive k of 64 rows, two 64-byte lines. Byte 4*r + j of line i, r = 0..15, j = 0..3:
+//   bits 7..4          bits 3..0
+//   row 32*i + 16 + r  row 32*i + r      at k + j
+#pragma once
+#include "layouts/layout.h"
+#include "unroll.h"
+
+namespace {
+
+// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and encode(four source
+// codes, a byte each). Where it is itself, a high one may stay in place.
+template <class Codes, bool kInPlace = false>
+struct Nibbles : IntegerDot {
+    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
+    static constexpr bool kEvenOffset = true;
+
+    template <bool kStay>
+    static void nibbles(const uint8_t* step, int part, VI* w) {
+        STERNA_UNROLL(2)
+        for (int i = 0; i < 2; ++i) {
+            const VI v = i_load(step + 64 * i + 4 * kLanes * part);
+            w[2 * i] = Codes::decode(v);
+            w[2 * i + 1] = kStay ? i_and(v, i_set1(static_cast<int32_t>(0xF0F0F0F0u)))
+                                 : Codes::decode(i_shr<4>(v));
+        }
+    }
+    static void decode(const uint8_t* step, int part, int, VI* w) {
+        nibbles<kInPlace>(step, part, w);
+    }
+    static void codes(const uint8_t* step, int part, int, VI* w) { nibbles<false>(step, part, w); }
+    static VI settle(VI acc, int group) { return kInPlace && group % 2 ? i_sar<4>(acc) : acc; }
+    static VI in_place(VI sum, int group) { return kInPlace && group % 2 ? i_shl<4>(sum) : sum; }
+
+    template <class F>
+    static void pack_nibbles(const sterna::PackArgs& a) {
+        pack_steps<F>(a, [](uint8_t* out, const PackBlock<F>& block, int64_t k) {
+            const uint32_t* codes = block.at(k);
+            for (int i = 0; i < 2; ++i)
+                for (int r = 0; r < 16; ++r) {
+                    const uint32_t low = Codes::encode(codes[32 * i + r]);
+                    const uint32_t high = Codes::encode(codes[32 * i + 16 + r]);
+                    const uint32_t line = low | high << 4;
+                    __builtin_memcpy(out + 64 * i + 4 * r, &line, 4);
+                }
+        });
+    }
+    template <class F>
+    static void row_of_nibbles(const sterna::RowArgs& a) {
+        const int in_tile = static_cast<int>(a.row % kTileRows<F>);
+        for (int64_t k = 0; k < a.K; ++k) {
+            const uint8_t byte = step_of<F>(a, k)[in_tile / 32 * 64 + 4 * (in_tile % 16) + k % 4];
+            a.out[k] = static_cast<float>(Codes::value(byte >> in_tile % 32 / 16 * 4 & 15));
+        }
+    }
+};
+
+// Those whose nibbles stand for bytes of a table that are too great for a run of 32 k in int16: straight from
+// the decoder each product is summed in int32.
+template <class Codes>
+struct TableNibbles : Nibbles<Codes> {
+    static constexpr bool kRuns = false;
+    static constexpr int kDirectTokens = kFewTokens;
+};
+
+}  // namespace

@@ -1,0 +1,131 @@
+// How a linear layer runs on vectors: straight from the decoder for a few tokens, from a decoded panel for many.
+#pragma once
+#include <type_traits>
+
+#include "linear/float_panel.h"
+#include "scales/groups.h"
+#include "linear/linear.h"
+#include "linear/lookup.h"
+#include "linear/pair_panel.h"
+#include "linear/panel.h"
+#include "scales/superblocks.h"
+
+namespace {
+
+// Whether a step goes straight from the decoder, which `most` is this unit's guess for.
+inline bool is_direct(const sterna::LinearArgs& a, int most) {
+    return a.n <= (a.direct_tokens ? a.direct_tokens : most);
+}
+
+template <class F, class Blocks, class PanelBlocks = Blocks>
+void linear_vectors(const sterna::LinearArgs& a) {
+    if (is_direct(a, F::kDirectTokens)) return linear_direct<F, Blocks>(a);
+    if constexpr (F::kInteger) {
+        linear_panel<F, PanelBlocks>(a);
+    } else {
+        linear_float_panel<F>(a);
+    }
+}
+
+// A row has one scale, or none: floats.
+template <class F>
+void linear_rows(const sterna::LinearArgs& a) {
+    if constexpr (F::kInteger) {
+        linear_vectors<F, RowBlocks<Direct<F>>, RowBlocks<Panel<F>>>(a);
+    } else {
+        linear_vectors<F, RowBlocks<F>>(a);
+    }
+}
+
+template <class F>
+void linear_groups(const sterna::LinearArgs& a) {
+    constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
+    using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
+    using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK, F::kMinima>>;
+    using Bytes =
+        std::conditional_t<kPairs, PairSums<Even<CodesUpTo<255>>, kGroupK>, GroupPanel<F>>;
+    using Groups = PlainGroups<Bytes, kGroupK, true>;
+    if constexpr (kPairSums16 && F::kEvenOffset) {
+        using Pairs = PairBlocks<Bytes, PlainGroups<Bytes, kGroupK, false>>;
+        if (!F::kMinima || !a.groups.minima) return linear_vectors<F, FewBlocks, Pairs>(a);
+    }
+    if constexpr (!kPairSums16 || !F::kEvenOffset || F::kMinima)
+        linear_vectors<F, FewBlocks, GroupedBlocks<Bytes, Groups>>(a);
+}
+
+template <class F>
+void linear_long_groups(const sterna::LinearArgs& a) {
+    using Few = Direct<F>;
+    using Bytes = GroupPanel<F>;
+    linear_vectors<F, GroupedBlocks<Few, PlainGroups<Few, sterna::kLongGroupK, F::kMinima>>,
+                   GroupedBlocks<Bytes, PlainGroups<Bytes, sterna::kLongGroupK, true>>>(a);
+}
+
+template <class F>
+void linear_superblocks(const sterna::LinearArgs& a) {
+    using Few = SuperSums<F>;
+    using FewGroups = SuperGroups<Few, F::kSuperGroup, kSuperCodes<F>>;
+    using FewBlocks = SuperBlocks<F, GroupedBlocks<Few, FewGroups>, FewGroups>;
+    if constexpr (kScaled<F>) {
+        linear_vectors<F, FewBlocks, ScaledBlocks<F>>(a);
+    } else {
+        using Bytes = SuperPanel<F>;
+        using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F>>;
+        using Sweep = std::conditional_t<Bytes::kPairs, PairBlocks<Bytes, Groups>,
+                                         GroupedBlocks<Bytes, Groups>>;
+        linear_vectors<F, FewBlocks, SuperBlocks<F, Sweep, Groups>>(a);
+    }
+}
+
+template <class F>
+void linear_layer(const sterna::LinearArgs& a) {
+    if constexpr (F::kLookup) {
+        linear_lookup<F>(a);
+    } else {
+        if constexpr (F::kSuperGroup != 0) {
+            if (!F::kGroupScales || a.groups.super()) return linear_superblocks<F>(a);
+        }
+        if constexpr (F::kLongGroups) {
+            if (a.groups.group && a.groups.x_group == sterna::kLongGroupK)
+                return linear_long_groups<F>(a);
+        }
+        if constexpr (F::kGroupScales) {
+            if (a.groups.group) return linear_groups<F>(a);
+        }
+        if constexpr (F::kRowScales) linear_rows<F>(a);
+    }
+}
+
+// A row of real weights where scales are in groups.
+template <class F>
+void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
+    if constexpr (F::kSuperGroup != 0) {
+        if (s.super()) return super_values<F>(a, s);
+    }
+    if constexpr (F::kGroupScales) group_values<F>(a, s, z2);
+}
+
+// A format that does not read its codes step by step says itself what it takes.
+template <class F>
+int64_t tile_bytes(int64_t K) {
+    if constexpr (requires { F::tile_bytes(K); }) {
+        return F::tile_bytes(K);
+    } else {
+        return K / F::kStepK * F::kStepBytes;
+    }
+}
+
+template <class F>
+int64_t scratch_bytes(int64_t K, int n) {
+    if constexpr (F::kLookup) {
+        return lookup_scratch<F>(K, n);
+    } else if constexpr (F::kInteger) {
+        const bool groups = F::kGroupScales || F::kSuperGroup != 0;
+        const int64_t panel = n > 1 ? panel_bytes(K, F::kGroups) + grouped_scratch<F>(K) : 0;
+        return panel + (groups ? token_terms_bytes(K, n) : 0);
+    } else {
+        return n > 1 ? FloatPanel<F>::bytes() : 0;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,329 @@
+// Linear layers: the loops that every format and instruction set share.
+//
+// A format decodes one step (a few consecutive k of all rows of a tile) into groups of 16 rows. Few
+// tokens take it straight from the decoder (tile_block), so a GEMV reads weights at the speed of
+// memory. For many tokens an integer format is decoded once into a panel of bytes, which blocks of
+// tokens then sweep: panel.h, or tiles.h where there is a matrix unit. Integer formats sum exactly in
+// any order; float formats sum over k in ascending order with one fused multiply-add each, whatever
+// the blocking.
+#pragma once
+#include "layouts/layout.h"
+#include "unroll.h"
+
+namespace {
+
+// Tokens whose accumulators stay in registers.
+template <class F>
+constexpr int kTokens = F::kSums / F::kGroups > 1 ? F::kSums / F::kGroups : 1;
+
+// The vectors of one step's activations that a format multiplies with.
+template <class F>
+inline auto broadcast_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
+    if constexpr (F::kInteger) {
+        return x_broadcast(a.xq + n * a.ldx + k);  // x_block is 1 wherever this runs
+    } else {
+        return f_set1(a.xf[n * a.ldx + k]);
+    }
+}
+
+// Twice the offset that is still in what the format's decoder gives.
+template <class F>
+constexpr int offset2(int z2) {
+    return z2 - F::kTaken2;
+}
+
+// One native vector of outputs from an integer accumulator:
+// t = 2 * acc - z2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
+template <class F>
+inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int group, int64_t row) {
+    const VI sum = F::settle(acc, group);
+    const VI t = i_sub(i_add(sum, sum), i_set1(offset2<F>(a.z2) * a.x_sum[n]));
+    return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
+}
+
+// And from a float sum: rows of powers of two have a scale.
+inline VF scaled_float(const sterna::LinearArgs& a, VF sum, int64_t row) {
+    return a.scale ? f_mul(sum, f_load(a.scale + row)) : sum;
+}
+
+inline void finish_output(const sterna::LinearArgs& a, VF y, int64_t n, int64_t row) {
+    if (row >= a.M) return;  // a tile may reach further beyond M than the outputs' padding
+    if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
+    f_store(a.y + n * a.ldy + row, y);
+}
+
+template <class F>
+inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, int group,
+                   int64_t row) {
+    if constexpr (F::kInteger) {
+        if (row < a.M) finish_output(a, scaled<F>(a, acc, n, group, row), n, row);
+    } else {
+        finish_output(a, row < a.M ? scaled_float(a, acc, row) : acc, n, row);
+    }
+}
+
+// Tiles are read one after the other, or a few side by side, a turn of each at a time. A core's own requests for
+// memory are few; its prefetcher has more, but follows a stream within a page of 4 KiB alone. So a stream either
+// asks for lines a page ahead by itself, or there are several: which is faster is the machine's (reading.h).
+using sterna::kMostStreams;
+// Steps of a round, of which a turn has whole ones: two where C runs take one dot product of each.
+template <class F, int C>
+constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
+
+// Whether a run goes on with the sum: in int32, or floats, which must stay in order. Else it has pair sums in
+// int16, or of what is not a level yet (kSigns), and is added at its end.
+template <class F>
+constexpr bool kGoesOn = !F::kSigns && !(kPairSums16 && F::kRuns);
+// A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two, of
+// the first two and of the last two of every four k. They wrap on the way; what counts is that the end fits.
+template <class F, int kSpan>
+struct PairSums : F {
+    static constexpr bool kRuns = false, kPairs = true;
+    static constexpr int kPairSpan = kSpan;  // k
+    static VI dot(VI acc, VI w, VI x) { return i_now(run_dot(acc, w, x)); }
+    static VI in_place(VI start, int group) {
+        return w_mul(start, F::in_place(i_set1(0x10001), group));
+    }
+    // The span's sum, times a factor for each of a lane's two.
+    static VI end(VI acc, VI factor, int group) {
+        return F::settle(pair_dot(i_set1(0), acc, factor), group);
+    }
+};
+// Whether a span's levels, or codes, up to `most` times those that stay in place, end within an int16.
+template <class F>
+constexpr bool pairs_fit(int most, int64_t span) {
+    return kPairSums16 && kRunSteps<F::kMaxByte> >= 1 && most * 127 * (span / 2) <= 32767;
+}
+// Whether a run over so many k holds its sums.
+template <class F>
+constexpr bool run_fits(int64_t k) {
+    if constexpr (kGoesOn<F>) {
+        return true;
+    } else {
+        return k / F::kDotK <= kRunSteps<F::kMaxByte>;
+    }
+}
+// k of so many bytes of a tile: whole rounds, one at least.
+template <class F>
+constexpr int64_t rounds_k(int64_t bytes) {
+    const int64_t rounds = bytes / (2 * F::kStepBytes);
+    return (rounds > 0 ? rounds : 1) * 2 * F::kStepK;
+}
+template <class F>
+inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F::Acc x) {
+    if constexpr (kGoesOn<F>) {
+        return F::dot(run, w, x);
+    } else if constexpr (F::kSigns) {
+        return i_now(run_dot(run, w, x));
+    } else {
+        return run_dot(run, w, x);
+    }
+}
+// `c` counts the runs.
+template <class F>
+inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[maybe_unused]] int c) {
+    if constexpr (F::kPairs && F::kSigns) {
+        return w_add(sum, run);
+    } else if constexpr (!kGoesOn<F>) {
+        return run_end(sum, run);
+    } else if constexpr (F::kInteger) {
+        return c == 0 ? run : i_add(sum, run);
+    } else {
+        return run;
+    }
+}
+
+// How a block of N tokens is summed: P native parts of a line together, in C runs.
+template <class F, int N>
+struct Block {
+    static constexpr int G = F::kGroups;
+    // One token: all parts of a line together where their accumulators fit, and two runs. But sums in int16 wait for
+    // nothing, and lookups and signs want registers.
+    static constexpr bool kMany = N == 1 && !(F::kSigns && kPairSums16);
+    static constexpr int P = kMany && kParts * G <= F::kSums ? kParts : 1;
+    static constexpr int C = kMany && F::kInteger && !F::kPairs && P * G <= 4 ? 2 : 1;
+};
+// Where it keeps the sum of a token n x part p of P x group g.
+template <class F, int P>
+constexpr int sum_at(int n, int p, int g) {
+    return (n * P + p) * F::kGroups + g;
+}
+
+// Tokens [n0, n0 + N) and parts [part0, part0 + P) over k in [k0, k1), which start at `step`.
+// Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
+// there C is 1.
+template <class F, int N, int P, int C>
+inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
+                      int n0, int part0, typename F::Acc* sums) {
+    constexpr int G = F::kGroups, U = kRoundSteps<F, C>;
+    static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
+    typename F::Acc run[C][N][P][G];
+    STERNA_UNROLL(8)
+    for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
+    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+    for (int g = 0; g < G; ++g)
+        run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
+    const int64_t ahead = a.reading.prefetch_bytes;
+    for (int64_t k = k0; k < k1; k += F::kStepK * U) {
+        STERNA_UNROLL(8)
+        for (int u = 0; u < U; ++u, step += F::kStepBytes) {
+            if (part0 == 0) {  // what other parts read is the same lines
+                STERNA_UNROLL(8)
+                for (int line = 0; line < F::kStepBytes; line += 64) prefetch(step + ahead + line);
+            }
+            STERNA_UNROLL(8)
+            for (int j = 0; j < F::kStepK; j += F::kDotK) {
+                auto& to = run[(u * F::kStepK + j) / F::kDotK % C];
+                typename F::Acc w[P][G + F::kSigns];
+                STERNA_UNROLL(8)
+                for (int p = 0; p < P; ++p) F::decode(step, part0 + p, j, w[p]);
+                STERNA_UNROLL(8)
+                for (int n = 0; n < N; ++n) {
+                    const auto x = broadcast_x<F>(a, n0 + n, k + u * F::kStepK + j);
+                    STERNA_UNROLL(8)
+                    for (int p = 0; p < P; ++p) {
+                        auto of = x;
+                        if constexpr (F::kSigns) of = b_signed(x, w[p][G]);
+                        STERNA_UNROLL(8)
+                        for (int g = 0; g < G; ++g)
+                            to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], of);
+                    }
+                }
+            }
+        }
+    }
+    STERNA_UNROLL(8)
+    for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
+    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+    for (int p = 0; p < P; ++p) {
+        if constexpr (F::kSigns) F::levels(run[c][n][p]);
+        STERNA_UNROLL(8)
+        for (int g = 0; g < G; ++g) {
+            auto& sum = sums[sum_at<F, P>(n, p, g)];
+            sum = run_added<F>(sum, run[c][n][p][g], c);
+        }
+    }
+}
+
+// f of blocks of tokens, alike in size: f(Tokens<N>, first token).
+template <int N>
+struct Tokens {
+    static constexpr int value = N;
+};
+template <int N, class Body>
+[[gnu::always_inline]] inline void with_tokens(int n, int n0, Body body) {
+    if (n >= N) {
+        body(Tokens<N>{}, n0);
+    } else if constexpr (N > 1) {
+        with_tokens<N - 1>(n, n0, body);
+    }
+}
+template <int kMost, class Body>
+[[gnu::always_inline]] inline void token_blocks(int n, Body body) {
+    const int blocks = (n + kMost - 1) / kMost, size = (n + blocks - 1) / blocks;
+    for (int n0 = 0; n0 < n; n0 += size)
+        with_tokens<kMost>(n - n0 < size ? n - n0 : size, n0, body);
+}
+
+// The sums of few tokens x tiles side by side. Every block of tokens takes a turn's lines before the next turn
+// begins, so that all but the first find them in L1.
+template <class F>
+struct DirectSums {
+    static constexpr int G = F::kGroups, kOfToken = kParts * G;
+    typename F::Acc sums[kMostStreams][kFewTokens * kOfToken];
+
+    // `count` tiles, `apart` tiles apart, over k in [k0, k1).
+    void run(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count, int64_t k0,
+             int64_t k1) {
+        for (int s = 0; s < count; ++s)
+            for (int i = 0; i < a.n * kOfToken; ++i) sums[s][i] = F::zero();
+        // A tile alone, and all its tokens together, need no turns.
+        const bool alone = count == 1 && a.n <= kTokens<F>;
+        const int64_t turn = alone ? k1 - k0 : rounds_k<F>(a.reading.turn_bytes);
+        const uint8_t* codes = a.codes + tile * a.tile_bytes;
+        for (int64_t k = k0; k < k1; k += turn) {
+            const int64_t end = k + turn < k1 ? k + turn : k1;
+            for (int s = 0; s < count; ++s) {
+                const uint8_t* step =
+                    codes + s * apart * a.tile_bytes + k / F::kStepK * F::kStepBytes;
+                token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
+                    take_turn<decltype(tokens)::value>(a, step, k, end, n0,
+                                                       sums[s] + n0 * kOfToken);
+                });
+            }
+        }
+    }
+    // Those of the block [n0, n0 + N) and a part of stream s.
+    template <int N>
+    void part(int s, int n0, int part, typename F::Acc (&out)[N][G]) const {
+        constexpr int P = Block<F, N>::P;
+        const typename F::Acc* from = sums[s] + n0 * kOfToken + part / P * N * P * G;
+        STERNA_UNROLL(8)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < G; ++g) out[n][g] = from[sum_at<F, P>(n, part % P, g)];
+    }
+
+  private:
+    // A function of its own for each N: its accumulators need all registers.
+    template <int N>
+    [[gnu::noinline]] static void take_turn(const sterna::LinearArgs& a, const uint8_t* step,
+                                            int64_t k0, int64_t k1, int n0, typename F::Acc* sums) {
+        constexpr int P = Block<F, N>::P;
+        constexpr int64_t kRunK = rounds_k<F>(F::kRunBytes);
+        static_assert(run_fits<F>(kRunK));
+        const int64_t run = kGoesOn<F> ? k1 - k0 : kRunK;
+        for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes)
+            for (int part = 0; part < kParts; part += P)
+                tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0,
+                                                   part, sums + part * N * G);
+    }
+};
+
+// `count` tiles, `apart` tiles apart, whose rows have one scale each.
+template <class F>
+inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+    constexpr int G = F::kGroups;
+    if constexpr (F::kInteger) {  // wanted at the end, from memory
+        for (int i = 0; i < count * G; ++i)
+            prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kGroupRows);
+    }
+    DirectSums<F> sums;
+    sums.run(a, tile, apart, count, 0, a.K);
+    for (int s = 0; s < count; ++s)
+        token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
+            constexpr int N = decltype(tokens)::value;
+            for (int part = 0; part < kParts; ++part) {
+                typename F::Acc of_part[N][G];
+                sums.template part<N>(s, n0, part, of_part);
+                for (int n = 0; n < N; ++n)
+                    for (int g = 0; g < G; ++g)
+                        finish<F>(
+                            a, of_part[n][g], n0 + n, g,
+                            ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
+            }
+        });
+}
+
+// A chunk's tiles: f(tile, apart, count) of those that are read side by side. Each stream has an even part of
+// the chunk, so that it goes on from one tile to the next; what is left makes fewer streams.
+template <class Tiles>
+inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
+    const int streams = a.reading.streams;
+    const int64_t length = (a.tile_end - a.tile_begin) / streams;
+    for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, streams);
+    const int64_t rest = a.tile_begin + length * streams;
+    if (rest < a.tile_end) tiles(rest, 1, static_cast<int>(a.tile_end - rest));
+}
+
+// Tokens straight from the decoder.
+template <class F, class Blocks>
+void linear_direct(const sterna::LinearArgs& a) {
+    static_assert(F::kDirectTokens <= kFewTokens);
+    if (a.n == 0) return;
+    Blocks::begin(a);
+    side_by_side(
+        a, [&](int64_t tile, int64_t apart, int count) { Blocks::direct(a, tile, apart, count); });
+}
+
+}  // namespace

@@ -1,0 +1,189 @@
+// Many tokens on vector units: a tile is decoded once into a panel of bytes, which stays in L2 while blocks
+// of tokens sweep it. For each group of rows, and each native vector of these (4 k a lane), it has a run over
+// k: with vectors of 256 bits lines of all 16 rows would come from L2 twice.
+//
+// What sweeps a panel knows no format, but what its bytes are: so a unit has these loops once for each kind of
+// bytes, and not once for each of twenty formats.
+#pragma once
+#include "linear/linear.h"
+#include "unroll.h"
+
+namespace {
+
+// A decoded tile.
+struct PanelTile {
+    uint8_t* bytes;
+    int64_t index;  // of the matrix's tiles
+    int groups;  // of 16 rows
+
+    int64_t row(int group, int part) const {
+        return (index * groups + group) * sterna::kGroupRows + kLanes * part;
+    }
+};
+
+// Where a panel of kc k has the vector of a part of a group at k, and its bytes.
+constexpr int64_t panel_at(int64_t kc, int group, int part, int64_t k) {
+    return (group * kParts + part) * kc * kLanes + k * kLanes;
+}
+constexpr int64_t panel_bytes(int64_t K, int groups) { return groups * K / 4 * kLine; }
+
+// A tile alone is one stream, so the next page has to be asked for in good time.
+constexpr int64_t kPanelPrefetchBytes = 4096;
+
+// Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own.
+template <class F, int G0, int GN, bool kPrefetch = false>
+inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
+    for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
+        if constexpr (kPrefetch) {
+            STERNA_UNROLL(8)
+            for (int line = 0; line < F::kStepBytes; line += kLine)
+                prefetch(step + kPanelPrefetchBytes + line);
+        }
+        STERNA_UNROLL(8)
+        for (int j = 0; j < F::kStepK; j += 4) {
+            VI w[F::kGroups];
+            for (int part = 0; part < kParts; ++part) {
+                decode_codes<F>(step, part, j, w);
+                STERNA_UNROLL(8)
+                for (int g = 0; g < GN; ++g) i_store(out + panel_at(kc, g, part, k + j), w[G0 + g]);
+            }
+        }
+    }
+}
+
+// Where k starts in a tile, and [k0, k0 + kc) of it decoded; a layout not read step by step has its own.
+template <class F>
+inline int64_t bytes_before([[maybe_unused]] int64_t K, int64_t k) {
+    if constexpr (requires { F::bytes_before(K, k); }) {
+        return F::bytes_before(K, k);
+    } else {
+        return k / F::kStepK * F::kStepBytes;
+    }
+}
+template <class F, int G0, int GN, bool kPrefetch = false>
+inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
+    if constexpr (requires { F::decode_tile(tile, K, k0, kc, out); }) {
+        static_assert(G0 == 0 && GN == F::kGroups);
+        F::decode_tile(tile, K, k0, kc, out);
+    } else {
+        decode_panel<F, G0, GN, kPrefetch>(tile + bytes_before<F>(K, k0), kc, out);
+    }
+}
+
+// Where pairs of products are summed in int16, a run of them is, as long as it fits: one addition instead of
+// two instructions for each product.
+template <class P>
+constexpr bool kPanelRuns = kPairSums16 && !P::kPairs && kRunSteps<P::kMaxByte> >= 4;
+
+// Adds N tokens, x, and GN groups of rows of a panel, from `at` on, over `count` k. Always inlined: a call would pass
+// the accumulators in memory.
+template <class P, int GN, int N>
+[[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const int8_t* x,
+                                              const uint8_t* at, int64_t count, VI (&acc)[N][GN]) {
+    const auto each = [](auto f) {
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) f(n, g);
+    };
+    for (int64_t k = 0; k < count;) {
+        constexpr int64_t kRunK = 4 * kRunSteps<P::kMaxByte>;
+        const int64_t end = kPanelRuns<P> && k + kRunK < count ? k + kRunK : count;
+        VI run[N][GN];
+        each([&](int n, int g) { run[n][g] = kPanelRuns<P> ? i_set1(0) : acc[n][g]; });
+        for (; k < end; k += 4, at += 4 * kLanes) {
+            VI w[GN];
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) w[g] = i_load(at + panel_at(a.K, g, 0, 0));
+            STERNA_UNROLL(16)
+            for (int n = 0; n < N; ++n) {
+                const VI four = x_broadcast(x + n * a.ldx + k);
+                STERNA_UNROLL(8)
+                for (int g = 0; g < GN; ++g)
+                    run[n][g] = kPanelRuns<P> ? run_dot(run[n][g], w[g], four)
+                                              : P::dot(run[n][g], w[g], four);
+            }
+        }
+        each([&](int n, int g) {
+            acc[n][g] = kPanelRuns<P> ? run_end(acc[n][g], run[n][g]) : run[n][g];
+        });
+    }
+}
+
+// How blocks of tokens come to their outputs where a row has one scale (or none: floats): straight from the decoder
+// of F, or of a panel of F's bytes.
+template <class F>
+struct RowBlocks {
+    using Sweep = RowBlocks;
+    // What a call computes once, and where its scratch is free.
+    static void begin(const sterna::LinearArgs&) {}
+    static uint8_t* scratch(const sterna::LinearArgs& a) { return a.scratch; }
+    // A panel just decoded.
+    static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+        direct_rows<F>(a, tile, apart, count);
+    }
+    // Tokens [n0, n0 + N), of which the first `done` have their outputs already, and groups of rows from g0 on.
+    template <int GN, int N>
+    static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
+                      int done) {
+        VI acc[N][GN];
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
+        panel_sums<F, GN, N>(a, a.xq + n0 * a.ldx, tile.bytes + panel_at(a.K, g0, part, 0), a.K,
+                             acc);
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) {
+            if (n < done) continue;
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) finish<F>(a, acc[n][g], n0 + n, g, tile.row(g0 + g, part));
+        }
+    }
+};
+
+// Tokens from n0 on, in blocks of N; of those that are left an even number, overlapping the tokens before where they
+// are odd: a block for every number would be as much code again. There are two tokens at least.
+template <class Blocks, int GN, int N>
+inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part,
+                         int n0) {
+    static_assert(N >= 2);
+    for (; a.n - n0 >= N; n0 += N) Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
+    if (n0 == a.n) return;
+    constexpr int kNext = N > 6 ? 6 : N % 2 ? N - 1 : N - 2;
+    if constexpr (kNext > 0) {
+        if (a.n - n0 <= kNext || a.n < N)
+            return panel_tokens<Blocks, GN, kNext>(a, tile, g0, part, n0);
+    }
+    Blocks::template panel<GN, N>(a, tile, g0, part, a.n - N, N - (a.n - n0));
+}
+
+// Sweeps the groups of a tile, a few at a time. With few registers two: a weight then serves three times as many
+// tokens as groups, and L2 keeps up. kRest is what is left over, of the three groups of some tiles.
+constexpr int kSweepGroups = kPanelVectors < 4 ? 2 : 4;
+constexpr int kPanelSums = kPanelVectors * kPanelTokens;
+template <class Blocks, int GN>
+inline void sweep_groups(const sterna::LinearArgs& a, const PanelTile& tile, int g0) {
+    for (int part = 0; part < kParts; ++part)
+        panel_tokens<Blocks, GN, kPanelSums / GN>(a, tile, g0, part, 0);
+}
+template <class Blocks, int kRest>
+[[gnu::noinline]] void sweep_panel(const sterna::LinearArgs& a, const PanelTile& tile) {
+    int g0 = 0;
+    for (; g0 + kSweepGroups <= tile.groups; g0 += kSweepGroups)
+        sweep_groups<Blocks, kSweepGroups>(a, tile, g0);
+    if constexpr (kRest > 0) sweep_groups<Blocks, kRest>(a, tile, g0);
+}
+
+template <class F, class Blocks>
+void linear_panel(const sterna::LinearArgs& a) {
+    Blocks::begin(a);
+    PanelTile tile{Blocks::scratch(a), a.tile_begin, F::kGroups};
+    for (; tile.index < a.tile_end; ++tile.index) {
+        decode_tile<F, 0, F::kGroups, true>(a.codes + tile.index * a.tile_bytes, a.K, 0, a.K,
+                                            tile.bytes);
+        Blocks::prepare(a, tile);
+        sweep_panel<typename Blocks::Sweep, F::kGroups % kSweepGroups>(a, tile);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,209 @@
+// The sums of attention_integers.h on a matrix unit: an int16 is cut into its high byte (signed) and its low
+// byte (unsigned), 256 h + l, and four products of bytes make one of int16.
+#pragma once
+#include "attention/attention_rows.h"
+#include "attention/integer_sums.h"
+#include "unroll.h"
+
+namespace {
+
+#ifdef tile_dot
+
+// Accumulators 0..3 += x y, x 16 x 64 and y 64 x 16, each its low and then its high bytes: low x low,
+// low x high, high x low, high x high. A register is loaded when the products that read it are done, so the
+// steps take turns in which tile of y they start with. `first`: the accumulators hold another block,
+// which goes to `sums` if there was one, each just before it is cleared.
+template <bool kOdd>
+inline void byte_products(const uint8_t* x, const uint8_t* y, bool first, int32_t* sums) {
+    tile_load(4, x, 64);
+    if constexpr (kOdd) {
+        tile_load(7, y + kTileBytes, 64);
+        tile_dot_us(1, 4, 7);
+        tile_load(6, y, 64);
+        tile_dot_uu(0, 4, 6);
+        tile_load(5, x + kTileBytes, 64);
+        tile_dot(2, 5, 6);
+        tile_dot_ss(3, 5, 7);
+    } else {
+        tile_load(6, y, 64);
+        if (sums) tile_store(0, sums);
+        if (first) tile_zero(0);
+        tile_dot_uu(0, 4, 6);
+        tile_load(7, y + kTileBytes, 64);
+        if (sums) tile_store(1, sums + 256);
+        if (first) tile_zero(1);
+        tile_dot_us(1, 4, 7);
+        tile_load(5, x + kTileBytes, 64);
+        if (sums) tile_store(3, sums + 768);
+        if (first) tile_zero(3);
+        tile_dot_ss(3, 5, 7);
+        if (sums) tile_store(2, sums + 512);
+        if (first) tile_zero(2);
+        tile_dot(2, 5, 6);
+    }
+}
+
+// A row of a block's sums: low x low, low x high + high x low, high x high.
+struct RowSums {
+    VI low, middle, high;
+    explicit RowSums(const int32_t* sums)
+        : low(i_load(sums)),
+          middle(i_add(i_load(sums + 256), i_load(sums + 512))),
+          high(i_load(sums + 768)) {}
+};
+
+// Blocks of 16 x 16 sums one after the other; each is finished while the unit works on the next.
+template <class Finish>
+struct TilePipeline {
+    int32_t* sums;  // [4][16][16]
+    Finish finish;  // (sums, i, j)
+    int last_i = -1, last_j = 0;
+
+    void block(int i, int j, const uint8_t* x, const uint8_t* y, int64_t steps) {
+        for (int64_t step = 0; step < steps; step += 2, x += 4 * kTileBytes, y += 4 * kTileBytes) {
+            byte_products<false>(x, y, step == 0, step == 0 && last_i >= 0 ? sums : nullptr);
+            if (step + 1 < steps)
+                byte_products<true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false, nullptr);
+        }
+        if (last_i >= 0) finish(sums, last_i, last_j);
+        last_i = i, last_j = j;
+    }
+    void drain() {
+        tile_store(0, sums);
+        tile_store(1, sums + 256);
+        tile_store(2, sums + 512);
+        tile_store(3, sums + 768);
+        finish(sums, last_i, last_j);
+    }
+};
+
+template <class Element>
+struct AttentionTiles {
+    static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // of 16 rows
+    static constexpr int kFewestTileRows = 8;  // below, most of a tile would be empty
+
+    const sterna::AttentionArgs& a;
+    Rows& rows;
+    int64_t steps;  // of 64 d
+    uint8_t* q;  // [block of 16 rows][step][low, high][16 rows][64 d]
+    uint8_t* w;  // [block of 16 rows][page][low, high][16 rows][64 positions]
+    uint8_t* kv;  // what a block of 16 keys, or of 16 d, is multiplied by: see split_columns
+    int32_t* sums;  // of a TilePipeline
+
+    AttentionTiles(const sterna::AttentionArgs& a, Rows& rows, uint8_t* scratch)
+        : a(a),
+          rows(rows),
+          steps(padded_head_dim(a.head_dim) / 64),
+          q(scratch),
+          w(q + kBlocks * steps * 2 * kTileBytes),
+          kv(w + kBlocks * kPages * 2 * kTileBytes),
+          sums(reinterpret_cast<int32_t*>(kv + operand_bytes(a.head_dim))) {}
+    static constexpr int kPages = kChunk / kPage;
+    static constexpr int64_t operand_bytes(int64_t head_dim) {
+        const int64_t keys = kPage / 16 * (padded_head_dim(head_dim) / 64) * 2 * kTileBytes;
+        return keys > kPages * 2 * kTileBytes ? keys : kPages * 2 * kTileBytes;
+    }
+    static constexpr int64_t bytes(int64_t head_dim) {
+        return kBlocks * (padded_head_dim(head_dim) / 64 + kPages) * 2 * kTileBytes +
+               operand_bytes(head_dim) + 4 * kTileBytes;
+    }
+
+    bool used() const { return a.rows >= kFewestTileRows; }
+    int blocks() const { return (a.rows + 15) / 16; }
+
+    void begin(const int16_t* queries) {
+        tile_begin(16);
+        for (int r = 0; r < a.rows; ++r)
+            for (int64_t step = 0; step < steps; ++step) {
+                uint8_t* low = q + (r / 16 * steps + step) * 2 * kTileBytes + r % 16 * 64;
+                split_row(queries + (r * steps + step) * 64, low, low + kTileBytes);
+            }
+    }
+    void end() { tile_end(); }
+
+    void scores(const uint8_t* page, int j0) {
+        const int keys = clamp(rows.keys[a.rows - 1] - j0, kPage), key_blocks = (keys + 15) / 16;
+        const int64_t hd = a.head_dim;
+        for (int b = 0; b < key_blocks; ++b)
+            split_key_block(reinterpret_cast<const Element*>(page) + b * hd * 16, hd,
+                            kv + b * steps * 2 * kTileBytes);
+        const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd));
+        TilePipeline pipeline{
+            sums, [scores = rows.scores, scales, j0](const int32_t* sums, int i, int b) {
+                const VF scale = f_load(scales + 16 * b);
+                STERNA_UNROLL(4)
+                for (int r = 0; r < 16; ++r) {
+                    const RowSums row(sums + 16 * r);
+                    const VI sum = i_add(i_add(i_shl<16>(row.high), i_shl<8>(row.middle)), row.low);
+                    f_store(scores[16 * i + r] + j0 + 16 * b, f_mul(f_from_i(sum), scale));
+                }
+            }};
+        for (int i = 0; i < blocks(); ++i)
+            for (int b = 0; b < key_blocks; ++b)
+                pipeline.block(i, b, q + i * steps * 2 * kTileBytes,
+                               kv + b * steps * 2 * kTileBytes, steps);
+        pipeline.drain();
+    }
+
+    static void split_key_block(const Element* keys, int64_t head_dim, uint8_t* to) {
+        for (int64_t d = 0; d < head_dim; d += 4, keys += 64) {
+            uint8_t* low = to + d / 64 * 2 * kTileBytes + d % 64 * 16;
+            split_columns(load_pairs(keys), load_pairs(keys + 32), low, low + kTileBytes);
+        }
+    }
+    // `stride` elements between two positions.
+    static void split_value_block(const Element* values, int64_t stride, uint8_t* to) {
+        STERNA_UNROLL(4)
+        for (int j = 0; j < kPage / 4; ++j, values += 4 * stride, to += 64)
+            split_columns(load_pairs(values), load_pairs(values + 2 * stride), to, to + kTileBytes);
+    }
+
+    void values(int64_t first, const int16_t (*weights)[kChunk], const float* w_scale) {
+        const int pages = (rows.keys[a.rows - 1] + kPage - 1) / kPage;
+        for (int r = 0; r < a.rows; ++r) {
+            uint8_t* low = w + r / 16 * kPages * 2 * kTileBytes + r % 16 * 64;
+            for (int p = 0; p < pages; ++p, low += 2 * kTileBytes)
+                split_row(weights[r] + p * kPage, low, low + kTileBytes);
+        }
+        const int64_t hd = a.head_dim;
+        TilePipeline pipeline{
+            sums, [out = rows.chunk_out, w_scale, hd](const int32_t* sums, int i, int d) {
+                STERNA_UNROLL(4)
+                for (int r = 0; r < 16; ++r) {
+                    const RowSums row(sums + 16 * r);
+                    const VI low = i_add(i_shl<8>(row.middle), row.low);
+                    f_store(out + (16 * i + r) * hd + d,
+                            scaled_parts(i_shl<4>(row.high), low, w_scale[16 * i + r]));
+                }
+            }};
+        for (int d = 0; d < a.head_dim; d += 16) {
+            for (int p = 0; p < pages; ++p) {
+                const uint8_t* page = page_at(a, a.v_base, first + p * kPage);
+                split_value_block(reinterpret_cast<const Element*>(page) + 2 * d, hd,
+                                  kv + p * 2 * kTileBytes);
+            }
+            for (int i = 0; i < blocks(); ++i)
+                pipeline.block(i, d, w + i * kPages * 2 * kTileBytes, kv, pages);
+        }
+        pipeline.drain();
+    }
+};
+// Sums of low x low over a chunk, beside what of `middle` is added to them.
+static_assert(int64_t{kChunk} * 255 * 255 + (15 << 8) < int64_t{1} << 31);
+
+#else
+
+template <class>
+struct AttentionTiles {
+    AttentionTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
+    static constexpr int64_t bytes(int64_t) { return 0; }
+    static constexpr bool used() { return false; }
+    void begin(const int16_t*) {}
+    void end() {}
+    void scores(const uint8_t*, int) {}
+    void values(int64_t, const int16_t (*)[kChunk], const float*) {}
+};
+
+#endif
+
+}  // namespace

@@ -1,0 +1,71 @@
+// How a linear layer runs on a matrix unit (AMX), where that is faster than the vectors of the unit that it extends.
+#pragma once
+#include "matrix/float_tiles.h"
+#include "matrix/grouped_tiles.h"
+#include "linear/layers.h"
+#include "matrix/superblock_tiles.h"
+#include "matrix/tiles.h"
+
+namespace {
+
+// Runs the layer, or says that it is one for vectors.
+template <class F>
+bool linear_matrix(const sterna::LinearArgs& a) {
+    const bool many = a.x_block > 1;  // tokens
+    if constexpr (F::kLookup) {
+        if constexpr (F::Main::kExact) {
+            if (many) many_tokens<F, AddedRows<F>>(a);
+            return many;
+        }
+        return false;
+    } else {
+        if constexpr (F::kSuperGroup != 0) {
+            if (!F::kGroupScales || a.groups.super()) {
+                if (many) grouped_tiles<SuperTile<F>>(a);
+                return many;
+            }
+        }
+        if constexpr (F::kLongGroups) {
+            if (a.groups.group && a.groups.x_group == sterna::kLongGroupK) {
+                if (many) many_tokens<F, AddedGroups<F>>(a);
+                return many;
+            }
+        }
+        if constexpr (F::kGroupScales) {
+            if (a.groups.group) {
+                if (many) grouped_tiles<PlainTile<F>>(a);
+                return many;
+            }
+        }
+        if constexpr (F::kRowScales) {
+            if (many) {
+                many_tokens<F, AddedRows<F>>(a);
+                return true;
+            }
+            // Levels of 128 want a second panel.
+            if constexpr (!F::kTop) {
+                if (is_direct(a, kFewestTileTokens - 1)) return false;
+                linear_few_tokens<F>(a);
+                return true;
+            }
+        }
+        return false;
+    }
+}
+
+template <class F>
+constexpr int64_t matrix_scratch(int64_t K, int n) {
+    int64_t most = n > 1 ? tiles_scratch<F>(n) : 0;
+    if (n <= kFewTokens || F::kLookup) return most;
+    if constexpr (F::kGroupScales) {
+        const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K, n);
+        most = groups > most ? groups : most;
+    }
+    if constexpr (F::kSuperGroup != 0) {
+        const int64_t blocks = grouped_tiles_scratch<SuperTile<F>>(K, n);
+        most = blocks > most ? blocks : most;
+    }
+    return most;
+}
+
+}  // namespace

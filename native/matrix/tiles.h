@@ -1,0 +1,361 @@
+// Many tokens on a matrix unit (AMX): x tiles of 16 tokens x 64 k, weight tiles of 64 k x 16 rows in
+// the very lines that a panel is made of, accumulators of 16 tokens x 16 rows.
+#pragma once
+#include "scales/groups.h"
+#include "linear/panel.h"
+#include "unroll.h"
+
+namespace {
+
+// Fewer tokens leave the unit's rows empty, and the dot product instructions keep up with memory.
+constexpr int kFewestTileTokens = 4;
+
+constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
+
+// Four groups of rows x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
+// of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
+// 32 bytes a cycle; a whole decoded panel there would want 64 of the 44 that L2 gives. Token tiles are
+// read past L1 (tile_load_once), which gained 4 % on one thread.
+constexpr int64_t kBlockK = 384;
+constexpr int kBlockGroups = 4;
+constexpr int kBlockTokens = 512;
+// Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
+constexpr int64_t kChunkTiles = 4;
+
+// Panels of a block: a second one of what the first lacks (IntegerDot::kTop).
+template <class F>
+constexpr int kPanels = F::kTop ? 2 : 1;
+
+// Blocks of k are of about one length, and start where a layout can be decoded from.
+template <class F>
+constexpr int64_t block_k(int64_t K) {
+    constexpr int64_t kUnit = F::kBlockUnit, kMost = kBlockK / kPanels<F>;
+    static_assert(kMost % kUnit == 0 && kUnit % 64 == 0);
+    const int64_t blocks = (K + kMost - 1) / kMost, units = (K + kUnit - 1) / kUnit;
+    return blocks ? (units + blocks - 1) / blocks * kUnit : kUnit;
+}
+
+inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_t row) {
+    const int64_t at = token * a.ldy + row;
+    if (a.residual) {
+        f_store(a.y + at, f_add(f_load(a.residual + at), y));
+    } else {
+        f_stream(a.y + at, y);  // read only after the whole layer: leave the caches to weights
+    }
+}
+
+// How a block's sums join those of earlier blocks of k. A row has one scale: as integers.
+template <class F>
+struct AddedRows {
+    using Kept = int32_t;
+    static int64_t step(const sterna::LinearArgs& a) { return block_k<F>(a.K); }
+    AddedRows(const sterna::LinearArgs&, int64_t, int64_t, int) {}
+
+    void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
+             int, int64_t row) const {
+        if (!first) sum = i_add(sum, i_load(kept));
+        if (!last) {
+            i_store(kept, sum);
+        } else if (row < a.M) {
+            tile_output(a, scaled<Panel<F>>(a, sum, token, 0, row), token, row);
+        }
+    }
+};
+
+// Long groups: a block of k is one, and becomes a float.
+template <class F>
+struct AddedGroups {
+    using Kept = float;
+    static constexpr int kX = sterna::kLongGroupK;
+    static int64_t step(const sterna::LinearArgs&) { return kX; }
+
+    GroupOffset<GroupPanel<F>> offset;
+    VF scale[kBlockGroups], minimum[kBlockGroups];
+    int64_t k;
+    // Of groups of rows [g0, g0 + kBlockGroups) of a tile, at k.
+    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0) : offset(a.z2), k(k) {
+        const TileScales scales(a, tile, F::kGroups);
+        for (int g = 0; g < kBlockGroups && g0 + g < F::kGroups; ++g) {
+            const int row = (g0 + g) * sterna::kGroupRows;
+            scale[g] = scales.scale(scales.at(k), row);
+            if (a.groups.minima) minimum[g] = scales.minimum(scales.at(k), row);
+        }
+    }
+    void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
+             int g, int64_t row) const {
+        const VI t = offset.level_sum(sum, i_set1(offset.z * span_sum<kX>(a, token, k)));
+        VF y = first ? f_set1(0.0f) : f_load(kept);
+        y = f_fma(f_from_i(t), f_mul(scale[g], f_set1(group_scale<kX>(a, token, k))), y);
+        if (a.groups.minima) y = f_fma(minimum[g], f_set1(span_factor<kX, kX>(a, token, k)), y);
+        if (!last) {
+            f_store(kept, y);
+        } else if (row < a.M) {
+            tile_output(a, y, token, row);
+        }
+    }
+};
+
+// A finished block of 16 tokens x up to 64 rows x a block of k. It is `Added` to the sums of earlier
+// blocks of k, or turned into outputs, a few tokens at a time while the unit does the next block.
+template <class F, class Added>
+struct Pending {
+    const sterna::LinearArgs& a;
+    const int32_t* block;  // [group][16 tokens][16 rows]
+    Added added;
+    typename Added::Kept* sums = nullptr;  // of earlier blocks of k: [token][group][16]
+    int64_t n = 0, row = 0;
+    int next = 0, tokens = 0;
+    bool first = true, last = true;  // of the blocks of k
+
+    template <int G>
+    void run(int count) {
+        const int end = next + count < tokens ? next + count : tokens;
+        for (; next < end; ++next) {
+            STERNA_UNROLL(4)
+            for (int g = 0; g < G; ++g)
+                added.add(a, i_load(block + 256 * g + 16 * next), sums + 16 * (next * G + g), first,
+                          last, n + next, g, row + 16 * g);
+        }
+    }
+};
+
+// Weights that are wanted next, asked for a line at a time.
+struct Ahead {
+    const uint8_t *line, *end;
+    void run(int64_t count) {
+        for (; count > 0 && line < end; --count, line += kLine) prefetch(line);
+    }
+};
+
+#define tile_dot_x(acc, w)   \
+    if constexpr (X == 4) {  \
+        tile_dot(acc, 4, w); \
+    } else {                 \
+        tile_dot(acc, 5, w); \
+    }
+
+// acc[g] += the x tile in register X (4 or 5) times weight tiles g. The next x tile goes to the other
+// register meanwhile: a load has to wait for the products that still read its register. On a block's
+// first step the accumulators hold the block before, which is stored just before each is cleared.
+template <int X, int G>
+inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int32_t* previous) {
+    tile_load(6, w, 64);
+    if constexpr (G > 1) tile_load(7, w + stride, 64);
+    if (next) {
+        if constexpr (X == 4) {
+            tile_load_once(5, next, 64);
+        } else {
+            tile_load_once(4, next, 64);
+        }
+    }
+    if (previous) {
+        tile_store(0, previous);
+        tile_zero(0);
+    }
+    tile_dot_x(0, 6);
+    if constexpr (G > 2) tile_load(6, w + 2 * stride, 64);
+    if constexpr (G > 1) {
+        if (previous) {
+            tile_store(1, previous + 256);
+            tile_zero(1);
+        }
+        tile_dot_x(1, 7);
+    }
+    if constexpr (G > 3) tile_load(7, w + 3 * stride, 64);
+    if constexpr (G > 2) {
+        if (previous) {
+            tile_store(2, previous + 512);
+            tile_zero(2);
+        }
+        tile_dot_x(2, 6);
+    }
+    if constexpr (G > 3) {
+        if (previous) {
+            tile_store(3, previous + 768);
+            tile_zero(3);
+        }
+        tile_dot_x(3, 7);
+    }
+}
+#undef tile_dot_x
+
+// acc[g] = one tile of tokens times weight tiles g of `panels` panels (kTwo: there may be two), one behind
+// the other, over one block of k.
+template <int G, bool kTwo, class Pending>
+inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int panels,
+                         int32_t* block, Pending& pending, Ahead& ahead, int64_t lines_ahead) {
+    const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
+    const int64_t stride = kc * 16, end = kTwo ? panels * stride : stride;
+    const auto weights = [&](int64_t at) {
+        return panel + (kTwo && at >= stride ? (G - 1) * stride + at : at);
+    };
+    const auto tokens_at = [&](int64_t at) {
+        if (at >= end) return static_cast<const int8_t*>(nullptr);
+        return x + (kTwo && at >= stride ? at - stride : at);
+    };
+    tile_load_once(4, x, 64);
+    for (int64_t at = 0; at < end; at += 2 * kTileBytes) {
+        const int64_t second = at + kTileBytes;
+        tile_step<4, G>(weights(at), stride, tokens_at(second), at == 0 ? block : nullptr);
+        pending.template run<G>(tokens);
+        ahead.run(lines_ahead);
+        if (second >= end) break;
+        tile_step<5, G>(weights(second), stride, tokens_at(second + kTileBytes), nullptr);
+        pending.template run<G>(tokens);
+        ahead.run(lines_ahead);
+    }
+    pending.template run<G>(16);
+}
+
+// Writes behind a panel of `bytes` what its levels of 128 lack; whether there are any.
+inline bool top_panel(uint8_t* panel, int64_t bytes) {
+    VI any = i_set1(0);
+    for (int64_t i = 0; i < bytes; i += kLine) {
+        const VI top = b_top(i_load(panel + i));
+        i_store(panel + bytes + i, top);
+        any = i_or(any, top);
+    }
+    int32_t lanes[kLanes], all = 0;
+    i_store(lanes, any);
+    for (const int32_t lane : lanes) all |= lane;
+    return all != 0;
+}
+
+// Stores the accumulators that tile_block_k has left, and finishes them.
+template <int G, class Pending>
+inline void drain(int32_t* block, Pending& pending) {
+    tile_store(0, block);
+    tile_store(1, block + 256);
+    tile_store(2, block + 512);
+    tile_store(3, block + 768);
+    pending.template run<G>(16);
+    pending.tokens = 0;
+}
+
+// What a thread's scratch holds in many_tokens.
+template <class F>
+struct TileScratch {
+    static constexpr int64_t kPanelBytes = kBlockGroups * kBlockK * 16;
+    uint8_t* panel;
+    int32_t *block, *sums;
+    explicit TileScratch(uint8_t* p)
+        : panel(p),
+          block(reinterpret_cast<int32_t*>(p + kPanelBytes)),
+          sums(block + kBlockGroups * 256) {}
+    static constexpr int64_t sums_of_tile() { return int64_t{F::kGroups} * 16 * kBlockTokens; }
+    static constexpr int64_t bytes() {
+        return kPanelBytes + kBlockGroups * kTileBytes + kChunkTiles * sums_of_tile() * 4;
+    }
+};
+
+// Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
+template <class F, class Added, int G0, int G>
+inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
+                     int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
+    const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
+    const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
+    const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
+    Pending<F, Added> pending{a, s.block, Added(a, first, k0, G0)};
+    for (int64_t tile = first; tile < last; ++tile) {
+        const uint8_t* codes = a.codes + tile * a.tile_bytes;
+        const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
+        Ahead ahead{next, next + bytes};
+        decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
+        int panels = 1;
+        if constexpr (F::kTop) panels += top_panel(s.panel, G * kc * 16);
+        auto* sums = reinterpret_cast<typename Added::Kept*>(s.sums) +
+                     (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
+        for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
+            tile_block_k<G, F::kTop>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, panels,
+                                     s.block, pending, ahead, lines_ahead);
+            if (n == n0) pending.added = Added(a, tile, k0, G0);  // the tile before has passed
+            pending.sums = sums;
+            pending.n = n;
+            pending.row = (tile * F::kGroups + G0) * sterna::kGroupRows;
+            pending.next = 0;
+            pending.tokens = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
+            pending.first = k0 == 0;
+            pending.last = k0 + kc >= a.K;
+        }
+    }
+    drain<G>(s.block, pending);  // before the next block of k reads the sums
+    if constexpr (G0 + G < F::kGroups) {
+        constexpr int rest = F::kGroups - G0 - G;
+        groups_k < F, Added, G0 + G,
+            rest<kBlockGroups ? rest : kBlockGroups>(a, first, last, k0, kc, n0, n1, s);
+    }
+}
+
+// More than kFewTokens tokens.
+template <class F, class Added>
+void many_tokens(const sterna::LinearArgs& a) {
+    tile_begin(16);
+    constexpr int G = F::kGroups < kBlockGroups ? F::kGroups : kBlockGroups;
+    const TileScratch<F> s(a.scratch);
+    const int64_t step = Added::step(a);
+    for (int64_t first = a.tile_begin; first < a.tile_end; first += kChunkTiles) {
+        const int64_t last = first + kChunkTiles < a.tile_end ? first + kChunkTiles : a.tile_end;
+        for (int64_t n0 = 0; n0 < a.n; n0 += kBlockTokens) {
+            const int64_t n1 = n0 + kBlockTokens < a.n ? n0 + kBlockTokens : a.n;
+            for (int64_t k0 = 0; k0 < a.K; k0 += step)
+                groups_k<F, Added, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step, n0,
+                                         n1, s);
+        }
+    }
+    tile_end();
+}
+
+// Few tokens, so that their sums stay in the unit over all of K: decode 64 k, multiply, go on.
+template <class F, int G0 = 0>
+inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
+    constexpr int G = F::kGroups - G0 < 4 ? F::kGroups - G0 : 4;
+    const uint8_t* step = a.codes + tile * a.tile_bytes;
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+    for (int64_t k = 0; k < a.K; k += 64, step += 64 / F::kStepK * F::kStepBytes) {
+        // Four buffers in turn: decoding runs ahead of the unit.
+        uint8_t* w = a.scratch + k / 64 % 4 * 4 * kTileBytes;
+        decode_panel<F, G0, G, true>(step, 64, w);
+        tile_load(4, a.xq + k, a.ldx);
+        tile_load(6, w, 64);
+        tile_dot(0, 4, 6);
+        if constexpr (G > 1) {
+            tile_load(7, w + kTileBytes, 64);
+            tile_dot(1, 4, 7);
+        }
+        if constexpr (G > 2) {
+            tile_load(6, w + 2 * kTileBytes, 64);
+            tile_dot(2, 4, 6);
+        }
+        if constexpr (G > 3) {
+            tile_load(7, w + 3 * kTileBytes, 64);
+            tile_dot(3, 4, 7);
+        }
+    }
+    auto* sums = reinterpret_cast<int32_t*>(a.scratch + 16 * kTileBytes);
+    tile_store(0, sums);
+    tile_store(1, sums + 256);
+    tile_store(2, sums + 512);
+    tile_store(3, sums + 768);
+    for (int n = 0; n < a.n; ++n)
+        for (int g = 0; g < G; ++g)
+            finish<Panel<F>>(a, i_load(sums + 256 * g + 16 * n), n, G0 + g,
+                             (tile * F::kGroups + G0 + g) * sterna::kGroupRows);
+    if constexpr (G0 + G < F::kGroups) few_tokens<F, G0 + G>(a, tile);
+}
+
+template <class F>
+void linear_few_tokens(const sterna::LinearArgs& a) {
+    tile_begin(a.n);
+    for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) few_tokens<F>(a, tile);
+    tile_end();
+}
+
+template <class F>
+constexpr int64_t tiles_scratch(int n) {
+    return tiles_x_block(n) == 1 ? 20 * kTileBytes : TileScratch<F>::bytes();
+}
+
+}  // namespace

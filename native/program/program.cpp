@@ -1,0 +1,267 @@
+#include "program/program_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+namespace sterna {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+}  // namespace
+
+int Program::add_buffer(int64_t width) {
+    buffers_.emplace_back(width);
+    return static_cast<int>(buffers_.size()) - 1;
+}
+
+int Program::add_weight(const Weight& weight) {
+    weights_.push_back(weight);
+    return static_cast<int>(weights_.size()) - 1;
+}
+
+void Program::add_op(Op op) { ops_.push_back(std::move(op)); }
+
+void Program::add_screen(const Weight& shadow, const ShadowBounds& bounds) {
+    Op op = ops_.back();
+    ops_.back().full = true;
+    const Weight& fine = weights_[static_cast<size_t>(op.weight)];
+    screen_ = std::make_unique<Screen>(fine, shadow, bounds);
+    full_rows_ = fine.M;
+    full_bytes_ = fine.tiles * fine.tile_bytes;
+    // Codes, and for each row a scale and three bounds.
+    shadow_bytes_ = shadow.tiles * shadow.tile_bytes + (fine.M + 15) / 16 * 16 * 16;
+    op.kind = OpKind::kScreen;
+    for (int stage = 0; stage < kScreenStages; ++stage) {
+        op.stage = static_cast<ScreenStage>(stage);
+        ops_.push_back(op);
+    }
+}
+
+int64_t Program::rescored(int64_t n) const {
+    return !screen_ ? 0 : screened_ ? screen_->rescored(n) : full_rows_;
+}
+
+int64_t Program::head_bytes() const {
+    if (selected_.empty()) return 0;
+    return screened_ ? shadow_bytes_ + screen_->bytes() : full_bytes_;
+}
+
+void Program::reserve(int64_t tokens) {
+    if (tokens <= capacity_) return;
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+        const auto splits = [&](const Op& op) {
+            return op.split >= 0 && static_cast<size_t>(op.dst) == i;
+        };
+        buffers_[i].reserve(tokens, std::ranges::any_of(ops_, splits) ? kMaxPlanes : 0);
+    }
+    const size_t angles = static_cast<size_t>(tokens * rope_.head_dim / 2);
+    cos_.resize(angles);
+    sin_.resize(angles);
+    for (auto* v : {&sequence_of_, &position_of_, &selected_})
+        v->reserve(static_cast<size_t>(tokens));
+    top_.reserve(static_cast<size_t>(tokens));
+    blocks_.reserve(static_cast<size_t>(tokens * rope_.n_kv_heads));
+    capacity_ = tokens;
+}
+
+// The most that any operation of this run needs.
+void Program::reserve_scratch(const Run& run, int workers) {
+    int64_t bytes = run.kernels.attention_scratch(rope_.padded());
+    if (rope_.padded() != rope_.head_dim)  // and outputs that attend() takes the padding off
+        bytes = (bytes + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * rope_.padded() * 4;
+    for (const auto& op : ops_) {
+        if (op.kind == OpKind::kRowwise) bytes = std::max(bytes, padded_width(op.width) * 4);
+        if (op.kind != OpKind::kLinear) continue;
+        const auto& w = weights_[static_cast<size_t>(op.weight)];
+        const auto& format = run.kernels.formats[w.format];
+        const auto scratch =
+            run.fast(op, format) ? format.fast.scratch_bytes : format.scratch_bytes;
+        bytes = std::max(bytes, scratch(w.padded_k, static_cast<int>(run.rows(op))));
+        if (op.copy >= 0 && run.one()) bytes = std::max(bytes, active_scratch(w.padded_k, w.M));
+    }
+    if (screened_) bytes = std::max(bytes, screen_->scratch_bytes());
+    // A page apart, so that two workers' ends and starts share no line.
+    scratch_stride_ = std::max(scratch_stride_, (bytes + 4095) / 4096 * 4096 + 4096);
+    const auto total = static_cast<size_t>(scratch_stride_ * workers);
+    if (scratch_.size() < total) scratch_ = HugeBuffer(total);
+}
+
+const float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
+                          Pool& pool) {
+    reserve(static_cast<int64_t>(batch.tokens.size()));
+    plan(batch, pool.size());
+    if (n_counters_ != ops_.size() + 1) {
+        n_counters_ = ops_.size() + 1;
+        counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
+    }
+    for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
+    // Where one row wants all logits, the float head is read anyway and serves every row.
+    screened_ = screen_ && std::ranges::all_of(top_, [](const Top& t) { return t.count > 0; });
+    Run run{batch,
+            cache,
+            kernels,
+            static_cast<int64_t>(batch.tokens.size()),
+            static_cast<int64_t>(selected_.size()),
+            pool.size(),
+            pool.reading(),
+            screened_};
+    if (screened_) screen_->begin(top_, kernels, run.reading);
+    reserve_scratch(run, pool.size());
+    Barrier& barrier = pool.barrier();
+    pool.run([&](int worker) {
+        // The rotations' angles: needed some operations later, so the first barrier is enough.
+        for (int64_t n; (n = counters_[ops_.size()].next()) < run.tokens;) angles(n);
+        auto last = Clock::now();
+        for (size_t i = 0; i < ops_.size(); ++i) {
+            if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker);
+            barrier.arrive_and_wait();
+            if (worker != 0) continue;
+            const auto now = Clock::now();
+            const double took = std::chrono::duration<double>(now - last).count();
+            seconds_[static_cast<size_t>(ops_[i].kind)] += took;
+            if (i + 1 == ops_.size() && ops_[i].kind == OpKind::kLinear) head_seconds_ += took;
+            last = now;
+        }
+    });
+    if (run.non_finite < ops_.size()) {
+        capacity_ = 0;  // padding may hold NaN now: the next run starts from fresh, zeroed buffers
+        throw std::domain_error(ops_[run.non_finite].name);
+    }
+    left_out_ = run.left_out;
+    return buffers_.back().row(0);
+}
+
+Division Program::units(const Op& op, const Run& run) const {
+    switch (op.kind) {
+        case OpKind::kLinear: {
+            if (const int64_t parts = active_parts(op, run)) return {parts};
+            int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles;
+            if (run.one() && op.active == Active::kGates)
+                tiles = copies_[static_cast<size_t>(op.copy)].first_tile;
+            return divide_tiles(tiles, run.rows(op), run.threads, run.reading);
+        }
+        case OpKind::kAttention:
+            return {static_cast<int64_t>(blocks_.size())};
+        case OpKind::kScreen:
+            return screen_->units(op.stage, run.threads);
+        default:
+            return {run.rows(op), run.threads};
+    }
+}
+
+void Program::step(const Op& op, size_t index, Run& run, int worker) {
+    const Division all = units(op, run);
+    bool again = false;
+    for (int64_t begin, end; counters_[index].next(all, begin, end); again = true) {
+        if (op.kind == OpKind::kLinear) {
+            linear(op, run, begin, end, worker, again);
+            continue;
+        }
+        if (op.kind == OpKind::kScreen) {
+            screen(op, index, run, begin, end, worker);
+            continue;
+        }
+        for (int64_t i = begin; i < end; ++i) switch (op.kind) {
+                case OpKind::kEmbed:
+                    embed(op, run, i);
+                    break;
+                case OpKind::kSelect: {
+                    const auto& from = buffers_[static_cast<size_t>(op.src)];
+                    std::memcpy(buffers_[static_cast<size_t>(op.dst)].row(i),
+                                from.row(selected_[static_cast<size_t>(i)]),
+                                static_cast<size_t>(from.ld) * 4);
+                    break;
+                }
+                case OpKind::kRowwise:
+                    rowwise(op, index, run, i, worker);
+                    break;
+                case OpKind::kSplit:
+                    if (const int n = planes(op, run))
+                        run.kernels.split(buffers_[static_cast<size_t>(op.dst)].split_args(i, n));
+                    break;
+                case OpKind::kRope:
+                    rope_and_store(op, index, run, i);
+                    break;
+                case OpKind::kAttention:
+                    attend(op, run, i, worker);
+                    break;
+                case OpKind::kLinear:
+                case OpKind::kScreen:
+                    break;
+            }
+    }
+}
+
+void Program::embed(const Op& op, const Run& run, int64_t n) const {
+    const auto& w = weights_[static_cast<size_t>(op.weight)];
+    float* x = buffers_[static_cast<size_t>(op.dst)].row(n);
+    const int64_t row = run.batch.tokens[static_cast<size_t>(n)];
+    const auto& format = run.kernels.formats[w.format];
+    const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
+    if (w.groups.group) return format.values(args, w.groups, w.z2);
+    format.row(args);
+    if (format.integer)  // 2 * code - z2 is exact; one rounding
+        for (int64_t k = 0; k < w.K; ++k)
+            x[k] = (2 * x[k] - static_cast<float>(w.z2)) * w.scale[row];
+    else if (w.scale)
+        for (int64_t k = 0; k < w.K; ++k) x[k] *= w.scale[row];
+}
+
+void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const {
+    const auto& src = buffers_[static_cast<size_t>(op.src)];
+    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    RowwiseArgs a{};
+    a.x = src.row(n);
+    a.up_offset = op.up_offset;
+    a.width = op.width;
+    a.glu = op.glu;
+    a.norm = op.norm.empty() ? nullptr : op.norm.data();
+    a.eps = op.eps;
+    // A row that nobody reads as floats stays in the worker's cache.
+    a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
+    if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);
+    if (!run.kernels.rowwise(a)) run.report(index);
+    if (op.lists && run.one()) list_active(op, run);
+    if (const int count = planes(op, run)) run.kernels.split(dst.split_args(n, count));
+}
+
+// How many planes of bf16 the operation makes of its result; 0: none.
+int Program::planes(const Op& op, const Run& run) const {
+    if (op.split < 0) return 0;
+    return run.kernels.formats[weights_[static_cast<size_t>(op.split)].format].fast.x_planes;
+}
+
+void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
+                     bool again) const {
+    const auto& w = weights_[static_cast<size_t>(op.weight)];
+    LinearArgs a =
+        linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
+                    run.x_block(op), buffers_[static_cast<size_t>(op.dst)]);
+    a.y += op.column;
+    if (op.residual >= 0)
+        a.residual = buffers_[static_cast<size_t>(op.residual)].row(0) + op.column;
+    a.scratch = scratch(worker);
+    if (active_parts(op, run) && active_part(op, run, a, begin, begin, end)) return;
+    a.tile_begin = begin;
+    a.tile_end = end;
+    a.again = again;
+    a.reading = run.reading;
+    const auto& format = run.kernels.formats[w.format];
+    (run.fast(op, format) ? format.fast.linear : format.linear)(a);
+    if (op.bias.empty()) return;
+    // Here and not in the kernels: one addition, the same in all of them, on tiles that this thread has
+    // just written.
+    const int64_t from = begin * format.tile_rows, to = std::min(end * format.tile_rows, w.M);
+    for (int64_t n = 0; n < a.n; ++n)
+        for (int64_t m = from; m < to; ++m) a.y[n * a.ldy + m] += op.bias[static_cast<size_t>(m)];
+}
+
+void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker) {
+    const auto& x = buffers_[static_cast<size_t>(op.src)];
+    const auto& logits = buffers_[static_cast<size_t>(op.dst)];
+    if (!screen_->step(op.stage, begin, end, x, logits, scratch(worker))) run.report(index);
+}
+
+}  // namespace sterna

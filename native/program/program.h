@@ -1,0 +1,213 @@
+// A model as a flat list of operations over named buffers, and the loop that runs it.
+//
+// Python writes a Program once per model (sterna/graph.py); run() then takes a batch, several
+// sequences with any number of new tokens each, and plays every operation on the thread pool with a
+// barrier between two of them. Nothing is allocated once a step of as many tokens, as far into a context,
+// has been seen.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "head/head.h"
+#include "units/kernel_table.h"
+#include "runtime/memory.h"
+#include "runtime/pool.h"
+#include "program/tensors.h"
+
+namespace sterna {
+
+// Heads are stored and attended to in whole groups of 16, padded with zeros.
+constexpr int padded_head(int head_dim) {
+    return (head_dim + kGroupRows - 1) / kGroupRows * kGroupRows;
+}
+
+// Pages of keys and values; one page id is valid in every layer. head_dim is padded.
+class KvCache {
+  public:
+    KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type);
+    uint8_t* keys(int layer) const { return base_.data() + layer * layer_bytes_; }
+    uint8_t* values(int layer) const { return keys(layer) + page_bytes_; }
+    int64_t page_stride() const { return 2 * page_bytes_; }
+    int64_t head_bytes() const { return kv_head_bytes(type, head_dim); }
+    // All layers' keys and values of a page, as another page has them; both lie in [0, pages).
+    void copy_page(int from, int to);
+
+    const int layers, kv_heads, head_dim, pages;
+    const KvType type;
+
+  private:
+    int64_t page_bytes_, layer_bytes_;  // of one layer's keys (or values) in one page; of a layer
+    HugeBuffer base_;
+};
+
+enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kSplit };
+constexpr int kOpKinds = 8;
+
+// Of a linear layer that reads, for one token, no more than it needs: with a copy of the rows behind the gates it
+// is two operations, the tiles of the gates (all tiles for more tokens) and the rows that these leave open.
+enum class Active { kAll, kGates, kRows, kColumns };
+
+struct Op {
+    OpKind kind;
+    std::string name;  // for error messages: "layers.3.mlp.down_proj"
+    int src = -1, dst = -1;  // buffers
+    int residual = -1;  // kLinear: buffer added to the result
+    int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kGroupRows
+    std::vector<float> bias{};  // kLinear: [M], added last, or empty
+    int weight = -1;  // kEmbed, kLinear
+    int split =
+        -1;  // kRowwise, kSplit: the weight whose fast kernel reads the result as bf16 planes
+    bool fast = false;  // kLinear: reads them, where the unit has such a kernel
+    Active active = Active::kAll;  // kLinear
+    int copy = -1;  // and which copy of the weight it has for that
+    bool lists = false;  // kRowwise: the next operation reads columns
+    bool full = false;  // kLinear: a float head, run where the step is not screened
+    ScreenStage stage{};  // kScreen
+    bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
+    int layer = 0;  // kRope, kAttention
+    Glu glu = Glu::kNone;  // kRowwise
+    int64_t width = 0, up_offset = 0;
+    std::vector<float> norm{};  // kRowwise; kRope: of each head of q
+    std::vector<float> k_norm{};  // kRope: of each head of k
+    float eps = 0;
+    // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
+    std::optional<int64_t> rounding{};
+    bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
+};
+
+// One sequence's share of a batch.
+struct SequenceSpan {
+    int start;  // position of its first new token
+    int count;  // new tokens
+    const int32_t* pages;  // page table covering start + count positions
+    int logits;  // how many of the last new tokens want logits
+    const Top* tops = nullptr;  // for each of those, which of its logits decide; null: all
+};
+
+struct Batch {
+    std::span<const int32_t> tokens;
+    std::span<const SequenceSpan> sequences;
+};
+
+class Program {
+  public:
+    struct Rope {
+        int n_heads, n_kv_heads, head_dim;
+        bool interleaved;
+        std::vector<float> inverse_frequencies;  // [head_dim / 2]
+
+        int padded() const { return padded_head(head_dim); }
+    };
+
+    explicit Program(Rope rope) : rope_(std::move(rope)) {}
+    int add_buffer(int64_t width);
+    int add_weight(const Weight& weight);
+    void add_op(Op op);
+    // The last op, a linear layer with float weights, becomes an exact head (head.h).
+    void add_screen(const Weight& shadow, const ShadowBounds& bounds);
+
+    // Whether a weight may have the copies that the next two make. The last op, a linear layer, reads for one token
+    // only the rows from first_row on, a whole tile, whose gates, its first rows, relu leaves open; or only the
+    // columns whose activation is not 0.
+    const Op* last() const { return ops_.empty() ? nullptr : &ops_.back(); }
+    // Whether a rowwise operation rounds what the last op reads, all of a row with one scale.
+    bool last_input_rounded() const;
+    static bool has_active_copies(const Weight& weight, const KernelTable& kernels);
+    void add_open_rows(int64_t first_row, const KernelTable& kernels, Pool& pool);
+    void add_columns(const KernelTable& kernels, Pool& pool);
+
+    // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
+    // std::domain_error with the operation's name if an activation is not finite.
+    const float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
+                     Pool& pool);
+    // Seconds that runs have spent in each kind of operation, barriers included, by OpKind.
+    const std::array<double, kOpKinds>& seconds() const { return seconds_; }
+    // Of those of kLinear, what was spent in the last operation: in a head without a screen.
+    double head_seconds() const { return head_seconds_; }
+    // Of the last run: rows of the float head computed for the n-th row of logits, and the bytes
+    // read of the head. Zero and zero without an exact head.
+    int64_t rescored(int64_t n) const;
+    int64_t head_bytes() const;
+    // Bytes of weights that the last run did not read, as nothing active met them.
+    int64_t left_out() const { return left_out_; }
+    int64_t logits_ld() const { return buffers_.back().ld; }
+    const Rope& rope() const { return rope_; }
+
+  private:
+    struct Run;  // what the workers of one run share
+
+    void reserve(int64_t tokens);
+    void reserve_scratch(const Run& run, int workers);
+    uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
+    void plan(const Batch& batch, int threads);
+    void split_blocks();
+    void step(const Op& op, size_t index, Run& run, int worker);
+    void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
+
+    size_t maker_of(int buffer) const;
+    int add_copy(const Weight& w, bool columns, int64_t first_row, const KernelTable& kernels,
+                 Pool& pool);
+    void list_active(const Op& op, Run& run) const;
+    int64_t active_parts(const Op& op, const Run& run) const;
+    bool active_part(const Op& op, Run& run, const LinearArgs& a, int64_t part, int64_t& begin,
+                     int64_t& end) const;
+
+    void embed(const Op& op, const Run& run, int64_t n) const;
+    int planes(const Op& op, const Run& run) const;
+    void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
+    void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker, bool again) const;
+    bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
+    float* pad_heads(const Op& op, const float* qkv, int64_t n) const;
+    void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
+    void attend(const Op& op, const Run& run, int64_t block, int worker);
+    void unpad(AttentionArgs& a, float* const* to) const;
+    void angles(int64_t n);
+    Division units(const Op& op, const Run& run) const;
+
+    // Query rows of one KV head, over all chunks of positions or, of a split block, over one.
+    struct QueryBlock {
+        int sequence, kv_head, first, count;  // tokens of the batch
+        int split = -1, chunk = 0;
+    };
+    // A block whose chunks are separate units; whoever does the last one merges them.
+    struct Split {
+        int chunks, left;  // workers count `left` down, atomically
+        int64_t partial;  // where its floats start
+    };
+
+    Rope rope_;
+    std::vector<Op> ops_;
+    std::vector<Activations> buffers_;
+    std::vector<Weight> weights_;
+    std::unique_ptr<ChunkCounter[]> counters_;  // next unit of every op
+    size_t n_counters_ = 0;
+    std::array<double, kOpKinds> seconds_{};
+    double head_seconds_ = 0;
+    int64_t capacity_ = 0;  // tokens that the buffers hold
+    std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
+    std::vector<int32_t> sequence_of_, position_of_, selected_;
+    std::vector<Top> top_;
+    std::unique_ptr<Screen> screen_;
+    int64_t full_bytes_ = 0, shadow_bytes_ = 0, full_rows_ = 0;  // of the exact head
+    bool screened_ = false;  // the last run was
+    struct ActiveCopy {
+        HugeBuffer data;
+        int64_t stride, first_row, first_tile;  // as in ActiveCopyArgs
+    };
+    std::vector<ActiveCopy> copies_;
+    HugeBuffer places_, values_;  // ActiveColumns
+    int64_t left_out_ = 0;
+    std::vector<QueryBlock> blocks_, whole_blocks_;
+    std::vector<Split> splits_;
+    HugeBuffer partials_;
+    int64_t scratch_stride_ = 0;  // bytes of one worker
+    HugeBuffer scratch_;
+};
+
+}  // namespace sterna

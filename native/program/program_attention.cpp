@@ -1,0 +1,238 @@
+// Attention within a Program: the cache's pages, how a batch becomes units, rotation and storage of keys and
+// values, and the units themselves.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <iterator>
+
+#include "program/program_run.h"
+#include "scalar_math.h"
+
+namespace sterna {
+
+namespace {
+
+// Attention units that a thread should have at least, so that threads end together.
+constexpr int64_t kUnitsPerThread = 4;
+constexpr int64_t kMostPartialBytes = int64_t{64} << 20;  // about: of results apart
+constexpr int64_t kFewestRows = 16;  // of a block that is not all of its tokens
+
+// Query rows (tokens x heads of a group) of one attention unit: the more, the fewer times keys and values
+// are read.
+int64_t rows_per_block(int64_t query_rows, int threads) {
+    int64_t rows = kMaxAttentionRows;
+    while (rows > kFewestRows && query_rows < kUnitsPerThread * threads * rows) rows /= 2;
+    return rows;
+}
+
+}  // namespace
+
+KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type)
+    : layers(layers),
+      kv_heads(kv_heads),
+      head_dim(padded_head(head_dim)),
+      pages(pages),
+      type(type) {
+    page_bytes_ = kv_heads * head_bytes();
+    layer_bytes_ = page_stride() * pages;
+    base_ = HugeBuffer(static_cast<size_t>(layer_bytes_ * layers));
+}
+
+void KvCache::copy_page(int from, int to) {
+    for (int layer = 0; layer < layers; ++layer)
+        std::memcpy(keys(layer) + to * page_stride(), keys(layer) + from * page_stride(),
+                    static_cast<size_t>(page_stride()));
+}
+
+// Tokens -> (sequence, position), the rows that want logits, and the attention units.
+void Program::plan(const Batch& batch, int threads) {
+    const int group = rope_.n_heads / rope_.n_kv_heads;
+    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * rope_.n_heads;
+    const int tokens_per_block =
+        std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / group);
+    sequence_of_.clear(), position_of_.clear(), selected_.clear(), top_.clear();
+    blocks_.clear();
+    for (int s = 0, first = 0; const auto& span : batch.sequences) {
+        for (int i = 0; i < span.count; ++i) {
+            sequence_of_.push_back(s);
+            position_of_.push_back(span.start + i);
+            const int row = i - (span.count - span.logits);
+            if (row < 0) continue;
+            selected_.push_back(first + i);
+            top_.push_back(span.tops ? span.tops[row] : Top{});
+        }
+        // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
+        // hand them out first, so that no worker ends late.
+        for (int h = 0; h < rope_.n_kv_heads; ++h)
+            for (int end = span.count; end > 0; end -= tokens_per_block) {
+                const int begin = std::max(0, end - tokens_per_block);
+                blocks_.push_back({s, h, first + begin, end - begin});
+            }
+        first += span.count;
+        ++s;
+    }
+    const int64_t rows = int64_t{tokens_per_block} * group;
+    splits_.clear();
+    // Fewer than kMaxAttentionRows: a split block is one call, which attend() cuts there.
+    if (threads > 1 && rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads)
+        split_blocks();
+}
+
+// Makes each chunk of positions a unit, as a few tokens far into a context need it.
+void Program::split_blocks() {
+    const auto chunks_of = [&](const QueryBlock& block) {
+        return attention_chunks(position_of_[static_cast<size_t>(block.first + block.count - 1)] +
+                                1);
+    };
+    if (std::ranges::none_of(blocks_, [&](const auto& block) { return chunks_of(block) > 1; }))
+        return;
+    whole_blocks_.assign(blocks_.begin(), blocks_.end());
+    blocks_.clear();
+    int64_t floats = 0;
+    for (QueryBlock block : whole_blocks_) {
+        const int chunks = chunks_of(block);
+        if (floats * int64_t{sizeof(float)} > kMostPartialBytes) {
+            blocks_.push_back(block);
+            continue;
+        }
+        block.split = static_cast<int>(splits_.size());
+        splits_.push_back({chunks, chunks, floats});
+        const int64_t block_rows = int64_t{block.count} * rope_.n_heads / rope_.n_kv_heads;
+        floats += chunks * attention_partial(block_rows, rope_.padded());
+        for (block.chunk = 0; block.chunk < chunks; ++block.chunk) blocks_.push_back(block);
+    }
+    const auto bytes = static_cast<size_t>(floats) * sizeof(float);
+    if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
+}
+
+void Program::angles(int64_t n) {
+    const auto& f = rope_.inverse_frequencies;
+    const auto position = static_cast<float>(position_of_[static_cast<size_t>(n)]);
+    for (size_t i = 0; i < f.size(); ++i) {
+        // The angle is rounded to float first, as every reference implementation does.
+        const float angle = position * f[i];
+        const auto at = static_cast<size_t>(n) * f.size() + i;
+        const auto [sine, cosine] = math::sincos_d(angle);
+        cos_[at] = static_cast<float>(cosine);
+        sin_[at] = static_cast<float>(sine);
+    }
+}
+
+// RMSNorm of every head of q and of k by itself; false: a value is not finite.
+bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
+    bool finite = true;
+    for (int h = 0; h < rope_.n_heads + rope_.n_kv_heads; ++h) {
+        RowwiseArgs a{};
+        a.x = a.yf = qkv + int64_t{h} * rope_.head_dim;
+        a.width = rope_.head_dim;
+        a.norm = (h < rope_.n_heads ? op.norm : op.k_norm).data();
+        a.eps = op.eps;
+        finite = run.kernels.rowwise(a) && finite;
+    }
+    return finite;
+}
+
+// The row's heads, each padded with zeros, in the operation's own buffer.
+float* Program::pad_heads(const Op& op, const float* qkv, int64_t n) const {
+    float* const row = buffers_[static_cast<size_t>(op.dst)].row(n);
+    const int d = rope_.head_dim, padded = rope_.padded();
+    for (int h = 0; h < rope_.n_heads + 2 * rope_.n_kv_heads; ++h) {
+        float* end = std::copy_n(qkv + int64_t{h} * d, d, row + int64_t{h} * padded);
+        std::fill_n(end, padded - d, 0.0f);
+    }
+    return row;
+}
+
+void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
+    const auto at = static_cast<size_t>(n);
+    const int half = rope_.head_dim / 2;
+    float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
+    const RopeArgs rotation{qkv,
+                            cos_.data() + n * half,
+                            sin_.data() + n * half,
+                            rope_.n_heads + rope_.n_kv_heads,
+                            rope_.head_dim,
+                            rope_.interleaved};
+    bool finite = op.norm.empty() || normalise_heads(op, run, qkv);
+    finite = run.kernels.rope(rotation) && finite;
+    if (op.dst != op.src) qkv = pad_heads(op, qkv, n);
+    const int head_dim = rope_.padded();
+    const int position = position_of_[at];
+    const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
+    const int64_t page = span.pages[position / kPagePositions];
+    float* k = qkv + rope_.n_heads * head_dim;
+    const KvStoreArgs store{k,
+                            k + rope_.n_kv_heads * head_dim,
+                            run.cache.keys(op.layer) + page * run.cache.page_stride(),
+                            run.cache.values(op.layer) + page * run.cache.page_stride(),
+                            position % kPagePositions,
+                            rope_.n_kv_heads,
+                            head_dim,
+                            run.cache.type};
+    finite = run.kernels.kv_store(store) && finite;
+    if (!finite) run.report(index);
+}
+
+// Outputs without the padding of their heads; there are no rows left then.
+void Program::unpad(AttentionArgs& a, float* const* to) const {
+    for (int i = 0; i < a.rows; ++i)
+        if (a.out[i] != to[i]) std::copy_n(a.out[i], rope_.head_dim, to[i]);
+    a.rows = 0;
+}
+
+void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
+    const auto& block = blocks_[static_cast<size_t>(index)];
+    const auto& src = buffers_[static_cast<size_t>(op.src)];
+    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    const int group = rope_.n_heads / rope_.n_kv_heads;
+    constexpr int kMaxRows = kMaxAttentionRows;
+    const float* q[kMaxRows];
+    float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
+    int32_t limit[kMaxRows];
+    AttentionArgs a{};
+    a.q = q;
+    a.out = out;
+    a.limit = limit;
+    a.head_dim = rope_.padded();
+    a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(rope_.head_dim));
+    a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
+    a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
+    a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
+    a.page_stride = run.cache.page_stride();
+    a.type = run.cache.type;
+    a.next_page = run.reading.next_page;
+    a.scratch = scratch(worker);
+    const int64_t scratch_bytes = (run.kernels.attention_scratch(a.head_dim) + 63) / 64 * 64;
+    auto* const padded_out = reinterpret_cast<float*>(a.scratch + scratch_bytes);
+    for (int t = 0; t < block.count; ++t) {
+        const int64_t n = block.first + t;
+        for (int h = 0; h < group; ++h) {
+            const int head = block.kv_head * group + h;
+            q[a.rows] = src.row(n) + head * a.head_dim;
+            to[a.rows] = dst.row(n) + head * rope_.head_dim;
+            out[a.rows] =
+                a.head_dim == rope_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
+            limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
+            if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
+                run.kernels.attention(a);
+                unpad(a, to);
+            }
+        }
+    }
+    if (block.split < 0) {
+        if (a.rows) run.kernels.attention(a);
+        unpad(a, to);
+        return;
+    }
+    Split& split = splits_[static_cast<size_t>(block.split)];
+    a.partial = reinterpret_cast<float*>(partials_.data()) + split.partial;
+    run.kernels.attention_chunk(a, block.chunk);
+    // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
+    const std::atomic_ref left(split.left);
+    if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    left.store(split.chunks, std::memory_order_relaxed);
+    run.kernels.attention_merge(a);
+    unpad(a, to);
+}
+
+}  // namespace sterna

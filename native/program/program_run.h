@@ -1,0 +1,38 @@
+// What the files of Program share about one run.
+#pragma once
+#include <limits>
+
+#include "program/program.h"
+
+namespace sterna {
+
+struct Program::Run {
+    const Batch& batch;
+    const KvCache& cache;
+    const KernelTable& kernels;
+    int64_t tokens, selected;
+    int threads;
+    Reading reading;
+    bool screened;
+    int64_t active = 0;  // places that list_active found
+    std::atomic<int64_t> left_out{0};
+    std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
+
+    void report(size_t index) {
+        for (size_t seen = non_finite; index < seen;)
+            if (non_finite.compare_exchange_weak(seen, index)) break;
+    }
+    bool one() const { return tokens == 1; }
+    int64_t rows(const Op& op) const {
+        if (op.active == Active::kRows && !one()) return 0;
+        if (op.kind == OpKind::kScreen ? !screened : op.full && screened) return 0;
+        return op.selected ? selected : tokens;
+    }
+    static bool fast(const Op& op, const FormatKernels& format) {
+        return op.fast && format.fast.linear;
+    }
+    // How the operation's rows are laid out as int8.
+    int x_block(const Op& op) const { return kernels.x_block(static_cast<int>(rows(op))); }
+};
+
+}  // namespace sterna

@@ -1,0 +1,104 @@
+// Packed weights and rows of activations, and how a linear layer is handed both.
+#pragma once
+#include <cstdint>
+
+#include "units/kernel_table.h"
+#include "runtime/memory.h"
+
+namespace sterna {
+
+// A packed matrix [M][K]; the memory is the caller's.
+struct Weight {
+    int format = 0;  // index into KernelTable::formats
+    int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
+    int z2 = 0;
+    const uint8_t* codes = nullptr;
+    const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
+    GroupScales groups;
+    int direct_tokens = 0;  // LinearArgs
+
+    // How its activations are rounded: RowwiseArgs::group.
+    int64_t x_group() const { return groups.group ? groups.x_group : 0; }
+};
+
+constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
+
+// Rows of floats, and for integer layers int8 codes with a scale and a sum per row; or a scale per group of
+// its values and a sum per kSumK.
+struct Activations {
+    int64_t ld;  // width, padded to kPad
+
+    explicit Activations(int64_t width) : ld(padded_width(width)) {}
+    // Room for `tokens` rows, zeroed: of everything, or of a part.
+    void reserve(int64_t tokens, int planes = 0) {
+        reserve_floats(tokens);
+        reserve_codes(tokens);
+        reserve_planes(tokens, planes);
+    }
+    void reserve_floats(int64_t tokens) { f = HugeBuffer(static_cast<size_t>(tokens * ld * 4)); }
+    // Whole tiles of a matrix unit, as are `planes` of bf16 numbers for a value (SplitArgs).
+    void reserve_codes(int64_t tokens) {
+        q = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld));
+        scale = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * groups(kGroupK) * 4));
+        sum = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * groups(kSumK) * 4));
+    }
+    void reserve_planes(int64_t tokens, int planes) {
+        halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));
+    }
+    float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
+    int8_t* codes(int64_t n, int x_block) const {
+        return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
+    }
+    // How many groups of so many values a row has; one if that is 0.
+    int64_t groups(int64_t group) const { return group > 0 && ld > 0 ? ld / group : 1; }
+    float* scales() const { return reinterpret_cast<float*>(scale.data()); }
+    int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
+
+    const uint16_t* split() const { return reinterpret_cast<const uint16_t*>(halves.data()); }
+    // What splits row n, or what is in its place, into planes; all rows of a step have as many.
+    SplitArgs split_args(int64_t n, int planes) const { return split_args(row(n), n, planes); }
+    SplitArgs split_args(const float* x, int64_t n, int planes) const {
+        auto* out = reinterpret_cast<uint16_t*>(halves.data());
+        return {x, ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
+    }
+
+    // Where row n's int8 codes go; `group` as in RowwiseArgs.
+    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, int64_t group) const {
+        a.yq = codes(n, x_block);
+        a.yq_stride = int64_t{64} * x_block;
+        a.group = group;
+        a.x_scale = scales() + n * groups(group);
+        a.x_sum = sums() + n * groups(group ? kSumK : 0);
+    }
+
+  private:
+    HugeBuffer f, q, scale, sum, halves;
+};
+
+// y = x W^T for the first n rows; the caller adds residual, scratch and the tiles it wants.
+inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int x_block,
+                              const Activations& y) {
+    LinearArgs a{};
+    a.codes = w.codes;
+    a.scale = w.scale;
+    a.groups = w.groups;
+    a.direct_tokens = w.direct_tokens;
+    a.tile_bytes = w.tile_bytes;
+    a.M = w.M;
+    a.K = w.padded_k;
+    a.z2 = w.z2;
+    a.xq = x.codes(0, 1);
+    a.x_scale = x.scales();
+    a.x_sum = x.sums();
+    a.xf = x.row(0);
+    a.xh = x.split();
+    a.ldx = x.ld;
+    a.x_block = x_block;
+    a.n = n;
+    a.y = y.row(0);
+    a.ldy = y.ld;
+    a.tile_end = w.tiles;
+    return a;
+}
+
+}  // namespace sterna

@@ -1,0 +1,338 @@
+#include "runtime/pool.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include "runtime/cgroup.h"
+#include "runtime/fpenv.h"
+
+namespace sterna {
+namespace {
+
+// Sleeping and being woken costs 20 to 50 us on a virtual machine, so a thread spins for about as
+// long before it sleeps. With 3 us instead of 30, ops of 50 us took 1.4 x as long on two busy CPUs:
+// threads that sleep at every op also look idle to the scheduler, which then puts both on one CPU.
+constexpr int64_t kBarrierSpinNs = 30'000;
+// Once a run, so it may last longer: for the end of the others, whose last chunk is longer than a wake-up
+// where layers are small, and for the next run, before which the caller samples and detokenises. With 30 us
+// and 50 us a layer of 512 x 512 x 512 took 1.2 x as long, its threads asleep at every end.
+constexpr int64_t kIdleSpinNs = 300'000;
+// More threads than CPUs: just long enough to catch a peer that is at the same line.
+constexpr int64_t kCrowdedSpinNs = 500;
+
+void relax_cpu() {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");  // `yield` does nothing on most cores
+#endif
+}
+
+// The futex itself where there is one: std::atomic::wait yields four times before it sleeps.
+void sleep_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
+#if defined(__linux__)
+    static_assert(sizeof(value) == sizeof(uint32_t));
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAIT_PRIVATE, old, nullptr,
+            nullptr, 0);
+#else
+    value.wait(old);
+#endif
+}
+
+void wake_all(std::atomic<uint32_t>& value) {
+#if defined(__linux__)
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
+            nullptr, 0);
+#else
+    value.notify_all();
+#endif
+}
+
+bool is_crowded(int threads, size_t cpus = SIZE_MAX) {
+    // Once, as it reads files and a barrier may be made at every step.
+    static const size_t allowed = allowed_cpus().size();
+    static const double quota = cgroup_cpu_quota("");
+    return static_cast<size_t>(threads) > std::min(cpus, allowed) ||
+           (quota > 0.0 && threads > quota);
+}
+
+// One set for each thread of a pinned pool, one for all of another, none where none is wanted.
+std::vector<CpuSet> places_of(int threads, const Placement& placement) {
+    std::vector<CpuSet> places;
+    const std::span<const int> cpus = placement.cpus;
+    if (cpus.empty()) return places;
+    if (!placement.pinned) return {CpuSet(cpus)};
+    for (size_t i = 0; i < static_cast<size_t>(threads); ++i) {
+        places.emplace_back(cpus.subspan(i, 1));
+    }
+    return places;
+}
+
+// Set while this thread runs a task: a nested run would wait for itself for ever.
+thread_local bool inside_task = false;
+
+}  // namespace
+
+void WaitWord::advance() {
+    // Both sequentially consistent: either the sleeper sees the new value or we see the sleeper.
+    value_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all(value_);
+}
+
+bool WaitWord::wait_past(uint32_t old, int64_t spin_ns) {
+    using Clock = std::chrono::steady_clock;
+    if (load() != old) return true;
+    const Clock::time_point deadline = Clock::now() + std::chrono::nanoseconds(spin_ns);
+    do {
+        for (int i = 0; i < 8; ++i) {
+            relax_cpu();
+            if (load() != old) return true;
+        }
+    } while (Clock::now() < deadline);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    while (value_.load(std::memory_order_seq_cst) == old) sleep_while_equal(value_, old);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+}
+
+Barrier::Barrier(int parties, int64_t spin_ns)
+    : parties_(parties),
+      spin_ns_(spin_ns >= 0          ? spin_ns
+               : is_crowded(parties) ? kCrowdedSpinNs
+                                     : kBarrierSpinNs),
+      remaining_(parties <= kSmallTeam ? round_.beside : apart_) {
+    remaining_.store(parties, std::memory_order_relaxed);
+}
+
+void Barrier::wait(uint32_t round) {
+    // Where a busy neighbour has driven two threads onto one CPU, each spin only delays the thread
+    // it waits for (50 us a barrier; 8 with this rule). After a few misses hardly spin, but try
+    // again now and then.
+    constexpr uint32_t kPatience = 4, kRetry = 16;
+    const uint32_t misses = misses_.load(std::memory_order_relaxed);
+    const bool patient = misses < kPatience || misses % kRetry == 0;
+    const int64_t spin_ns = patient ? spin_ns_ : std::min(spin_ns_, kCrowdedSpinNs);
+    const bool hit = round_.wait_past(round, spin_ns);
+    const uint32_t next = hit ? 0 : misses + 1;
+    if (next != misses) misses_.store(next, std::memory_order_relaxed);
+}
+
+void Barrier::abort() {
+    aborted_.store(true, std::memory_order_seq_cst);
+    round_.advance();
+}
+
+void Barrier::reset() {
+    remaining_.store(parties_, std::memory_order_relaxed);
+    aborted_.store(false, std::memory_order_release);
+}
+
+// Everything that fork() invalidates: the threads, and a mutex that some other thread may have
+// held. The child leaves its copy where it is and makes a new one.
+struct Pool::State {
+    State(int size, const Placement& placement)
+        : owner(getpid()),
+          workers_wanted(size - 1),
+          places(places_of(size, placement)),
+          crowded(is_crowded(size, places.empty() ? SIZE_MAX : placement.cpus.size())),
+          barrier(size, crowded ? kCrowdedSpinNs : kBarrierSpinNs) {}
+    ~State() { stop_workers(); }
+
+    void start_workers();
+    void stop_workers();
+    void worker_main(int worker, uint32_t seen);
+    void execute(int worker);
+    const CpuSet* place_of(int worker) const;
+    void run(TaskFn fn, void* task);
+
+    const pid_t owner;
+    const int workers_wanted;
+    const std::vector<CpuSet> places;
+    const bool crowded;
+    Barrier barrier;
+    std::mutex run_mutex;
+    std::vector<std::thread> workers;
+
+    // Written by the caller before start.advance(), read by the workers after it.
+    TaskFn fn = nullptr;
+    void* task = nullptr;
+    bool stop = false;
+
+    std::atomic<bool> failed{false};
+    std::exception_ptr
+        error;  // belongs to whoever set `failed`, to the caller once done has advanced
+    WaitWord start, done;
+    alignas(64) std::atomic<int> pending{0};
+};
+
+void Pool::State::execute(int worker) {
+    const FpEnvScope fp_env;
+    inside_task = true;
+    try {
+        fn(task, worker);
+    } catch (...) {
+        // The flag is set before the abort, so a BarrierAborted that follows never comes first.
+        if (!failed.exchange(true, std::memory_order_acq_rel)) error = std::current_exception();
+        barrier.abort();
+    }
+    inside_task = false;
+}
+
+const CpuSet* Pool::State::place_of(int worker) const {
+    if (places.empty()) return nullptr;
+    return &places[places.size() == 1 ? 0 : static_cast<size_t>(worker)];
+}
+
+void Pool::State::worker_main(int worker, uint32_t seen) {
+    if (const CpuSet* place = place_of(worker)) place->apply();
+    const int64_t spin_ns = crowded ? kCrowdedSpinNs : kIdleSpinNs;
+    while (true) {
+        start.wait_past(seen, spin_ns);
+        ++seen;  // the next run starts only after this one has ended: none can be missed
+        if (stop) return;
+        execute(worker);
+        if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) done.advance();
+    }
+}
+
+void Pool::State::start_workers() {
+    // Signals are for the application's own threads: one taken here would not interrupt the system
+    // call that the main thread waits in. Faults stay open, so that a crash handler can report
+    // them.
+    sigset_t blocked, previous;
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGPROF}) {
+        sigdelset(&blocked, fault);
+    }
+    pthread_sigmask(SIG_SETMASK, &blocked, &previous);
+    try {
+        workers.reserve(static_cast<size_t>(workers_wanted));
+        const uint32_t seen = start.load();
+        while (static_cast<int>(workers.size()) < workers_wanted) {
+            const int worker = static_cast<int>(workers.size()) + 1;
+            workers.emplace_back([this, worker, seen] { worker_main(worker, seen); });
+        }
+    } catch (...) {
+        pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+        stop_workers();
+        throw;
+    }
+    pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+}
+
+void Pool::State::stop_workers() {
+    stop = true;
+    start.advance();
+    for (std::thread& worker : workers) worker.join();
+    workers.clear();
+    stop = false;
+}
+
+void Pool::State::run(TaskFn new_fn, void* new_task) {
+    const std::lock_guard<std::mutex> lock(run_mutex);
+    if (static_cast<int>(workers.size()) < workers_wanted) start_workers();
+    fn = new_fn;
+    task = new_task;
+    pending.store(workers_wanted, std::memory_order_relaxed);
+    const uint32_t seen = done.load();
+    // After the workers have started: what they inherit must not be what the caller has for a run.
+    const AffinityScope affinity(place_of(0));
+    if (workers_wanted > 0) start.advance();
+    execute(0);
+    if (workers_wanted > 0) done.wait_past(seen, crowded ? kCrowdedSpinNs : kIdleSpinNs);
+    if (!failed.load(std::memory_order_acquire)) return;
+    failed.store(false, std::memory_order_relaxed);
+    barrier.reset();
+    std::exception_ptr first;
+    first.swap(error);
+    std::rethrow_exception(std::move(first));
+}
+
+Pool::Pool(int threads, Placement placement)
+    : size_(threads), placement_(std::move(placement)), state_(nullptr) {
+    if (threads < 1 || threads > kMaxThreads) {
+        throw std::invalid_argument("threads: must be 1 to " + std::to_string(kMaxThreads) +
+                                    ", but got " + std::to_string(threads));
+    }
+    if (placement_.pinned && placement_.cpus.size() < static_cast<size_t>(threads)) {
+        throw std::invalid_argument("cpus: must be one for each pinned thread, but got " +
+                                    std::to_string(placement_.cpus.size()));
+    }
+}
+
+Pool::~Pool() {
+    State* state = state_.load(std::memory_order_acquire);
+    // Another process's threads can be neither joined nor destroyed.
+    if (state && state->owner == getpid()) delete state;
+}
+
+Pool::State& Pool::current_state() {
+    State* state = state_.load(std::memory_order_acquire);
+    if (state && state->owner == getpid()) return *state;
+    State* fresh = new State(size_, placement_);  // owns no threads yet
+    if (state_.compare_exchange_strong(state, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
+    return *state;  // the winner's
+}
+
+void Pool::run_task(TaskFn fn, void* task) {
+    if (inside_task) throw std::logic_error("Pool::run: must not be called from inside a task");
+    current_state().run(fn, task);
+}
+
+Barrier& Pool::barrier() { return current_state().barrier; }
+
+namespace {
+
+struct SharedPool {
+    SharedPool(int threads, const Placement& placement) : pool(threads, placement) {}
+    Pool pool;
+    SharedPool* next = nullptr;
+};
+
+SharedPool* find_shared(SharedPool* from, int threads, const Placement& placement) {
+    while (from && !(from->pool.size() == threads && from->pool.placement() == placement)) {
+        from = from->next;
+    }
+    return from;
+}
+
+}  // namespace
+
+Pool& shared_pool(int threads, const Placement& placement) {
+    // A list that only grows and takes no lock: fork() may happen at any moment.
+    static std::atomic<SharedPool*> head{nullptr};
+    SharedPool* first = head.load(std::memory_order_acquire);
+    if (SharedPool* found = find_shared(first, threads, placement)) return found->pool;
+    std::unique_ptr<SharedPool> fresh = std::make_unique<SharedPool>(threads, placement);
+    while (true) {
+        fresh->next = first;
+        if (head.compare_exchange_weak(first, fresh.get(), std::memory_order_acq_rel)) {
+            return fresh.release()->pool;
+        }
+        if (SharedPool* found = find_shared(first, threads, placement)) return found->pool;
+    }
+}
+
+}  // namespace sterna

@@ -1,0 +1,168 @@
+// The thread pool: the caller and size - 1 workers run one function together. Work inside an op is
+// handed out by a ChunkCounter, so that slow and fast cores finish together; ops are separated by a
+// Barrier (under a microsecond while every thread has a core of its own).
+//
+// Waiting is always spin, then sleep. With more threads than CPUs a spinning thread keeps the one
+// it waits for off the CPU, so a pool that is larger than the process's share hardly spins.
+// Sleeping is a futex and not sched_yield: after a yield a busy neighbour may keep the CPU for
+// milliseconds, whereas a woken thread preempts it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/affinity.h"
+#include "program/division.h"
+#include "runtime/reading.h"
+
+namespace sterna {
+
+constexpr int kMaxThreads = 1024;
+
+// A counter that threads wait on. The waker pays for a system call only if someone sleeps.
+class alignas(64) WaitWord {
+  public:
+    uint32_t load() const { return value_.load(std::memory_order_acquire); }
+    // Adds one and wakes all; what was written before is visible to those who see the new value.
+    void advance();
+    // Returns once the value differs from `old`: spins for about spin_ns, then sleeps. True if the
+    // spin was enough.
+    bool wait_past(uint32_t old, int64_t spin_ns);
+
+    std::atomic<int> beside{0};  // the owner's, in the same cache line
+
+  private:
+    std::atomic<uint32_t> value_{0};
+    std::atomic<uint32_t> sleepers_{0};
+};
+
+// Thrown out of a Barrier that was aborted because another thread's task failed.
+class BarrierAborted : public std::exception {
+  public:
+    const char* what() const noexcept override { return "barrier: another thread's task failed"; }
+};
+
+// Reusable barrier of `parties` threads. The count of completed rounds plays the part of the sense.
+class Barrier {
+  public:
+    // spin_ns < 0: chosen from the CPUs that this process may use.
+    explicit Barrier(int parties, int64_t spin_ns = -1);
+
+    void arrive_and_wait() {
+        // The round is read before the flag: an abort after this load is seen by wait_past.
+        const uint32_t round = round_.load();
+        if (aborted_.load(std::memory_order_acquire)) throw BarrierAborted();
+        if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            remaining_.store(parties_, std::memory_order_relaxed);
+            round_.advance();
+            return;
+        }
+        wait(round);
+        if (aborted_.load(std::memory_order_acquire)) throw BarrierAborted();
+    }
+
+    // Frees all who wait now or later with BarrierAborted, until reset().
+    void abort();
+    void reset();  // only while no thread is inside
+
+  private:
+    void wait(uint32_t round);
+
+    // In a small team the count of those to come shares the cache line that the others watch: who
+    // comes last has the line already when it writes the round (170 ns a barrier for two cores of a
+    // mesh, 480 with a line each). Many watchers would keep taking it from those still to come.
+    static constexpr int kSmallTeam = 4;
+
+    const int parties_;
+    const int64_t spin_ns_;
+    std::atomic<int>& remaining_;
+    std::atomic<uint32_t> misses_{0};  // waits in a row for which the spin was not enough
+    std::atomic<bool> aborted_{false};
+    alignas(64) std::atomic<int> apart_{0};
+    WaitWord round_;
+};
+
+// Hands out items 0, 1, 2, ... once each. Reset it where no thread is between reset and next():
+// before run(), or in the last() of a barrier.
+class alignas(64) ChunkCounter {
+  public:
+    void reset() { next_.store(0, std::memory_order_relaxed); }
+    // Relaxed: the barrier orders the data, the counter only divides it.
+    int64_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
+    // The next chunk [begin, end); false when none is left.
+    bool next(const Division& d, int64_t& begin, int64_t& end) {
+        begin = next_.load(std::memory_order_relaxed);
+        do {
+            if (begin >= d.total) return false;
+            end = begin + d.chunk(d.total - begin);
+        } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+        return true;
+    }
+
+  private:
+    std::atomic<int64_t> next_{0};
+};
+
+// Where the threads of a pool run. Workers are put there when they start, the caller for the time
+// of a run; a CPU that has gone since (taken offline) leaves its thread to the system's choice.
+struct Placement {
+    std::vector<int> cpus{};  // none: wherever the system likes
+    bool pinned = false;  // worker i on cpus[i] alone; otherwise each on any of them
+
+    friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+class Pool {
+  public:
+    // Threads start at the first run. Throws std::invalid_argument unless 1 <= threads <=
+    // kMaxThreads, or where a pinned thread has no CPU.
+    explicit Pool(int threads, Placement placement = {});
+    ~Pool();
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    int size() const { return size_; }
+    const Placement& placement() const { return placement_; }
+
+    // How its threads read weights. A step takes it as it begins.
+    Reading reading() const { return reading_.load(std::memory_order_relaxed); }
+    void set_reading(const Reading& r) { reading_.store(r, std::memory_order_relaxed); }
+
+    // Runs f(worker) for worker = 0 .. size() - 1 at the same time and returns when all are done;
+    // the caller is worker 0. All run with the default floating-point state (fpenv.h); the caller's
+    // is restored, as are its CPUs. One run at a time: a second caller waits. A child made by fork() gets workers of
+    // its own.
+    //
+    // The first exception to leave any f aborts barrier() and is rethrown here. Throws
+    // std::system_error if threads cannot be started, std::logic_error from inside a task.
+    template <class F>
+    void run(F&& f) {
+        using Task = std::remove_reference_t<F>;
+        run_task([](void* task, int worker) { (*static_cast<Task*>(task))(worker); },
+                 const_cast<void*>(static_cast<const void*>(std::addressof(f))));
+    }
+
+    // Barrier of all size() threads, for use inside a run. Fetch it once: it costs a getpid().
+    Barrier& barrier();
+
+  private:
+    struct State;
+    using TaskFn = void (*)(void* task, int worker);
+
+    void run_task(TaskFn fn, void* task);
+    State& current_state();
+
+    const int size_;
+    const Placement placement_;
+    std::atomic<Reading> reading_{default_reading()};
+    std::atomic<State*> state_;
+};
+
+// The process-wide pool of that size and place, made at the first use and never destroyed.
+Pool& shared_pool(int threads, const Placement& placement = {});
+
+}  // namespace sterna

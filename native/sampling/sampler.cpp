@@ -1,0 +1,331 @@
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <functional>
+#include <limits>
+
+#include "runtime/fpenv.h"
+#include "sampling/philox.h"
+#include "scalar_math.h"
+
+namespace sterna {
+namespace {
+
+constexpr float kMaxFinite = std::numeric_limits<float>::max();
+constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
+
+struct Best {
+    int32_t token = -1;
+    float logit = kNoLogit;
+    bool finite = false;
+};
+
+// The largest logit, the lowest id among equals. One pass: lanes find the maximum of a block, and
+// only a block that beats all before it is searched for the id.
+Best find_best(const float* logits, int vocab) {
+    constexpr int kBlock = 512, kLanes = 16;
+    Best best;
+    int32_t bad = 0;
+    for (int begin = 0; begin < vocab; begin += kBlock) {
+        const int end = std::min(begin + kBlock, vocab);
+        const float* block = logits + begin;
+        const int size = end - begin;
+        float lane[kLanes];
+        int32_t lane_bad[kLanes] = {};
+        for (int j = 0; j < kLanes; ++j) lane[j] = kNoLogit;
+        int i = 0;
+        for (; i + kLanes <= size; i += kLanes) {
+            for (int j = 0; j < kLanes; ++j) {
+                const float v = block[i + j];
+                lane_bad[j] |= !(v <= kMaxFinite);  // NaN and +inf
+                lane[j] = v > lane[j] ? v : lane[j];
+            }
+        }
+        for (; i < size; ++i) {
+            bad |= !(block[i] <= kMaxFinite);
+            lane[0] = block[i] > lane[0] ? block[i] : lane[0];
+        }
+        float block_max = kNoLogit;
+        for (int j = 0; j < kLanes; ++j) {
+            bad |= lane_bad[j];
+            block_max = lane[j] > block_max ? lane[j] : block_max;
+        }
+        if (block_max > best.logit) {
+            best.logit = block_max;
+            best.token =
+                begin + static_cast<int>(std::find(block, block + size, block_max) - block);
+        }
+    }
+    best.finite = bad == 0 && best.token >= 0;
+    return best;
+}
+
+// A token's weight in the softmax at this temperature; the best token's is exactly 1.
+double weight_of(float logit, float max, double temperature) {
+    return math::exp_d((static_cast<double>(logit) - max) / temperature);
+}
+
+// Sum of all weights in ascending order of ids. In blocks, so that the exponentials vectorise while
+// the sum keeps its order.
+double sum_of_weights(const float* logits, int vocab, float max, double temperature) {
+    constexpr int kBlock = 256;
+    double sum = 0.0;
+    for (int begin = 0; begin < vocab; begin += kBlock) {
+        const int size = std::min(kBlock, vocab - begin);
+        double weight[kBlock];
+        for (int i = 0; i < size; ++i) weight[i] = weight_of(logits[begin + i], max, temperature);
+        for (int i = 0; i < size; ++i) sum += weight[i];
+    }
+    return sum;
+}
+
+// What turns a logit into a log-probability.
+double log_sum_exp(const float* logits, int vocab, float max) {
+    return math::log_d(sum_of_weights(logits, vocab, max, 1.0));
+}
+
+float log_probability(float logit, float max, double log_sum) {
+    return static_cast<float>((static_cast<double>(logit) - max) - log_sum);
+}
+
+// Sorts like (logit descending, id ascending) when keys are sorted in descending order.
+uint64_t rank_key(float logit, int32_t token) {
+    const float positive_zero = logit + 0.0f;  // -0 == +0 must tie
+    const uint32_t bits = std::bit_cast<uint32_t>(positive_zero);
+    const uint32_t ordered = (bits >> 31) ? ~bits : bits | 0x80000000u;
+    return (static_cast<uint64_t>(ordered) << 32) | (~static_cast<uint32_t>(token));
+}
+
+int32_t token_of(uint64_t key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
+
+// Keys that best_tokens collects before it halves them.
+size_t key_capacity(int count, int vocab) {
+    return std::min(std::max<size_t>(2 * static_cast<size_t>(count), 1024),
+                    static_cast<size_t>(vocab));
+}
+
+// Leaves in memory.ranked the `count` best tokens with a logit above -inf, best first (fewer if there
+// are fewer). Collects candidates and halves them when full, which is O(vocab) in all.
+void best_tokens(const float* logits, int vocab, int count, SampleMemory& memory) {
+    count = std::min(count, vocab);
+    auto& keys = memory.keys;
+    keys.clear();
+    memory.ranked.clear();
+    if (count <= 0) return;
+    const size_t wanted = static_cast<size_t>(count);
+    const size_t capacity = std::max<size_t>(2 * wanted, 1024);
+    keys.reserve(key_capacity(count, vocab));
+    const std::greater<uint64_t> descending;
+    float floor = kNoLogit;  // at or below it a later, hence higher, id cannot be among the best
+    for (int32_t i = 0; i < vocab; ++i) {
+        if (!(logits[i] > floor)) continue;
+        keys.push_back(rank_key(logits[i], i));
+        if (keys.size() == capacity) {
+            std::nth_element(keys.begin(), keys.begin() + (count - 1), keys.end(), descending);
+            keys.resize(wanted);
+            floor = logits[token_of(keys.back())];
+        }
+    }
+    const auto middle = keys.begin() + static_cast<ptrdiff_t>(std::min(wanted, keys.size()));
+    std::partial_sort(keys.begin(), middle, keys.end(), descending);
+    memory.ranked.reserve(wanted);
+    for (auto key = keys.begin(); key != middle; ++key) memory.ranked.push_back(token_of(*key));
+}
+
+// Copies the logits and penalises each distinct token of history once.
+void penalise(const float* logits, int vocab, float penalty, std::span<const int32_t> history,
+              std::vector<float>& out) {
+    out.assign(logits, logits + vocab);
+    for (const int32_t token : history) {
+        if (token < 0 || token >= vocab) continue;
+        // From the raw logit each time, so that a repeated token is penalised once.
+        out[static_cast<size_t>(token)] = penalised(logits[token], penalty);
+    }
+}
+
+using Candidate = SampleMemory::Candidate;
+using Candidates = std::vector<Candidate>;
+
+double total_weight(const Candidates& candidates) {
+    double total = 0.0;
+    for (const Candidate& c : candidates) total += c.weight;
+    return total;
+}
+
+// What is drawn from: penalised logits under one temperature.
+struct Scores {
+    const float* logits;
+    int vocab;
+    float max;
+    double temperature;
+
+    double weight(int32_t token) const { return weight_of(logits[token], max, temperature); }
+
+    // Leaves the best tokens in memory.candidates.
+    void best(int count, SampleMemory& memory) const {
+        best_tokens(logits, vocab, count, memory);
+        memory.candidates.clear();
+        memory.candidates.reserve(memory.ranked.size());
+        for (const int32_t token : memory.ranked)
+            memory.candidates.push_back({token, weight(token)});
+    }
+};
+
+// Shortens a descending list to the tokens above which there is less than `mass`; the best one
+// always stays. False if the list ends before the mass is reached.
+bool cut_at_mass(Candidates& candidates, double mass) {
+    double above = 0.0;
+    size_t kept = 0;
+    while (kept < candidates.size() && (kept == 0 || above < mass))
+        above += candidates[kept++].weight;
+    candidates.resize(kept);
+    return above >= mass;
+}
+
+void cut_at_top_p(const Scores& scores, double top_p, SampleMemory& memory) {
+    const double mass =
+        top_p * sum_of_weights(scores.logits, scores.vocab, scores.max, scores.temperature);
+    // Usually a few tokens carry the mass: rank more only while they do not.
+    int count = std::min(scores.vocab, 256);
+    while (true) {
+        scores.best(count, memory);
+        const bool all =
+            static_cast<int>(memory.candidates.size()) < count || count == scores.vocab;
+        if (cut_at_mass(memory.candidates, mass) || all) return;
+        count = count > scores.vocab / 8 ? scores.vocab : count * 8;
+    }
+}
+
+bool uses_top_k(const SampleParams& params, int vocab) {
+    return params.top_k > 0 && params.top_k < vocab;
+}
+
+bool uses_penalty(const SampleParams& params) {
+    const float penalty = params.repetition_penalty;
+    return penalty > 0.0f && penalty <= kMaxFinite && penalty != 1.0f;
+}
+
+// Leaves in memory.candidates the tokens that top-k, top-p and min-p leave, in ascending order of
+// ids: the draw depends on which tokens are left, not on how they were found.
+void keep_candidates(const Scores& scores, const SampleParams& params, SampleMemory& memory) {
+    const bool use_p = params.top_p < 1.0f;
+    // Relative to the best token's weight, 1. A weight of 0 cannot be drawn.
+    const double least =
+        params.min_p > 0.0f ? std::min(1.0, static_cast<double>(params.min_p)) : 0.0;
+    const auto drawable = [&](double weight) { return weight > 0.0 && weight >= least; };
+    Candidates& kept = memory.candidates;
+    if (!uses_top_k(params, scores.vocab) && !use_p) {
+        kept.clear();
+        for (int32_t token = 0; token < scores.vocab; ++token) {
+            const double weight = scores.weight(token);
+            if (drawable(weight)) kept.push_back({token, weight});
+        }
+        return;
+    }
+    if (uses_top_k(params, scores.vocab)) {
+        scores.best(params.top_k, memory);
+        // Top-p sees the distribution that top-k has left.
+        if (use_p) cut_at_mass(kept, static_cast<double>(params.top_p) * total_weight(kept));
+    } else {
+        cut_at_top_p(scores, static_cast<double>(params.top_p), memory);
+    }
+    std::erase_if(kept, [&](const Candidate& c) { return !drawable(c.weight); });
+    std::sort(kept.begin(), kept.end(),
+              [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+}
+
+int32_t draw(const Candidates& candidates, double uniform) {
+    const double target = uniform * total_weight(candidates);
+    double sum = 0.0;
+    for (const Candidate& c : candidates) {
+        sum += c.weight;
+        if (sum > target) return c.token;
+    }
+    return candidates.back().token;  // uniform * total was rounded up to total
+}
+
+// Not inlined: the compiler may move arithmetic across the change of control state, but not across
+// a call.
+__attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vocab,
+                                                     const SampleParams& params,
+                                                     std::span<const int32_t> history,
+                                                     uint64_t position, SampleMemory& memory) {
+    SampleResult result;
+    result.logprob = math::kNanF;
+    const Best raw = find_best(logits, vocab);
+    if (!raw.finite) return result;
+    result.finite = true;
+
+    Best best = raw;
+    const float* scores = logits;
+    if (uses_penalty(params) && !history.empty()) {
+        penalise(logits, vocab, params.repetition_penalty, history, memory.penalised);
+        scores = memory.penalised.data();
+        best = find_best(scores, vocab);
+    }
+    result.token = best.token;
+    if (params.temperature > 0.0f && best.token >= 0) {
+        // Finite, as -inf / inf is NaN; at the largest float all finite logits weigh the same
+        // anyway.
+        const double temperature = std::min(params.temperature, kMaxFinite);
+        const double uniform = philox_uniform(params.seed, params.sequence, position);
+        const Scores drawn_from = {scores, vocab, best.logit, temperature};
+        keep_candidates(drawn_from, params, memory);
+        result.token = draw(memory.candidates, uniform);
+    }
+    // A penalty that drives every logit to -inf leaves nothing to rank: fall back to the raw
+    // logits.
+    if (result.token < 0) result.token = raw.token;
+
+    if (params.n_logprobs > 0) {
+        const double log_sum = log_sum_exp(logits, vocab, raw.logit);
+        result.logprob = log_probability(logits[result.token], raw.logit, log_sum);
+        best_tokens(logits, vocab, params.n_logprobs, memory);
+        for (const int32_t token : memory.ranked)
+            result.top.emplace_back(token, log_probability(logits[token], raw.logit, log_sum));
+    }
+    return result;
+}
+
+__attribute__((noinline)) float log_softmax_in_env(const float* logits, int vocab, int32_t token) {
+    const Best best = find_best(logits, vocab);
+    if (!best.finite || token < 0 || token >= vocab) return math::kNanF;
+    return log_probability(logits[token], best.logit, log_sum_exp(logits, vocab, best.logit));
+}
+
+}  // namespace
+
+float penalised(float logit, float penalty) {
+    const float value = logit > 0.0f ? logit / penalty : logit * penalty;
+    return value > kMaxFinite ? kMaxFinite : value;
+}
+
+void SampleMemory::reserve(const SampleParams& params, int vocab) {
+    const auto all = static_cast<size_t>(vocab);
+    const bool draws = params.temperature > 0.0f, by_k = uses_top_k(params, vocab);
+    // Top-p ranks as many tokens as it takes to reach its mass, in the worst case all.
+    const bool by_p = draws && !by_k && params.top_p < 1.0f;
+    const int count =
+        std::max(draws && by_k ? params.top_k : 0, std::min(std::max(params.n_logprobs, 0), vocab));
+    if (uses_penalty(params)) penalised.reserve(all);
+    if (draws) candidates.reserve(by_k ? static_cast<size_t>(count) : all);
+    if (by_p || count > 0) {
+        keys.reserve(by_p ? all : key_capacity(count, vocab));
+        ranked.reserve(by_p ? all : static_cast<size_t>(count));
+    }
+}
+
+SampleResult sample(const float* logits, int vocab, const SampleParams& params,
+                    std::span<const int32_t> history, uint64_t position, SampleMemory& memory) {
+    const FpEnvScope fp_env;
+    return sample_in_env(logits, vocab, params, history, position, memory);
+}
+
+float log_softmax_at(const float* logits, int vocab, int32_t token) {
+    const FpEnvScope fp_env;
+    return log_softmax_in_env(logits, vocab, token);
+}
+
+}  // namespace sterna

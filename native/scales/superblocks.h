@@ -1,0 +1,306 @@
+// Linear layers of formats whose scales are whole numbers times one float of a super-block of 256 k: the
+// K-quants of GGUF. A weight is d s_g level + d_m m_g, with groups g of 16 or of 32 k; activations have a
+// scale s_x for every 32 k, as in grouped.h. In ascending order of k, with one rounding for each fma:
+//
+//   T = sum over the groups of 32 k of s_g sum(level x)     exact as a float: 32 * 127 * 32 * 128 < 2^24
+//   p = fma(T, s_x, p)                                      over the eight T of a super-block, from 0
+//   u = fma(m_g, float(sum(x)) s_x, u)                      over its groups, from 0
+//   y = fma(p, d, y), then y = fma(u, d_m, y) where there are minima
+//
+// Where s_g level fits a byte (two and three bits), a panel for many tokens holds these products: then T is one
+// sum over 32 k.
+#pragma once
+#include "scales/groups.h"
+#include "unroll.h"
+
+namespace {
+
+using sterna::kSuperK;
+
+// One tile's scales and minima, of groups of kSpan k, as its super-blocks pass by; `row` is that of the tile.
+template <int kSpan>
+struct SuperScales {
+    bool nibbles;
+    int rows;  // of a tile
+    int64_t head_bytes, line_bytes, bytes;  // of a super-block; a division by `group` would be slow
+    const uint8_t* tile;
+
+    SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int groups)
+        : nibbles(s.type == ScaleType::kSuper4),
+          rows(groups * sterna::kGroupRows),
+          head_bytes(s.head_bytes(rows)),
+          line_bytes(s.line_bytes(rows)),
+          bytes(head_bytes + kSuperK / kSpan * line_bytes),
+          tile(s.data + index * (K / kSuperK) * bytes) {}
+    SuperScales(const sterna::LinearArgs& a, int64_t index, int groups)
+        : SuperScales(a.groups, a.K, index, groups) {}
+
+    const uint8_t* head(int64_t k) const { return tile + k / kSuperK * bytes; }
+    const uint8_t* line(int64_t k) const {
+        return head(k) + head_bytes + k % kSuperK / kSpan * line_bytes;
+    }
+    // The floats of a super-block, and whole numbers of a group as floats.
+    VF d(int64_t k, int row) const {
+        return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
+    }
+    VF d_minimum(int64_t k, int row) const { return d(k, rows + row); }
+    VI whole(int64_t k, int row) const {
+        const uint8_t* at = line(k) + row;
+        return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
+    }
+    VF scale(int64_t k, int row) const { return f_from_i(whole(k, row)); }
+    // For each of a lane's two sums.
+    VI pair(int64_t k, int row) const {
+        const VI s = whole(k, row);
+        return i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
+    }
+    VF minimum(int64_t k, int row) const {
+        const uint8_t* at = line(k) + row;
+        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + rows));
+    }
+};
+
+// A row's weights: level * (d s_g), plus d_m m_g, each rounded; the products of scales are exact.
+template <class F>
+void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
+    F::row(a);
+    constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
+    const SuperScales<F::kSuperGroup> scales(s, a.K, a.row / kRows, F::kGroups);
+    float scale[kLanes], minimum[kLanes] = {};
+    for (int64_t k = 0; k < a.K; ++k) {
+        if (k % F::kSuperGroup == 0) {
+            const int row = in_tile - lane;
+            f_store(scale, f_mul(scales.scale(k, row), scales.d(k, row)));
+            if (s.minima) f_store(minimum, f_mul(scales.minimum(k, row), scales.d_minimum(k, row)));
+        }
+        const float value = (a.out[k] - static_cast<float>(F::kSuperOffset)) * scale[lane];
+        a.out[k] = s.minima ? value + minimum[lane] : value;
+    }
+}
+
+// Whether panels hold s_g level, and as what: 128 more than the negative, [-128, 124], for b3 with scales of -32..31;
+// as they are, 0..45, for b2 with scales of 0..15. Where pair sums are int16, codes have more room.
+template <class F>
+constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
+constexpr int kNegatedOffset = 128;
+
+// A group of rows of a panel of K k, whose codes become those products.
+template <class F, bool kNegated>
+inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, int group,
+                        uint8_t* panel) {
+    static_assert(kNegated ? F::kSuperBits == 3 && F::kSuperOffset == 4
+                           : F::kSuperBits == 2 && F::kSuperOffset == 0);  // ranges as above
+    const VI even = i_set1(0x00FF00FF);
+    for (int part = 0; part < kParts; ++part)
+        for (int64_t k = 0; k < K; k += F::kSuperGroup) {
+            VI s = scales.whole(k, group * sterna::kGroupRows + kLanes * part);
+            if (kNegated) s = i_sub(i_set1(0), s);
+            const VI factor = i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
+            // kNegatedOffset - offset * s in every byte
+            const VI offset = w_mul(factor, i_set1(F::kSuperOffset * 0x10001));
+            const VI byte = i_and(w_sub(i_set1(kNegatedOffset * 0x10001), offset), even);
+            const VI added = w_mul(byte, i_set1(0x01010101));
+            for (int64_t j = 0; j < F::kSuperGroup / 4; ++j) {
+                uint8_t* at = panel + panel_at(K, group, part, k + 4 * j);
+                const VI codes = i_load(at);
+                VI product = b_select(even, w_mul(i_and(codes, even), factor),
+                                      i_shl<8>(w_mul(w_shr<8>(codes), factor)));
+                if (kNegated) product = b_add(product, added);
+                i_store(at, product);
+            }
+        }
+}
+
+// k of a sum of a group that ends within an int16, of levels up to kLevel times those that stay in place.
+template <class F>
+constexpr int kSuperPairSpan = [] {
+    constexpr int kLevel = F::kSuperOffset ? F::kMaxByte - F::kSuperOffset < F::kSuperOffset
+                                                 ? F::kSuperOffset
+                                                 : F::kMaxByte - F::kSuperOffset
+                                           : F::kMaxByte;
+    return F::kSuperGroup == kGroupK && pairs_fit<F>(kLevel, kGroupK) ? kGroupK
+           : pairs_fit<F>(kLevel, kGroupK / 2)                        ? kGroupK / 2
+                                                                      : 0;
+}();
+// The format of few tokens, and the bytes of a panel.
+template <class F>
+using SuperSums = std::conditional_t<kSuperPairSpan<F> != 0, PairSums<F, kSuperPairSpan<F>>, F>;
+template <class F>
+using SuperPanel =
+    std::conditional_t<kSuperPairSpan<F> != 0, PairSums<Even<CodesUpTo<255>>, kSuperPairSpan<F>>,
+                       Even<CodesUpTo<255>>>;
+
+// What a panel's bytes, or a format's codes, are to their group.
+enum class SuperCodes {
+    kLevels,
+    kOffset,  // a number is taken away: SuperBlocks says which
+    kProducts,  // with the group's scale: whole sums of kGroupK
+    kNegated,  // and kNegatedOffset more than the negative of it
+};
+
+// grouped.h's way of adding sums, of groups of kSpan_ k. It keeps y and p, [n][g] each.
+template <class F, int kSpan_, SuperCodes kCodes>
+struct SuperGroups {
+    static constexpr int kX = kGroupK;
+    static constexpr int kSpan = kSpan_;
+    static constexpr bool kWhole =
+        kCodes == SuperCodes::kProducts || kCodes == SuperCodes::kNegated;
+    static constexpr int kSpans = [] {
+        if constexpr (F::kPairs) return kGroupK / (F::kPairSpan < kSpan ? F::kPairSpan : kSpan);
+        return kWhole ? 1 : kGroupK / kSpan;
+    }();
+    static constexpr int kFloats = 2;
+    // Accumulators start at what is taken, in place.
+    static constexpr bool kStarts = kCodes == SuperCodes::kOffset || kCodes == SuperCodes::kNegated;
+    static_assert(!kStarts || F::kEvenOffset);
+    using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
+    const sterna::LinearArgs& a;
+    SuperScales<kSpan> scales;
+    Terms terms;
+
+    SuperGroups(const sterna::LinearArgs& args, int64_t tile, int groups)
+        : a(args), scales(args, tile, groups), terms(args) {}
+    static void begin(const sterna::LinearArgs& a, int offset) {
+        Terms(a).template fill<F::kPairs>(a, -offset);
+    }
+    VI start(int n, int64_t k) const {
+        return kStarts ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
+    }
+
+    // For pair_panel.h, as in PlainGroups: p adds up behind y until its super-block ends.
+    static constexpr int kInto = 1;
+    VI ready(int64_t k, int row) const { return scales.pair(k, row); }
+    static VI factor(VI s) { return s; }
+    static VF scaled(VI, VF s_x) { return s_x; }
+    static int64_t end_k() { return kSuperK; }
+    template <int GN, int N>
+    void end_groups(int64_t k, int n0, int row0, float* y) const {
+        end<GN, N>(k, n0, row0, y, y + N * GN * kLanes);
+    }
+
+    // An eighth of the scales of the next super-block: all of them, by the time this one ends.
+    void ask_ahead(int64_t k) const {
+        const int64_t part = scales.bytes * kGroupK / kSuperK;
+        const uint8_t* from = scales.head(k) + scales.bytes + k % kSuperK / kGroupK * part;
+        for (int64_t i = 0; i < part; i += kLine) prefetch(from + i);
+    }
+
+    template <int GN, int N>
+    [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[kSpans][N][GN],
+                                    float* y) const {
+        float* p = y + N * GN * kLanes;
+        const auto scale_of = [&](int i, int g) {
+            const int64_t at = k + i * (kGroupK / kSpans);
+            const int row = row0 + g * sterna::kGroupRows;
+            if constexpr (F::kPairs) {
+                return scales.pair(at, row);
+            } else {
+                return scales.scale(at, row);
+            }
+        };
+        decltype(scale_of(0, 0)) s[kSpans][GN];
+        if constexpr (!kWhole) {
+            STERNA_UNROLL(2)
+            for (int i = 0; i < kSpans; ++i) STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) s[i][g] = scale_of(i, g);
+        }
+        const auto scale = terms.scale;  // stores to y might change what `this` refers to
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) {
+            const VF s_x = f_set1(scale.row(n0 + n)[k / kX]);
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) {
+                VF total;  // exact
+                if constexpr (F::kPairs) {
+                    VI sum = F::end(sums[0][n][g], s[0][g], g);
+                    if constexpr (kSpans == 2) sum = i_add(sum, F::end(sums[1][n][g], s[1][g], g));
+                    total = f_from_i(sum);
+                } else {
+                    const auto level_sum = [&](int i) {
+                        return f_from_i(F::settle(sums[i][n][g], g));
+                    };
+                    total = level_sum(0);
+                    if constexpr (!kWhole) total = f_mul(total, s[0][g]);
+                    if constexpr (kSpans == 2) total = f_fma(level_sum(1), s[1][g], total);
+                }
+                float* to = p + (n * GN + g) * kLanes;
+                f_store(to, f_fma(total, s_x, f_load(to)));
+            }
+        }
+        if ((k + kGroupK) % kSuperK == 0) end<GN, N>(k + kGroupK - kSuperK, n0, row0, y, p);
+    }
+
+  private:
+    // The super-block from k on.
+    template <int GN, int N>
+    [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y, float* p) const {
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) {
+            VF d = scales.d(k, row0 + g * sterna::kGroupRows);
+            if (kCodes == SuperCodes::kNegated) d = f_sub(f_set1(0.0f), d);
+            STERNA_UNROLL(16)
+            for (int n = 0; n < N; ++n) {
+                const int64_t at = (n * GN + g) * kLanes;
+                f_store(y + at, f_fma(f_load(p + at), d, f_load(y + at)));
+                f_store(p + at, f_set1(0.0f));
+            }
+        }
+        if (a.groups.minima) add_minima<GN, N>(k, n0, row0, y);
+    }
+    template <int GN, int N>
+    [[gnu::always_inline]] void add_minima(int64_t k, int n0, int row0, float* y) const {
+        VF u[N][GN];
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) u[n][g] = f_set1(0.0f);
+        for (int64_t j = k; j < k + kSuperK; j += kSpan) {
+            VF m[GN];
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kGroupRows);
+            STERNA_UNROLL(16)
+            for (int n = 0; n < N; ++n) {
+                const VF x = f_set1(terms.factor.row(n0 + n)[j / kSpan]);
+                STERNA_UNROLL(8)
+                for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
+            }
+        }
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) {
+            const VF d = scales.d_minimum(k, row0 + g * sterna::kGroupRows);
+            STERNA_UNROLL(16)
+            for (int n = 0; n < N; ++n) {
+                float* to = y + (n * GN + g) * kLanes;
+                f_store(to, f_fma(u[n][g], d, f_load(to)));
+            }
+        }
+    }
+};
+
+template <class F>
+constexpr SuperCodes kSuperCodes = F::kSuperOffset ? SuperCodes::kOffset : SuperCodes::kLevels;
+
+// What linear.h and panel.h need of a format F: its offset, which loops that it shares with others do not know.
+template <class F, class Blocks, class Groups>
+struct SuperBlocks : Blocks {
+    static void begin(const sterna::LinearArgs& a) { Groups::begin(a, F::kSuperOffset); }
+};
+// Where panels hold products.
+template <class F>
+struct ScaledBlocks {
+    static constexpr bool kNegated = F::kSuperOffset != 0;
+    using Bytes = Even<CodesUpTo<255>>;
+    using Groups =
+        SuperGroups<Bytes, F::kSuperGroup, kNegated ? SuperCodes::kNegated : SuperCodes::kProducts>;
+    using Sweep = GroupedBlocks<Bytes, Groups>;
+    static void begin(const sterna::LinearArgs& a) {
+        Groups::begin(a, kNegated ? kNegatedOffset : 0);
+    }
+    static uint8_t* scratch(const sterna::LinearArgs& a) { return Sweep::scratch(a); }
+    static void prepare(const sterna::LinearArgs& a, const PanelTile& tile) {
+        const SuperScales<F::kSuperGroup> scales(a, tile.index, tile.groups);
+        for (int g = 0; g < tile.groups; ++g) scale_panel<F, kNegated>(scales, a.K, g, tile.bytes);
+    }
+};
+
+}  // namespace

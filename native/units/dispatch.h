@@ -1,0 +1,20 @@
+// Which kernel units exist, which of them this machine can run, and which one is meant.
+#pragma once
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "units/kernel_table.h"
+
+namespace sterna {
+
+// Every unit of this build, lowest rank first.
+std::span<const KernelTable* const> all_tables();
+// Those this CPU and operating system can run, lowest rank first; never empty (scalar).
+const std::vector<const KernelTable*>& runnable_tables();
+// A unit by name; null if it is unknown or cannot run here.
+const KernelTable* find_table(std::string_view isa);
+// Index of a code layout in every table's `formats`; -1 if unknown.
+int format_index(std::string_view layout);
+
+}  // namespace sterna

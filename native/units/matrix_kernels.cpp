@@ -1,0 +1,37 @@
+// A matrix unit, but for its code layouts (matrix_layouts.cpp): what the table leaves out is that of the unit that it
+// extends (dispatch.cpp). CMake compiles this file as it does kernels.cpp.
+#include <cstdint>
+
+#include STERNA_ISA_HEADER
+
+#include "attention/attention.h"
+#include "matrix/float_planes.h"
+#include "units/kernel_table.h"
+#include "units/peak.h"
+#include "matrix/tiles.h"
+
+namespace {
+
+constexpr sterna::KernelTable matrix_table() {
+    sterna::KernelTable t = {};
+    t.isa = STERNA_ISA_NAME;
+    t.extends = STERNA_EXTENDS_NAME;
+    t.needs = STERNA_ISA_NEEDS;
+    t.rank = STERNA_ISA_RANK;
+    t.attention = attention;
+    t.attention_chunk = attention_chunk;
+    t.attention_merge = attention_merge;
+    t.attention_scratch = attention_scratch;
+    t.x_block = tiles_x_block;
+    t.peak_int8 = peak_int8;
+    t.peak_bf16 = peak_bf16;
+    t.split = split;
+    return t;
+}
+constexpr sterna::KernelTable kTable = matrix_table();
+
+}  // namespace
+
+extern "C" const sterna::KernelTable* STERNA_JOIN(sterna_kernels, STERNA_ISA_SYMBOL)() {
+    return &kTable;
+}
