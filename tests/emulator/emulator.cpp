@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #include "registers.h"
-#include "matrix/tiles.h"
+#include "tiles.h"
 #include "vectors.h"
 
 // Adds what is emulated to EAX and EDX of a leaf of CPUID. cpuid.h calls it too.
