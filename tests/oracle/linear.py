@@ -75,7 +75,7 @@ def _groups(x: F32, packed: PackedWeight, scales: GroupScales) -> F32:
 
 
 def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales) -> F32:
-    """native/scales/superblocks.h: exact sums of 32 k with whole numbers, then fused multiply-adds."""
+    """scales/superblocks.h: exact sums of 32 k with whole numbers, then fused multiply-adds."""
     (N, K), M, group = x.shape, packed.M, scales.group
     q, s_x = quantize_activations(x.reshape(-1, GROUP_K), SMALLEST)
     q = q.reshape(N, K // group, group).astype(np.int64)
