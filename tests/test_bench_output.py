@@ -91,7 +91,7 @@ def test_errors_are_one_line() -> None:
     "arguments",
     [
         "formats --shape 64x160 --no-measure --json",
-        "bench gemv --shapes 64x160 --working-set 1 --threads 1 --repeat 1 --json",
+        "bench gemv --thorough --shapes 64x160 --working-set 1 --threads 1 --repeat 1 --json",
         "roofline --shape 64x160 --working-set 1 --threads 1 --repeat 1 --json",
     ],
 )

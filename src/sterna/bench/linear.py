@@ -97,12 +97,13 @@ class _Case:
 
 def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list[str]:
     """Formats, none twice; None or "all" is all (with `integer`, None is the integer ones), from
-    the fewest bits up. RequestError for an unknown name.
+    the fewest bits up; "quick" is QUICK_FORMATS. RequestError for an unknown name.
     """
     every = sorted(formats.names(), key=lambda name: (formats.get(name).bits, name))
     if not names:
         return [name for name in every if formats.get(name).integer or not integer]
-    found = [name for given in names for name in (every if given == "all" else [given])]
+    sets = {"all": every, "quick": QUICK_FORMATS}
+    found = [name for given in names for name in sets.get(given, (given,))]
     return list(dict.fromkeys(formats.get(name).name for name in found))
 
 
@@ -116,7 +117,7 @@ def left_out(
     names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False
 ) -> dict[str, int]:
     """What `formats_for` leaves out of `formats_named`: format -> what K must be a multiple of."""
-    asked = {formats.get(name).name for name in names or () if name != "all"}
+    asked = {formats.get(name).name for name in names or () if name not in ("all", "quick")}
     found = (formats.get(name) for name in formats_named(names, integer=integer))
     unasked = (f for f in found if f.name not in asked)
     return {f.name: f.scales.block for f in unasked if matrix.K % f.scales.block}

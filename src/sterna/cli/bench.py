@@ -164,7 +164,7 @@ def _linear_options(function: Any) -> Any:
         click.option(
             "--formats",
             type=NAMES,
-            help="Weight formats, or all; default: i2, t5, q4_0 and q8_0.",
+            help="Weight formats, all, or quick: i2, t5, q4_0 and q8_0; default: quick.",
         ),
         click.option(
             "--thorough",
@@ -223,7 +223,7 @@ def _linear(
     from sterna.bench import linear, plots
 
     shapes = shapes or (linear.DEFAULT_MODELS if thorough else linear.QUICK_MODELS)
-    formats = formats or (None if thorough else linear.QUICK_FORMATS)
+    formats = formats or (None if thorough else ("quick",))
 
     if plot is not None:
         plots.require(plot)  # before minutes of measuring
