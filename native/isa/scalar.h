@@ -1,4 +1,4 @@
-// requires: | rank: 0 | flags: -Wno-psabi
+// requires: | rank: 0 | flags: -O2 -Wno-psabi
 // Vocabulary of the scalar unit: the readable meaning of every word, and the oracle of the others.
 #pragma once
 #include <cstdint>

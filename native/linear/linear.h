@@ -274,9 +274,10 @@ struct DirectSums {
         static_assert(run_fits<F>(kRunK));
         const int64_t run = kGoesOn<F> ? k1 - k0 : kRunK;
         for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes)
-            for (int part = 0; part < kParts; part += P)
-                tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0,
-                                                   part, sums + part * N * G);
+            STERNA_UNROLL(2)
+        for (int part = 0; part < kParts; part += P)
+            tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0, part,
+                                               sums + part * N * G);
     }
 };
 

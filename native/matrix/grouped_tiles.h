@@ -149,7 +149,7 @@ struct PlainTile {
     static constexpr int kPlanes = 1;
     static constexpr int kRows = F::kGroups * sterna::kGroupRows;
     const sterna::LinearArgs& a;
-    TileScales scales;
+    TileScales<kTileRowsOf<F>> scales;
     int64_t k0;
 
     PlainTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)

@@ -74,7 +74,7 @@ struct AddedGroups {
     int64_t k;
     // Of groups of rows [g0, g0 + kBlockGroups) of a tile, at k.
     AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0) : offset(a.z2), k(k) {
-        const TileScales scales(a, tile, F::kGroups);
+        const TileScales<kTileRowsOf<F>> scales(a, tile, F::kGroups);
         for (int g = 0; g < kBlockGroups && g0 + g < F::kGroups; ++g) {
             const int row = (g0 + g) * sterna::kGroupRows;
             scale[g] = scales.scale(scales.at(k), row);

@@ -15,21 +15,30 @@ namespace {
 using sterna::kGroupK;
 using sterna::ScaleType;
 
+// Rows of a tile: a constant where F is a format, and not the bytes of a panel, of which kTileRowsOf is 0.
+template <class F>
+constexpr int kTileRowsOf = 0;
+template <class F>
+    requires requires { F::kGroups; }
+constexpr int kTileRowsOf<F> = F::kGroups * sterna::kGroupRows;
+
 // One tile's scales and minima, as its groups of k pass by.
+template <int kRows = 0>
 struct TileScales {
     const sterna::GroupScales& s;
-    int rows;  // of a tile
     const uint8_t* tile;
+    int given_rows;
 
     TileScales(const sterna::GroupScales& scales, int64_t K, int64_t index, int groups)
         : s(scales),
-          rows(groups * sterna::kGroupRows),
-          tile(s.data + index * s.tile_bytes(K, rows)) {}
+          tile(s.data + index * s.tile_bytes(K, groups * sterna::kGroupRows)),
+          given_rows(groups * sterna::kGroupRows) {}
     TileScales(const sterna::LinearArgs& a, int64_t index, int groups)
         : TileScales(a.groups, a.K, index, groups) {}
 
-    const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(rows); }
-    // Of rows [row, row + kLanes) of the tile; `line` is at(k), or `rows` values further the minima.
+    int rows() const { return kRows ? kRows : given_rows; }
+    const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(rows()); }
+    // Of rows [row, row + kLanes) of the tile; `line` is at(k), or rows() values further the minima.
     VF load(const uint8_t* line, int row) const {
         if (s.type == ScaleType::kF16)
             return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
@@ -38,7 +47,7 @@ struct TileScales {
     }
     VF scale(const uint8_t* line, int row) const { return f_mul(load(line, row), f_set1(s.unit)); }
     VF minimum(const uint8_t* line, int row) const {
-        return load(line + rows * s.value_bytes(), row);
+        return load(line + rows() * s.value_bytes(), row);
     }
 };
 
@@ -62,7 +71,7 @@ void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2
     F::row(a);
     constexpr int kRows = F::kGroups * sterna::kGroupRows;
     const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
-    const TileScales scales(s, (a.K + 63) / 64 * 64, a.row / kRows, F::kGroups);
+    const TileScales<kRows> scales(s, (a.K + 63) / 64 * 64, a.row / kRows, F::kGroups);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
         if (k % s.group == 0) {
@@ -161,7 +170,7 @@ struct PlainGroups {
     static_assert(!F::kPairs || kStarts);
     using Terms = TokenTerms<kGroup, kGroup, kGroup>;
     const sterna::LinearArgs& a;
-    TileScales scales;
+    TileScales<kTileRowsOf<F>> scales;
     Terms terms;
     GroupOffset<F> offset;
 
@@ -288,6 +297,7 @@ template <class F, class Groups, int N>
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
     for (int64_t k = k0; k < k1; k += kGroupK) {
         groups.ask_ahead(k);
+        STERNA_UNROLL(2)
         for (int part = 0; part < kParts; part += P) {
             VI flat[P][Groups::kSpans][N][G];
             STERNA_UNROLL(2)
@@ -346,8 +356,9 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
     DirectSums<F> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
         for (int s = 0; s < count; ++s) {
-            const TileScales scales(a, tile + s * apart, G);
-            for (int line = 0; line < scales.rows * 2; line += kLine) prefetch(scales.at(k) + line);
+            const TileScales<kTileRowsOf<F>> scales(a, tile + s * apart, G);
+            for (int line = 0; line < scales.rows() * 2; line += kLine)
+                prefetch(scales.at(k) + line);
         }
         sums.run(a, tile, apart, count, k, k + sterna::kLongGroupK);
         for (int s = 0; s < count; ++s) {

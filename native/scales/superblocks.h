@@ -18,23 +18,24 @@ namespace {
 using sterna::kSuperK;
 
 // One tile's scales and minima, of groups of kSpan k, as its super-blocks pass by; `row` is that of the tile.
-template <int kSpan>
+template <int kSpan, int kRows = 0>
 struct SuperScales {
     bool nibbles;
-    int rows;  // of a tile
+    int given_rows;
     int64_t head_bytes, line_bytes, bytes;  // of a super-block; a division by `group` would be slow
     const uint8_t* tile;
 
     SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int groups)
         : nibbles(s.type == ScaleType::kSuper4),
-          rows(groups * sterna::kGroupRows),
-          head_bytes(s.head_bytes(rows)),
-          line_bytes(s.line_bytes(rows)),
+          given_rows(groups * sterna::kGroupRows),
+          head_bytes(s.head_bytes(rows())),
+          line_bytes(s.line_bytes(rows())),
           bytes(head_bytes + kSuperK / kSpan * line_bytes),
           tile(s.data + index * (K / kSuperK) * bytes) {}
     SuperScales(const sterna::LinearArgs& a, int64_t index, int groups)
         : SuperScales(a.groups, a.K, index, groups) {}
 
+    int rows() const { return kRows ? kRows : given_rows; }
     const uint8_t* head(int64_t k) const { return tile + k / kSuperK * bytes; }
     const uint8_t* line(int64_t k) const {
         return head(k) + head_bytes + k % kSuperK / kSpan * line_bytes;
@@ -43,7 +44,7 @@ struct SuperScales {
     VF d(int64_t k, int row) const {
         return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
     }
-    VF d_minimum(int64_t k, int row) const { return d(k, rows + row); }
+    VF d_minimum(int64_t k, int row) const { return d(k, rows() + row); }
     VI whole(int64_t k, int row) const {
         const uint8_t* at = line(k) + row;
         return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
@@ -56,7 +57,7 @@ struct SuperScales {
     }
     VF minimum(int64_t k, int row) const {
         const uint8_t* at = line(k) + row;
-        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + rows));
+        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + rows()));
     }
 };
 
@@ -156,7 +157,7 @@ struct SuperGroups {
     static_assert(!kStarts || F::kEvenOffset);
     using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
     const sterna::LinearArgs& a;
-    SuperScales<kSpan> scales;
+    SuperScales<kSpan, kTileRowsOf<F>> scales;
     Terms terms;
 
     SuperGroups(const sterna::LinearArgs& args, int64_t tile, int groups)
