@@ -1,6 +1,6 @@
 // Linear layers of formats whose scales are whole numbers times one float of a super-block of 256 k: the
 // K-quants of GGUF. A weight is d s_g level + d_m m_g, with groups g of 16 or of 32 k; activations have a
-// scale s_x for every 32 k, as in grouped.h. In ascending order of k, with one rounding for each fma:
+// scale s_x for every 32 k, as in groups.h. In ascending order of k, with one rounding for each fma:
 //
 //   T = sum over the groups of 32 k of s_g sum(level x)     exact as a float: 32 * 127 * 32 * 128 < 2^24
 //   p = fma(T, s_x, p)                                      over the eight T of a super-block, from 0
@@ -140,7 +140,7 @@ enum class SuperCodes {
     kNegated,  // and kNegatedOffset more than the negative of it
 };
 
-// grouped.h's way of adding sums, of groups of kSpan_ k. It keeps y and p, [n][g] each.
+// groups.h's way of adding sums, of groups of kSpan_ k. It keeps y and p, [n][g] each.
 template <class F, int kSpan_, SuperCodes kCodes>
 struct SuperGroups {
     static constexpr int kX = kGroupK;
