@@ -38,10 +38,10 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
     Pool& p = pool(threads);
     {
         nb::gil_scoped_release release;
-        parallel(p, (fine.M + kGroupRows - 1) / kGroupRows, 4, [&](int64_t begin, int64_t end) {
+        parallel(p, (fine.M + kRowBlock - 1) / kRowBlock, 4, [&](int64_t begin, int64_t end) {
             CoarseArgs part = a;
-            part.group_begin = begin;
-            part.group_end = end;
+            part.row_block_begin = begin;
+            part.row_block_end = end;
             coarse(part);
         });
         w.mappings.require_whole();

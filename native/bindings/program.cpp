@@ -179,8 +179,8 @@ void bind_program(nb::module_& m) {
                bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias) {
                 Op op{OpKind::kLinear, name};
                 const auto& w = weight_of(p, weight);
-                // Whole groups of rows are written, aligned: with widths padded to kPad they fit.
-                require(column >= 0 && column % kGroupRows == 0 && column <= width_of(p, dst),
+                // Whole row blocks are written, aligned: with widths padded to kPad they fit.
+                require(column >= 0 && column % kRowBlock == 0 && column <= width_of(p, dst),
                         "linear: column must be a multiple of 16 within the buffer");
                 require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst) - column,
                         "linear: the buffers are too narrow");

@@ -187,7 +187,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
     auto out = make_array<float, 2>({static_cast<size_t>(N), static_cast<size_t>(weight.M)});
     // Floats are read and outputs written where they are, unless kernels want them padded: a layer of
     // 512 x 512 x 512 takes a millisecond, and fresh pages for two copies of 1 MB another.
-    const bool copy_x = integer || weight.K % kPad != 0, copy_y = weight.M % kGroupRows != 0;
+    const bool copy_x = integer || weight.K % kPad != 0, copy_y = weight.M % kRowBlock != 0;
     bool finite = true;
     {
         nb::gil_scoped_release release;

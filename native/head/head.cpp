@@ -107,7 +107,7 @@ void Screen::begin(std::span<const Top> tops, const KernelTable& kernels, const 
     block_high_ = floats(rows * blocks());
     values_ = floats(rows * shadow_.M);
     seen_ = HugeBuffer(static_cast<size_t>(rows * shadow_.M));
-    groups_ = floats(rows * groups());
+    row_blocks_ = floats(rows * row_block_count());
     capacity_ = rows;
 }
 
@@ -127,14 +127,14 @@ Division Screen::units(ScreenStage stage, int threads) const {
             break;
     }
     int64_t total = 0;
-    for (const auto& row : rows_) total += (row.groups + kRescoreJobs - 1) / kRescoreJobs;
+    for (const auto& row : rows_) total += (row.row_blocks + kRescoreJobs - 1) / kRescoreJobs;
     return {total};
 }
 
 int64_t Screen::bytes() const {
-    int64_t groups = 0;
-    for (const auto& row : rows_) groups += row.groups;
-    return groups * fine_.tile_bytes / (kernels_->formats[fine_.format].tile_rows / kGroupRows);
+    int64_t row_blocks = 0;
+    for (const auto& row : rows_) row_blocks += row.row_blocks;
+    return row_blocks * fine_.tile_bytes / (kernels_->formats[fine_.format].tile_rows / kRowBlock);
 }
 
 bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
@@ -260,22 +260,22 @@ float Screen::threshold_of(int64_t row) {
     return nth(count);
 }
 
-// The groups that hold a row whose interval reaches the threshold.
+// The row blocks that hold a row whose interval reaches the threshold.
 void Screen::choose(int64_t row) {
     Row& r = rows_[static_cast<size_t>(row)];
     penalise(row);
     r.threshold = threshold_of(row) - r.top.gap;
-    auto* found = reinterpret_cast<int32_t*>(groups_.data()) + row * groups();
+    auto* found = reinterpret_cast<int32_t*>(row_blocks_.data()) + row * row_block_count();
     const float* most = reinterpret_cast<float*>(block_high_.data()) + row * blocks();
     const float* high = this->high(row);
     for (int64_t block = 0; block < blocks(); ++block) {
         if (most[block] < r.threshold) continue;
         const int64_t begin = block * block_rows_, end = std::min(begin + block_rows_, shadow_.M);
-        for (int64_t i = begin; i < end; i += kGroupRows) {
+        for (int64_t i = begin; i < end; i += kRowBlock) {
             int64_t open = 0;
-            for (int64_t j = i; j < std::min(i + kGroupRows, end); ++j)
+            for (int64_t j = i; j < std::min(i + kRowBlock, end); ++j)
                 open += high[j] >= r.threshold;
-            if (open) found[r.groups++] = static_cast<int32_t>(i / kGroupRows);
+            if (open) found[r.row_blocks++] = static_cast<int32_t>(i / kRowBlock);
             r.candidates += open;
         }
     }
@@ -284,29 +284,30 @@ void Screen::choose(int64_t row) {
 void Screen::rescore(int64_t unit, const Activations& x, const Activations& logits) const {
     int64_t row = 0;
     for (;; ++row) {
-        const int64_t groups = rows_[static_cast<size_t>(row)].groups;
-        const int64_t here = (groups + kRescoreJobs - 1) / kRescoreJobs;
+        const int64_t row_blocks = rows_[static_cast<size_t>(row)].row_blocks;
+        const int64_t here = (row_blocks + kRescoreJobs - 1) / kRescoreJobs;
         if (unit < here) break;
         unit -= here;
     }
     const Row& r = rows_[static_cast<size_t>(row)];
     const int64_t first = unit * kRescoreJobs;
-    float y[kRescoreJobs * kGroupRows];
+    float y[kRescoreJobs * kRowBlock];
     RescoreArgs a{};
     a.codes = fine_.codes;
     a.tile_bytes = fine_.tile_bytes;
     a.K = fine_.padded_k;
     a.x = x.row(row);
-    a.groups = reinterpret_cast<const int32_t*>(groups_.data()) + row * groups() + first;
-    a.jobs = static_cast<int>(std::min<int64_t>(kRescoreJobs, r.groups - first));
+    a.row_blocks =
+        reinterpret_cast<const int32_t*>(row_blocks_.data()) + row * row_block_count() + first;
+    a.jobs = static_cast<int>(std::min<int64_t>(kRescoreJobs, r.row_blocks - first));
     a.y = y;
     kernels_->formats[fine_.format].rescore(a);
     const float* high = this->high(row);
     for (int job = 0; job < a.jobs; ++job)
-        for (int i = 0; i < kGroupRows; ++i) {
-            const int64_t m = int64_t{a.groups[job]} * kGroupRows + i;
+        for (int i = 0; i < kRowBlock; ++i) {
+            const int64_t m = int64_t{a.row_blocks[job]} * kRowBlock + i;
             if (m < shadow_.M && high[m] >= r.threshold)
-                logits.row(row)[m] = y[job * kGroupRows + i];
+                logits.row(row)[m] = y[job * kRowBlock + i];
         }
 }
 

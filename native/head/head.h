@@ -68,7 +68,7 @@ class Screen {
     bool step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
               const Activations& logits, uint8_t* scratch);
 
-    // After a step: candidates of a row, and the bytes that all rows' groups of W have.
+    // After a step: candidates of a row, and the bytes that all rows' row blocks of W have.
     int64_t rescored(int64_t row) const { return rows_[static_cast<size_t>(row)].candidates; }
     int64_t bytes() const;
     // The intervals of a row's logits, [M], from the stage kBound to the next step; after kChoose those
@@ -81,7 +81,7 @@ class Screen {
         Top top;
         TokenBounds bounds;
         double threshold;
-        int64_t candidates, groups;  // groups: of 16 rows, with a candidate among them
+        int64_t candidates, row_blocks;  // row_blocks: those with a candidate among their rows
     };
 
     bool split(int64_t row, const float* x);
@@ -93,7 +93,7 @@ class Screen {
     void rescore(int64_t unit, const Activations& x, const Activations& logits) const;
     float threshold_of(int64_t row);
     int64_t blocks() const { return shadow_.tiles; }
-    int64_t groups() const { return (shadow_.M + kGroupRows - 1) / kGroupRows; }
+    int64_t row_block_count() const { return (shadow_.M + kRowBlock - 1) / kRowBlock; }
     int planes() const { return static_cast<int>(2 * rows_.size()); }
     float* plane_y(int64_t n) const { return y_.row(n); }
 
@@ -109,7 +109,7 @@ class Screen {
     HugeBuffer block_low_, block_high_;  // [rows][blocks]: the largest of a block
     HugeBuffer values_;  // [rows][M]: what choose() selects from
     HugeBuffer seen_;  // [rows][M] bytes, all 0 between two uses
-    HugeBuffer groups_;  // [rows][groups]: int32 indices
+    HugeBuffer row_blocks_;  // [rows][row blocks]: int32 indices
 };
 
 }  // namespace sterna

@@ -1,5 +1,5 @@
 // The two kernels of the exact head (docs/exact-head.md): a float matrix's int8 shadow with the
-// bounds of its error, and the float logits of single 16-row groups.
+// bounds of its error, and the float logits of single row blocks.
 #pragma once
 #include "layouts/more_bits/b8.h"
 #include "linear/layers.h"
@@ -7,10 +7,11 @@
 
 namespace {
 
-// First line of a 16-row group: the k-th step's lines lie k / kStepK * kStepBytes further.
+// First line of a row block: the k-th step's lines lie k / kStepK * kStepBytes further.
 template <class F>
-inline int64_t group_offset(int64_t group, int64_t tile_bytes) {
-    return group / F::kGroups * tile_bytes + group % F::kGroups * (F::kStepBytes / F::kGroups);
+inline int64_t row_block_offset(int64_t row_block, int64_t tile_bytes) {
+    return row_block / F::kRowBlocks * tile_bytes +
+           row_block % F::kRowBlocks * (F::kStepBytes / F::kRowBlocks);
 }
 
 // ------------------------------------------------------------------------------------- rescoring
@@ -21,7 +22,7 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
     const uint8_t* step[J];
     STERNA_UNROLL(8)
     for (int i = 0; i < J; ++i) {
-        step[i] = a.codes + group_offset<F>(a.groups[i], a.tile_bytes);
+        step[i] = a.codes + row_block_offset<F>(a.row_blocks[i], a.tile_bytes);
         STERNA_UNROLL(8)
         for (int p = 0; p < kParts; ++p) acc[i][p] = F::zero();
     }
@@ -35,17 +36,17 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
                 const VF x = f_set1(a.x[k + j]);
                 STERNA_UNROLL(8)
                 for (int p = 0; p < kParts; ++p)
-                    acc[i][p] = F::dot(acc[i][p], F::decode_group(step[i], p, j), x);
+                    acc[i][p] = F::dot(acc[i][p], F::decode_row_block(step[i], p, j), x);
             }
             step[i] += F::kStepBytes;
         }
     }
     STERNA_UNROLL(8)
     for (int i = 0; i < J; ++i) STERNA_UNROLL(8)
-    for (int p = 0; p < kParts; ++p) f_store(a.y + sterna::kGroupRows * i + kLanes * p, acc[i][p]);
+    for (int p = 0; p < kParts; ++p) f_store(a.y + sterna::kRowBlock * i + kLanes * p, acc[i][p]);
 }
 
-// Several groups at once hide the latency of their chains of multiply-adds.
+// Several row blocks at once hide the latency of their chains of multiply-adds.
 template <class F, int J = sterna::kRescoreJobs>
 void rescore(const sterna::RescoreArgs& a) {
     if (a.jobs == J) {
@@ -74,7 +75,7 @@ struct RowBounds {  // of 16 rows, a lane each
 
 inline VI magnitude(VF a) { return i_and(i_bits(a), i_set1(0x7FFFFFFF)); }
 
-// The largest |w| of every row of a group, as scale and its inverse.
+// The largest |w| of every row of a row block, as scale and its inverse.
 template <class F>
 inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     VI most[kParts];
@@ -82,7 +83,7 @@ inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     for (int64_t k = 0; k < K; k += F::kStepK, step += F::kStepBytes) STERNA_UNROLL(8)
     for (int j = 0; j < F::kStepK; ++j) STERNA_UNROLL(8)
     for (int p = 0; p < kParts; ++p)
-        most[p] = i_max(most[p], magnitude(F::decode_group(step, p, j)));
+        most[p] = i_max(most[p], magnitude(F::decode_row_block(step, p, j)));
     float absmax[16];
     for (int p = 0; p < kParts; ++p) f_store(absmax + kLanes * p, f_bits(most[p]));
     for (int r = 0; r < 16; ++r) {
@@ -92,7 +93,7 @@ inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     }
 }
 
-// Codes of one group, and the sums that bound their error: d = w - s q is rounded once.
+// Codes of one row block, and the sums that bound their error: d = w - s q is rounded once.
 template <class F>
 inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b, int p) {
     constexpr int kDotK = b8::kDotK;
@@ -114,8 +115,9 @@ inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b
         };
         const auto value = [&](int j) {
             const bool inside = k + j < K;  // K is a multiple of the source's step, not of four
-            return inside ? F::decode_group(step + j / F::kStepK * F::kStepBytes, p, j % F::kStepK)
-                          : f_set1(0.0f);
+            return inside
+                       ? F::decode_row_block(step + j / F::kStepK * F::kStepBytes, p, j % F::kStepK)
+                       : f_set1(0.0f);
         };
         add(value(0), Shift<0>{});
         add(value(1), Shift<8>{});
@@ -133,14 +135,14 @@ template <class F>
 void coarse(const sterna::CoarseArgs& a) {
     // A sum of K squares, each rounded, and its root, product and sum below: (K + 8) half-ulps.
     const float up = 1.0f + static_cast<float>(a.K + 8) * 0x1p-23f;
-    for (int64_t group = a.group_begin; group < a.group_end; ++group) {
-        const uint8_t* step = a.codes + group_offset<F>(group, a.tile_bytes);
-        uint8_t* out = a.out + group_offset<b8>(group, a.out_tile_bytes);
+    for (int64_t row_block = a.row_block_begin; row_block < a.row_block_end; ++row_block) {
+        const uint8_t* step = a.codes + row_block_offset<F>(row_block, a.tile_bytes);
+        uint8_t* out = a.out + row_block_offset<b8>(row_block, a.out_tile_bytes);
         RowBounds b;
         row_scales<F>(step, a.K, b);
         for (int p = 0; p < kParts; ++p) row_codes<F>(step, a.K, out, b, p);
         for (int r = 0; r < 16; ++r) {
-            const int64_t row = group * sterna::kGroupRows + r;
+            const int64_t row = row_block * sterna::kRowBlock + r;
             a.scale[row] = b.scale[r];
             a.error[row] = __builtin_sqrtf(b.squares[r]) * up + kLostSquares;
             a.norm[row] = b.scale[r] * __builtin_sqrtf(b.codes[r]) * up + kLostSquares;

@@ -11,7 +11,7 @@ namespace {
 using sterna::kFewTokens;
 constexpr int kLine = 64;  // bytes of 16 rows x 4 k
 
-constexpr int kParts = 16 / kLanes;  // native vectors of a 16-row group
+constexpr int kParts = 16 / kLanes;  // native vectors of a row block
 
 // How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
 template <int kByte>
@@ -49,8 +49,8 @@ struct IntegerDot {
     static constexpr bool kTwoBits = false;
     // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
     static constexpr int kSums = kAccumulators, kRunBytes = 512;
-    // Whether all groups of a byte share a sign, which x takes: a vector of it comes behind those that decode gives
-    // for groups, and levels() makes the sums of levels from a run's.
+    // Whether all row blocks of a byte share a sign, which x takes: a vector of it comes behind those that decode gives
+    // for row blocks, and levels() makes the sums of levels from a run's.
     static constexpr bool kSigns = false;
     // Twice what the decoder takes away from codes: 0 where they stay unsigned.
     static constexpr int kTaken2 = 0;
@@ -59,13 +59,13 @@ struct IntegerDot {
     using Acc = VI;
     static VI zero() { return i_set1(0); }
     static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
-    // The sum of a group of rows from its accumulator, where a field may stay in place; and back.
+    // The sum of a row block from its accumulator, where a field may stay in place; and back.
     static VI settle(VI acc, int) { return acc; }
     static VI in_place(VI sum, int) { return sum; }
 };
 
-// What a float format F shares with others. A group of 16 rows is decoded by itself, as an exact head wants it.
-constexpr int kFloatGroups = 4;
+// What a float format F shares with others. A row block is decoded by itself, as an exact head wants it.
+constexpr int kFloatRowBlocks = 4;
 template <class F>
 struct FloatDot {
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
@@ -79,15 +79,15 @@ struct FloatDot {
     static constexpr bool kLongGroups = false;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     static constexpr int kDotK = 1;
-    static constexpr int kGroups = kFloatGroups;
-    static constexpr int kDirectTokens = 2 * (kAccumulators / kGroups);
+    static constexpr int kRowBlocks = kFloatRowBlocks;
+    static constexpr int kDirectTokens = 2 * (kAccumulators / kRowBlocks);
     using Acc = VF;
     static VF zero() { return f_set1(0.0f); }
     static VF dot(VF acc, VF w, VF x) { return f_fma(w, x, acc); }
     static void decode(const uint8_t* step, int part, int j, VF* w) {
         STERNA_UNROLL(8)
-        for (int f = 0; f < kGroups; ++f)
-            w[f] = F::decode_group(step + f * (F::kStepBytes / kGroups), part, j);
+        for (int f = 0; f < kRowBlocks; ++f)
+            w[f] = F::decode_row_block(step + f * (F::kStepBytes / kRowBlocks), part, j);
     }
 };
 

@@ -1,4 +1,4 @@
-// Four-bit codes, two row groups in every byte: what the layouts of four bits share.
+// Four-bit codes, two row blocks in every byte: what the layouts of four bits share.
 //
 // A step is 4 consecutive k of 64 rows, two 64-byte lines. Byte 4*r + j of line i, r = 0..15, j = 0..3:
 //   bits 7..4          bits 3..0
@@ -13,7 +13,7 @@ namespace {
 // codes, a byte each). Where it is itself, a high one may stay in place.
 template <class Codes, bool kInPlace = false>
 struct Nibbles : IntegerDot {
-    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 128;
+    static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 128;
     static constexpr bool kEvenOffset = true;
 
     template <bool kStay>
@@ -30,8 +30,12 @@ struct Nibbles : IntegerDot {
         nibbles<kInPlace>(step, part, w);
     }
     static void codes(const uint8_t* step, int part, int, VI* w) { nibbles<false>(step, part, w); }
-    static VI settle(VI acc, int group) { return kInPlace && group % 2 ? i_sar<4>(acc) : acc; }
-    static VI in_place(VI sum, int group) { return kInPlace && group % 2 ? i_shl<4>(sum) : sum; }
+    static VI settle(VI acc, int row_block) {
+        return kInPlace && row_block % 2 ? i_sar<4>(acc) : acc;
+    }
+    static VI in_place(VI sum, int row_block) {
+        return kInPlace && row_block % 2 ? i_shl<4>(sum) : sum;
+    }
 
     template <class F>
     static void pack_nibbles(const sterna::PackArgs& a) {

@@ -5,7 +5,7 @@
 namespace {
 
 template <class F>
-constexpr int kTileRows = F::kGroups * sterna::kGroupRows;
+constexpr int kTileRows = F::kRowBlocks * sterna::kRowBlock;
 
 // Each byte of a word with a byte added, modulo 256.
 inline uint32_t add_bytes(uint32_t word, uint32_t bytes) {

@@ -26,7 +26,7 @@ inline VI moved_down(VI v) {
 // kLow 2 or 4 bits, and kHigh 1 or 2; for super-blocks with groups of kSpan k, in which kZero is level 0.
 template <int kLow, int kHigh, int kSpan, int kZero>
 struct BitPlanes : IntegerDot {
-    static constexpr int kGroups = 4, kStepK = 8 / kHigh;
+    static constexpr int kRowBlocks = 4, kStepK = 8 / kHigh;
     static constexpr int kLines = kLow / 2;  // of low bits of four k
     static constexpr int kPlane = kStepK / 4 * kLines * 64;  // where the plane starts
     static constexpr int kStepBytes = kPlane + 64;
@@ -70,7 +70,7 @@ struct BitPlanes : IntegerDot {
         pack_steps<F>(a, [](uint8_t* out, const PackBlock<F>& block, int64_t k) {
             __builtin_memset(out, 0, kStepBytes);
             for (int q = 0; q < kStepK / 4; ++q)
-                for (int f = 0; f < kGroups; ++f)
+                for (int f = 0; f < kRowBlocks; ++f)
                     for (int r = 0; r < 16; ++r) {
                         const uint32_t codes = block.at(k + 4 * q)[16 * f + r];
                         const uint32_t low = codes & kLowMask * 0x01010101u;

@@ -157,7 +157,7 @@ static_assert(kActiveBlock % (kColumnSteps * b2::kStepK) == 0);
 void linear_columns(const sterna::LinearArgs& args, const sterna::ActiveColumns& s, int64_t begin,
                     int64_t end) {
     constexpr int P = Block<b2, 1>::P, C = Block<b2, 1>::C, kTiles = 4;  // of b2 in a line
-    constexpr int kSums = kParts * b2::kGroups, kSteps = kActiveBlock / b2::kStepK;
+    constexpr int kSums = kParts * b2::kRowBlocks, kSteps = kActiveBlock / b2::kStepK;
     sterna::LinearArgs a = args;
     a.reading.prefetch_bytes = 0;
     if (s.count > 0) AskedRuns(s.copy, s.stride, s.places, kActiveBlock, begin, end).ask_all();
@@ -184,16 +184,17 @@ void linear_columns(const sterna::LinearArgs& args, const sterna::ActiveColumns&
                     for (int part = 0; part < kParts; part += P)
                         tile_turn<b2, 1, P, C>(a, steps[tile] + i * kLine, 4 * i,
                                                4 * (i + kColumnSteps), 0, part,
-                                               sum + part * b2::kGroups);
+                                               sum + part * b2::kRowBlocks);
             }
         }
     }
     for (int64_t tile = begin * kTiles; tile < end * kTiles; ++tile)
         for (int part = 0; part < kParts; ++part)
-            for (int g = 0; g < b2::kGroups; ++g) {
-                const VI* sum = sums + (tile - begin * kTiles) * kSums + part / P * P * b2::kGroups;
+            for (int g = 0; g < b2::kRowBlocks; ++g) {
+                const VI* sum =
+                    sums + (tile - begin * kTiles) * kSums + part / P * P * b2::kRowBlocks;
                 finish<b2>(a, sum[sum_at<b2, P>(0, part % P, g)], 0, g,
-                           (tile * b2::kGroups + g) * sterna::kGroupRows + kLanes * part);
+                           (tile * b2::kRowBlocks + g) * sterna::kRowBlock + kLanes * part);
             }
 }
 

@@ -20,13 +20,13 @@ inline void tile_codes(const sterna::ActiveCopyArgs& a, int64_t tile, int64_t k0
     for (int64_t k = k0; k < k1; k += F::kStepK, step += F::kStepBytes)
         for (int j = 0; j < F::kStepK; j += 4)
             for (int part = 0; part < kParts; ++part) {
-                VI w[F::kGroups];
+                VI w[F::kRowBlocks];
                 decode_codes<F>(step, part, j, w);
-                for (int g = 0; g < F::kGroups; ++g) {
+                for (int g = 0; g < F::kRowBlocks; ++g) {
                     uint32_t codes[kLanes];
                     i_store(codes, w[g]);
                     for (int r = 0; r < kLanes; ++r)
-                        each(g * sterna::kGroupRows + part * kLanes + r, k + j, codes[r]);
+                        each(g * sterna::kRowBlock + part * kLanes + r, k + j, codes[r]);
                 }
             }
 }
@@ -51,7 +51,7 @@ void copy_columns(const sterna::ActiveCopyArgs& a) {
             const int64_t row = tile * kTileRows<F> + in_tile;
             if (row >= a.M) return;
             uint8_t* to = a.out + k * a.stride + row / sterna::kActiveLine * kLine +
-                          row / 64 % 4 * sterna::kGroupRows + row % sterna::kGroupRows;
+                          row / 64 % 4 * sterna::kRowBlock + row % sterna::kRowBlock;
             for (int j = 0; j < 4; ++j)
                 to[j * a.stride] |= static_cast<uint8_t>((four >> 8 * j & 3) << 2 * (row / 16 % 4));
         });

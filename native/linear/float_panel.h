@@ -17,7 +17,7 @@ constexpr int64_t kFloatPanelTokens = 512;  // whose sums (128 KB) wait between 
 
 template <class F>
 struct FloatPanel {
-    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     static constexpr int kBlockRows = kPanelVectors * kLanes;  // of a tile, that share their tokens
     static constexpr int kBlocks = kRows / kBlockRows;
     static_assert(kBlocks * kBlockRows == kRows);
@@ -47,11 +47,11 @@ struct FloatPanel {
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; ++j) STERNA_UNROLL(8)
             for (int part = 0; part < kParts; ++part) {
-                VF w[F::kGroups];
+                VF w[F::kRowBlocks];
                 F::decode(step, part, j, w);
                 STERNA_UNROLL(8)
-                for (int g = 0; g < F::kGroups; ++g) {
-                    const int row = sterna::kGroupRows * g + kLanes * part;
+                for (int g = 0; g < F::kRowBlocks; ++g) {
+                    const int row = sterna::kRowBlock * g + kLanes * part;
                     f_store(weights + row / kBlockRows * kc * kBlockRows + (k + j) * kBlockRows +
                                 row % kBlockRows,
                             w[g]);
@@ -90,7 +90,7 @@ struct FloatPanel {
                 f_store(kept + i * kRows + v * kLanes, acc[i][v]);
             } else {
                 const int row = block * kBlockRows + v * kLanes;
-                finish<F>(a, acc[i][v], n + i, row / sterna::kGroupRows, tile * kRows + row);
+                finish<F>(a, acc[i][v], n + i, row / sterna::kRowBlock, tile * kRows + row);
             }
         }
     }

@@ -121,7 +121,7 @@ int64_t scratch_bytes(int64_t K, int n) {
         return lookup_scratch<F>(K, n);
     } else if constexpr (F::kInteger) {
         const bool groups = F::kGroupScales || F::kSuperGroup != 0;
-        const int64_t panel = n > 1 ? panel_bytes(K, F::kGroups) + grouped_scratch<F>(K) : 0;
+        const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) + grouped_scratch<F>(K) : 0;
         return panel + (groups ? token_terms_bytes(K, n) : 0);
     } else {
         return n > 1 ? FloatPanel<F>::bytes() : 0;

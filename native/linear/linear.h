@@ -1,6 +1,6 @@
 // Linear layers: the loops that every format and instruction set share.
 //
-// A format decodes one step (a few consecutive k of all rows of a tile) into groups of 16 rows. Few
+// A format decodes one step (a few consecutive k of all rows of a tile) into row blocks. Few
 // tokens take it straight from the decoder (tile_block), so a GEMV reads weights at the speed of
 // memory. For many tokens an integer format is decoded once into a panel of bytes, which blocks of
 // tokens then sweep: panel.h, or tiles.h where there is a matrix unit. Integer formats sum exactly in
@@ -14,7 +14,7 @@ namespace {
 
 // Tokens whose accumulators stay in registers.
 template <class F>
-constexpr int kTokens = F::kSums / F::kGroups > 1 ? F::kSums / F::kGroups : 1;
+constexpr int kTokens = F::kSums / F::kRowBlocks > 1 ? F::kSums / F::kRowBlocks : 1;
 
 // The vectors of one step's activations that a format multiplies with.
 template <class F>
@@ -35,8 +35,8 @@ constexpr int offset2(int z2) {
 // One native vector of outputs from an integer accumulator:
 // t = 2 * acc - z2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
 template <class F>
-inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int group, int64_t row) {
-    const VI sum = F::settle(acc, group);
+inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int row_block, int64_t row) {
+    const VI sum = F::settle(acc, row_block);
     const VI t = i_sub(i_add(sum, sum), i_set1(offset2<F>(a.z2) * a.x_sum[n]));
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
@@ -53,10 +53,10 @@ inline void finish_output(const sterna::LinearArgs& a, VF y, int64_t n, int64_t 
 }
 
 template <class F>
-inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, int group,
+inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, int row_block,
                    int64_t row) {
     if constexpr (F::kInteger) {
-        if (row < a.M) finish_output(a, scaled<F>(a, acc, n, group, row), n, row);
+        if (row < a.M) finish_output(a, scaled<F>(a, acc, n, row_block, row), n, row);
     } else {
         finish_output(a, row < a.M ? scaled_float(a, acc, row) : acc, n, row);
     }
@@ -81,12 +81,12 @@ struct PairSums : F {
     static constexpr bool kRuns = false, kPairs = true;
     static constexpr int kPairSpan = kSpan;  // k
     static VI dot(VI acc, VI w, VI x) { return i_now(run_dot(acc, w, x)); }
-    static VI in_place(VI start, int group) {
-        return w_mul(start, F::in_place(i_set1(0x10001), group));
+    static VI in_place(VI start, int row_block) {
+        return w_mul(start, F::in_place(i_set1(0x10001), row_block));
     }
     // The span's sum, times a factor for each of a lane's two.
-    static VI end(VI acc, VI factor, int group) {
-        return F::settle(pair_dot(i_set1(0), acc, factor), group);
+    static VI end(VI acc, VI factor, int row_block) {
+        return F::settle(pair_dot(i_set1(0), acc, factor), row_block);
     }
 };
 // Whether a span's levels, or codes, up to `most` times those that stay in place, end within an int16.
@@ -136,17 +136,17 @@ inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[may
 // How a block of N tokens is summed: P native parts of a line together, in C runs.
 template <class F, int N>
 struct Block {
-    static constexpr int G = F::kGroups;
+    static constexpr int G = F::kRowBlocks;
     // One token: all parts of a line together where their accumulators fit, and two runs. But sums in int16 wait for
     // nothing, and lookups and signs want registers.
     static constexpr bool kMany = N == 1 && !(F::kSigns && kPairSums16);
     static constexpr int P = kMany && kParts * G <= F::kSums ? kParts : 1;
     static constexpr int C = kMany && F::kInteger && !F::kPairs && P * G <= 4 ? 2 : 1;
 };
-// Where it keeps the sum of a token n x part p of P x group g.
+// Where it keeps the sum of a token n x part p of P x row block g.
 template <class F, int P>
 constexpr int sum_at(int n, int p, int g) {
-    return (n * P + p) * F::kGroups + g;
+    return (n * P + p) * F::kRowBlocks + g;
 }
 
 // Tokens [n0, n0 + N) and parts [part0, part0 + P) over k in [k0, k1), which start at `step`.
@@ -155,7 +155,7 @@ constexpr int sum_at(int n, int p, int g) {
 template <class F, int N, int P, int C>
 inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
                       int n0, int part0, typename F::Acc* sums) {
-    constexpr int G = F::kGroups, U = kRoundSteps<F, C>;
+    constexpr int G = F::kRowBlocks, U = kRoundSteps<F, C>;
     static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
     typename F::Acc run[C][N][P][G];
     STERNA_UNROLL(8)
@@ -230,7 +230,7 @@ template <int kMost, class Body>
 // begins, so that all but the first find them in L1.
 template <class F>
 struct DirectSums {
-    static constexpr int G = F::kGroups, kOfToken = kParts * G;
+    static constexpr int G = F::kRowBlocks, kOfToken = kParts * G;
     typename F::Acc sums[kMostStreams][kFewTokens * kOfToken];
 
     // `count` tiles, `apart` tiles apart, over k in [k0, k1).
@@ -284,10 +284,10 @@ struct DirectSums {
 // `count` tiles, `apart` tiles apart, whose rows have one scale each.
 template <class F>
 inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
-    constexpr int G = F::kGroups;
+    constexpr int G = F::kRowBlocks;
     if constexpr (F::kInteger) {  // wanted at the end, from memory
         for (int i = 0; i < count * G; ++i)
-            prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kGroupRows);
+            prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kRowBlock);
     }
     DirectSums<F> sums;
     sums.run(a, tile, apart, count, 0, a.K);
@@ -299,9 +299,8 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart
                 sums.template part<N>(s, n0, part, of_part);
                 for (int n = 0; n < N; ++n)
                     for (int g = 0; g < G; ++g)
-                        finish<F>(
-                            a, of_part[n][g], n0 + n, g,
-                            ((tile + s * apart) * G + g) * sterna::kGroupRows + kLanes * part);
+                        finish<F>(a, of_part[n][g], n0 + n, g,
+                                  ((tile + s * apart) * G + g) * sterna::kRowBlock + kLanes * part);
             }
         });
 }

@@ -104,7 +104,7 @@ inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t coun
     for (int s = 0; s < L::kSums; ++s) kept[s] = sums[s];
 }
 
-// int32 sums of tiles side by side: of row group j, part p, in native vectors.
+// int32 sums of tiles side by side: of row block j, part p, in native vectors.
 struct TileSums {
     VI v[kMostStreams][kParts][4];
 };
@@ -198,7 +198,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
 // paper's block fitting: ThreeK and TwoK).
 struct LookupFormat : IntegerDot {
     static constexpr bool kLookup = true, kGroupScales = false;
-    static constexpr int kGroups = 4, kStepK = 64;
+    static constexpr int kRowBlocks = 4, kStepK = 64;
     static constexpr int kMaxByte = 4;  // of a panel of codes: five levels
 };
 
@@ -241,7 +241,7 @@ int64_t lookup_scratch(int64_t K, int n) {
     const int64_t tokens = n < kTableTokens ? n : kTableTokens;
     const int64_t tables = lookup_row_bytes(K) + tokens * (64 + Split<F>(K).table_bytes());
     if (!takes_products<F>(n)) return tables;
-    return panel_bytes(K, F::kGroups);
+    return panel_bytes(K, F::kRowBlocks);
 }
 template <class F>
 inline Tables tables_of(const sterna::LinearArgs& a, int n) {
@@ -315,7 +315,7 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apar
         for (int p = 0; p < kParts; ++p)
             for (int j = 0; j < 4; ++j)
                 finish_lookup<F>(a, sums.v[s][p][j], tables.unit, n,
-                                 ((tile + s * apart) * 4 + j) * sterna::kGroupRows + kLanes * p);
+                                 ((tile + s * apart) * 4 + j) * sterna::kRowBlock + kLanes * p);
 }
 
 template <class F>

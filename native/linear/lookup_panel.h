@@ -41,7 +41,7 @@ inline VI weights_at(const uint8_t* block, VI signs) {
     }
 }
 
-// One part of a block into a panel of kc k; `out` is where its first group has the block's k.
+// One part of a block into a panel of kc k; `out` is where its first row block has the block's k.
 template <class L, int k = 0>
 inline void decode_block(const uint8_t* block, VI signs, int64_t kc, uint8_t* out) {
     VI rows[4];

@@ -12,23 +12,23 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
     using Sweep = PairBlocks;
     static constexpr int kSpans = Groups::kSpans, kSpanK = kGroupK / kSpans;
 
-    // Behind a panel: scales as Groups::ready() makes them, [group of rows][part][span], then a block's outputs.
-    static constexpr int64_t ready_at(int64_t K, int group, int part) {
-        return (group * kParts + part) * (K / kSpanK);
+    // Behind a panel: scales as Groups::ready() makes them, [row block][part][span], then a block's outputs.
+    static constexpr int64_t ready_at(int64_t K, int row_block, int part) {
+        return (row_block * kParts + part) * (K / kSpanK);
     }
     static VI* ready(const sterna::LinearArgs& a, const PanelTile& tile) {
-        return reinterpret_cast<VI*>(tile.bytes + panel_bytes(a.K, tile.groups));
+        return reinterpret_cast<VI*>(tile.bytes + panel_bytes(a.K, tile.row_blocks));
     }
     static void prepare(const sterna::LinearArgs& a, const PanelTile& tile) {
-        const Groups groups(a, tile.index, tile.groups);
+        const Groups groups(a, tile.index, tile.row_blocks);
         VI* out = ready(a, tile);
-        for (int g = 0; g < tile.groups; ++g)
+        for (int g = 0; g < tile.row_blocks; ++g)
             for (int part = 0; part < kParts; ++part)
                 for (int64_t k = 0; k < a.K; k += kSpanK)
-                    *out++ = groups.ready(k, g * sterna::kGroupRows + kLanes * part);
+                    *out++ = groups.ready(k, g * sterna::kRowBlock + kLanes * part);
     }
 
-    // Where a block's operands are at a group of k; further groups of rows, and tokens, are so far apart.
+    // Where a block's operands are at a group of k; further row blocks, and tokens, are so far apart.
     struct At {
         const int8_t* x;
         const uint8_t* codes;
@@ -42,7 +42,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
             scale.at += k / kGroupK, taken.at += k / kSpanK;
         }
     };
-    // Adds `count` groups of k of N tokens x GN groups of rows to [n][g]. A function of its own, which has all
+    // Adds `count` groups of k of N tokens x GN row blocks to [n][g]. A function of its own, which has all
     // registers.
     template <int GN, int N>
     [[gnu::noinline]] static void add_groups(At at, int64_t count, float* to) {
@@ -102,9 +102,9 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
     template <int GN, int N>
     static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
                       int done) {
-        const Groups groups(a, tile.index, tile.groups);
+        const Groups groups(a, tile.index, tile.row_blocks);
         VI* const all = ready(a, tile);
-        auto* y = reinterpret_cast<float*>(all + ready_at(a.K, tile.groups, 0));
+        auto* y = reinterpret_cast<float*>(all + ready_at(a.K, tile.row_blocks, 0));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         At at{a.xq + n0 * a.ldx,
               tile.bytes + panel_at(a.K, g0, part, 0),
@@ -118,7 +118,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
         for (int64_t k = 0; k < a.K; k += most, at.advance(most)) {
             add_groups<GN, N>(at, (a.K - k < most ? a.K - k : most) / kGroupK,
                               y + Groups::kInto * N * GN * kLanes);
-            groups.template end_groups<GN, N>(k, n0, g0 * sterna::kGroupRows + kLanes * part, y);
+            groups.template end_groups<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, y);
         }
         store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }

@@ -1,5 +1,5 @@
 // Many tokens on vector units: a tile is decoded once into a panel of bytes, which stays in L2 while blocks
-// of tokens sweep it. For each group of rows, and each native vector of these (4 k a lane), it has a run over
+// of tokens sweep it. For each row block, and each native vector of these (4 k a lane), it has a run over
 // k: with vectors of 256 bits lines of all 16 rows would come from L2 twice.
 //
 // What sweeps a panel knows no format, but what its bytes are: so a unit has these loops once for each kind of
@@ -14,18 +14,18 @@ namespace {
 struct PanelTile {
     uint8_t* bytes;
     int64_t index;  // of the matrix's tiles
-    int groups;  // of 16 rows
+    int row_blocks;
 
-    int64_t row(int group, int part) const {
-        return (index * groups + group) * sterna::kGroupRows + kLanes * part;
+    int64_t row(int row_block, int part) const {
+        return (index * row_blocks + row_block) * sterna::kRowBlock + kLanes * part;
     }
 };
 
-// Where a panel of kc k has the vector of a part of a group at k, and its bytes.
-constexpr int64_t panel_at(int64_t kc, int group, int part, int64_t k) {
-    return (group * kParts + part) * kc * kLanes + k * kLanes;
+// Where a panel of kc k has the vector of a part of a row block at k, and its bytes.
+constexpr int64_t panel_at(int64_t kc, int row_block, int part, int64_t k) {
+    return (row_block * kParts + part) * kc * kLanes + k * kLanes;
 }
-constexpr int64_t panel_bytes(int64_t K, int groups) { return groups * K / 4 * kLine; }
+constexpr int64_t panel_bytes(int64_t K, int row_blocks) { return row_blocks * K / 4 * kLine; }
 
 // A tile alone is one stream, so the next page has to be asked for in good time.
 constexpr int64_t kPanelPrefetchBytes = 4096;
@@ -41,7 +41,7 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
         }
         STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {
-            VI w[F::kGroups];
+            VI w[F::kRowBlocks];
             for (int part = 0; part < kParts; ++part) {
                 decode_codes<F>(step, part, j, w);
                 STERNA_UNROLL(8)
@@ -63,7 +63,7 @@ inline int64_t bytes_before([[maybe_unused]] int64_t K, int64_t k) {
 template <class F, int G0, int GN, bool kPrefetch = false>
 inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
     if constexpr (requires { F::decode_tile(tile, K, k0, kc, out); }) {
-        static_assert(G0 == 0 && GN == F::kGroups);
+        static_assert(G0 == 0 && GN == F::kRowBlocks);
         F::decode_tile(tile, K, k0, kc, out);
     } else {
         decode_panel<F, G0, GN, kPrefetch>(tile + bytes_before<F>(K, k0), kc, out);
@@ -75,7 +75,7 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
 template <class P>
 constexpr bool kPanelRuns = kPairSums16 && !P::kPairs && kRunSteps<P::kMaxByte> >= 4;
 
-// Adds N tokens, x, and GN groups of rows of a panel, from `at` on, over `count` k. Always inlined: a call would pass
+// Adds N tokens, x, and GN row blocks of a panel, from `at` on, over `count` k. Always inlined: a call would pass
 // the accumulators in memory.
 template <class P, int GN, int N>
 [[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const int8_t* x,
@@ -122,7 +122,7 @@ struct RowBlocks {
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
         direct_rows<F>(a, tile, apart, count);
     }
-    // Tokens [n0, n0 + N), of which the first `done` have their outputs already, and groups of rows from g0 on.
+    // Tokens [n0, n0 + N), of which the first `done` have their outputs already, and row blocks from g0 on.
     template <int GN, int N>
     static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
                       int done) {
@@ -157,32 +157,32 @@ inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int
     Blocks::template panel<GN, N>(a, tile, g0, part, a.n - N, N - (a.n - n0));
 }
 
-// Sweeps the groups of a tile, a few at a time. With few registers two: a weight then serves three times as many
-// tokens as groups, and L2 keeps up. kRest is what is left over, of the three groups of some tiles.
-constexpr int kSweepGroups = kPanelVectors < 4 ? 2 : 4;
+// Sweeps the row blocks of a tile, a few at a time. With few registers two: a weight then serves three times as many
+// tokens as row blocks, and L2 keeps up. kRest is what is left over, of the three row blocks of some tiles.
+constexpr int kSweepRowBlocks = kPanelVectors < 4 ? 2 : 4;
 constexpr int kPanelSums = kPanelVectors * kPanelTokens;
 template <class Blocks, int GN>
-inline void sweep_groups(const sterna::LinearArgs& a, const PanelTile& tile, int g0) {
+inline void sweep_row_blocks(const sterna::LinearArgs& a, const PanelTile& tile, int g0) {
     for (int part = 0; part < kParts; ++part)
         panel_tokens<Blocks, GN, kPanelSums / GN>(a, tile, g0, part, 0);
 }
 template <class Blocks, int kRest>
 [[gnu::noinline]] void sweep_panel(const sterna::LinearArgs& a, const PanelTile& tile) {
     int g0 = 0;
-    for (; g0 + kSweepGroups <= tile.groups; g0 += kSweepGroups)
-        sweep_groups<Blocks, kSweepGroups>(a, tile, g0);
-    if constexpr (kRest > 0) sweep_groups<Blocks, kRest>(a, tile, g0);
+    for (; g0 + kSweepRowBlocks <= tile.row_blocks; g0 += kSweepRowBlocks)
+        sweep_row_blocks<Blocks, kSweepRowBlocks>(a, tile, g0);
+    if constexpr (kRest > 0) sweep_row_blocks<Blocks, kRest>(a, tile, g0);
 }
 
 template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
     Blocks::begin(a);
-    PanelTile tile{Blocks::scratch(a), a.tile_begin, F::kGroups};
+    PanelTile tile{Blocks::scratch(a), a.tile_begin, F::kRowBlocks};
     for (; tile.index < a.tile_end; ++tile.index) {
-        decode_tile<F, 0, F::kGroups, true>(a.codes + tile.index * a.tile_bytes, a.K, 0, a.K,
-                                            tile.bytes);
+        decode_tile<F, 0, F::kRowBlocks, true>(a.codes + tile.index * a.tile_bytes, a.K, 0, a.K,
+                                               tile.bytes);
         Blocks::prepare(a, tile);
-        sweep_panel<typename Blocks::Sweep, F::kGroups % kSweepGroups>(a, tile);
+        sweep_panel<typename Blocks::Sweep, F::kRowBlocks % kSweepRowBlocks>(a, tile);
     }
 }
 

@@ -6,7 +6,7 @@
 namespace {
 
 constexpr int64_t kTileK = 32;
-// k of a block, in steps of kTileK: four groups of rows in all planes are 24 KB and stay in L1, as in tiles.h.
+// k of a block, in steps of kTileK: four row blocks in all planes are 24 KB and stay in L1, as in tiles.h.
 template <class F>
 constexpr int64_t kFloatSteps = 6 / F::kPlanes;
 constexpr int64_t kHalfTile = kTileBytes / 2;  // bf16 of a tile
@@ -38,7 +38,7 @@ inline const uint8_t* x_tile(const sterna::LinearArgs& a, int planes, int64_t n,
 // Weight tiles of `steps` x 32 k as the unit wants them: line r of a tile holds k = 2r and 2r + 1.
 struct WeightTiles {
     const uint8_t* at;
-    int64_t group, step, plane;  // bytes from one to the next
+    int64_t row_block, step, plane;  // bytes from one to the next
     int64_t line;
 };
 
@@ -48,7 +48,7 @@ struct WeightTiles {
 template <class F>
 inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64_t valid,
                           const WeightTiles& tiles, uint8_t* out) {
-    constexpr int G = F::kGroups, P = F::kPlanes;
+    constexpr int G = F::kRowBlocks, P = F::kPlanes;
     const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
     for (int64_t k = begin; k < end; k += 2) {
         uint8_t* to = out + k / kTileK * tiles.step + k % kTileK / 2 * kLine;
@@ -57,7 +57,7 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
                 VI w[G];
                 F::decode_bf16(step + k / F::kStepK * F::kStepBytes, w);
                 STERNA_UNROLL(8)
-                for (int g = 0; g < G; ++g) i_store(to + g * tiles.group, w[g]);
+                for (int g = 0; g < G; ++g) i_store(to + g * tiles.row_block, w[g]);
                 continue;
             }
         }
@@ -74,7 +74,8 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
         for (int g = 0; g < G; ++g) STERNA_UNROLL(4)
         for (int p = 0; p < P; ++p) {
             const VI low = i_bits(w[0][g]), high = i_bits(w[1][g]);
-            i_store(to + g * tiles.group + p * tiles.plane, b_select(upper, high, i_shr<16>(low)));
+            i_store(to + g * tiles.row_block + p * tiles.plane,
+                    b_select(upper, high, i_shr<16>(low)));
             w[0][g] = f_sub(w[0][g], f_bits(i_and(low, upper)));
             w[1][g] = f_sub(w[1][g], f_bits(i_and(high, upper)));
         }

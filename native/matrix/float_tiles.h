@@ -16,7 +16,7 @@ namespace {
 constexpr int kFloatTileTokens = 512;  // whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
 
-// On the first product of a block of k the accumulators hold the block before, [group][16][16], which
+// On the first product of a block of k the accumulators hold the block before, [row block][16][16], which
 // goes to `previous` (null: there was none), each just before it is cleared.
 struct SumsTurn {
     float* previous;
@@ -36,13 +36,13 @@ struct SumsTurn {
         tile_dot_bf16(acc, 5, w); \
     }
 
-// acc[g] += x tile in register X (4 or 5) times the weight tiles w + g * group; the next x tile goes to
+// acc[g] += x tile in register X (4 or 5) times the weight tiles w + g * row_block; the next x tile goes to
 // the other register meanwhile.
 template <int X>
 inline void float_product(const WeightTiles& t, const uint8_t* w, const uint8_t* next_x,
                           const SumsTurn& turn) {
     tile_load(6, w, t.line);
-    tile_load(7, w + t.group, t.line);
+    tile_load(7, w + t.row_block, t.line);
     if (next_x) {
         if constexpr (X == 4) {
             tile_load(5, next_x, kLine);
@@ -52,10 +52,10 @@ inline void float_product(const WeightTiles& t, const uint8_t* w, const uint8_t*
     }
     float_sums_turn(0);
     float_dot(0, 6);
-    tile_load(6, w + 2 * t.group, t.line);
+    tile_load(6, w + 2 * t.row_block, t.line);
     float_sums_turn(1);
     float_dot(1, 7);
-    tile_load(7, w + 3 * t.group, t.line);
+    tile_load(7, w + 3 * t.row_block, t.line);
     float_sums_turn(2);
     float_dot(2, 6);
     float_sums_turn(3);
@@ -80,7 +80,7 @@ inline void float_step(const WeightTiles& t, const uint8_t* w, const uint8_t* x,
     }
 }
 
-// 16 tokens x 4 groups x `steps` x 32 k of a block.
+// 16 tokens x 4 row blocks x `steps` x 32 k of a block.
 template <class F, class Between>
 inline void float_block(const WeightTiles& t, const uint8_t* x, int64_t steps, SumsTurn turn,
                         Between between) {
@@ -103,13 +103,13 @@ inline void float_block(const WeightTiles& t, const uint8_t* x, int64_t steps, S
 template <class F>
 struct FloatTileScratch {
     // With many tokens one panel of a block of k, with few two of a step, in turn.
-    static constexpr int64_t kPanel = kFloatSteps<F> * F::kGroups * F::kPlanes * kTileBytes;
+    static constexpr int64_t kPanel = kFloatSteps<F> * F::kRowBlocks * F::kPlanes * kTileBytes;
     static_assert(kFloatSteps<F> >= 2);
-    static constexpr int64_t kBlock = F::kGroups * 256;
+    static constexpr int64_t kBlock = F::kRowBlocks * 256;
     static constexpr int64_t kTileSums = kBlock / 16 * kFloatTileTokens;  // of a weight tile
     uint8_t* panel;
-    float* block;  // [group][16 tokens][16 rows], a finished block of k
-    float* sums;  // of earlier blocks: [tile of a chunk][token][group][16]
+    float* block;  // [row block][16 tokens][16 rows], a finished block of k
+    float* sums;  // of earlier blocks: [tile of a chunk][token][row block][16]
     explicit FloatTileScratch(uint8_t* p)
         : panel(p), block(reinterpret_cast<float*>(p + kPanel)), sums(block + kBlock) {}
     static constexpr int64_t bytes(int n) {
@@ -123,13 +123,13 @@ template <class F>
 struct FloatPending {
     const sterna::LinearArgs& a;
     const float* block;
-    float* sums = nullptr;  // [token][group][16]
+    float* sums = nullptr;  // [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
     bool first = true, last = true;  // of the blocks of k
 
     void run(int count) {
-        constexpr int G = F::kGroups;
+        constexpr int G = F::kRowBlocks;
         const int end = next + count < tokens ? next + count : tokens;
         for (; next < end; ++next) {
             STERNA_UNROLL(4)
@@ -154,7 +154,7 @@ struct FloatPending {
     }
     // The block that the accumulators hold now: tokens from `token` on, `left` to the last.
     void start(float* to, int64_t token, int64_t left, int64_t tile, bool is_first, bool is_last) {
-        sums = to, n = token, row = tile * F::kGroups * sterna::kGroupRows;
+        sums = to, n = token, row = tile * F::kRowBlocks * sterna::kRowBlock;
         next = 0, tokens = static_cast<int>(left < 16 ? left : 16);
         first = is_first, last = is_last;
     }
@@ -246,7 +246,7 @@ class PagesAhead {
 template <class F>
 class StepDecoder {
   public:
-    static constexpr int64_t kPanel = F::kGroups * F::kPlanes * kTileBytes;  // of two
+    static constexpr int64_t kPanel = F::kRowBlocks * F::kPlanes * kTileBytes;  // of two
     static constexpr int64_t kPartK = 8;
     // Parts to do beside each product, so that a step is decoded before its tiles are loaded: a tile that
     // is loaded just after it was stored waits for the store.
@@ -324,8 +324,8 @@ template <class F>
 void float_no_terms(const sterna::LinearArgs& a) {
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile)
         for (int n = 0; n < a.n; ++n)
-            for (int g = 0; g < F::kGroups; ++g)
-                finish<F>(a, F::zero(), n, g, (tile * F::kGroups + g) * sterna::kGroupRows);
+            for (int g = 0; g < F::kRowBlocks; ++g)
+                finish<F>(a, F::zero(), n, g, (tile * F::kRowBlocks + g) * sterna::kRowBlock);
 }
 
 template <class F>

@@ -12,7 +12,7 @@ namespace {
 // to.
 template <class F>
 struct TokenSums {
-    static constexpr int G = F::kGroups;
+    static constexpr int G = F::kRowBlocks;
     VF sums[G], block[G], run[2][G];
 
     // `count` k from `step` on.
@@ -76,9 +76,9 @@ inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart
         }
     }
     for (int s = 0; s < count; ++s)
-        for (int g = 0; g < F::kGroups; ++g)
+        for (int g = 0; g < F::kRowBlocks; ++g)
             finish<F>(a, sums[s].sums[g], 0, g,
-                      ((tile + s * apart) * F::kGroups + g) * sterna::kGroupRows);
+                      ((tile + s * apart) * F::kRowBlocks + g) * sterna::kRowBlock);
 }
 
 template <class F>

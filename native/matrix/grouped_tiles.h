@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
 // Groups of rows whose outputs (32 KB each) wait in L2 at a time, beside a block of k of all tokens.
-constexpr int kGroupedChunkGroups = 32;
+constexpr int kGroupedChunkRowBlocks = 32;
 
 // The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
 template <int kSpan>
@@ -65,7 +65,7 @@ class Levels {
     explicit Levels(int z2) {
         const int twice = z2 % 2 ? 2 : 1;
         STERNA_UNROLL(8)
-        for (int g = 0; g < F::kGroups; ++g) {
+        for (int g = 0; g < F::kRowBlocks; ++g) {
             const VF in_place = f_from_i(F::settle(i_set1(kOne), g));  // a field may stay in place
             factor_[g] = f_mul(in_place, f_set1(static_cast<float>(twice) / kOne));
             offset_[g] =
@@ -74,10 +74,10 @@ class Levels {
     }
     // Byte j of each double word. It becomes bits of a float from 2^15 on, whose units they count.
     template <int j>
-    VF at(VI codes, int group) const {
+    VF at(VI codes, int row_block) const {
         const VI byte = j == 0 ? i_shl<8>(codes) : j == 1 ? codes : i_shr<j == 3 ? 16 : 8>(codes);
         const VF level = f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))),
-                               factor_[group], offset_[group]);
+                               factor_[row_block], offset_[row_block]);
         if constexpr (!F::kTop) return level;
         // Powers of two, and 127 in place of 128: what carries into the exponent makes it that.
         return f_bits(i_and(i_add(i_bits(level), i_set1(1 << 17)),
@@ -87,7 +87,7 @@ class Levels {
   private:
     static constexpr int kOne = 1 << 14;
     static constexpr float kMagic = 1 << 15;
-    VF factor_[F::kGroups], offset_[F::kGroups];
+    VF factor_[F::kRowBlocks], offset_[F::kRowBlocks];
 };
 
 // Two k of 16 rows as a line of a bf16 tile; and in the kPlanes - 1 tiles behind it what 8 bits do not hold.
@@ -102,7 +102,7 @@ template <int kPlanes>
     }
 }
 
-// A tile of weights over kc k: panel[group][k / 32][plane]. `scale(k, g)` is what levels are multiplied with.
+// A tile of weights over kc k: panel[row block][k / 32][plane]. `scale(k, g)` is what levels are multiplied with.
 template <class F, int kPlanes, class Scale>
 inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int64_t kc,
                           uint8_t* panel, Scale scale) {
@@ -114,12 +114,12 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
             prefetch(step + kPanelPrefetchBytes + line);
         STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {
-            VI w[F::kGroups];
+            VI w[F::kRowBlocks];
             F::decode(step, 0, j, w);
             uint8_t* to =
                 panel + (k + j) / kGroupK * kPlanes * kTileBytes + (k + j) % kGroupK / 2 * kLine;
             STERNA_UNROLL(8)
-            for (int g = 0; g < F::kGroups; ++g, to += stride) {
+            for (int g = 0; g < F::kRowBlocks; ++g, to += stride) {
                 const VF s = scale(k + j, g);
                 store_planes<kPlanes>(to, f_mul(levels.template at<0>(w[g], g), s),
                                       f_mul(levels.template at<1>(w[g], g), s));
@@ -147,13 +147,13 @@ struct PlainTile {
     using Format = F;
     static constexpr int kSpan = kGroupK;  // k of a minimum
     static constexpr int kPlanes = 1;
-    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     const sterna::LinearArgs& a;
     TileScales<kTileRowsOf<F>> scales;
     int64_t k0;
 
     PlainTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
-        : a(args), scales(args, tile, F::kGroups), k0(k) {}
+        : a(args), scales(args, tile, F::kRowBlocks), k0(k) {}
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
                  float* minimum) const {
@@ -196,16 +196,16 @@ struct PlainTile {
 template <class Tile>
 struct GroupedScratch {
     using F = typename Tile::Format;
-    static constexpr int kChunk = kGroupedChunkGroups / F::kGroups;  // tiles
+    static constexpr int kChunk = kGroupedChunkRowBlocks / F::kRowBlocks;  // tiles
     static constexpr int64_t kPanel =
-        F::kGroups * kGroupedBlockK / kGroupK * Tile::kPlanes * kTileBytes;
+        F::kRowBlocks * kGroupedBlockK / kGroupK * Tile::kPlanes * kTileBytes;
     static constexpr int64_t kFactors = kGroupedBlockK / sterna::kSumK * Tile::kRows;
     static constexpr int64_t kTileOutputs = int64_t{kGroupedBlockTokens} * Tile::kRows;
     uint8_t* panel;
     float *scale, *minimum;  // of a tile's rows
     float* sums;  // [2][16 tokens][16 rows]
     float* part;  // of one tile, as y
-    float* y;  // [tile of a chunk][token / 16][group][16 tokens][16 rows]
+    float* y;  // [tile of a chunk][token / 16][row block][16 tokens][16 rows]
     GroupedTokens<Tile::kSpan> x;
     GroupedScratch(uint8_t* p, int64_t K, int n)
         : panel(p),
@@ -247,7 +247,7 @@ inline void group_product(const uint8_t* w) {
     }
 }
 
-// 16 tokens x a tile of weights over a few groups of k, whose x tiles stay in the unit while the groups of rows
+// 16 tokens x a tile of weights over a few groups of k, whose x tiles stay in the unit while the row blocks
 // pass by, as many as leave a register for each weight tile of two groups: loads of tiles cost as much as
 // products. The unit is a group ahead of the sums that are stored, and these one ahead of those that are
 // added, as a tile just stored is slow to read.
@@ -322,8 +322,8 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
         int64_t out = 0;
         for (int64_t n = n0; n < n1; n += 16, at += s.x.groups) {
             sweep.hold(s.x.tiles + (at + begin) * kTileBytes, end - begin);
-            for (int g = 0; g < Tile::Format::kGroups; ++g, out += 256) {
-                const int row = g * sterna::kGroupRows;
+            for (int g = 0; g < Tile::Format::kRowBlocks; ++g, out += 256) {
+                const int row = g * sterna::kRowBlock;
                 const GroupedRun run{s.scale + row,
                                      s.minimum + row,
                                      s.x.scale + at * 16,
@@ -358,8 +358,8 @@ inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t la
     for (int64_t t = first; t < last; ++t) {
         const float* y = s.y + (t - first) * s.kTileOutputs;
         for (int64_t n = n0; n < n1; n += 16)
-            for (int g = 0; g < F::kGroups; ++g, y += 256) {
-                const int64_t row = (t * F::kGroups + g) * sterna::kGroupRows;
+            for (int g = 0; g < F::kRowBlocks; ++g, y += 256) {
+                const int64_t row = (t * F::kRowBlocks + g) * sterna::kRowBlock;
                 if (row >= a.M) continue;
                 const int count = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
                 for (int i = 0; i < count; ++i) tile_output(a, f_load(y + 16 * i), n + i, row);

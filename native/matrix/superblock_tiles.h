@@ -14,14 +14,14 @@ struct SuperTile {
     static constexpr int kSpan = F::kSuperGroup;
     static constexpr bool kProducts = kSpan < kGroupK;
     static constexpr int kPlanes = kProducts && F::kSuperBits > 3 ? 2 : 1;
-    static constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     static_assert(kGroupedBlockK == kSuperK);
     const sterna::LinearArgs& a;
     SuperScales<kSpan> scales;
     int64_t k0;
 
     SuperTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
-        : a(args), scales(args, tile, F::kGroups), k0(k) {}
+        : a(args), scales(args, tile, F::kRowBlocks), k0(k) {}
 
     void prepare(const uint8_t* codes, int64_t kc, uint8_t* panel, float* scale,
                  float* minimum) const {

@@ -12,12 +12,12 @@ constexpr int kFewestTileTokens = 4;
 
 constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
-// Four groups of rows x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
+// Four row blocks x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
 // of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
 // 32 bytes a cycle; a whole decoded panel there would want 64 of the 44 that L2 gives. Token tiles are
 // read past L1 (tile_load_once), which gained 4 % on one thread.
 constexpr int64_t kBlockK = 384;
-constexpr int kBlockGroups = 4;
+constexpr int kPanelRowBlocks = 4;
 constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
@@ -70,13 +70,13 @@ struct AddedGroups {
     static int64_t step(const sterna::LinearArgs&) { return kX; }
 
     GroupOffset<GroupPanel<F>> offset;
-    VF scale[kBlockGroups], minimum[kBlockGroups];
+    VF scale[kPanelRowBlocks], minimum[kPanelRowBlocks];
     int64_t k;
-    // Of groups of rows [g0, g0 + kBlockGroups) of a tile, at k.
+    // Of row blocks [g0, g0 + kPanelRowBlocks) of a tile, at k.
     AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0) : offset(a.z2), k(k) {
-        const TileScales<kTileRowsOf<F>> scales(a, tile, F::kGroups);
-        for (int g = 0; g < kBlockGroups && g0 + g < F::kGroups; ++g) {
-            const int row = (g0 + g) * sterna::kGroupRows;
+        const TileScales<kTileRowsOf<F>> scales(a, tile, F::kRowBlocks);
+        for (int g = 0; g < kPanelRowBlocks && g0 + g < F::kRowBlocks; ++g) {
+            const int row = (g0 + g) * sterna::kRowBlock;
             scale[g] = scales.scale(scales.at(k), row);
             if (a.groups.minima) minimum[g] = scales.minimum(scales.at(k), row);
         }
@@ -100,9 +100,9 @@ struct AddedGroups {
 template <class F, class Added>
 struct Pending {
     const sterna::LinearArgs& a;
-    const int32_t* block;  // [group][16 tokens][16 rows]
+    const int32_t* block;  // [row block][16 tokens][16 rows]
     Added added;
-    typename Added::Kept* sums = nullptr;  // of earlier blocks of k: [token][group][16]
+    typename Added::Kept* sums = nullptr;  // of earlier blocks of k: [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
     bool first = true, last = true;  // of the blocks of k
@@ -235,23 +235,23 @@ inline void drain(int32_t* block, Pending& pending) {
 // What a thread's scratch holds in many_tokens.
 template <class F>
 struct TileScratch {
-    static constexpr int64_t kPanelBytes = kBlockGroups * kBlockK * 16;
+    static constexpr int64_t kPanelBytes = kPanelRowBlocks * kBlockK * 16;
     uint8_t* panel;
     int32_t *block, *sums;
     explicit TileScratch(uint8_t* p)
         : panel(p),
           block(reinterpret_cast<int32_t*>(p + kPanelBytes)),
-          sums(block + kBlockGroups * 256) {}
-    static constexpr int64_t sums_of_tile() { return int64_t{F::kGroups} * 16 * kBlockTokens; }
+          sums(block + kPanelRowBlocks * 256) {}
+    static constexpr int64_t sums_of_tile() { return int64_t{F::kRowBlocks} * 16 * kBlockTokens; }
     static constexpr int64_t bytes() {
-        return kPanelBytes + kBlockGroups * kTileBytes + kChunkTiles * sums_of_tile() * 4;
+        return kPanelBytes + kPanelRowBlocks * kTileBytes + kChunkTiles * sums_of_tile() * 4;
     }
 };
 
 // Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
 template <class F, class Added, int G0, int G>
-inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
-                     int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
+inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
+                         int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
     const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
     const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
     const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
@@ -271,7 +271,7 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
             if (n == n0) pending.added = Added(a, tile, k0, G0);  // the tile before has passed
             pending.sums = sums;
             pending.n = n;
-            pending.row = (tile * F::kGroups + G0) * sterna::kGroupRows;
+            pending.row = (tile * F::kRowBlocks + G0) * sterna::kRowBlock;
             pending.next = 0;
             pending.tokens = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
             pending.first = k0 == 0;
@@ -279,10 +279,10 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
         }
     }
     drain<G>(s.block, pending);  // before the next block of k reads the sums
-    if constexpr (G0 + G < F::kGroups) {
-        constexpr int rest = F::kGroups - G0 - G;
-        groups_k < F, Added, G0 + G,
-            rest<kBlockGroups ? rest : kBlockGroups>(a, first, last, k0, kc, n0, n1, s);
+    if constexpr (G0 + G < F::kRowBlocks) {
+        constexpr int rest = F::kRowBlocks - G0 - G;
+        row_blocks_k < F, Added, G0 + G,
+            rest<kPanelRowBlocks ? rest : kPanelRowBlocks>(a, first, last, k0, kc, n0, n1, s);
     }
 }
 
@@ -290,7 +290,7 @@ inline void groups_k(const sterna::LinearArgs& a, int64_t first, int64_t last, i
 template <class F, class Added>
 void many_tokens(const sterna::LinearArgs& a) {
     tile_begin(16);
-    constexpr int G = F::kGroups < kBlockGroups ? F::kGroups : kBlockGroups;
+    constexpr int G = F::kRowBlocks < kPanelRowBlocks ? F::kRowBlocks : kPanelRowBlocks;
     const TileScratch<F> s(a.scratch);
     const int64_t step = Added::step(a);
     for (int64_t first = a.tile_begin; first < a.tile_end; first += kChunkTiles) {
@@ -298,8 +298,8 @@ void many_tokens(const sterna::LinearArgs& a) {
         for (int64_t n0 = 0; n0 < a.n; n0 += kBlockTokens) {
             const int64_t n1 = n0 + kBlockTokens < a.n ? n0 + kBlockTokens : a.n;
             for (int64_t k0 = 0; k0 < a.K; k0 += step)
-                groups_k<F, Added, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step, n0,
-                                         n1, s);
+                row_blocks_k<F, Added, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step,
+                                             n0, n1, s);
         }
     }
     tile_end();
@@ -308,7 +308,7 @@ void many_tokens(const sterna::LinearArgs& a) {
 // Few tokens, so that their sums stay in the unit over all of K: decode 64 k, multiply, go on.
 template <class F, int G0 = 0>
 inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
-    constexpr int G = F::kGroups - G0 < 4 ? F::kGroups - G0 : 4;
+    constexpr int G = F::kRowBlocks - G0 < 4 ? F::kRowBlocks - G0 : 4;
     const uint8_t* step = a.codes + tile * a.tile_bytes;
     tile_zero(0);
     tile_zero(1);
@@ -342,8 +342,8 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     for (int n = 0; n < a.n; ++n)
         for (int g = 0; g < G; ++g)
             finish<Panel<F>>(a, i_load(sums + 256 * g + 16 * n), n, G0 + g,
-                             (tile * F::kGroups + G0 + g) * sterna::kGroupRows);
-    if constexpr (G0 + G < F::kGroups) few_tokens<F, G0 + G>(a, tile);
+                             (tile * F::kRowBlocks + G0 + g) * sterna::kRowBlock);
+    if constexpr (G0 + G < F::kRowBlocks) few_tokens<F, G0 + G>(a, tile);
 }
 
 template <class F>

@@ -22,9 +22,9 @@
 
 namespace sterna {
 
-// Heads are stored and attended to in whole groups of 16, padded with zeros.
+// Heads are stored and attended to in whole row blocks, padded with zeros.
 constexpr int padded_head(int head_dim) {
-    return (head_dim + kGroupRows - 1) / kGroupRows * kGroupRows;
+    return (head_dim + kRowBlock - 1) / kRowBlock * kRowBlock;
 }
 
 // Pages of keys and values; one page id is valid in every layer. head_dim is padded.
@@ -58,7 +58,7 @@ struct Op {
     std::string name;  // for error messages: "layers.3.mlp.down_proj"
     int src = -1, dst = -1;  // buffers
     int residual = -1;  // kLinear: buffer added to the result
-    int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kGroupRows
+    int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kRowBlock
     std::vector<float> bias{};  // kLinear: [M], added last, or empty
     int weight = -1;  // kEmbed, kLinear
     int split =

@@ -19,8 +19,8 @@ using sterna::ScaleType;
 template <class F>
 constexpr int kTileRowsOf = 0;
 template <class F>
-    requires requires { F::kGroups; }
-constexpr int kTileRowsOf<F> = F::kGroups * sterna::kGroupRows;
+    requires requires { F::kRowBlocks; }
+constexpr int kTileRowsOf<F> = F::kRowBlocks * sterna::kRowBlock;
 
 // One tile's scales and minima, as its groups of k pass by.
 template <int kRows = 0>
@@ -29,12 +29,12 @@ struct TileScales {
     const uint8_t* tile;
     int given_rows;
 
-    TileScales(const sterna::GroupScales& scales, int64_t K, int64_t index, int groups)
+    TileScales(const sterna::GroupScales& scales, int64_t K, int64_t index, int row_blocks)
         : s(scales),
-          tile(s.data + index * s.tile_bytes(K, groups * sterna::kGroupRows)),
-          given_rows(groups * sterna::kGroupRows) {}
-    TileScales(const sterna::LinearArgs& a, int64_t index, int groups)
-        : TileScales(a.groups, a.K, index, groups) {}
+          tile(s.data + index * s.tile_bytes(K, row_blocks * sterna::kRowBlock)),
+          given_rows(row_blocks * sterna::kRowBlock) {}
+    TileScales(const sterna::LinearArgs& a, int64_t index, int row_blocks)
+        : TileScales(a.groups, a.K, index, row_blocks) {}
 
     int rows() const { return kRows ? kRows : given_rows; }
     const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(rows()); }
@@ -69,9 +69,9 @@ struct GroupOffset {
 template <class F>
 void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
     F::row(a);
-    constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
-    const TileScales<kRows> scales(s, (a.K + 63) / 64 * 64, a.row / kRows, F::kGroups);
+    const TileScales<kRows> scales(s, (a.K + 63) / 64 * 64, a.row / kRows, F::kRowBlocks);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
         if (k % s.group == 0) {
@@ -174,8 +174,8 @@ struct PlainGroups {
     Terms terms;
     GroupOffset<F> offset;
 
-    PlainGroups(const sterna::LinearArgs& args, int64_t tile, int groups)
-        : a(args), scales(args, tile, groups), terms(args), offset(args.z2) {}
+    PlainGroups(const sterna::LinearArgs& args, int64_t tile, int row_blocks)
+        : a(args), scales(args, tile, row_blocks), terms(args), offset(args.z2) {}
     static void begin(const sterna::LinearArgs& a) {
         const int z = GroupOffset<F>(a.z2).z;
         Terms(a).template fill<F::kPairs>(a, kStarts ? -z : z);
@@ -200,7 +200,7 @@ struct PlainGroups {
     template <int GN, int N>
     static void end_groups(int64_t, int, int, float*) {}
 
-    // y[n][g] += a group's sums of N tokens x GN groups of rows, of which the first has row0 of the tile. The
+    // y[n][g] += a group's sums of N tokens x GN row blocks, of which the first has row0 of the tile. The
     // outputs stay in memory: in registers they would drive the accumulators of the dot products out.
     template <int GN, int N>
     [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[1][N][GN],
@@ -208,7 +208,7 @@ struct PlainGroups {
         const uint8_t* line = scales.at(k);
         VF s[GN];
         STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kGroupRows);
+        for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kRowBlock);
         const Terms of = terms;  // stores to y might change what `this` refers to
         const int64_t i = k / kX;
         STERNA_UNROLL(16)
@@ -230,7 +230,7 @@ struct PlainGroups {
         }
         if (!kMinima || !a.groups.minima) return;
         STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kGroupRows);
+        for (int g = 0; g < GN; ++g) s[g] = scales.minimum(line, row0 + g * sterna::kRowBlock);
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             const VF x = f_set1(of.factor.row(n0 + n)[i]);
@@ -243,17 +243,17 @@ struct PlainGroups {
     }
 };
 
-// Of GN groups of rows, the first of which has `row` of the matrix.
+// Of GN row blocks, the first of which has `row` of the matrix.
 template <int GN, int N>
 inline void store_outputs(const sterna::LinearArgs& a, int64_t row, int n0, const float* y,
                           int done = 0) {
     for (int n = done; n < N; ++n)
         for (int g = 0; g < GN; ++g)
             finish_output(a, f_load(y + (n * GN + g) * kLanes), n0 + n,
-                          row + g * sterna::kGroupRows);
+                          row + g * sterna::kRowBlock);
 }
 
-// Tokens of a block: scales and outputs take registers too, and six tokens x 4 groups spill (q4_0, 512-bit
+// Tokens of a block: scales and outputs take registers too, and six tokens x 4 row blocks spill (q4_0, 512-bit
 // vectors, weights in L2: 84 us for one block of six, 54 for two of three).
 template <class F>
 constexpr int kGroupTokens = kTokens<F> < 4 ? kTokens<F> : 4;
@@ -261,7 +261,7 @@ constexpr int kGroupTokens = kTokens<F> < 4 ? kTokens<F> : 4;
 // Outputs of few tokens x tiles side by side, as Groups::add keeps them: blocks of tokens, of each its parts.
 template <class F, class Groups, int kMost>
 struct DirectOutputs {
-    static constexpr int kOfPart = Groups::kFloats * F::kGroups * kLanes,
+    static constexpr int kOfPart = Groups::kFloats * F::kRowBlocks * kLanes,
                          kOfToken = kParts * kOfPart;
     float y[kMostStreams][kFewTokens * kOfToken];
 
@@ -274,10 +274,10 @@ struct DirectOutputs {
         for (int s = 0; s < count; ++s)
             token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
-                const int64_t row = (tile + s * apart) * F::kGroups * sterna::kGroupRows;
+                const int64_t row = (tile + s * apart) * F::kRowBlocks * sterna::kRowBlock;
                 for (int part = 0; part < kParts; ++part)
-                    store_outputs<F::kGroups, N>(a, row + kLanes * part, n0,
-                                                 block(s, n0) + part * N * kOfPart);
+                    store_outputs<F::kRowBlocks, N>(a, row + kLanes * part, n0,
+                                                    block(s, n0) + part * N * kOfPart);
             });
     }
 };
@@ -287,9 +287,9 @@ template <class F, class Groups, int N>
 [[gnu::noinline]] void grouped_turn(const sterna::LinearArgs& args, int64_t tile, int64_t k0,
                                     int64_t k1, int n0, float* y) {
     const sterna::LinearArgs a = args;  // what is stored to y cannot change a copy
-    const Groups groups(a, tile, F::kGroups);
+    const Groups groups(a, tile, F::kRowBlocks);
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
-    constexpr int G = F::kGroups, kSpan = kGroupK / Groups::kSpans;
+    constexpr int G = F::kRowBlocks, kSpan = kGroupK / Groups::kSpans;
     // Where there are more spans than one, the next one hides what a run waits for.
     constexpr bool kOne = Groups::kSpans == 1;
     constexpr int P = kOne ? Block<F, N>::P : 1, C = kOne ? Block<F, N>::C : 1;
@@ -351,7 +351,7 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apa
 template <class F, class Groups>
 inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
                                int count) {
-    constexpr int G = F::kGroups;
+    constexpr int G = F::kRowBlocks;
     DirectOutputs<F, Groups, kTokens<F>> outputs(a, count);
     DirectSums<F> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
@@ -387,7 +387,7 @@ constexpr int kMostFloats = 2;
 template <class F>
 constexpr int64_t grouped_scratch(int64_t K) {
     const int64_t scales =
-        kPairSums16 ? F::kGroups * sterna::kGroupRows * (K / sterna::kSumK) * 4 : 0;
+        kPairSums16 ? F::kRowBlocks * sterna::kRowBlock * (K / sterna::kSumK) * 4 : 0;
     return scales + kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};
 }
 
@@ -427,9 +427,9 @@ struct GroupedBlocks {
     template <int GN, int N>
     static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
                       int done) {
-        const Groups groups(a, tile.index, tile.groups);
+        const Groups groups(a, tile.index, tile.row_blocks);
         const uint8_t* codes = tile.bytes + panel_at(a.K, g0, part, 0);
-        auto* y = reinterpret_cast<float*>(tile.bytes + panel_bytes(a.K, tile.groups));
+        auto* y = reinterpret_cast<float*>(tile.bytes + panel_bytes(a.K, tile.row_blocks));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         constexpr int kSpan = Groups::kX / Groups::kSpans;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
@@ -439,7 +439,7 @@ struct GroupedBlocks {
                 const int64_t from = k + i * kSpan;
                 group_sums<GN, N>(groups, codes + from * kLanes, from, kSpan, n0, acc[i]);
             }
-            groups.template add<GN, N>(k, n0, g0 * sterna::kGroupRows + kLanes * part, acc, y);
+            groups.template add<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, acc, y);
         }
         store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }

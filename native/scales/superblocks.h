@@ -25,15 +25,15 @@ struct SuperScales {
     int64_t head_bytes, line_bytes, bytes;  // of a super-block; a division by `group` would be slow
     const uint8_t* tile;
 
-    SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int groups)
+    SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int row_blocks)
         : nibbles(s.type == ScaleType::kSuper4),
-          given_rows(groups * sterna::kGroupRows),
+          given_rows(row_blocks * sterna::kRowBlock),
           head_bytes(s.head_bytes(rows())),
           line_bytes(s.line_bytes(rows())),
           bytes(head_bytes + kSuperK / kSpan * line_bytes),
           tile(s.data + index * (K / kSuperK) * bytes) {}
-    SuperScales(const sterna::LinearArgs& a, int64_t index, int groups)
-        : SuperScales(a.groups, a.K, index, groups) {}
+    SuperScales(const sterna::LinearArgs& a, int64_t index, int row_blocks)
+        : SuperScales(a.groups, a.K, index, row_blocks) {}
 
     int rows() const { return kRows ? kRows : given_rows; }
     const uint8_t* head(int64_t k) const { return tile + k / kSuperK * bytes; }
@@ -65,9 +65,9 @@ struct SuperScales {
 template <class F>
 void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     F::row(a);
-    constexpr int kRows = F::kGroups * sterna::kGroupRows;
+    constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
-    const SuperScales<F::kSuperGroup> scales(s, a.K, a.row / kRows, F::kGroups);
+    const SuperScales<F::kSuperGroup> scales(s, a.K, a.row / kRows, F::kRowBlocks);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
         if (k % F::kSuperGroup == 0) {
@@ -86,16 +86,16 @@ template <class F>
 constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
 constexpr int kNegatedOffset = 128;
 
-// A group of rows of a panel of K k, whose codes become those products.
+// A row block of a panel of K k, whose codes become those products.
 template <class F, bool kNegated>
-inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, int group,
+inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, int row_block,
                         uint8_t* panel) {
     static_assert(kNegated ? F::kSuperBits == 3 && F::kSuperOffset == 4
                            : F::kSuperBits == 2 && F::kSuperOffset == 0);  // ranges as above
     const VI even = i_set1(0x00FF00FF);
     for (int part = 0; part < kParts; ++part)
         for (int64_t k = 0; k < K; k += F::kSuperGroup) {
-            VI s = scales.whole(k, group * sterna::kGroupRows + kLanes * part);
+            VI s = scales.whole(k, row_block * sterna::kRowBlock + kLanes * part);
             if (kNegated) s = i_sub(i_set1(0), s);
             const VI factor = i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
             // kNegatedOffset - offset * s in every byte
@@ -103,7 +103,7 @@ inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, in
             const VI byte = i_and(w_sub(i_set1(kNegatedOffset * 0x10001), offset), even);
             const VI added = w_mul(byte, i_set1(0x01010101));
             for (int64_t j = 0; j < F::kSuperGroup / 4; ++j) {
-                uint8_t* at = panel + panel_at(K, group, part, k + 4 * j);
+                uint8_t* at = panel + panel_at(K, row_block, part, k + 4 * j);
                 const VI codes = i_load(at);
                 VI product = b_select(even, w_mul(i_and(codes, even), factor),
                                       i_shl<8>(w_mul(w_shr<8>(codes), factor)));
@@ -160,8 +160,8 @@ struct SuperGroups {
     SuperScales<kSpan, kTileRowsOf<F>> scales;
     Terms terms;
 
-    SuperGroups(const sterna::LinearArgs& args, int64_t tile, int groups)
-        : a(args), scales(args, tile, groups), terms(args) {}
+    SuperGroups(const sterna::LinearArgs& args, int64_t tile, int row_blocks)
+        : a(args), scales(args, tile, row_blocks), terms(args) {}
     static void begin(const sterna::LinearArgs& a, int offset) {
         Terms(a).template fill<F::kPairs>(a, -offset);
     }
@@ -193,7 +193,7 @@ struct SuperGroups {
         float* p = y + N * GN * kLanes;
         const auto scale_of = [&](int i, int g) {
             const int64_t at = k + i * (kGroupK / kSpans);
-            const int row = row0 + g * sterna::kGroupRows;
+            const int row = row0 + g * sterna::kRowBlock;
             if constexpr (F::kPairs) {
                 return scales.pair(at, row);
             } else {
@@ -238,7 +238,7 @@ struct SuperGroups {
     [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y, float* p) const {
         STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) {
-            VF d = scales.d(k, row0 + g * sterna::kGroupRows);
+            VF d = scales.d(k, row0 + g * sterna::kRowBlock);
             if (kCodes == SuperCodes::kNegated) d = f_sub(f_set1(0.0f), d);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
@@ -258,7 +258,7 @@ struct SuperGroups {
         for (int64_t j = k; j < k + kSuperK; j += kSpan) {
             VF m[GN];
             STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kGroupRows);
+            for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kRowBlock);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 const VF x = f_set1(terms.factor.row(n0 + n)[j / kSpan]);
@@ -268,7 +268,7 @@ struct SuperGroups {
         }
         STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) {
-            const VF d = scales.d_minimum(k, row0 + g * sterna::kGroupRows);
+            const VF d = scales.d_minimum(k, row0 + g * sterna::kRowBlock);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
                 float* to = y + (n * GN + g) * kLanes;
@@ -299,8 +299,9 @@ struct ScaledBlocks {
     }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Sweep::scratch(a); }
     static void prepare(const sterna::LinearArgs& a, const PanelTile& tile) {
-        const SuperScales<F::kSuperGroup> scales(a, tile.index, tile.groups);
-        for (int g = 0; g < tile.groups; ++g) scale_panel<F, kNegated>(scales, a.K, g, tile.bytes);
+        const SuperScales<F::kSuperGroup> scales(a, tile.index, tile.row_blocks);
+        for (int g = 0; g < tile.row_blocks; ++g)
+            scale_panel<F, kNegated>(scales, a.K, g, tile.bytes);
     }
 };
 

@@ -9,8 +9,8 @@
 
 namespace sterna {
 
-// A format packs rows in tiles of a few groups of 16; a step is a few consecutive k of those rows.
-constexpr int kGroupRows = 16;
+// A format packs rows in tiles of a few row blocks; a step is a few consecutive k of those rows.
+constexpr int kRowBlock = 16;  // rows
 // Tiles that kernels may read side by side where tokens are at most kFewTokens.
 constexpr int kMostStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
@@ -92,7 +92,7 @@ struct LinearArgs {
     // In place of `scale`; x_scale is [n][ldx / x_group] then, and x_sum [n][ldx / kSumK].
     GroupScales groups;
     int64_t tile_bytes;
-    int64_t M;  // rows; outputs are written in whole groups of 16, so ldy covers M rounded up
+    int64_t M;  // rows; outputs are written in whole row blocks, so ldy covers M rounded up
     int64_t K;  // padded to the format's step
     int z2;  // t = 2 * sum(code * x) - z2 * sum(x)
     const int8_t*
@@ -147,31 +147,31 @@ struct RowArgs {
     float* out;
 };
 
-constexpr int kRescoreJobs = 4;  // groups that one rescoring call computes
+constexpr int kRescoreJobs = 4;  // row blocks that one rescoring call computes
 
-// y[j][r] = sum_k W[16 * groups[j] + r][k] x[k], with the arithmetic of the format's `linear`.
+// y[j][r] = sum_k W[16 * row_blocks[j] + r][k] x[k], with the arithmetic of the format's `linear`.
 struct RescoreArgs {
     const uint8_t* codes;
     int64_t tile_bytes;
     int64_t K;  // padded to the format's step
     const float* x;
-    const int32_t* groups;  // [jobs]
+    const int32_t* row_blocks;  // [jobs]
     int jobs;  // 1..kRescoreJobs
     float* y;  // [jobs][16]
 };
 
-// Rounds 16-row groups of a float matrix W to rows s q in the layout "b8", with what a bound on the
+// Rounds row blocks of a float matrix W to rows s q in the layout "b8", with what a bound on the
 // error of s q x needs (docs/exact-head.md). Every value is the same in every unit.
 struct CoarseArgs {
     const uint8_t* codes;  // of W
     int64_t tile_bytes, K;  // K padded to the format's step
     uint8_t* out;  // b8 tiles; bytes beyond K are left as they are
     int64_t out_tile_bytes;
-    float* scale;  // s, [groups * 16] like the rest; 0 where the row counts as 0
+    float* scale;  // s, [row blocks * 16] like the rest; 0 where the row counts as 0
     float* error;  // >= ||W_i - s q_i||_2
     float* norm;  // >= ||s q_i||_2
     float* peak;  // >= max_k |W_ik - s q_ik|
-    int64_t group_begin, group_end;
+    int64_t row_block_begin, row_block_end;
 };
 
 // Copies of a matrix of two-bit codes from which single rows, or single columns, are read for one token (active.h).

@@ -24,7 +24,7 @@ __all__ = ["Graph", "Rope", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
-GROUP_ROWS = 16  # columns are written, and heads attended to, in groups of it (native kGroupRows)
+ROW_BLOCK = 16  # columns are written, and heads attended to, in groups of it (native kRowBlock)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Rope:
     @property
     def padded_head(self) -> int:
         """head_dim as the attention kernels and the KV cache want it: in whole groups of 16."""
-        return -(-self.head_dim // GROUP_ROWS) * GROUP_ROWS
+        return -(-self.head_dim // ROW_BLOCK) * ROW_BLOCK
 
 
 @dataclass(eq=False)
@@ -133,7 +133,7 @@ class Graph:
         rows = [w.M for w in weights]
         if residual is not None and len(weights) > 1:
             raise ValueError(f"{name}: a residual needs one weight, but got {len(weights)}")
-        *starts, _ = accumulate((-(-m // GROUP_ROWS) * GROUP_ROWS for m in rows), initial=0)
+        *starts, _ = accumulate((-(-m // ROW_BLOCK) * ROW_BLOCK for m in rows), initial=0)
         out = Value(starts[-1] + rows[-1], tuple(starts))
         biases = [None] * len(weights) if bias is None else _split(bias, rows)
         inputs_of = [x] * len(weights) if isinstance(x, Value) else list(x)
@@ -177,7 +177,7 @@ class Graph:
         if qkv.width != heads * r.head_dim:
             raise UnsupportedModelError(
                 f"layer {layer}: where q, k and v are in several formats, head_dim must be a "
-                f"multiple of {GROUP_ROWS}, but got {r.head_dim}; give them one --format"
+                f"multiple of {ROW_BLOCK}, but got {r.head_dim}; give them one --format"
             )
         q_norm, k_norm = norms or (None, None)
         rotated = self._add(

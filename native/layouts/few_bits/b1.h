@@ -1,8 +1,8 @@
-// b1: one-bit codes, eight row groups in place in every byte.
+// b1: one-bit codes, eight row blocks in place in every byte.
 //
 // A step is 4 consecutive k of 128 rows, one 64-byte line:
 //   byte 4*r + j, r = 0..15, j = 0..3:   bit f = row 16*f + r at k + j
-// As in b2 a field stays where it is, or in its nibble: the accumulator of group f holds
+// As in b2 a field stays where it is, or in its nibble: the accumulator of row block f holds
 // sum(code * 2^f * x), or 2^(f % 4).
 #pragma once
 #include "layouts/layout.h"
@@ -12,14 +12,14 @@ namespace {
 
 struct b1 : IntegerDot {
     static constexpr const char* kName = "b1";
-    static constexpr int kGroups = 8, kStepK = 4, kStepBytes = 64;
+    static constexpr int kRowBlocks = 8, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 4 : 8;  // fields
     static constexpr int kMaxByte = kPairSums16 ? 8 : 128, kMaxCode = 1;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
         STERNA_UNROLL(8)
-        for (int f = 0; f < kGroups; ++f)
+        for (int f = 0; f < kRowBlocks; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x01010101u << f % kInPlace)));
     }
@@ -34,8 +34,8 @@ struct b1 : IntegerDot {
         w[6] = i_and(i_shr<6>(v), mask);
         w[7] = i_and(i_shr<7>(v), mask);
     }
-    static VI settle(VI acc, int group) {
-        switch (group % kInPlace) {
+    static VI settle(VI acc, int row_block) {
+        switch (row_block % kInPlace) {
             case 0:
                 return acc;
             case 1:
@@ -59,7 +59,7 @@ struct b1 : IntegerDot {
             const uint32_t* codes = block.at(k);
             for (int r = 0; r < 16; ++r) {
                 uint32_t line = 0;
-                for (int f = 0; f < kGroups; ++f) line |= codes[16 * f + r] << f;
+                for (int f = 0; f < kRowBlocks; ++f) line |= codes[16 * f + r] << f;
                 __builtin_memcpy(out + 4 * r, &line, 4);
             }
         });

@@ -1,9 +1,9 @@
-// b2: two-bit codes, four row groups in place in every byte.
+// b2: two-bit codes, four row blocks in place in every byte.
 //
 // A step is 4 consecutive k of 64 rows, one 64-byte line:
 //   byte 4*r + j, r = 0..15, j = 0..3:   bits 7..6  5..4  3..2  1..0
 //                                        row  48+r  32+r  16+r  r     at k + j
-// A field is not shifted down before the dot product: the accumulator of group f holds
+// A field is not shifted down before the dot product: the accumulator of row block f holds
 // sum(code * 4^f * x) and is shifted once at the end. Where pair sums are int16, only the fields of the
 // lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
 #pragma once
@@ -15,7 +15,7 @@ namespace {
 struct b2 : IntegerDot {
     static constexpr const char* kName = "b2";
     static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
-    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 64;
+    static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
     static constexpr int kMaxByte = kPairSums16 ? 12 : 192, kMaxCode = 3;
@@ -24,7 +24,7 @@ struct b2 : IntegerDot {
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
         STERNA_UNROLL(8)
-        for (int f = 0; f < kGroups; ++f)
+        for (int f = 0; f < kRowBlocks; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x03030303u << 2 * (f % kInPlace))));
     }
@@ -35,8 +35,8 @@ struct b2 : IntegerDot {
         w[2] = i_and(i_shr<4>(v), mask);
         w[3] = i_and(i_shr<6>(v), mask);
     }
-    static VI settle(VI acc, int group) {
-        switch (group % kInPlace) {
+    static VI settle(VI acc, int row_block) {
+        switch (row_block % kInPlace) {
             case 0:
                 return acc;
             case 1:

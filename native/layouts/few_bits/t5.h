@@ -52,7 +52,7 @@ constexpr MagnitudeTable kMagnitudes = make_magnitude_table();
 
 struct t5_layout : IntegerDot {
     static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
-    static constexpr int kGroups = 3, kStepK = 32, kStepBytes = 320;
+    static constexpr int kRowBlocks = 3, kStepK = 32, kStepBytes = 320;
     static constexpr bool kEvenOffset = true;
 
     static VI line(const uint8_t* step, int part, int i) {
@@ -76,7 +76,7 @@ struct t5_layout : IntegerDot {
 };
 
 // For few tokens where a byte is looked up in 16 entries: x takes the sign of v, and what is multiplied with it, a
-// lookup for each group, is never negative. The sums of levels are differences of the three sums:
+// lookup for each row block, is never negative. The sums of levels are differences of the three sums:
 // t1 = (t1 + 3 * t2) - 3 * t2, t0 = v - 3 * (t1 + 3 * t2). These may wrap; a pair, 2 * 13 * 127, fits an int16.
 struct t5_signs : t5_layout {
     static constexpr bool kSigns = true;
@@ -103,12 +103,12 @@ struct t5_signs : t5_layout {
     static void decode(const uint8_t* step, int part, int j, VI* w) {
         const VI index = magnitude(step, part, j / 4);
         STERNA_UNROLL(8)
-        for (int g = 0; g < kGroups; ++g) w[g] = b_lookup(kMagnitudes.entry[g], index);
-        w[kGroups] = sign(step, part, j / 4);
+        for (int g = 0; g < kRowBlocks; ++g) w[g] = b_lookup(kMagnitudes.entry[g], index);
+        w[kRowBlocks] = sign(step, part, j / 4);
     }
     static void levels(VI* run) {
         STERNA_UNROLL(8)
-        for (int g = 0; g + 1 < kGroups; ++g) {
+        for (int g = 0; g + 1 < kRowBlocks; ++g) {
             const VI high = run[g + 1];
             run[g] = kPairSums16 ? w_sub(run[g], w_add(high, w_add(high, high)))
                                  : i_sub(run[g], i_add(high, i_add(high, high)));
@@ -132,7 +132,7 @@ struct t5 : t5_layout {
     static void decode(const uint8_t* step, int part, int j, VI* w) {
         const VI code = quad(step, part, j / 4);
         STERNA_UNROLL(8)
-        for (int g = 0; g < kGroups; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
+        for (int g = 0; g < kRowBlocks; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
     }
 
     // Four codes of a quad from the three rows' trit + 1, a byte each.
@@ -168,12 +168,13 @@ struct t5 : t5_layout {
     static void row(const sterna::RowArgs& a) {
         const int in_tile = static_cast<int>(a.row % kTileRows<t5>);
         uint8_t codes[3][64];
-        VI w[kGroups];
+        VI w[kRowBlocks];
         for (int64_t k = 0; k < a.K; ++k) {
             if (k % 4 == 0)
                 for (int part = 0; part < kParts; ++part) {
                     decode(step_of<t5>(a, k), part, static_cast<int>(k % kStepK), w);
-                    for (int g = 0; g < kGroups; ++g) i_store(codes[g] + 4 * kLanes * part, w[g]);
+                    for (int g = 0; g < kRowBlocks; ++g)
+                        i_store(codes[g] + 4 * kLanes * part, w[g]);
                 }
             a.out[k] = codes[in_tile / 16][4 * (in_tile % 16) + k % 4];
         }

@@ -11,13 +11,13 @@ struct bf16 : FloatDot<bf16> {
     static constexpr int kStepK = 2, kStepBytes = 256;
     static constexpr bool kBf16Tiles = true;
 
-    static VF decode_group(const uint8_t* lines, int part, int j) {
+    static VF decode_row_block(const uint8_t* lines, int part, int j) {
         const VI v = i_load(lines + 4 * kLanes * part);
         return f_bits(j == 0 ? i_shl<16>(v) : i_and(v, i_set1(static_cast<int32_t>(0xFFFF0000u))));
     }
     static void decode_bf16(const uint8_t* step, VI* w) {
         STERNA_UNROLL(8)
-        for (int f = 0; f < kGroups; ++f) w[f] = i_load(step + 64 * f);
+        for (int f = 0; f < kRowBlocks; ++f) w[f] = i_load(step + 64 * f);
     }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<bf16>(a, [](uint8_t* out, const PackBlock<bf16>& block, int64_t k) {

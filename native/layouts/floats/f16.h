@@ -9,7 +9,7 @@ struct f16 : FloatDot<f16> {
     static constexpr int kPlanes = 2;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 128;
 
-    static VF decode_group(const uint8_t* lines, int part, int) {
+    static VF decode_row_block(const uint8_t* lines, int part, int) {
         return f_load_f16(reinterpret_cast<const uint16_t*>(lines) + kLanes * part);
     }
     static void pack(const sterna::PackArgs& a) {

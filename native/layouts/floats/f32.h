@@ -9,7 +9,7 @@ struct f32 : FloatDot<f32> {
     static constexpr int kPlanes = 3;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 256, kSourceBytes = 4;
 
-    static VF decode_group(const uint8_t* lines, int part, int) {
+    static VF decode_row_block(const uint8_t* lines, int part, int) {
         return f_load(reinterpret_cast<const float*>(lines) + kLanes * part);
     }
     static void pack(const sterna::PackArgs& a) {

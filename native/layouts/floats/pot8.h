@@ -9,9 +9,9 @@ namespace {
 
 // Where the bytes of 16 rows of two steps go: twice each, the second step's behind the first's.
 struct PairTable {
-    alignas(64) uint8_t index[kFloatGroups][64];
+    alignas(64) uint8_t index[kFloatRowBlocks][64];
     constexpr PairTable() : index() {
-        for (int f = 0; f < kFloatGroups; ++f)
+        for (int f = 0; f < kFloatRowBlocks; ++f)
             for (int i = 0; i < 64; ++i)
                 index[f][i] = static_cast<uint8_t>(i % 4 / 2 * 64 + 16 * f + i / 4);
     }
@@ -22,7 +22,7 @@ struct pot8 : FloatDot<pot8> {
     static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
     static constexpr int kStepK = 1, kStepBytes = 64, kSourceBytes = 1;
 
-    static VF decode_group(const uint8_t* bytes, int part, int) {
+    static VF decode_row_block(const uint8_t* bytes, int part, int) {
         const VI from_code = i_set1(static_cast<int32_t>(0x8F800000u)), bias = i_set1(96 << 23);
         const VI code = i_load_i8(bytes + kLanes * part);  // the sign fills bits 31..7
         return f_bits(b_select(from_code, i_shl<23>(code), bias));
@@ -34,7 +34,7 @@ struct pot8 : FloatDot<pot8> {
         static constexpr PairTable kPairs;
         const VI from_code = i_set1(static_cast<int32_t>(0x8F808F80u)), bias = i_set1(0x30003000);
         const VI first = i_load(step), second = i_load(step + kStepBytes);
-        for (int f = 0; f < kGroups; ++f) {
+        for (int f = 0; f < kRowBlocks; ++f) {
             const VI codes = b_gather(first, second, kPairs.index[f]);
             w[f] = b_select(from_code, h_sar<1>(codes), bias);
         }

@@ -10,7 +10,7 @@ namespace {
 
 struct b8 : IntegerDot {
     static constexpr const char* kName = "b8";
-    static constexpr int kGroups = 4, kStepK = 4, kStepBytes = 256;
+    static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 256;
     static constexpr bool kEvenOffset = true;
     static constexpr int kMaxByte = 255;
     static constexpr bool kRuns = false;
@@ -23,7 +23,7 @@ struct b8 : IntegerDot {
     static VI dot(VI acc, VI w, VI x) { return kTaken2 ? dot_signed(acc, w, x) : ::dot(acc, w, x); }
     static void decode(const uint8_t* step, int part, int, VI* w) {
         STERNA_UNROLL(8)
-        for (int f = 0; f < kGroups; ++f) {
+        for (int f = 0; f < kRowBlocks; ++f) {
             w[f] = i_load(step + 64 * f + 4 * kLanes * part);
             if (kTaken2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
         }
