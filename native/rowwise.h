@@ -68,22 +68,22 @@ inline int32_t quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end
 inline void quantize(const sterna::RowwiseArgs& a, int32_t bits) {
     const int64_t padded = (a.width + sterna::kPad - 1) / sterna::kPad * sterna::kPad;
     float absmax;
-    if (!a.group) {
+    if (!a.group_k) {
         __builtin_memcpy(&absmax, &bits, 4);
         absmax = absmax > 1e-5f ? absmax : 1e-5f;
         *a.x_sum = quantize(a, 0, padded, f_set1(127.0f / absmax));
         *a.x_scale = absmax / 127.0f;
         return;
     }
-    for (int64_t i = 0; i < padded; i += a.group) {
-        const int64_t rest = a.width - i, end = padded - i < a.group ? padded : i + a.group;
-        bits = rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < a.group ? rest : a.group);
+    for (int64_t i = 0; i < padded; i += a.group_k) {
+        const int64_t rest = a.width - i, end = padded - i < a.group_k ? padded : i + a.group_k;
+        bits = rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < a.group_k ? rest : a.group_k);
         __builtin_memcpy(&absmax, &bits, 4);
         // 1e-30: 127 over it is finite, and a 127th of it no denormal
         absmax = absmax > 1e-30f ? absmax : 1e-30f;
         for (int64_t k = i; k < end; k += sterna::kSumK)
             a.x_sum[k / sterna::kSumK] = quantize(a, k, k + sterna::kSumK, f_set1(127.0f / absmax));
-        a.x_scale[i / a.group] = absmax / 127.0f;
+        a.x_scale[i / a.group_k] = absmax / 127.0f;
     }
 }
 

@@ -28,16 +28,16 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
     for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);
 }
 
-double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int group) const {
+double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int queries_per_kv) const {
     const int head_dim = cache_.head_dim;
     const int positions = cache_.pages * kPagePositions, chunks = attention_chunks(positions);
-    const auto floats = static_cast<size_t>(group) * static_cast<size_t>(head_dim);
+    const auto floats = static_cast<size_t>(queries_per_kv) * static_cast<size_t>(head_dim);
     const std::vector<float> query(floats,
                                    0.01f);  // nearly equal weights, none of which is left out
-    const std::vector<const float*> q(static_cast<size_t>(group), query.data());
-    const std::vector<int32_t> limit(static_cast<size_t>(group), positions);
+    const std::vector<const float*> q(static_cast<size_t>(queries_per_kv), query.data());
+    const std::vector<int32_t> limit(static_cast<size_t>(queries_per_kv), positions);
     const auto partial =
-        static_cast<size_t>(chunks * attention_partial(group, head_dim)) * sizeof(float);
+        static_cast<size_t>(chunks * attention_partial(queries_per_kv, head_dim)) * sizeof(float);
     const auto stride =
         (partial + static_cast<size_t>(kernels.attention_scratch(head_dim)) + 8191) / 4096 * 4096;
     const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));
@@ -48,7 +48,7 @@ double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int group
         AttentionArgs a{};
         a.q = q.data();
         a.limit = limit.data();
-        a.rows = group;
+        a.rows = queries_per_kv;
         a.head_dim = head_dim;
         a.scale = 1.0f;
         a.pages = pages_.data();

@@ -12,8 +12,8 @@ class AttentionTimer {
   public:
     AttentionTimer(int kv_heads, int head_dim, int positions, KvType type);
 
-    // Seconds in which the pool reads them all, as it is told to read, for `group` query heads of each KV head.
-    double seconds(const KernelTable& kernels, Pool& pool, int group) const;
+    // Seconds in which the pool reads them all, as it is told to read, for so many query heads of each KV head.
+    double seconds(const KernelTable& kernels, Pool& pool, int queries_per_kv) const;
     int64_t bytes() const { return cache_.pages * cache_.page_stride(); }
 
   private:

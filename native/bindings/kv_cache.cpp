@@ -62,14 +62,15 @@ void bind_kv_cache(nb::module_& m) {
         .def(
             "seconds",
             [](const AttentionTimer& t, const std::string& isa, const nb::int_& threads,
-               int group) {
-                require(group >= 1 && group <= kMaxAttentionRows, "group: must lie in 1..256");
+               int queries_per_kv) {
+                require(queries_per_kv >= 1 && queries_per_kv <= kMaxAttentionRows,
+                        "queries_per_kv: must lie in 1..256");
                 const auto& kernels = table(isa);
                 Pool& p = pool(threads);
                 nb::gil_scoped_release release;
-                return t.seconds(kernels, p, group);
+                return t.seconds(kernels, p, queries_per_kv);
             },
-            "isa"_a, "threads"_a, "group"_a)
+            "isa"_a, "threads"_a, "queries_per_kv"_a)
         .def_prop_ro("bytes", &AttentionTimer::bytes);
 }
 

@@ -213,7 +213,7 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
                     r.x = x.data() + i * weight.K;
                     r.width = weight.K;
                     r.yf = input.row(i);
-                    if (integer) input.quantize_into(r, i, block, weight.x_group());
+                    if (integer) input.quantize_into(r, i, block, weight.x_group_k());
                     if (!kernels.rowwise(r)) all_finite = false;
                 }
                 if (fast) kernels.split(input.split_args(args.xf + i * args.ldx, i, planes));
@@ -243,8 +243,8 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
     for (const auto* w : weights)
         require(w->weight.M == first.M && w->weight.K == first.K &&
                     w->weight.format == first.format &&
-                    w->weight.groups.group == first.groups.group &&
-                    w->weight.x_group() == first.x_group(),
+                    w->weight.groups.group_k == first.groups.group_k &&
+                    w->weight.x_group_k() == first.x_group_k(),
                 "weights: must have the same shape, layout and groups");
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
@@ -263,7 +263,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         r.width = first.K;
         r.yf = x.row(i);
         if (kernels.formats[first.format].integer)
-            x.quantize_into(r, i, kernels.x_block(n), first.x_group());
+            x.quantize_into(r, i, kernels.x_block(n), first.x_group_k());
         kernels.rowwise(r);
         if (fast) kernels.split(x.split_args(i, planes));
     }

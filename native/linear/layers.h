@@ -86,11 +86,11 @@ void linear_layer(const sterna::LinearArgs& a) {
             if (!F::kGroupScales || a.groups.super()) return linear_superblocks<F>(a);
         }
         if constexpr (F::kLongGroups) {
-            if (a.groups.group && a.groups.x_group == sterna::kLongGroupK)
+            if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK)
                 return linear_long_groups<F>(a);
         }
         if constexpr (F::kGroupScales) {
-            if (a.groups.group) return linear_groups<F>(a);
+            if (a.groups.group_k) return linear_groups<F>(a);
         }
         if constexpr (F::kRowScales) linear_rows<F>(a);
     }

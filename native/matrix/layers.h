@@ -26,13 +26,13 @@ bool linear_matrix(const sterna::LinearArgs& a) {
             }
         }
         if constexpr (F::kLongGroups) {
-            if (a.groups.group && a.groups.x_group == sterna::kLongGroupK) {
+            if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK) {
                 if (many) many_tokens<F, AddedGroups<F>>(a);
                 return many;
             }
         }
         if constexpr (F::kGroupScales) {
-            if (a.groups.group) {
+            if (a.groups.group_k) {
                 if (many) grouped_tiles<PlainTile<F>>(a);
                 return many;
             }

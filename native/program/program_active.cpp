@@ -8,7 +8,7 @@
 namespace sterna {
 
 bool Program::has_active_copies(const Weight& w, const KernelTable& kernels) {
-    return kernels.formats[w.format].copy_rows && !w.groups.group;
+    return kernels.formats[w.format].copy_rows && !w.groups.group_k;
 }
 
 // The last operation that writes a buffer, the last operation left out; ops_.size() if none does.

@@ -17,8 +17,8 @@ struct Weight {
     GroupScales groups;
     int direct_tokens = 0;  // LinearArgs
 
-    // How its activations are rounded: RowwiseArgs::group.
-    int64_t x_group() const { return groups.group ? groups.x_group : 0; }
+    // How its activations are rounded: RowwiseArgs::group_k.
+    int64_t x_group_k() const { return groups.group_k ? groups.x_group_k : 0; }
 };
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
@@ -50,7 +50,7 @@ struct Activations {
         return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
     }
     // How many groups of so many values a row has; one if that is 0.
-    int64_t groups(int64_t group) const { return group > 0 && ld > 0 ? ld / group : 1; }
+    int64_t groups(int64_t group_k) const { return group_k > 0 && ld > 0 ? ld / group_k : 1; }
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
 
@@ -62,13 +62,13 @@ struct Activations {
         return {x, ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
     }
 
-    // Where row n's int8 codes go; `group` as in RowwiseArgs.
-    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, int64_t group) const {
+    // Where row n's int8 codes go; `group_k` as in RowwiseArgs.
+    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, int64_t group_k) const {
         a.yq = codes(n, x_block);
         a.yq_stride = int64_t{64} * x_block;
-        a.group = group;
-        a.x_scale = scales() + n * groups(group);
-        a.x_sum = sums() + n * groups(group ? kSumK : 0);
+        a.group_k = group_k;
+        a.x_scale = scales() + n * groups(group_k);
+        a.x_sum = sums() + n * groups(group_k ? kSumK : 0);
     }
 
   private:

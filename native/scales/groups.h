@@ -74,7 +74,7 @@ void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2
     const TileScales<kRows> scales(s, (a.K + 63) / 64 * 64, a.row / kRows, F::kRowBlocks);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
-        if (k % s.group == 0) {
+        if (k % s.group_k == 0) {
             const uint8_t* line = scales.at(k);
             f_store(scale, scales.scale(line, in_tile - lane));
             if (s.minima) f_store(minimum, scales.minimum(line, in_tile - lane));

@@ -34,18 +34,18 @@ constexpr int kSuperK = 256;  // k of a super-block
 // signed byte, or the low nibble of a byte whose high one is the minimum.
 enum class ScaleType : int { kF16, kE8M0, kSuper8, kSuper4 };
 
-// Scales of a weight for groups of k: [tile][K / group][tile_rows], and where there are minima,
+// Scales of a weight for groups of k: [tile][K / group_k][tile_rows], and where there are minima,
 // after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16, where
 // there are minima a line of f16 for them, and then such lines of whole numbers.
 struct GroupScales {
     const uint8_t* data = nullptr;
-    // k: a multiple of x_group, of super-blocks 16 or 32; 0: a weight has one scale for each row
-    int64_t group = 0;
-    int64_t x_group = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
+    // k: a multiple of x_group_k, of super-blocks 16 or 32; 0: a weight has one scale for each row
+    int64_t group_k = 0;
+    int64_t x_group_k = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
     ScaleType type = ScaleType::kF16;
     bool minima = false;
     float unit = 1.0f;  // of a code
-    int64_t inverse = 0;  // inverse_of(group): a kernel's loop has no time for a division
+    int64_t inverse = 0;  // inverse_of(group_k): a kernel's loop has no time for a division
 
     [[gnu::always_inline]] constexpr bool super() const { return type >= ScaleType::kSuper8; }
     [[gnu::always_inline]] constexpr int value_bytes() const {
@@ -54,12 +54,12 @@ struct GroupScales {
     [[gnu::always_inline]] constexpr int64_t line_bytes(int tile_rows) const {
         return int64_t{tile_rows} * value_bytes() * (minima && type != ScaleType::kSuper4 ? 2 : 1);
     }
-    // The line of k < kMaxIntegerK, of whole groups of kGroupK: k / group.
+    // The line of k < kMaxIntegerK, of whole groups of kGroupK: k / group_k.
     [[gnu::always_inline]] constexpr int64_t line_of(int64_t k) const {
         return k / kGroupK * inverse >> 32;
     }
-    [[gnu::always_inline]] static constexpr int64_t inverse_of(int64_t group) {
-        const int64_t groups = (group + kGroupK - 1) / kGroupK;
+    [[gnu::always_inline]] static constexpr int64_t inverse_of(int64_t group_k) {
+        const int64_t groups = (group_k + kGroupK - 1) / kGroupK;
         return ((int64_t{1} << 32) + groups - 1) / groups;
     }
     // Of super-blocks: the lines of f16 before those of the groups.
@@ -67,7 +67,7 @@ struct GroupScales {
         return int64_t{tile_rows} * 2 * (minima ? 2 : 1);
     }
     [[gnu::always_inline]] constexpr int64_t super_bytes(int tile_rows) const {
-        return head_bytes(tile_rows) + kSuperK / group * line_bytes(tile_rows);
+        return head_bytes(tile_rows) + kSuperK / group_k * line_bytes(tile_rows);
     }
     [[gnu::always_inline]] constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
         return super() ? K / kSuperK * super_bytes(tile_rows)
@@ -89,7 +89,7 @@ struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
         scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for groups, may be for floats
-    // In place of `scale`; x_scale is [n][ldx / x_group] then, and x_sum [n][ldx / kSumK].
+    // In place of `scale`; x_scale is [n][ldx / x_group_k] then, and x_sum [n][ldx / kSumK].
     GroupScales groups;
     int64_t tile_bytes;
     int64_t M;  // rows; outputs are written in whole row blocks, so ldy covers M rounded up
@@ -221,7 +221,7 @@ struct RowwiseArgs {
     float* yf;  // [width] result, always written
     int8_t* yq;  // [padded width] or null
     int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block
-    int64_t group;  // values of yq that share a scale; 0: all
+    int64_t group_k;  // values of yq that share a scale; 0: all
     float* x_scale;  // with yq: one value each, or one for each group
     int32_t* x_sum;  // with yq: one value, or one for every kSumK
 };
