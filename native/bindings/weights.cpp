@@ -156,7 +156,7 @@ class LinearRun {
     void work(int worker, ChunkCounter& counter, LinearArgs part) const {
         part.scratch = scratch_.data() + worker * stride_;
         const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size(), args_.reading);
-        for (; counter.next(tiles, part.tile_begin, part.tile_end); part.again = true)
+        for (; counter.next(tiles, part.tile_begin, part.tile_end); part.scratch_ready = true)
             linear_(part);
     }
 

@@ -325,7 +325,7 @@ void linear_lookup(const sterna::LinearArgs& a) {
     }
     for (int n0 = 0; n0 < a.n; n0 += kTableTokens) {
         const int n1 = n0 + kTableTokens < a.n ? n0 + kTableTokens : a.n;
-        if (!a.again || a.n > kTableTokens)
+        if (!a.scratch_ready || a.n > kTableTokens)
             for (int n = n0; n < n1; ++n) prepare<F>(a, n);
         side_by_side(a, [&](int64_t tile, int64_t apart, int count) {
             for (int n = n0; n < n1; ++n) lookup_tiles<F>(a, tile, apart, count, n);

@@ -373,7 +373,7 @@ void grouped_tiles(const sterna::LinearArgs& a) {
     tile_begin(16);
     for (int64_t n0 = 0; n0 < a.n; n0 += kGroupedBlockTokens) {
         const int64_t n1 = a.n - n0 < kGroupedBlockTokens ? a.n : n0 + kGroupedBlockTokens;
-        if (!a.again || a.n > kGroupedBlockTokens) s.x.gather(a, n0, n1);
+        if (!a.scratch_ready || a.n > kGroupedBlockTokens) s.x.gather(a, n0, n1);
         for (int64_t first = a.tile_begin; first < a.tile_end; first += s.kChunk) {
             const int64_t end = first + s.kChunk;
             grouped_chunk(a, first, end < a.tile_end ? end : a.tile_end, n0, n1, s);

@@ -153,10 +153,10 @@ Division Program::units(const Op& op, const Run& run) const {
 
 void Program::step(const Op& op, size_t index, Run& run, int worker) {
     const Division all = units(op, run);
-    bool again = false;
-    for (int64_t begin, end; counters_[index].next(all, begin, end); again = true) {
+    bool scratch_ready = false;
+    for (int64_t begin, end; counters_[index].next(all, begin, end); scratch_ready = true) {
         if (op.kind == OpKind::kLinear) {
-            linear(op, run, begin, end, worker, again);
+            linear(op, run, begin, end, worker, scratch_ready);
             continue;
         }
         if (op.kind == OpKind::kScreen) {
@@ -234,7 +234,7 @@ int Program::planes(const Op& op, const Run& run) const {
 }
 
 void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
-                     bool again) const {
+                     bool scratch_ready) const {
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     LinearArgs a =
         linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
@@ -246,7 +246,7 @@ void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int wor
     if (active_parts(op, run) && active_part(op, run, a, begin, begin, end)) return;
     a.tile_begin = begin;
     a.tile_end = end;
-    a.again = again;
+    a.scratch_ready = scratch_ready;
     a.reading = run.reading;
     const auto& format = run.kernels.formats[w.format];
     (run.fast(op, format) ? format.fast.linear : format.linear)(a);

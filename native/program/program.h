@@ -161,7 +161,8 @@ class Program {
     void embed(const Op& op, const Run& run, int64_t n) const;
     int planes(const Op& op, const Run& run) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
-    void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker, bool again) const;
+    void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
+                bool scratch_ready) const;
     bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
     float* pad_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;

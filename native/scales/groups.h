@@ -144,7 +144,7 @@ struct TokenTerms {
     // `z` times the sum of x is taken, or of each of a lane's two sums (PairSums).
     template <bool kPairs>
     void fill(const sterna::LinearArgs& a, int z) const {
-        if (a.again) return;
+        if (a.scratch_ready) return;
         for (int n = 0; n < a.n; ++n) {
             for (int64_t i = 0; i < taken.width; ++i) {
                 const int64_t k = i * kSpan;

@@ -111,7 +111,7 @@ struct LinearArgs {
     int64_t tile_begin, tile_end;
     Reading reading;
     // The scratch still holds what this thread's last call for the same x and weight left there.
-    bool again;
+    bool scratch_ready;
     // The most tokens that go straight from the decoder, at most kFewTokens; 0: as many as the unit says itself.
     int direct_tokens;
 };
