@@ -233,8 +233,8 @@ struct DirectSums {
     static constexpr int G = F::kRowBlocks, kOfToken = kParts * G;
     typename F::Acc sums[kMostStreams][kFewTokens * kOfToken];
 
-    // `count` tiles, `apart` tiles apart, over k in [k0, k1).
-    void run(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count, int64_t k0,
+    // `count` tiles, `tile_stride` tiles tile_stride, over k in [k0, k1).
+    void run(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count, int64_t k0,
              int64_t k1) {
         for (int s = 0; s < count; ++s)
             for (int i = 0; i < a.n * kOfToken; ++i) sums[s][i] = F::zero();
@@ -246,7 +246,7 @@ struct DirectSums {
             const int64_t end = k + turn < k1 ? k + turn : k1;
             for (int s = 0; s < count; ++s) {
                 const uint8_t* step =
-                    codes + s * apart * a.tile_bytes + k / F::kStepK * F::kStepBytes;
+                    codes + s * tile_stride * a.tile_bytes + k / F::kStepK * F::kStepBytes;
                 token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
                     take_turn<decltype(tokens)::value>(a, step, k, end, n0,
                                                        sums[s] + n0 * kOfToken);
@@ -281,16 +281,16 @@ struct DirectSums {
     }
 };
 
-// `count` tiles, `apart` tiles apart, whose rows have one scale each.
+// `count` tiles, `tile_stride` tiles tile_stride, whose rows have one scale each.
 template <class F>
-inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
     constexpr int G = F::kRowBlocks;
     if constexpr (F::kInteger) {  // wanted at the end, from memory
         for (int i = 0; i < count * G; ++i)
-            prefetch(a.scale + ((tile + i / G * apart) * G + i % G) * sterna::kRowBlock);
+            prefetch(a.scale + ((tile + i / G * tile_stride) * G + i % G) * sterna::kRowBlock);
     }
     DirectSums<F> sums;
-    sums.run(a, tile, apart, count, 0, a.K);
+    sums.run(a, tile, tile_stride, count, 0, a.K);
     for (int s = 0; s < count; ++s)
         token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
             constexpr int N = decltype(tokens)::value;
@@ -299,13 +299,14 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t apart
                 sums.template part<N>(s, n0, part, of_part);
                 for (int n = 0; n < N; ++n)
                     for (int g = 0; g < G; ++g)
-                        finish<F>(a, of_part[n][g], n0 + n, g,
-                                  ((tile + s * apart) * G + g) * sterna::kRowBlock + kLanes * part);
+                        finish<F>(
+                            a, of_part[n][g], n0 + n, g,
+                            ((tile + s * tile_stride) * G + g) * sterna::kRowBlock + kLanes * part);
             }
         });
 }
 
-// A chunk's tiles: f(tile, apart, count) of those that are read side by side. Each stream has an even part of
+// A chunk's tiles: f(tile, tile_stride, count) of those that are read side by side. Each stream has an even part of
 // the chunk, so that it goes on from one tile to the next; what is left makes fewer streams.
 template <class Tiles>
 inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
@@ -322,8 +323,9 @@ void linear_direct(const sterna::LinearArgs& a) {
     static_assert(F::kDirectTokens <= kFewTokens);
     if (a.n == 0) return;
     Blocks::begin(a);
-    side_by_side(
-        a, [&](int64_t tile, int64_t apart, int count) { Blocks::direct(a, tile, apart, count); });
+    side_by_side(a, [&](int64_t tile, int64_t tile_stride, int count) {
+        Blocks::direct(a, tile, tile_stride, count);
+    });
 }
 
 }  // namespace

@@ -128,9 +128,9 @@ inline void add_split(const ByteSums (&sums)[L::kSums], int64_t blocks, VI (&tot
     }
 }
 
-// Adds `blocks` blocks of `count` tiles, which lie `apart` bytes apart.
+// Adds `blocks` blocks of `count` tiles, which lie `stride` bytes apart.
 template <class L>
-inline void add_section(const uint8_t* codes, int64_t apart, int count, int64_t ahead,
+inline void add_section(const uint8_t* codes, int64_t stride, int count, int64_t ahead,
                         const uint8_t* tables, int64_t blocks, TileSums& total) {
     for (int64_t begin = 0; begin < blocks; begin += L::kSpan) {
         const int64_t end = begin + L::kSpan < blocks ? begin + L::kSpan : blocks;
@@ -141,7 +141,7 @@ inline void add_section(const uint8_t* codes, int64_t apart, int count, int64_t 
         for (int64_t b = begin; b < end; b += kTurnBlocks)
             for (int s = 0; s < count; ++s)
                 for (int p = 0; p < kParts; ++p)
-                    add_blocks<L>(codes + s * apart + b * L::kBytes, tables + b * L::kTableBytes,
+                    add_blocks<L>(codes + s * stride + b * L::kBytes, tables + b * L::kTableBytes,
                                   end - b < kTurnBlocks ? end - b : kTurnBlocks, ahead, p,
                                   sums[s][p]);
         for (int s = 0; s < count; ++s)
@@ -294,9 +294,9 @@ inline void finish_lookup(const sterna::LinearArgs& a, VI sum, float unit, int64
     finish_output(a, f_mul(t, f_mul(f_load(a.scale + row), f_set1(a.x_scale[n]))), n, row);
 }
 
-// One token of `count` tiles, `apart` tiles apart.
+// One token of `count` tiles, `tile_stride` tiles apart.
 template <class F>
-inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count,
+inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count,
                          int n) {
     using Main = typename F::Main;
     using Rest = typename F::Rest;
@@ -308,14 +308,16 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apar
             for (auto& sum : part) sum = i_set1(0);
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
     const int64_t ahead = a.reading.prefetch_bytes;
-    add_section<Main>(codes, apart * a.tile_bytes, count, ahead, tables.bytes, split.main, sums);
-    add_section<Rest>(codes + split.main * Main::kBytes, apart * a.tile_bytes, count, ahead,
+    add_section<Main>(codes, tile_stride * a.tile_bytes, count, ahead, tables.bytes, split.main,
+                      sums);
+    add_section<Rest>(codes + split.main * Main::kBytes, tile_stride * a.tile_bytes, count, ahead,
                       tables.bytes + split.main * Main::kTableBytes, split.rest, sums);
     for (int s = 0; s < count; ++s)
         for (int p = 0; p < kParts; ++p)
             for (int j = 0; j < 4; ++j)
-                finish_lookup<F>(a, sums.v[s][p][j], tables.unit, n,
-                                 ((tile + s * apart) * 4 + j) * sterna::kRowBlock + kLanes * p);
+                finish_lookup<F>(
+                    a, sums.v[s][p][j], tables.unit, n,
+                    ((tile + s * tile_stride) * 4 + j) * sterna::kRowBlock + kLanes * p);
 }
 
 template <class F>
@@ -327,8 +329,8 @@ void linear_lookup(const sterna::LinearArgs& a) {
         const int n1 = n0 + kTableTokens < a.n ? n0 + kTableTokens : a.n;
         if (!a.scratch_ready || a.n > kTableTokens)
             for (int n = n0; n < n1; ++n) prepare<F>(a, n);
-        side_by_side(a, [&](int64_t tile, int64_t apart, int count) {
-            for (int n = n0; n < n1; ++n) lookup_tiles<F>(a, tile, apart, count, n);
+        side_by_side(a, [&](int64_t tile, int64_t tile_stride, int count) {
+            for (int n = n0; n < n1; ++n) lookup_tiles<F>(a, tile, tile_stride, count, n);
         });
     }
 }

@@ -35,7 +35,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
         const VI* ready;
         TokenRows<const float> scale;
         TokenRows<const int32_t> taken;
-        int64_t ldx, codes_apart, ready_apart;
+        int64_t ldx, codes_stride, ready_stride;
 
         void advance(int64_t k) {
             x += k, codes += k * kLanes, ready += k / kSpanK;
@@ -70,7 +70,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                 for (int k = 0; k < kSpanK; k += 4, x += 4, codes += 4 * kLanes) {
                     VI w[GN];
                     STERNA_UNROLL(8)
-                    for (int g = 0; g < GN; ++g) w[g] = i_load(codes + g * at.codes_apart);
+                    for (int g = 0; g < GN; ++g) w[g] = i_load(codes + g * at.codes_stride);
                     STERNA_UNROLL(16)
                     for (int n = 0; n < N; ++n) {
                         const VI four = x_broadcast(x + n * at.ldx);
@@ -82,7 +82,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                 each([&](int n, int g) {
                     VI end;
                     if constexpr (F::kPairs) {
-                        end = F::end(run[n][g], Groups::factor(ready[g * at.ready_apart]), g);
+                        end = F::end(run[n][g], Groups::factor(ready[g * at.ready_stride]), g);
                     } else {
                         end = F::settle(run[n][g], g);
                     }
@@ -94,7 +94,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                 float* y = to + (n * GN + g) * kLanes;
                 f_store(y,
                         f_fma(f_from_i(sum[n][g]),
-                              Groups::scaled(ready[g * at.ready_apart - kSpans], s_x), f_load(y)));
+                              Groups::scaled(ready[g * at.ready_stride - kSpans], s_x), f_load(y)));
             });
         }
     }

@@ -119,8 +119,8 @@ struct RowBlocks {
     static uint8_t* scratch(const sterna::LinearArgs& a) { return a.scratch; }
     // A panel just decoded.
     static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
-    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
-        direct_rows<F>(a, tile, apart, count);
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
+        direct_rows<F>(a, tile, tile_stride, count);
     }
     // Tokens [n0, n0 + N), of which the first `done` have their outputs already, and row blocks from g0 on.
     template <int GN, int N>

@@ -56,9 +56,9 @@ struct TokenSums {
     }
 };
 
-// `count` tiles, `apart` tiles apart, which take turns as in linear.h.
+// `count` tiles, `tile_stride` tiles tile_stride, which take turns as in linear.h.
 template <class F>
-inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
     constexpr int64_t kTurnK = 512 / F::kStepBytes * F::kStepK;  // at most a step of the unit
     static_assert(kTileK % kTurnK == 0 && kTurnK % 2 == 0 && 2 % F::kStepK == 0);
     const int64_t ahead = a.reading.prefetch_bytes;
@@ -70,7 +70,7 @@ inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart
         const int64_t end = k + kTurnK < a.K ? k + kTurnK : a.K;
         const uint8_t* x = x_tile(a, 1, 0, k / kTileK) + k % kTileK * 2;
         for (int s = 0; s < count; ++s) {
-            sums[s].add(codes + s * apart * a.tile_bytes, x, end - k, ahead);
+            sums[s].add(codes + s * tile_stride * a.tile_bytes, x, end - k, ahead);
             if (end % kTileK == 0 || end == a.K) sums[s].end_step();
             if (end % (kFloatSteps<F> * kTileK) == 0 || end == a.K) sums[s].end_block();
         }
@@ -78,13 +78,14 @@ inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t apart
     for (int s = 0; s < count; ++s)
         for (int g = 0; g < F::kRowBlocks; ++g)
             finish<F>(a, sums[s].sums[g], 0, g,
-                      ((tile + s * apart) * F::kRowBlocks + g) * sterna::kRowBlock);
+                      ((tile + s * tile_stride) * F::kRowBlocks + g) * sterna::kRowBlock);
 }
 
 template <class F>
 [[gnu::noinline]] void float_one_token(const sterna::LinearArgs& a) {
-    side_by_side(
-        a, [&](int64_t tile, int64_t apart, int count) { token_tiles<F>(a, tile, apart, count); });
+    side_by_side(a, [&](int64_t tile, int64_t tile_stride, int count) {
+        token_tiles<F>(a, tile, tile_stride, count);
+    });
 }
 
 }  // namespace

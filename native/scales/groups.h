@@ -270,11 +270,11 @@ struct DirectOutputs {
             for (int i = 0; i < a.n * kOfToken; i += kLanes) f_store(y[s] + i, f_set1(0.0f));
     }
     float* block(int s, int n0) { return y[s] + n0 * kOfToken; }
-    void store(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+    void store(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
         for (int s = 0; s < count; ++s)
             token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
-                const int64_t row = (tile + s * apart) * F::kRowBlocks * sterna::kRowBlock;
+                const int64_t row = (tile + s * tile_stride) * F::kRowBlocks * sterna::kRowBlock;
                 for (int part = 0; part < kParts; ++part)
                     store_outputs<F::kRowBlocks, N>(a, row + kLanes * part, n0,
                                                     block(s, n0) + part * N * kOfPart);
@@ -326,9 +326,10 @@ template <class F, class Groups, int N>
     }
 }
 
-// `count` tiles, `apart` tiles apart, straight from the decoder.
+// `count` tiles, `tile_stride` tiles tile_stride, straight from the decoder.
 template <class F, class Groups>
-inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride,
+                          int count) {
     constexpr int kMost = kGroupTokens<F>;
     DirectOutputs<F, Groups, kMost> outputs(a, count);
     // Whole groups; of a tile alone as many as a super-block has, for a turn's beginning costs something too.
@@ -340,29 +341,29 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apa
         const int64_t end = k + turn < a.K ? k + turn : a.K;
         for (int s = 0; s < count; ++s)
             token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
-                grouped_turn<F, Groups, decltype(tokens)::value>(a, tile + s * apart, k, end, n0,
-                                                                 outputs.block(s, n0));
+                grouped_turn<F, Groups, decltype(tokens)::value>(a, tile + s * tile_stride, k, end,
+                                                                 n0, outputs.block(s, n0));
             });
     }
-    outputs.store(a, tile, apart, count);
+    outputs.store(a, tile, tile_stride, count);
 }
 
 // The same where groups are long: sums of one, then what becomes of them.
 template <class F, class Groups>
-inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_t apart,
+inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride,
                                int count) {
     constexpr int G = F::kRowBlocks;
     DirectOutputs<F, Groups, kTokens<F>> outputs(a, count);
     DirectSums<F> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
         for (int s = 0; s < count; ++s) {
-            const TileScales<kTileRowsOf<F>> scales(a, tile + s * apart, G);
+            const TileScales<kTileRowsOf<F>> scales(a, tile + s * tile_stride, G);
             for (int line = 0; line < scales.rows() * 2; line += kLine)
                 prefetch(scales.at(k) + line);
         }
-        sums.run(a, tile, apart, count, k, k + sterna::kLongGroupK);
+        sums.run(a, tile, tile_stride, count, k, k + sterna::kLongGroupK);
         for (int s = 0; s < count; ++s) {
-            const Groups groups(a, tile + s * apart, G);
+            const Groups groups(a, tile + s * tile_stride, G);
             token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part) {
@@ -374,7 +375,7 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
             });
         }
     }
-    outputs.store(a, tile, apart, count);
+    outputs.store(a, tile, tile_stride, count);
 }
 
 // For any kind of groups.
@@ -400,11 +401,11 @@ struct GroupedBlocks {
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
     static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
-    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t apart, int count) {
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
         if constexpr (Groups::kX == kGroupK) {
-            direct_groups<F, Groups>(a, tile, apart, count);
+            direct_groups<F, Groups>(a, tile, tile_stride, count);
         } else {
-            direct_long_groups<F, Groups>(a, tile, apart, count);
+            direct_long_groups<F, Groups>(a, tile, tile_stride, count);
         }
     }
     // A function of its own: what follows would take registers from its accumulators.
