@@ -44,7 +44,7 @@ struct IntegerDot {
     // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
-    static constexpr bool kTop = false;
+    static constexpr bool kHasLevel128 = false;
     // Whether codes are 0..3, of which active.h makes copies.
     static constexpr bool kTwoBits = false;
     // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
@@ -53,7 +53,7 @@ struct IntegerDot {
     // for row blocks, and levels() makes the sums of levels from a run's.
     static constexpr bool kSigns = false;
     // Twice what the decoder takes away from codes: 0 where they stay unsigned.
-    static constexpr int kTaken2 = 0;
+    static constexpr int kDecodedOffsetX2 = 0;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
     static constexpr int kDotK = 4;
     using Acc = VI;
@@ -123,7 +123,7 @@ struct PanelCodes : IntegerDot {
 };
 // Signed bytes, codes less 128: where a pair of products is an int16, unsigned ones would be too great.
 struct PanelLevels : IntegerDot {
-    static constexpr int kMaxByte = 128, kTaken2 = 256;
+    static constexpr int kMaxByte = 128, kDecodedOffsetX2 = 256;
     static VI dot(VI acc, VI w, VI x) { return dot_signed(acc, w, x); }
 };
 // Of codes up to `most`. Sums of pairs in int16 hold short runs of great bytes, and long runs of small ones.

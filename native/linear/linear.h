@@ -28,8 +28,8 @@ inline auto broadcast_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
 
 // Twice the offset that is still in what the format's decoder gives.
 template <class F>
-constexpr int offset2(int z2) {
-    return z2 - F::kTaken2;
+constexpr int offset_x2(int z2) {
+    return z2 - F::kDecodedOffsetX2;
 }
 
 // One native vector of outputs from an integer accumulator:
@@ -37,7 +37,7 @@ constexpr int offset2(int z2) {
 template <class F>
 inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int row_block, int64_t row) {
     const VI sum = F::settle(acc, row_block);
-    const VI t = i_sub(i_add(sum, sum), i_set1(offset2<F>(a.z2) * a.x_sum[n]));
+    const VI t = i_sub(i_add(sum, sum), i_set1(offset_x2<F>(a.z2) * a.x_sum[n]));
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
 
@@ -73,7 +73,7 @@ constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
 // Whether a run goes on with the sum: in int32, or floats, which must stay in order. Else it has pair sums in
 // int16, or of what is not a level yet (kSigns), and is added at its end.
 template <class F>
-constexpr bool kGoesOn = !F::kSigns && !(kPairSums16 && F::kRuns);
+constexpr bool kRunIsSum = !F::kSigns && !(kPairSums16 && F::kRuns);
 // A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two, of
 // the first two and of the last two of every four k. They wrap on the way; what counts is that the end fits.
 template <class F, int kSpan>
@@ -97,7 +97,7 @@ constexpr bool pairs_fit(int most, int64_t span) {
 // Whether a run over so many k holds its sums.
 template <class F>
 constexpr bool run_fits(int64_t k) {
-    if constexpr (kGoesOn<F>) {
+    if constexpr (kRunIsSum<F>) {
         return true;
     } else {
         return k / F::kDotK <= kRunSteps<F::kMaxByte>;
@@ -111,7 +111,7 @@ constexpr int64_t rounds_k(int64_t bytes) {
 }
 template <class F>
 inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F::Acc x) {
-    if constexpr (kGoesOn<F>) {
+    if constexpr (kRunIsSum<F>) {
         return F::dot(run, w, x);
     } else if constexpr (F::kSigns) {
         return i_now(run_dot(run, w, x));
@@ -124,7 +124,7 @@ template <class F>
 inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[maybe_unused]] int c) {
     if constexpr (F::kPairs && F::kSigns) {
         return w_add(sum, run);
-    } else if constexpr (!kGoesOn<F>) {
+    } else if constexpr (!kRunIsSum<F>) {
         return run_end(sum, run);
     } else if constexpr (F::kInteger) {
         return c == 0 ? run : i_add(sum, run);
@@ -163,7 +163,7 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
     for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
     for (int g = 0; g < G; ++g)
-        run[c][n][p][g] = kGoesOn<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
+        run[c][n][p][g] = kRunIsSum<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
     const int64_t ahead = a.reading.prefetch_bytes;
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
@@ -272,7 +272,7 @@ struct DirectSums {
         constexpr int P = Block<F, N>::P;
         constexpr int64_t kRunK = rounds_k<F>(F::kRunBytes);
         static_assert(run_fits<F>(kRunK));
-        const int64_t run = kGoesOn<F> ? k1 - k0 : kRunK;
+        const int64_t run = kRunIsSum<F> ? k1 - k0 : kRunK;
         for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes)
             STERNA_UNROLL(2)
         for (int part = 0; part < kParts; part += P)

@@ -61,7 +61,7 @@ struct GroupedTokens {
 template <class F>
 class Levels {
   public:
-    static_assert(F::kTaken2 == 0);
+    static_assert(F::kDecodedOffsetX2 == 0);
     explicit Levels(int z2) {
         const int twice = z2 % 2 ? 2 : 1;
         STERNA_UNROLL(8)
@@ -78,7 +78,7 @@ class Levels {
         const VI byte = j == 0 ? i_shl<8>(codes) : j == 1 ? codes : i_shr<j == 3 ? 16 : 8>(codes);
         const VF level = f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))),
                                factor_[row_block], offset_[row_block]);
-        if constexpr (!F::kTop) return level;
+        if constexpr (!F::kHasLevel128) return level;
         // Powers of two, and 127 in place of 128: what carries into the exponent makes it that.
         return f_bits(i_and(i_add(i_bits(level), i_set1(1 << 17)),
                             i_set1(static_cast<int32_t>(0xFF800000u))));

@@ -43,7 +43,7 @@ bool linear_matrix(const sterna::LinearArgs& a) {
                 return true;
             }
             // Levels of 128 want a second panel.
-            if constexpr (!F::kTop) {
+            if constexpr (!F::kHasLevel128) {
                 if (is_direct(a, kFewestTileTokens - 1)) return false;
                 linear_few_tokens<F>(a);
                 return true;

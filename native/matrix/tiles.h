@@ -22,9 +22,9 @@ constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
 
-// Panels of a block: a second one of what the first lacks (IntegerDot::kTop).
+// Panels of a block: a second one of what the first lacks (IntegerDot::kHasLevel128).
 template <class F>
-constexpr int kPanels = F::kTop ? 2 : 1;
+constexpr int kPanels = F::kHasLevel128 ? 2 : 1;
 
 // Blocks of k are of about one length, and start where a layout can be decoded from.
 template <class F>
@@ -208,7 +208,7 @@ inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int 
 }
 
 // Writes behind a panel of `bytes` what its levels of 128 lack; whether there are any.
-inline bool top_panel(uint8_t* panel, int64_t bytes) {
+inline bool level_128_panel(uint8_t* panel, int64_t bytes) {
     VI any = i_set1(0);
     for (int64_t i = 0; i < bytes; i += kLine) {
         const VI top = b_top(i_load(panel + i));
@@ -262,12 +262,12 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
         Ahead ahead{next, next + bytes};
         decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
         int panels = 1;
-        if constexpr (F::kTop) panels += top_panel(s.panel, G * kc * 16);
+        if constexpr (F::kHasLevel128) panels += level_128_panel(s.panel, G * kc * 16);
         auto* sums = reinterpret_cast<typename Added::Kept*>(s.sums) +
                      (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
-            tile_block_k<G, F::kTop>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc, panels,
-                                     s.block, pending, ahead, lines_ahead);
+            tile_block_k<G, F::kHasLevel128>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc,
+                                             panels, s.block, pending, ahead, lines_ahead);
             if (n == n0) pending.added = Added(a, tile, k0, G0);  // the tile before has passed
             pending.sums = sums;
             pending.n = n;

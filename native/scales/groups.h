@@ -57,7 +57,7 @@ struct GroupOffset {
     VI odd;
     int z;
     explicit GroupOffset(int z2)
-        : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? offset2<F>(z2) : offset2<F>(z2) / 2) {}
+        : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? offset_x2<F>(z2) : offset_x2<F>(z2) / 2) {}
     // `taken` is z times the sum of x.
     VI level_sum(VI code_sum, VI taken) const {
         if constexpr (!F::kEvenOffset) code_sum = i_add(code_sum, i_and(code_sum, odd));

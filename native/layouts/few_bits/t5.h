@@ -80,7 +80,7 @@ struct t5_layout : IntegerDot {
 // t1 = (t1 + 3 * t2) - 3 * t2, t0 = v - 3 * (t1 + 3 * t2). These may wrap; a pair, 2 * 13 * 127, fits an int16.
 struct t5_signs : t5_layout {
     static constexpr bool kSigns = true;
-    static constexpr int kTaken2 = 2;
+    static constexpr int kDecodedOffsetX2 = 2;
     static constexpr int kMaxByte = 1;  // a level's: what has to fit at a run's end
     static constexpr int kRunBytes = 2560;
     static constexpr int kSums = 12;  // four tokens: other vectors are few

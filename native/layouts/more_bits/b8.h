@@ -17,15 +17,17 @@ struct b8 : IntegerDot {
     static constexpr int kDirectTokens =
         kFewTokens;  // sums of pairs would not fit a panel's either
     // 255 * 127 * 2 does not fit int16 pair sums, 128 * 127 * 2 does: there levels are signed bytes.
-    static constexpr int kTaken2 = kPairSums16 ? 256 : 0;
+    static constexpr int kDecodedOffsetX2 = kPairSums16 ? 256 : 0;
     using Panel = std::conditional_t<kPairSums16, PanelLevels, CodesUpTo<255>>;
 
-    static VI dot(VI acc, VI w, VI x) { return kTaken2 ? dot_signed(acc, w, x) : ::dot(acc, w, x); }
+    static VI dot(VI acc, VI w, VI x) {
+        return kDecodedOffsetX2 ? dot_signed(acc, w, x) : ::dot(acc, w, x);
+    }
     static void decode(const uint8_t* step, int part, int, VI* w) {
         STERNA_UNROLL(8)
         for (int f = 0; f < kRowBlocks; ++f) {
             w[f] = i_load(step + 64 * f + 4 * kLanes * part);
-            if (kTaken2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
+            if (kDecodedOffsetX2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
         }
     }
 

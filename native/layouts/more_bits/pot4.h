@@ -19,7 +19,7 @@ struct Pot4Codes {
 // Decoded is the level plus 128, a byte each, but for +128: it decodes to 255, and `dot` adds what is missing.
 struct OffsetPot4 : TableNibbles<Pot4Codes> {
     static constexpr int kMaxByte = 255;
-    static constexpr bool kTop = true;
+    static constexpr bool kHasLevel128 = true;
     static VI dot(VI acc, VI w, VI x) { return ::dot(::dot(acc, w, x), b_top(w), x); }
 };
 
@@ -30,7 +30,7 @@ struct Pot4Nibbles : Pot4Codes {
 };
 struct SignedPot4 : TableNibbles<Pot4Nibbles> {
     static constexpr int kMaxByte = 128;
-    static constexpr int kTaken2 = 256;
+    static constexpr int kDecodedOffsetX2 = 256;
     static VI dot(VI acc, VI w, VI x) {
         return ::dot(acc, b_lookup(kMagnitude, w), b_signed(x, b_lookup(kSign, w)));
     }
