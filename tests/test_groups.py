@@ -330,15 +330,15 @@ def test_scales_that_no_half_holds(name: str) -> None:
 
 @pytest.mark.parametrize("layout", ["b4", "b8", "fp4", "pot4", "t5"])
 def test_levels_of_halves_are_refused(layout: str) -> None:
-    """Groups of these layouts start at whole numbers, so an odd z2 must not come this far."""
+    """Groups of these layouts start at whole numbers, so an odd zero_x2 must not come this far."""
     f = next(f for f in map(formats.get, formats.names()) if f.layout.name == layout)
     codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
     lines = np.zeros((1, 2 * f.tile_rows * 2), np.uint8)
 
-    def weight(z2: int) -> _native.Weight:
+    def weight(zero_x2: int) -> _native.Weight:
         groups = (lines, 32, 32, "f16", False, 1.0)
-        return _native.Weight(layout, f.tile_rows, 64, codes, None, z2, groups)
+        return _native.Weight(layout, f.tile_rows, 64, codes, None, zero_x2, groups)
 
     assert weight(2)
-    with pytest.raises(ValueError, match="z2"):
+    with pytest.raises(ValueError, match="zero_x2"):
         weight(3)

@@ -141,4 +141,6 @@ def test_no_scales_in_groups(name: str) -> None:
     codes = np.zeros((1, f.tile_bytes(64)), np.uint8)
     lines = np.zeros((1, 2 * 64 * 2), np.uint8)
     with pytest.raises(ValueError, match="groups"):
-        _native.Weight(f.layout.name, 64, 64, codes, None, f.z2, (lines, 32, 32, "f16", False, 1.0))
+        _native.Weight(
+            f.layout.name, 64, 64, codes, None, f.zero_x2, (lines, 32, 32, "f16", False, 1.0)
+        )

@@ -34,11 +34,13 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(f.super_group > 0 && group == f.super_group && x_group == kGroupK,
                 "group: this layout has super-blocks of others, or none");
         require(w.K % kSuperK == 0, "K: must be a multiple of 256 for super-blocks");
-        require(w.z2 == 2 * f.super_offset, "z2: must be that of the layout's super-blocks");
+        require(w.zero_x2 == 2 * f.super_offset,
+                "zero_x2: must be that of the layout's super-blocks");
     } else {
         require(f.groups, "groups: this layout has one scale for each row");
         require(f.minima || !minima, "groups: this layout has no minima");
-        require(w.z2 % 2 == 0 || !f.even_offset, "z2: must be even where this layout has groups");
+        require(w.zero_x2 % 2 == 0 || !f.even_offset,
+                "zero_x2: must be even where this layout has groups");
         require(x_group == kGroupK || (f.long_groups && x_group == kLongGroupK),
                 "x_group: must be 32, or 256 where the layout has such kernels");
         require(group % x_group == 0 && w.padded_k % x_group == 0,
@@ -52,7 +54,8 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
 }
 
 PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t, 2> codes,
-                     std::optional<In<float, 1>> scale, int z2, std::optional<PyGroups> groups) {
+                     std::optional<In<float, 1>> scale, int zero_x2,
+                     std::optional<PyGroups> groups) {
     PyWeight w{{}, codes, scale};
     w.weight.format = layout_index(layout);
     const auto& f = all_tables().front()->formats[w.weight.format];
@@ -65,7 +68,7 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
     w.weight.padded_k = padded_k(f, K);
     w.weight.tiles = tile_count(f, M);
     w.weight.tile_bytes = tile_bytes(f, K);
-    w.weight.z2 = z2;
+    w.weight.zero_x2 = zero_x2;
     w.weight.codes = codes.data();
     require(static_cast<int64_t>(codes.shape(0)) == w.weight.tiles &&
                 static_cast<int64_t>(codes.shape(1)) == w.weight.tile_bytes,
@@ -108,7 +111,7 @@ Out<float, 2> unpack(const PyWeight& w, const std::string& isa, const nb::int_& 
 
 // Whether an array of packed codes, in tiles or in a checkpoint's layout, holds only valid ones.
 bool codes_valid(const std::string& layout,
-                 nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> codes, int z2,
+                 nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> codes, int zero_x2,
                  const nb::int_& threads) {
     const auto valid = runnable_tables().back()->formats[layout_index(layout)].valid;
     if (!valid) return true;
@@ -118,7 +121,7 @@ bool codes_valid(const std::string& layout,
     const auto bytes = static_cast<int64_t>(codes.size());
     nb::gil_scoped_release release;
     parallel(p, bytes, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
-        if (!valid(data + begin, end - begin, z2)) all = false;
+        if (!valid(data + begin, end - begin, zero_x2)) all = false;
     });
     return all;
 }
@@ -350,7 +353,7 @@ bool super_scales_valid(In<uint8_t, 2> lines, int rows, int halves, int singles,
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-    m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "z2"_a, "threads"_a);
+    m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "zero_x2"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
     m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a, "deterministic"_a = true);
     m.def("time_linear", &time_linear, "weights"_a, "n"_a, "isa"_a, "threads"_a, "rounds"_a,
@@ -362,12 +365,12 @@ void bind_weights(nb::module_& m) {
         .def(
             "__init__",
             [](PyWeight* self, const std::string& layout, int64_t M, int64_t K,
-               In<uint8_t, 2> codes, std::optional<In<float, 1>> scale, int z2,
+               In<uint8_t, 2> codes, std::optional<In<float, 1>> scale, int zero_x2,
                std::optional<PyGroups> groups) {
                 new (self) PyWeight(make_weight(layout, M, K, std::move(codes), std::move(scale),
-                                                z2, std::move(groups)));
+                                                zero_x2, std::move(groups)));
             },
-            "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "z2"_a,
+            "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "zero_x2"_a,
             "groups"_a.none() = nb::none())
         .def_prop_rw(
             "direct_tokens", [](const PyWeight& w) { return w.weight.direct_tokens; },

@@ -41,7 +41,7 @@ struct IntegerDot {
     static constexpr bool kMinima = false;  // whether groups of k may have minima
     // Whether there are kernels for activations with a scale for each kLongGroupK.
     static constexpr bool kLongGroups = false;
-    // Whether z2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
+    // Whether zero_x2 is even, so that levels are whole numbers. Then in_place() is the inverse of settle().
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
     static constexpr bool kHasLevel128 = false;

@@ -79,7 +79,7 @@ struct LookupBlock {
     static constexpr int kK = kTables * Code::kWeights;
     static constexpr int kBytes = Code::kMirrored ? 320 : 256;
     static_assert(kPlanes == 1 || Code::kLevels == 2);
-    // Codes are 0..kHighest: t = 2 * sum(code * x) - z2 * sum(x).
+    // Codes are 0..kHighest: t = 2 * sum(code * x) - zero_x2 * sum(x).
     static constexpr int kHighest = kPlanes == 2 ? 3 : Code::kLevels - 1;
 
     static constexpr int lane(int row) { return 4 * (row % 16) + row / 16; }  // the byte of a line

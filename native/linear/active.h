@@ -138,7 +138,7 @@ int64_t linear_open_rows(const sterna::LinearArgs& a, const sterna::ActiveRows& 
                 sums[i] = line_dot(sums[i], row(from + i) + line * kLine, x + line * kLineCodes);
             }
         for (int i = 0; i < n; ++i) {
-            const int32_t t = 2 * lane_sum(sums[i]) - a.z2 * a.x_sum[0];
+            const int32_t t = 2 * lane_sum(sums[i]) - a.zero_x2 * a.x_sum[0];
             const int64_t m = rows[from + i];
             s.y[m] = static_cast<float>(t) * (s.scale[m] * a.x_scale[0]);
         }

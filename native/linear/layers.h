@@ -98,11 +98,11 @@ void linear_layer(const sterna::LinearArgs& a) {
 
 // A row of real weights where scales are in groups.
 template <class F>
-void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
+void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int zero_x2) {
     if constexpr (F::kSuperGroup != 0) {
         if (s.super()) return super_values<F>(a, s);
     }
-    if constexpr (F::kGroupScales) group_values<F>(a, s, z2);
+    if constexpr (F::kGroupScales) group_values<F>(a, s, zero_x2);
 }
 
 // A format that does not read its codes step by step says itself what it takes.

@@ -28,16 +28,16 @@ inline auto broadcast_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
 
 // Twice the offset that is still in what the format's decoder gives.
 template <class F>
-constexpr int offset_x2(int z2) {
-    return z2 - F::kDecodedOffsetX2;
+constexpr int offset_x2(int zero_x2) {
+    return zero_x2 - F::kDecodedOffsetX2;
 }
 
 // One native vector of outputs from an integer accumulator:
-// t = 2 * acc - z2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
+// t = 2 * acc - zero_x2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
 template <class F>
 inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int row_block, int64_t row) {
     const VI sum = F::settle(acc, row_block);
-    const VI t = i_sub(i_add(sum, sum), i_set1(offset_x2<F>(a.z2) * a.x_sum[n]));
+    const VI t = i_sub(i_add(sum, sum), i_set1(offset_x2<F>(a.zero_x2) * a.x_sum[n]));
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
 

@@ -278,13 +278,13 @@ inline void prepare(const sterna::LinearArgs& a, int n) {
 }
 
 // One native vector of outputs. With levels v = spacing * (code - top / 2) of codes 0..top,
-// t = 2 * sum(code * x) - z2 * sum(x) = (2 / spacing) * sum(v * x) + (top - z2) * sum(x).
+// t = 2 * sum(code * x) - zero_x2 * sum(x) = (2 / spacing) * sum(v * x) + (top - zero_x2) * sum(x).
 template <class F>
 inline void finish_lookup(const sterna::LinearArgs& a, VI sum, float unit, int64_t n, int64_t row) {
     using Main = typename F::Main;
     if (row >= a.M) return;
     if constexpr (Main::Code::kSpacing == 1) sum = i_add(sum, sum);
-    const VI shift = i_set1((Main::kHighest - a.z2) * a.x_sum[n]);
+    const VI shift = i_set1((Main::kHighest - a.zero_x2) * a.x_sum[n]);
     VF t;
     if constexpr (Main::kExact) {
         t = f_from_i(i_add(sum, shift));

@@ -62,14 +62,14 @@ template <class F>
 class Levels {
   public:
     static_assert(F::kDecodedOffsetX2 == 0);
-    explicit Levels(int z2) {
-        const int twice = z2 % 2 ? 2 : 1;
+    explicit Levels(int zero_x2) {
+        const int twice = zero_x2 % 2 ? 2 : 1;
         STERNA_UNROLL(8)
         for (int g = 0; g < F::kRowBlocks; ++g) {
             const VF in_place = f_from_i(F::settle(i_set1(kOne), g));  // a field may stay in place
             factor_[g] = f_mul(in_place, f_set1(static_cast<float>(twice) / kOne));
-            offset_[g] =
-                f_fma(factor_[g], f_set1(-kMagic), f_set1(static_cast<float>(-z2 * twice / 2)));
+            offset_[g] = f_fma(factor_[g], f_set1(-kMagic),
+                               f_set1(static_cast<float>(-zero_x2 * twice / 2)));
         }
     }
     // Byte j of each double word. It becomes bits of a float from 2^15 on, whose units they count.
@@ -107,7 +107,7 @@ template <class F, int kPlanes, class Scale>
 inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int64_t kc,
                           uint8_t* panel, Scale scale) {
     const int64_t stride = kc / kGroupK * kPlanes * kTileBytes;
-    const Levels<F> levels(a.z2);
+    const Levels<F> levels(a.zero_x2);
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         STERNA_UNROLL(8)
         for (int line = 0; line < F::kStepBytes; line += kLine)

@@ -73,7 +73,8 @@ struct AddedGroups {
     VF scale[kPanelRowBlocks], minimum[kPanelRowBlocks];
     int64_t k;
     // Of row blocks [g0, g0 + kPanelRowBlocks) of a tile, at k.
-    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0) : offset(a.z2), k(k) {
+    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
+        : offset(a.zero_x2), k(k) {
         const TileScales<kTileRowsOf<F>> scales(a, tile, F::kRowBlocks);
         for (int g = 0; g < kPanelRowBlocks && g0 + g < F::kRowBlocks; ++g) {
             const int row = (g0 + g) * sterna::kRowBlock;

@@ -200,11 +200,11 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
     const int64_t row = run.batch.tokens[static_cast<size_t>(n)];
     const auto& format = run.kernels.formats[w.format];
     const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
-    if (w.groups.group_k) return format.values(args, w.groups, w.z2);
+    if (w.groups.group_k) return format.values(args, w.groups, w.zero_x2);
     format.row(args);
-    if (format.integer)  // 2 * code - z2 is exact; one rounding
+    if (format.integer)  // 2 * code - zero_x2 is exact; one rounding
         for (int64_t k = 0; k < w.K; ++k)
-            x[k] = (2 * x[k] - static_cast<float>(w.z2)) * w.scale[row];
+            x[k] = (2 * x[k] - static_cast<float>(w.zero_x2)) * w.scale[row];
     else if (w.scale)
         for (int64_t k = 0; k < w.K; ++k) x[k] *= w.scale[row];
 }

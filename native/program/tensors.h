@@ -11,7 +11,7 @@ namespace sterna {
 struct Weight {
     int format = 0;  // index into KernelTable::formats
     int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
-    int z2 = 0;
+    int zero_x2 = 0;
     const uint8_t* codes = nullptr;
     const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
     GroupScales groups;
@@ -86,7 +86,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.tile_bytes = w.tile_bytes;
     a.M = w.M;
     a.K = w.padded_k;
-    a.z2 = w.z2;
+    a.zero_x2 = w.zero_x2;
     a.xq = x.codes(0, 1);
     a.x_scale = x.scales();
     a.x_sum = x.sums();

@@ -3,7 +3,7 @@
 // Activations have one for every 32 k, or 256, weights for a multiple of that. So every 32 (256) k the
 // exact sum of a group becomes a float and is added to the output, in ascending order:
 //
-//   t = sum(level * x)                    exact; twice it where levels are halves (odd z2)
+//   t = sum(level * x)                    exact; twice it where levels are halves (odd zero_x2)
 //   y = fma(float(t), (s_w unit) s_x, y)
 //   y = fma(m_w, float(sum(x)) s_x, y)    where groups have minima: weight = s_w level + m_w
 #pragma once
@@ -51,13 +51,14 @@ struct TileScales {
     }
 };
 
-// The sum of level * x, or twice it where levels are halves: z2 is odd there.
+// The sum of level * x, or twice it where levels are halves: zero_x2 is odd there.
 template <class F>
 struct GroupOffset {
     VI odd;
     int z;
-    explicit GroupOffset(int z2)
-        : odd(i_set1(z2 % 2 ? -1 : 0)), z(z2 % 2 ? offset_x2<F>(z2) : offset_x2<F>(z2) / 2) {}
+    explicit GroupOffset(int zero_x2)
+        : odd(i_set1(zero_x2 % 2 ? -1 : 0)),
+          z(zero_x2 % 2 ? offset_x2<F>(zero_x2) : offset_x2<F>(zero_x2) / 2) {}
     // `taken` is z times the sum of x.
     VI level_sum(VI code_sum, VI taken) const {
         if constexpr (!F::kEvenOffset) code_sum = i_add(code_sum, i_and(code_sum, odd));
@@ -67,7 +68,7 @@ struct GroupOffset {
 
 // A row's weights: level * scale, plus a minimum, each rounded.
 template <class F>
-void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2) {
+void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int zero_x2) {
     F::row(a);
     constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
@@ -79,8 +80,9 @@ void group_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z2
             f_store(scale, scales.scale(line, in_tile - lane));
             if (s.minima) f_store(minimum, scales.minimum(line, in_tile - lane));
         }
-        const float twice = 2 * a.out[k] - static_cast<float>(z2);  // the level, where z2 is odd
-        const float value = (z2 % 2 ? twice : twice / 2) * scale[lane];
+        const float twice =
+            2 * a.out[k] - static_cast<float>(zero_x2);  // the level, where zero_x2 is odd
+        const float value = (zero_x2 % 2 ? twice : twice / 2) * scale[lane];
         a.out[k] = s.minima ? value + minimum[lane] : value;
     }
 }
@@ -175,9 +177,9 @@ struct PlainGroups {
     GroupOffset<F> offset;
 
     PlainGroups(const sterna::LinearArgs& args, int64_t tile, int row_blocks)
-        : a(args), scales(args, tile, row_blocks), terms(args), offset(args.z2) {}
+        : a(args), scales(args, tile, row_blocks), terms(args), offset(args.zero_x2) {}
     static void begin(const sterna::LinearArgs& a) {
-        const int z = GroupOffset<F>(a.z2).z;
+        const int z = GroupOffset<F>(a.zero_x2).z;
         Terms(a).template fill<F::kPairs>(a, kStarts ? -z : z);
     }
     VI start(int n, int64_t k) const {

@@ -16,7 +16,7 @@ constexpr int kMostStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
 // An integer accumulator holds sums of code * x, |x| <= 127, and where a field stays in place its unit there times
-// them. The tightest bounds are pot4's, whose codes reach 256 and whose levels 128, in t = 2 * acc - z2 * sum(x):
+// them. The tightest bounds are pot4's, whose codes reach 256 and whose levels 128, in t = 2 * acc - zero_x2 * sum(x):
 // both below 2^31 for K <= 66,052. In place, b4 holds 240 * 127 * K, b2 192 * 127 * K, b1 128 * 127 * K.
 constexpr int64_t kMaxIntegerK = 65536;
 static_assert(256 * 127 * kMaxIntegerK < (int64_t{1} << 31));
@@ -94,7 +94,7 @@ struct LinearArgs {
     int64_t tile_bytes;
     int64_t M;  // rows; outputs are written in whole row blocks, so ldy covers M rounded up
     int64_t K;  // padded to the format's step
-    int z2;  // t = 2 * sum(code * x) - z2 * sum(x)
+    int zero_x2;  // t = 2 * sum(code * x) - zero_x2 * sum(x)
     const int8_t*
         xq;  // integer formats: in [-127, 127], zero beyond K, laid out as x_offset() says
     const float* x_scale;  // [n]
@@ -321,7 +321,7 @@ struct FormatKernels {
     bool groups;
     bool minima;  // whether groups of k may have minima
     bool long_groups;  // whether activations may have a scale for each kLongGroupK
-    bool even_offset;  // whether groups need an even z2: whole numbers as levels
+    bool even_offset;  // whether groups need an even zero_x2: whole numbers as levels
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
     int super_offset;  // and the code of level 0 there
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
@@ -330,9 +330,10 @@ struct FormatKernels {
     int64_t (*scratch_bytes)(int64_t K, int n);
     void (*pack)(const PackArgs&);
     void (*row)(const RowArgs&);
-    void (*values)(const RowArgs&, const GroupScales&, int z2);  // null without scales in groups
-    // Whether every byte holds codes of the codebook z2; null: all bytes do.
-    bool (*valid)(const uint8_t* codes, int64_t bytes, int z2);
+    void (*values)(const RowArgs&, const GroupScales&,
+                   int zero_x2);  // null without scales in groups
+    // Whether every byte holds codes of the codebook zero_x2; null: all bytes do.
+    bool (*valid)(const uint8_t* codes, int64_t bytes, int zero_x2);
     // Layouts of two-bit codes only, else null.
     void (*copy_rows)(const ActiveCopyArgs&);
     void (*copy_columns)(const ActiveCopyArgs&);

@@ -58,8 +58,8 @@ struct b2 : IntegerDot {
         });
     }
     // A ternary matrix has no code 3.
-    static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
-        if (z2 != 2) return true;
+    static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
+        if (zero_x2 != 2) return true;
         uint64_t threes = 0, eight;
         int64_t i = 0;
         for (; i + 8 <= bytes; i += 8) {

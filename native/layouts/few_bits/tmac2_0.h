@@ -16,9 +16,9 @@ struct tmac2_0 : LookupFormat {
 
     static int64_t tile_bytes(int64_t K) { return Split<tmac2_0>(K).tile_bytes(); }
     // A ternary matrix has no code 3, both bits set.
-    static bool valid(const uint8_t* codes, int64_t bytes, int z2) {
+    static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
         uint32_t threes = 0;
-        for (int64_t i = 0; z2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
+        for (int64_t i = 0; zero_x2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
         return (threes & 15) == 0;
     }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tmac2_0>(a); }

@@ -96,9 +96,9 @@ class Format:
         return self.codebook.unit if self.codebook else 1.0
 
     @property
-    def z2(self) -> int:
+    def zero_x2(self) -> int:
         """The codebook's, 0 of floats."""
-        return self.codebook.z2 if self.codebook else 0
+        return self.codebook.zero_x2 if self.codebook else 0
 
     @property
     def tile_rows(self) -> int:
@@ -167,4 +167,4 @@ class Format:
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
         """Whether packed codes from an untrusted file, in any order, are all of the codebook."""
-        return self.layout.codes_valid(codes, self.z2, threads)
+        return self.layout.codes_valid(codes, self.zero_x2, threads)

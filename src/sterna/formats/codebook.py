@@ -58,8 +58,8 @@ class Codebook:
         return self.levels.step if isinstance(self.levels, range) else 1
 
     @property
-    def z2(self) -> int:
-        """Kernels compute t = 2 * sum(code * x) - z2 * sum(x), of half steps."""
+    def zero_x2(self) -> int:
+        """Kernels compute t = 2 * sum(code * x) - zero_x2 * sum(x), of half steps."""
         return 2 * self.offset // self.step
 
     @property
@@ -99,7 +99,7 @@ class Codebook:
 
     def decoded(self, codes: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         """Unsigned codes float32 [M, K], as kernels decode them -> levels [M, K] of `dtype`."""
-        levels = codes.astype(np.int16) * self.step - self.z2 * self.step // 2
+        levels = codes.astype(np.int16) * self.step - self.zero_x2 * self.step // 2
         return levels.astype(self.dtype)
 
     def nearest(self, ratios: npt.NDArray[np.float64]) -> npt.NDArray[Any]:

@@ -74,7 +74,7 @@ class PackedWeight:
             raise TypeError("codes must be uint8")
         rows = len(self.codes) * f.tile_rows
         scale, groups = f.scales.for_kernels(self.scale, self.M, rows, f.unit, f.value)
-        return _native.Weight(f.layout.name, self.M, self.K, self.codes, scale, f.z2, groups)
+        return _native.Weight(f.layout.name, self.M, self.K, self.codes, scale, f.zero_x2, groups)
 
     def refused(self) -> RequestError:
         """The error of fields that neither `ops.pack` nor a model's file has filled in."""
