@@ -5,7 +5,7 @@
 // i + j < kXPlanes<F>, the smallest first (PlaneProducts): what is left out is below 2^-21 of a
 // product. For bf16 weights that is one product, and activations are rounded to bf16. A product of
 // tiles adds 32 k as the unit does, which flushes denormals; kFloatSteps<F> such steps are a block of
-// k, and blocks are added in ascending order. Neither the result nor the error is that of linear.h, but
+// k, and blocks are join in ascending order. Neither the result nor the error is that of linear.h, but
 // it is the same for any number of tokens, threads and tiles.
 #pragma once
 #include "matrix/float_token.h"
@@ -117,10 +117,10 @@ struct FloatTileScratch {
     }
 };
 
-// A finished block of 16 tokens x a weight tile x a block of k. It is added to the sums of earlier blocks
+// A finished block of 16 tokens x a weight tile x a block of k. It is join to the sums of earlier blocks
 // of k, or turned into outputs, a few tokens at a time while the unit does the next block.
 template <class F>
-struct FloatPending {
+struct FloatEpilogue {
     const sterna::LinearArgs& a;
     const float* block;
     float* sums = nullptr;  // [token][row block][16]
@@ -175,7 +175,7 @@ inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t la
     const int64_t turns = (n1 - n0 + 15) / 16 * steps * PlaneProducts<F>{}.count;
     const int64_t lines_ahead = (bytes / kLine + turns - 1) / turns;
     constexpr int kX = kXPlanes<F>;
-    FloatPending<F> pending{a, s.block};
+    FloatEpilogue<F> epilogue{a, s.block};
     SumsTurn turn{nullptr, true};
     for (int64_t tile = first; tile < last; ++tile) {
         const uint8_t* codes = a.codes + tile * a.tile_bytes + step0 * float_step_bytes<F>;
@@ -190,16 +190,16 @@ inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t la
             const bool far = tile == first && n + 16 < n1;
             Ahead x_ahead{next_x, far ? next_x + steps * kX * kTileBytes : next_x};
             float_block<F>(w, x, steps, turn, [&] {
-                pending.run(4);
+                epilogue.run(4);
                 ahead.run(lines_ahead);
                 x_ahead.run(16);
             });
-            pending.run(16);
-            pending.start(sums, n, n1 - n, tile, step0 == 0, valid <= steps * kTileK);
+            epilogue.run(16);
+            epilogue.start(sums, n, n1 - n, tile, step0 == 0, valid <= steps * kTileK);
             turn.previous = s.block;
         }
     }
-    pending.drain(s.block);  // before the next block of k reads the sums
+    epilogue.drain(s.block);  // before the next block of k reads the sums
 }
 
 template <class F>
@@ -299,7 +299,7 @@ template <class F>
 [[gnu::noinline]] void float_few_tokens(const sterna::LinearArgs& a) {
     const FloatTileScratch<F> s(a.scratch);
     const int64_t steps = (a.K + kTileK - 1) / kTileK;
-    FloatPending<F> pending{a, s.block};
+    FloatEpilogue<F> epilogue{a, s.block};
     StepDecoder<F> decoder(a, s.panel);
     float* previous = nullptr;
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
@@ -307,16 +307,16 @@ template <class F>
             const int64_t of_block = step % kFloatSteps<F>;
             float_block<F>(decoder.finish(), x_tile(a, kXPlanes<F>, 0, step), 1,
                            {previous, of_block == 0}, [&] {
-                               pending.run(4);
+                               epilogue.run(4);
                                for (int i = 0; i < decoder.kPartsBeside; ++i) decoder.part();
                            });
-            pending.run(16);
+            epilogue.run(16);
             if (of_block + 1 < kFloatSteps<F> && step + 1 < steps) continue;
-            pending.start(s.sums, 0, a.n, tile, step < kFloatSteps<F>, step + 1 == steps);
+            epilogue.start(s.sums, 0, a.n, tile, step < kFloatSteps<F>, step + 1 == steps);
             previous = s.block;
         }
     }
-    pending.drain(s.block);
+    epilogue.drain(s.block);
 }
 
 // y = 0, or the residual.

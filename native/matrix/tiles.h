@@ -46,12 +46,12 @@ inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_
 
 // How a block's sums join those of earlier blocks of k. A row has one scale: as integers.
 template <class F>
-struct AddedRows {
-    using Kept = int32_t;
+struct RowSums {
+    using Sum = int32_t;
     static int64_t step(const sterna::LinearArgs& a) { return block_k<F>(a.K); }
-    AddedRows(const sterna::LinearArgs&, int64_t, int64_t, int) {}
+    RowSums(const sterna::LinearArgs&, int64_t, int64_t, int) {}
 
-    void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
+    void add(const sterna::LinearArgs& a, VI sum, Sum* kept, bool first, bool last, int64_t token,
              int, int64_t row) const {
         if (!first) sum = i_add(sum, i_load(kept));
         if (!last) {
@@ -64,8 +64,8 @@ struct AddedRows {
 
 // Long groups: a block of k is one, and becomes a float.
 template <class F>
-struct AddedGroups {
-    using Kept = float;
+struct GroupSums {
+    using Sum = float;
     static constexpr int kX = sterna::kLongGroupK;
     static int64_t step(const sterna::LinearArgs&) { return kX; }
 
@@ -73,7 +73,7 @@ struct AddedGroups {
     VF scale[kPanelRowBlocks], minimum[kPanelRowBlocks];
     int64_t k;
     // Of row blocks [g0, g0 + kPanelRowBlocks) of a tile, at k.
-    AddedGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
+    GroupSums(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
         : offset(a.zero_x2), k(k) {
         const TileScales<kTileRowsOf<F>> scales(a, tile, F::kRowBlocks);
         for (int g = 0; g < kPanelRowBlocks && g0 + g < F::kRowBlocks; ++g) {
@@ -82,7 +82,7 @@ struct AddedGroups {
             if (a.groups.minima) minimum[g] = scales.minimum(scales.at(k), row);
         }
     }
-    void add(const sterna::LinearArgs& a, VI sum, Kept* kept, bool first, bool last, int64_t token,
+    void add(const sterna::LinearArgs& a, VI sum, Sum* kept, bool first, bool last, int64_t token,
              int g, int64_t row) const {
         const VI t = offset.level_sum(sum, i_set1(offset.z * span_sum<kX>(a, token, k)));
         VF y = first ? f_set1(0.0f) : f_load(kept);
@@ -96,14 +96,14 @@ struct AddedGroups {
     }
 };
 
-// A finished block of 16 tokens x up to 64 rows x a block of k. It is `Added` to the sums of earlier
+// A finished block of 16 tokens x up to 64 rows x a block of k. It is joined (`Join`) to the sums of earlier
 // blocks of k, or turned into outputs, a few tokens at a time while the unit does the next block.
-template <class F, class Added>
-struct Pending {
+template <class F, class Join>
+struct Epilogue {
     const sterna::LinearArgs& a;
     const int32_t* block;  // [row block][16 tokens][16 rows]
-    Added added;
-    typename Added::Kept* sums = nullptr;  // of earlier blocks of k: [token][row block][16]
+    Join join;
+    typename Join::Sum* sums = nullptr;  // of earlier blocks of k: [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
     bool first = true, last = true;  // of the blocks of k
@@ -114,8 +114,8 @@ struct Pending {
         for (; next < end; ++next) {
             STERNA_UNROLL(4)
             for (int g = 0; g < G; ++g)
-                added.add(a, i_load(block + 256 * g + 16 * next), sums + 16 * (next * G + g), first,
-                          last, n + next, g, row + 16 * g);
+                join.add(a, i_load(block + 256 * g + 16 * next), sums + 16 * (next * G + g), first,
+                         last, n + next, g, row + 16 * g);
         }
     }
 };
@@ -182,9 +182,9 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
 
 // acc[g] = one tile of tokens times weight tiles g of `panels` panels (kTwo: there may be two), one behind
 // the other, over one block of k.
-template <int G, bool kTwo, class Pending>
+template <int G, bool kTwo, class Epilogue>
 inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int panels,
-                         int32_t* block, Pending& pending, Ahead& ahead, int64_t lines_ahead) {
+                         int32_t* block, Epilogue& epilogue, Ahead& ahead, int64_t lines_ahead) {
     const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
     const int64_t stride = kc * 16, end = kTwo ? panels * stride : stride;
     const auto weights = [&](int64_t at) {
@@ -198,14 +198,14 @@ inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int 
     for (int64_t at = 0; at < end; at += 2 * kTileBytes) {
         const int64_t second = at + kTileBytes;
         tile_step<4, G>(weights(at), stride, tokens_at(second), at == 0 ? block : nullptr);
-        pending.template run<G>(tokens);
+        epilogue.template run<G>(tokens);
         ahead.run(lines_ahead);
         if (second >= end) break;
         tile_step<5, G>(weights(second), stride, tokens_at(second + kTileBytes), nullptr);
-        pending.template run<G>(tokens);
+        epilogue.template run<G>(tokens);
         ahead.run(lines_ahead);
     }
-    pending.template run<G>(16);
+    epilogue.template run<G>(16);
 }
 
 // Writes behind a panel of `bytes` what its levels of 128 lack; whether there are any.
@@ -223,14 +223,14 @@ inline bool level_128_panel(uint8_t* panel, int64_t bytes) {
 }
 
 // Stores the accumulators that tile_block_k has left, and finishes them.
-template <int G, class Pending>
-inline void drain(int32_t* block, Pending& pending) {
+template <int G, class Epilogue>
+inline void drain(int32_t* block, Epilogue& epilogue) {
     tile_store(0, block);
     tile_store(1, block + 256);
     tile_store(2, block + 512);
     tile_store(3, block + 768);
-    pending.template run<G>(16);
-    pending.tokens = 0;
+    epilogue.template run<G>(16);
+    epilogue.tokens = 0;
 }
 
 // What a thread's scratch holds in many_tokens.
@@ -250,13 +250,13 @@ struct TileScratch {
 };
 
 // Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
-template <class F, class Added, int G0, int G>
+template <class F, class Join, int G0, int G>
 inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
                          int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
     const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
     const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
     const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
-    Pending<F, Added> pending{a, s.block, Added(a, first, k0, G0)};
+    Epilogue<F, Join> epilogue{a, s.block, Join(a, first, k0, G0)};
     for (int64_t tile = first; tile < last; ++tile) {
         const uint8_t* codes = a.codes + tile * a.tile_bytes;
         const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
@@ -264,43 +264,43 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
         decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
         int panels = 1;
         if constexpr (F::kHasLevel128) panels += level_128_panel(s.panel, G * kc * 16);
-        auto* sums = reinterpret_cast<typename Added::Kept*>(s.sums) +
+        auto* sums = reinterpret_cast<typename Join::Sum*>(s.sums) +
                      (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
             tile_block_k<G, F::kHasLevel128>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc,
-                                             panels, s.block, pending, ahead, lines_ahead);
-            if (n == n0) pending.added = Added(a, tile, k0, G0);  // the tile before has passed
-            pending.sums = sums;
-            pending.n = n;
-            pending.row = (tile * F::kRowBlocks + G0) * sterna::kRowBlock;
-            pending.next = 0;
-            pending.tokens = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
-            pending.first = k0 == 0;
-            pending.last = k0 + kc >= a.K;
+                                             panels, s.block, epilogue, ahead, lines_ahead);
+            if (n == n0) epilogue.join = Join(a, tile, k0, G0);  // the tile before has passed
+            epilogue.sums = sums;
+            epilogue.n = n;
+            epilogue.row = (tile * F::kRowBlocks + G0) * sterna::kRowBlock;
+            epilogue.next = 0;
+            epilogue.tokens = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
+            epilogue.first = k0 == 0;
+            epilogue.last = k0 + kc >= a.K;
         }
     }
-    drain<G>(s.block, pending);  // before the next block of k reads the sums
+    drain<G>(s.block, epilogue);  // before the next block of k reads the sums
     if constexpr (G0 + G < F::kRowBlocks) {
         constexpr int rest = F::kRowBlocks - G0 - G;
-        row_blocks_k < F, Added, G0 + G,
+        row_blocks_k < F, Join, G0 + G,
             rest<kPanelRowBlocks ? rest : kPanelRowBlocks>(a, first, last, k0, kc, n0, n1, s);
     }
 }
 
 // More than kFewTokens tokens.
-template <class F, class Added>
+template <class F, class Join>
 void many_tokens(const sterna::LinearArgs& a) {
     tile_begin(16);
     constexpr int G = F::kRowBlocks < kPanelRowBlocks ? F::kRowBlocks : kPanelRowBlocks;
     const TileScratch<F> s(a.scratch);
-    const int64_t step = Added::step(a);
+    const int64_t step = Join::step(a);
     for (int64_t first = a.tile_begin; first < a.tile_end; first += kChunkTiles) {
         const int64_t last = first + kChunkTiles < a.tile_end ? first + kChunkTiles : a.tile_end;
         for (int64_t n0 = 0; n0 < a.n; n0 += kBlockTokens) {
             const int64_t n1 = n0 + kBlockTokens < a.n ? n0 + kBlockTokens : a.n;
             for (int64_t k0 = 0; k0 < a.K; k0 += step)
-                row_blocks_k<F, Added, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step,
-                                             n0, n1, s);
+                row_blocks_k<F, Join, 0, G>(a, first, last, k0, a.K - k0 < step ? a.K - k0 : step,
+                                            n0, n1, s);
         }
     }
     tile_end();
