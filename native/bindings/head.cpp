@@ -14,19 +14,20 @@ constexpr const char* kShadowLayout = "b8";
 std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight& w,
                                                                  const std::string& isa,
                                                                  const nb::int_& threads) {
-    const Weight& fine = w.weight;
+    const Weight& floats = w.weight;
     const auto& kernels = table(isa);
-    const auto coarse = kernels.formats[fine.format].coarse;
-    require(coarse != nullptr && !fine.scale, "weight: must be floats without scales");
-    require(fine.padded_k <= kMaxIntegerK, "K: an int8 shadow takes at most 65536 input features");
+    const auto make_shadow = kernels.formats[floats.format].make_shadow;
+    require(make_shadow != nullptr && !floats.scale, "weight: must be floats without scales");
+    require(floats.padded_k <= kMaxIntegerK,
+            "K: an int8 shadow takes at most 65536 input features");
     const auto& f = kernels.formats[layout_index(kShadowLayout)];
-    const auto tiles = static_cast<size_t>(tile_count(f, fine.M));
+    const auto tiles = static_cast<size_t>(tile_count(f, floats.M));
     const size_t rows = tiles * static_cast<size_t>(f.tile_rows);
-    CoarseArgs a{};
-    a.codes = fine.codes;
-    a.tile_bytes = fine.tile_bytes;
-    a.K = fine.padded_k;
-    a.out_tile_bytes = tile_bytes(f, fine.K);
+    ShadowArgs a{};
+    a.codes = floats.codes;
+    a.tile_bytes = floats.tile_bytes;
+    a.K = floats.padded_k;
+    a.out_tile_bytes = tile_bytes(f, floats.K);
     auto codes = make_array<uint8_t, 2>({tiles, static_cast<size_t>(a.out_tile_bytes)});
     auto scale = make_array<float, 1>({rows});
     auto bounds = make_array<float, 2>({3, rows});
@@ -38,11 +39,11 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
     Pool& p = pool(threads);
     {
         nb::gil_scoped_release release;
-        parallel(p, (fine.M + kRowBlock - 1) / kRowBlock, 4, [&](int64_t begin, int64_t end) {
-            CoarseArgs part = a;
+        parallel(p, (floats.M + kRowBlock - 1) / kRowBlock, 4, [&](int64_t begin, int64_t end) {
+            ShadowArgs part = a;
             part.row_block_begin = begin;
             part.row_block_end = end;
-            coarse(part);
+            make_shadow(part);
         });
         w.mappings.require_whole();
     }
@@ -54,26 +55,27 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
 std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> screened(
     const PyWeight& w, const PyWeight& s, In<float, 2> bounds, In<float, 2> x,
     const std::vector<PyTop>& tops, const std::string& isa, const nb::int_& threads) {
-    const Weight& fine = w.weight;
+    const Weight& floats = w.weight;
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
-    Screen screen(fine, s.weight, shadow_bounds(fine, s.weight, bounds));
+    Screen screen(floats, s.weight, shadow_bounds(floats, s.weight, bounds));
     const auto N = static_cast<int64_t>(x.shape(0));
-    require(static_cast<int64_t>(x.shape(1)) == fine.K, "x: last dimension must be K");
+    require(static_cast<int64_t>(x.shape(1)) == floats.K, "x: last dimension must be K");
     require(static_cast<int64_t>(tops.size()) == N, "tops: one for each row of x");
     std::vector<Top> checked;
-    for (const PyTop& top : tops) checked.push_back(make_top(top, fine.M));
+    for (const PyTop& top : tops) checked.push_back(make_top(top, floats.M));
     for (const Top& top : checked) require(top.count >= 1, "tops: count must be at least 1");
-    const size_t shape[2] = {x.shape(0), static_cast<size_t>(fine.M)};
+    const size_t shape[2] = {x.shape(0), static_cast<size_t>(floats.M)};
     auto logits = make_array<float, 2>(shape), low = make_array<float, 2>(shape);
     auto high = make_array<float, 2>(shape);
     std::atomic<bool> finite{true};
     {
         nb::gil_scoped_release release;
-        Activations input(fine.K), output(fine.M);
+        Activations input(floats.K), output(floats.M);
         input.reserve(N);
         output.reserve(N);
-        for (int64_t n = 0; n < N; ++n) std::copy_n(x.data() + n * fine.K, fine.K, input.row(n));
+        for (int64_t n = 0; n < N; ++n)
+            std::copy_n(x.data() + n * floats.K, floats.K, input.row(n));
         const FpEnvScope environment;
         screen.begin(checked, kernels, p.reading());
         const int64_t stride = screen.scratch_bytes() / 4096 * 4096 + 8192;
@@ -89,9 +91,9 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
             });
         }
         for (int64_t n = 0; n < N; ++n) {
-            std::copy_n(output.row(n), fine.M, logits.data() + n * fine.M);
-            std::copy_n(screen.low(n), fine.M, low.data() + n * fine.M);
-            std::copy_n(screen.high(n), fine.M, high.data() + n * fine.M);
+            std::copy_n(output.row(n), floats.M, logits.data() + n * floats.M);
+            std::copy_n(screen.low(n), floats.M, low.data() + n * floats.M);
+            std::copy_n(screen.high(n), floats.M, high.data() + n * floats.M);
         }
         w.mappings.require_whole();
     }
@@ -111,12 +113,12 @@ Top make_top(const PyTop& top, int64_t vocab) {
     return {count, gap, penalty, {history.data(), history.shape(0)}};
 }
 
-ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds) {
+ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const In<float, 2>& bounds) {
     const auto& formats = all_tables().front()->formats;
-    require(formats[fine.format].rescore != nullptr && !fine.scale,
+    require(formats[floats.format].rescore != nullptr && !floats.scale,
             "head: an exact head has float weights without scales");
-    require(shadow.format == layout_index(kShadowLayout) && shadow.M == fine.M &&
-                shadow.K == fine.K && fine.padded_k <= kMaxIntegerK && fine.M >= 1,
+    require(shadow.format == layout_index(kShadowLayout) && shadow.M == floats.M &&
+                shadow.K == floats.K && floats.padded_k <= kMaxIntegerK && floats.M >= 1,
             "shadow: does not fit the head");
     const int64_t rows = shadow.tiles * formats[shadow.format].tile_rows;
     require(bounds.shape(0) == 3 && static_cast<int64_t>(bounds.shape(1)) == rows,

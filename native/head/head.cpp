@@ -18,7 +18,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kUnderflow = 0x1p-100f;
 // E is six rounded operations on values that are not negative: it loses less than 6 * 2^-24.
 constexpr float kSlack = 1.0f + 0x1p-20f;
-// Below it no partial sum and no coarse product overflows (FLT_MAX is about 2^128).
+// Below it no partial sum and no product with the shadow overflows (FLT_MAX is about 2^128).
 constexpr float kReach = 0x1p125f;
 constexpr double kHalfUlp = 0x1p-24;
 
@@ -81,8 +81,8 @@ TokenBounds token_bounds(const float* x, const int8_t* const codes[2], const flo
         K, [&](int64_t k) { return value(k) * value(k) <= limit ? 0.0 : std::fabs(value(k)); });
     // Doubles lose 2^-40 of a sum of 2^16 terms at most, and `missed` as much of what it subtracts.
     const double gamma = 1.01 * kHalfUlp * static_cast<double>(fma_steps + 2) * norm;
-    const double coarse = missed + 0x1p-40 * (norm + planes) + 8 * kHalfUlp * planes;
-    return {up(large), up(std::sqrt(rest) + gamma), up(coarse + gamma), up(std::max(norm, planes))};
+    const double lost = missed + 0x1p-40 * (norm + planes) + 8 * kHalfUlp * planes;
+    return {up(large), up(std::sqrt(rest) + gamma), up(lost + gamma), up(std::max(norm, planes))};
 }
 
 Interval logit_interval(const TokenBounds& x, float error, float norm, float peak, float c) {
@@ -118,7 +118,7 @@ int64_t Screen::scratch_bytes() const {
 Division Screen::units(ScreenStage stage, int threads) const {
     const auto rows = static_cast<int64_t>(rows_.size());
     switch (stage) {
-        case ScreenStage::kSplit:
+        case ScreenStage::kToInt8Planes:
         case ScreenStage::kChoose:
             return {rows};
         case ScreenStage::kBound:
@@ -134,16 +134,17 @@ Division Screen::units(ScreenStage stage, int threads) const {
 int64_t Screen::bytes() const {
     int64_t row_blocks = 0;
     for (const auto& row : rows_) row_blocks += row.row_blocks;
-    return row_blocks * fine_.tile_bytes / (kernels_->formats[fine_.format].tile_rows / kRowBlock);
+    return row_blocks * floats_.tile_bytes /
+           (kernels_->formats[floats_.format].tile_rows / kRowBlock);
 }
 
 bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
                   const Activations& logits, uint8_t* scratch) {
     bool finite = true;
-    if (stage == ScreenStage::kBound) coarse(begin, end, scratch);
+    if (stage == ScreenStage::kBound) shadow_products(begin, end, scratch);
     for (int64_t unit = begin; unit < end; ++unit) {
-        if (stage == ScreenStage::kSplit) {
-            finite &= split(unit, x.row(unit));
+        if (stage == ScreenStage::kToInt8Planes) {
+            finite &= to_int8_planes(unit, x.row(unit));
         } else if (stage == ScreenStage::kBound) {
             // At once, while the tile's products are in the cache.
             for (size_t row = 0; row < rows_.size(); ++row)
@@ -158,7 +159,7 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
 }
 
 // x as two int8 planes, the second of what the first has missed.
-bool Screen::split(int64_t row, const float* x) {
+bool Screen::to_int8_planes(int64_t row, const float* x) {
     const int64_t K = shadow_.K, n = 2 * row;
     const int block = kernels_->x_block(planes());
     auto* codes = reinterpret_cast<int8_t*>(codes_.data()) + n * planes_.ld;
@@ -179,11 +180,11 @@ bool Screen::split(int64_t row, const float* x) {
         for (int64_t k = 0; plane == 0 && k < K; ++k)
             rest[k] = static_cast<float>(x[k] - static_cast<double>(scale[0]) * codes[k]);
     }
-    bounds = token_bounds(x, flat, scale, K, fine_.padded_k);
+    bounds = token_bounds(x, flat, scale, K, floats_.padded_k);
     return true;
 }
 
-void Screen::coarse(int64_t begin, int64_t end, uint8_t* scratch) const {
+void Screen::shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const {
     LinearArgs a = linear_args(shadow_, planes_, planes(), kernels_->x_block(planes()), y_);
     a.scratch = scratch;
     a.reading = reading_;
@@ -293,15 +294,15 @@ void Screen::rescore(int64_t unit, const Activations& x, const Activations& logi
     const int64_t first = unit * kRescoreJobs;
     float y[kRescoreJobs * kRowBlock];
     RescoreArgs a{};
-    a.codes = fine_.codes;
-    a.tile_bytes = fine_.tile_bytes;
-    a.K = fine_.padded_k;
+    a.codes = floats_.codes;
+    a.tile_bytes = floats_.tile_bytes;
+    a.K = floats_.padded_k;
     a.x = x.row(row);
     a.row_blocks =
         reinterpret_cast<const int32_t*>(row_blocks_.data()) + row * row_block_count() + first;
     a.jobs = static_cast<int>(std::min<int64_t>(kRescoreJobs, r.row_blocks - first));
     a.y = y;
-    kernels_->formats[fine_.format].rescore(a);
+    kernels_->formats[floats_.format].rescore(a);
     const float* high = this->high(row);
     for (int job = 0; job < a.jobs; ++job)
         for (int i = 0; i < kRowBlock; ++i) {

@@ -50,13 +50,13 @@ TokenBounds token_bounds(const float* x, const int8_t* const codes[2], const flo
                          int64_t K, int64_t fma_steps);
 
 // The stages of a step, with a barrier between two of them.
-enum class ScreenStage : int { kSplit, kBound, kChoose, kRescore };
+enum class ScreenStage : int { kToInt8Planes, kBound, kChoose, kRescore };
 constexpr int kScreenStages = 4;
 
 class Screen {
   public:
-    Screen(const Weight& fine, const Weight& shadow, const ShadowBounds& bounds)
-        : fine_(fine), shadow_(shadow), bounds_(bounds), planes_(shadow.K), y_(shadow.M) {}
+    Screen(const Weight& floats, const Weight& shadow, const ShadowBounds& bounds)
+        : floats_(floats), shadow_(shadow), bounds_(bounds), planes_(shadow.K), y_(shadow.M) {}
 
     // Before a step: for each row of x to screen, which logits decide; 1 <= count <= M. Allocates
     // only where there are more rows than ever before.
@@ -84,8 +84,8 @@ class Screen {
         int64_t candidates, row_blocks;  // row_blocks: those with a candidate among their rows
     };
 
-    bool split(int64_t row, const float* x);
-    void coarse(int64_t begin, int64_t end, uint8_t* scratch) const;
+    bool to_int8_planes(int64_t row, const float* x);
+    void shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const;
     void bound(int64_t row, int64_t block, const Activations& logits);
     void block_maxima(int64_t row, int64_t block);
     void penalise(int64_t row);
@@ -97,7 +97,7 @@ class Screen {
     int planes() const { return static_cast<int>(2 * rows_.size()); }
     float* plane_y(int64_t n) const { return y_.row(n); }
 
-    Weight fine_, shadow_;
+    Weight floats_, shadow_;
     ShadowBounds bounds_;
     std::vector<Row> rows_;
     int64_t capacity_ = 0;  // rows that the buffers hold

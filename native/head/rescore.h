@@ -132,7 +132,7 @@ inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b
 }
 
 template <class F>
-void coarse(const sterna::CoarseArgs& a) {
+void make_shadow(const sterna::ShadowArgs& a) {
     // A sum of K squares, each rounded, and its root, product and sum below: (K + 8) half-ulps.
     const float up = 1.0f + static_cast<float>(a.K + 8) * 0x1p-23f;
     for (int64_t row_block = a.row_block_begin; row_block < a.row_block_end; ++row_block) {

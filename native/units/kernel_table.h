@@ -162,7 +162,7 @@ struct RescoreArgs {
 
 // Rounds row blocks of a float matrix W to rows s q in the layout "b8", with what a bound on the
 // error of s q x needs (docs/exact-head.md). Every value is the same in every unit.
-struct CoarseArgs {
+struct ShadowArgs {
     const uint8_t* codes;  // of W
     int64_t tile_bytes, K;  // K padded to the format's step
     uint8_t* out;  // b8 tiles; bytes beyond K are left as they are
@@ -339,7 +339,7 @@ struct FormatKernels {
     void (*copy_columns)(const ActiveCopyArgs&);
     // Float formats only, else null.
     void (*rescore)(const RescoreArgs&);
-    void (*coarse)(const CoarseArgs&);
+    void (*make_shadow)(const ShadowArgs&);
     FastKernels fast;
 };
 

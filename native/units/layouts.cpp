@@ -42,7 +42,7 @@ constexpr sterna::FormatKernels format_kernels() {
     k.valid = F::valid;
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;
-        k.coarse = coarse<F>;
+        k.make_shadow = make_shadow<F>;
     }
     return k;
 }
