@@ -203,13 +203,13 @@ struct LookupFormat : IntegerDot {
 };
 
 template <class F>
-struct Split {
+struct MainAndRest {
     using Main = typename F::Main;
     using Rest = typename F::Rest;
     int64_t main, rest;  // blocks
 
     // K is a multiple of 64, and `Rest` takes whatever multiple of it remains.
-    explicit Split(int64_t K)
+    explicit MainAndRest(int64_t K)
         : main(K / F::kFit * (F::kFit / Main::kK)), rest(K % F::kFit / Rest::kK) {}
     static_assert(F::kFit % Main::kK == 0 && 64 % Rest::kK == 0 && F::kFit % Rest::kK == 0);
     static_assert(Main::kExact == Rest::kExact && Main::kHighest == Rest::kHighest);
@@ -239,14 +239,14 @@ constexpr int64_t lookup_row_bytes(int64_t K) { return (K + 127) / 64 * 64; }
 template <class F>
 int64_t lookup_scratch(int64_t K, int n) {
     const int64_t tokens = n < kTableTokens ? n : kTableTokens;
-    const int64_t tables = lookup_row_bytes(K) + tokens * (64 + Split<F>(K).table_bytes());
+    const int64_t tables = lookup_row_bytes(K) + tokens * (64 + MainAndRest<F>(K).table_bytes());
     if (!takes_products<F>(n)) return tables;
     return panel_bytes(K, F::kRowBlocks);
 }
 template <class F>
 inline Tables tables_of(const sterna::LinearArgs& a, int n) {
-    uint8_t* at =
-        a.scratch + lookup_row_bytes(a.K) + n % kTableTokens * (64 + Split<F>(a.K).table_bytes());
+    uint8_t* at = a.scratch + lookup_row_bytes(a.K) +
+                  n % kTableTokens * (64 + MainAndRest<F>(a.K).table_bytes());
     Tables t{at + 64, 1.0f};
     __builtin_memcpy(&t.unit, at, 4);
     return t;
@@ -256,16 +256,16 @@ template <class F>
 inline void prepare(const sterna::LinearArgs& a, int n) {
     using Main = typename F::Main;
     using Rest = typename F::Rest;
-    const Split<F> split(a.K);
+    const MainAndRest<F> both(a.K);
     auto* x = reinterpret_cast<int8_t*>(a.scratch);
     for (int64_t k = 0; k < a.K; k += 64)
         __builtin_memcpy(x + k, a.xq + sterna::x_offset(n, k, a.ldx, a.x_block), 64);
     __builtin_memset(x + a.K, 0, 64);  // the last table loads four
-    const int8_t* rest = x + split.main * Main::kK;
+    const int8_t* rest = x + both.main * Main::kK;
     float inverse = 1.0f, unit = 1.0f;
     if constexpr (!Main::kExact) {
-        const int main = largest_sum<Main>(x, split.main);
-        const int other = largest_sum<Rest>(rest, split.rest);
+        const int main = largest_sum<Main>(x, both.main);
+        const int other = largest_sum<Rest>(rest, both.rest);
         const int most = main > other ? main : other;
         const auto largest = static_cast<float>(most > 0 ? most : 1);
         inverse = 127.0f / largest;
@@ -273,8 +273,8 @@ inline void prepare(const sterna::LinearArgs& a, int n) {
     }
     uint8_t* bytes = tables_of<F>(a, n).bytes;
     __builtin_memcpy(bytes - 64, &unit, 4);
-    make_tables<Main>(x, split.main, inverse, bytes);
-    make_tables<Rest>(rest, split.rest, inverse, bytes + split.main * Main::kTableBytes);
+    make_tables<Main>(x, both.main, inverse, bytes);
+    make_tables<Rest>(rest, both.rest, inverse, bytes + both.main * Main::kTableBytes);
 }
 
 // One native vector of outputs. With levels v = spacing * (code - top / 2) of codes 0..top,
@@ -300,7 +300,7 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile
                          int n) {
     using Main = typename F::Main;
     using Rest = typename F::Rest;
-    const Split<F> split(a.K);
+    const MainAndRest<F> both(a.K);
     const Tables tables = tables_of<F>(a, n);
     TileSums sums;
     for (int s = 0; s < count; ++s)
@@ -308,10 +308,10 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile
             for (auto& sum : part) sum = i_set1(0);
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
     const int64_t ahead = a.reading.prefetch_bytes;
-    add_section<Main>(codes, tile_stride * a.tile_bytes, count, ahead, tables.bytes, split.main,
+    add_section<Main>(codes, tile_stride * a.tile_bytes, count, ahead, tables.bytes, both.main,
                       sums);
-    add_section<Rest>(codes + split.main * Main::kBytes, tile_stride * a.tile_bytes, count, ahead,
-                      tables.bytes + split.main * Main::kTableBytes, split.rest, sums);
+    add_section<Rest>(codes + both.main * Main::kBytes, tile_stride * a.tile_bytes, count, ahead,
+                      tables.bytes + both.main * Main::kTableBytes, both.rest, sums);
     for (int s = 0; s < count; ++s)
         for (int p = 0; p < kParts; ++p)
             for (int j = 0; j < 4; ++j)
@@ -338,11 +338,11 @@ void linear_lookup(const sterna::LinearArgs& a) {
 // What panel.h's decode_tile is for the layouts that are read step by step.
 template <class F>
 inline void decode_lookup(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
-    const Split<F> split(K);
-    const int64_t end = k0 + kc, middle = split.main_k() < end ? split.main_k() : end;
+    const MainAndRest<F> both(K);
+    const int64_t end = k0 + kc, middle = both.main_k() < end ? both.main_k() : end;
     const int64_t rest = k0 > middle ? k0 : middle;
-    decode_blocks<typename F::Main>(tile + split.bytes_before(k0), k0, middle, kc, out);
-    decode_blocks<typename F::Rest>(tile + split.bytes_before(rest), rest, end, kc,
+    decode_blocks<typename F::Main>(tile + both.bytes_before(k0), k0, middle, kc, out);
+    decode_blocks<typename F::Rest>(tile + both.bytes_before(rest), rest, end, kc,
                                     out + panel_at(kc, 0, 0, rest - k0));
 }
 
@@ -350,14 +350,14 @@ template <class F>
 void pack_lookup(const sterna::PackArgs& a) {
     using Main = typename F::Main;
     using Rest = typename F::Rest;
-    const Split<F> split((a.K + 63) / 64 * 64);
+    const MainAndRest<F> both((a.K + 63) / 64 * 64);
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
         const TileSource<64> source(a, tile);
         uint8_t* out = a.codes + tile * a.tile_bytes;
         int64_t k = 0;
-        for (int64_t b = 0; b < split.main; ++b, k += Main::kK, out += Main::kBytes)
+        for (int64_t b = 0; b < both.main; ++b, k += Main::kK, out += Main::kBytes)
             Main::pack(source, k, out);
-        for (int64_t b = 0; b < split.rest; ++b, k += Rest::kK, out += Rest::kBytes)
+        for (int64_t b = 0; b < both.rest; ++b, k += Rest::kK, out += Rest::kBytes)
             Rest::pack(source, k, out);
     }
 }
@@ -366,16 +366,16 @@ template <class F>
 void row_lookup(const sterna::RowArgs& a) {
     using Main = typename F::Main;
     using Rest = typename F::Rest;
-    const Split<F> split((a.K + 63) / 64 * 64);
+    const MainAndRest<F> both((a.K + 63) / 64 * 64);
     const uint8_t* tile = a.codes + a.row / 64 * a.tile_bytes;
     const int row = static_cast<int>(a.row % 64);
-    const int64_t main_k = split.main * Main::kK;
+    const int64_t main_k = both.main * Main::kK;
     for (int64_t k = 0; k < a.K; ++k) {
         const int64_t r = k - main_k;
         const int code =
             r < 0 ? Main::code(tile + k / Main::kK * Main::kBytes, row,
                                static_cast<int>(k % Main::kK))
-                  : Rest::code(tile + split.main * Main::kBytes + r / Rest::kK * Rest::kBytes, row,
+                  : Rest::code(tile + both.main * Main::kBytes + r / Rest::kK * Rest::kBytes, row,
                                static_cast<int>(r % Rest::kK));
         a.out[k] = static_cast<float>(code);
     }
