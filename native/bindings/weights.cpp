@@ -219,7 +219,9 @@ Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
                     if (integer) input.quantize_into(r, i, block, weight.x_group_k());
                     if (!kernels.rowwise(r)) all_finite = false;
                 }
-                if (fast) kernels.split(input.split_args(args.xf + i * args.ldx, i, planes));
+                if (fast)
+                    kernels.to_bf16_planes(
+                        input.bf16_planes_args(args.xf + i * args.ldx, i, planes));
             });
         }
         finite = all_finite;
@@ -268,7 +270,7 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         if (kernels.formats[first.format].integer)
             x.quantize_into(r, i, kernels.x_block(n), first.x_group_k());
         kernels.rowwise(r);
-        if (fast) kernels.split(x.split_args(i, planes));
+        if (fast) kernels.to_bf16_planes(x.bf16_planes_args(i, planes));
     }
     LinearRun layer(kernels, p, first, linear_args(first, x, n, kernels.x_block(n), y), fast);
     std::vector<ChunkCounter> counters(weights.size());

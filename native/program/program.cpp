@@ -179,7 +179,8 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                     break;
                 case OpKind::kSplit:
                     if (const int n = planes(op, run))
-                        run.kernels.split(buffers_[static_cast<size_t>(op.dst)].split_args(i, n));
+                        run.kernels.to_bf16_planes(
+                            buffers_[static_cast<size_t>(op.dst)].bf16_planes_args(i, n));
                     break;
                 case OpKind::kRope:
                     rope_and_store(op, index, run, i);
@@ -224,7 +225,8 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);
     if (!run.kernels.rowwise(a)) run.report(index);
     if (op.lists && run.one()) list_active(op, run);
-    if (const int count = planes(op, run)) run.kernels.split(dst.split_args(n, count));
+    if (const int count = planes(op, run))
+        run.kernels.to_bf16_planes(dst.bf16_planes_args(n, count));
 }
 
 // How many planes of bf16 the operation makes of its result; 0: none.

@@ -36,7 +36,7 @@ struct Activations {
         reserve_planes(tokens, planes);
     }
     void reserve_floats(int64_t tokens) { f = HugeBuffer(static_cast<size_t>(tokens * ld * 4)); }
-    // Whole tiles of a matrix unit, as are `planes` of bf16 numbers for a value (SplitArgs).
+    // Whole tiles of a matrix unit, as are `planes` of bf16 numbers for a value (Bf16PlanesArgs).
     void reserve_codes(int64_t tokens) {
         q = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld));
         scale = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * groups(kGroupK) * 4));
@@ -54,10 +54,12 @@ struct Activations {
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }
 
-    const uint16_t* split() const { return reinterpret_cast<const uint16_t*>(halves.data()); }
-    // What splits row n, or what is in its place, into planes; all rows of a step have as many.
-    SplitArgs split_args(int64_t n, int planes) const { return split_args(row(n), n, planes); }
-    SplitArgs split_args(const float* x, int64_t n, int planes) const {
+    const uint16_t* bf16_planes() const { return reinterpret_cast<const uint16_t*>(halves.data()); }
+    // Makes bf16 planes of row n, or of what stands in its place; all rows of a step have as many.
+    Bf16PlanesArgs bf16_planes_args(int64_t n, int planes) const {
+        return bf16_planes_args(row(n), n, planes);
+    }
+    Bf16PlanesArgs bf16_planes_args(const float* x, int64_t n, int planes) const {
         auto* out = reinterpret_cast<uint16_t*>(halves.data());
         return {x, ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
     }
@@ -91,7 +93,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.x_scale = x.scales();
     a.x_sum = x.sums();
     a.xf = x.row(0);
-    a.xh = x.split();
+    a.xh = x.bf16_planes();
     a.ldx = x.ld;
     a.x_block = x_block;
     a.n = n;

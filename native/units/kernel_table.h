@@ -100,7 +100,7 @@ struct LinearArgs {
     const float* x_scale;  // [n]
     const int32_t* x_sum;  // [n] sum of xq
     const float* xf;  // float formats: [n][ldx]
-    const uint16_t* xh;  // FastKernels: x as SplitArgs lays it out, n rounded up to 16 rows
+    const uint16_t* xh;  // FastKernels: x as Bf16PlanesArgs lays it out, n rounded up to 16 rows
     int64_t ldx;  // in elements
     int x_block;  // 1, or the kernel table's x_block(n); then xq holds n rounded up to 16 rows
     int n;
@@ -296,7 +296,7 @@ constexpr int kMaxPlanes = 3;
 
 // One row of activations as the sum of `planes` bf16 numbers each, the largest first, in tiles of 16
 // rows x 32 k: [16 rows][32 k][plane] tiles of [row][k].
-struct SplitArgs {
+struct Bf16PlanesArgs {
     const float* x;  // [width], padded with zeros
     int64_t width;  // a multiple of 64
     int planes;
@@ -308,7 +308,7 @@ struct SplitArgs {
 struct FastKernels {
     void (*linear)(const LinearArgs&) = nullptr;  // null: the unit has none
     int64_t (*scratch_bytes)(int64_t K, int n) = nullptr;
-    int x_planes = 0;  // of SplitArgs
+    int x_planes = 0;  // of Bf16PlanesArgs
     int products = 0;  // of bf16 numbers, for one of a weight and an activation
 };
 
@@ -367,8 +367,8 @@ struct KernelTable {
     // instruction or f32 fused multiply-add; return how many it really did.
     int64_t (*peak_int8)(int64_t ops);
     int64_t (*peak_f32)(int64_t ops);
-    int64_t (*peak_bf16)(int64_t ops);  // null, as split, where no format is fast
-    void (*split)(const SplitArgs&);
+    int64_t (*peak_bf16)(int64_t ops);  // null, as to_bf16_planes, where no format is fast
+    void (*to_bf16_planes)(const Bf16PlanesArgs&);
     // One token and what is active (active.h); scratch: active_scratch(K, M) bytes.
     int64_t (*list_nonzero)(const int8_t* x, int64_t padded, int32_t* places, int8_t* values);
     int64_t (*linear_open_rows)(const LinearArgs&, const ActiveRows&, int64_t begin, int64_t end);

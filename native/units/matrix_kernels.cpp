@@ -25,7 +25,7 @@ constexpr sterna::KernelTable matrix_table() {
     t.x_block = tiles_x_block;
     t.peak_int8 = peak_int8;
     t.peak_bf16 = peak_bf16;
-    t.split = split;
+    t.to_bf16_planes = to_bf16_planes;
     return t;
 }
 constexpr sterna::KernelTable kTable = matrix_table();
