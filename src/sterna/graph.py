@@ -39,7 +39,7 @@ class Rope:
 
     @property
     def padded_head(self) -> int:
-        """head_dim as the attention kernels and the KV cache want it: in whole groups of 16."""
+        """head_dim as the attention kernels and the KV cache want it: a multiple of 16."""
         return -(-self.head_dim // ROW_BLOCK) * ROW_BLOCK
 
 
