@@ -38,15 +38,22 @@ COLUMNS = {
     "counts": "counts",
 }
 FIGURES = ("tok_s", "gops", "gb_s")
+#: What is measured where nothing else is asked for: in a minute or two, and in half an hour.
+QUICK: dict[str, Any] = {
+    "peers": ("llama.cpp", "ik_llama.cpp"), "formats": ("t5",), "pp": (128,), "tg": (16,), "n": (1, 128),
+}  # fmt: skip
+THOROUGH: dict[str, Any] = {
+    "peers": ("llama.cpp", "torch", "litespark", "ik_llama.cpp"), "formats": ("t5", "i2"),
+    "pp": (128, 512), "tg": (64,), "n": (1, 128, 512),
+}  # fmt: skip
 
 
 @click.command("peers")
 @click.option(
     "--peers",
     type=NAMES,
-    default="llama.cpp,torch,litespark,ik_llama.cpp",
-    show_default=True,
-    help="Whom to run, numpy too; those that are missing are named in the report.",
+    help="Whom to run: llama.cpp, ik_llama.cpp, torch, litespark, numpy; those that are missing are "
+    "named in the report; default: llama.cpp,ik_llama.cpp.",
 )
 @click.option(
     "--shape",
@@ -58,14 +65,12 @@ FIGURES = ("tok_s", "gops", "gb_s")
     "--format",
     "formats",
     type=NAMES,
-    default="t5,i2",
-    show_default=True,
     help="Sterna's weight formats; ratios are to the first. The llama.cpps run the same types "
-    "(q4_0, q8_0, q4_k, q6_k, f16, bf16 …), and for other formats their ternary ones.",
+    "(q4_0, q8_0, q4_k, q6_k, f16, bf16 …), and for other formats their ternary ones; default: t5.",
 )
 @click.option("--head", default="int8", show_default=True, help="Sterna's output head.")
-@click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
-@click.option("--tg", type=COUNTS, default="64", show_default=True, help="Tokens to generate.")
+@click.option("--pp", type=COUNTS, help="Prompt lengths, 0: none; default: 128.")
+@click.option("--tg", type=COUNTS, help="Tokens to generate, 0: none; default: 16.")
 @click.option(
     "--depth",
     type=NUMBERS,
@@ -76,9 +81,13 @@ FIGURES = ("tok_s", "gops", "gb_s")
 @click.option(
     "--n",
     type=COUNTS,
-    default="1,128,512",
-    show_default=True,
-    help="Tokens of matrix products, in formats that hold -1, 0 and 1.",
+    help="Tokens of matrix products, in formats that hold -1, 0 and 1, 0: none; default: 1,128.",
+)
+@click.option(
+    "--thorough",
+    is_flag=True,
+    help="By default all peers but numpy, t5 and i2, prompts of 128 and 512, 64 tokens, and matrix "
+    "products of 1, 128 and 512 tokens: about half an hour.",
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @team_option
@@ -93,20 +102,28 @@ FIGURES = ("tok_s", "gops", "gb_s")
 @limit_option
 @output_options
 def command(
-    peers: tuple[str, ...],
-    formats: tuple[str, ...],
+    peers: tuple[str, ...] | None,
+    formats: tuple[str, ...] | None,
+    thorough: bool,
     repeat: int,
     limit_s: float,
     output: str,
     threads: int | None,
     **given: Any,
 ) -> None:
-    """Measure other runtimes beside Sterna, interleaved, with their outputs checked."""
+    """Measure other runtimes beside Sterna, interleaved, with their outputs checked.
+
+    By default one format, one prompt and a few tokens; --thorough for the rest.
+    """
     from sterna.papers.peers import run
     from sterna.papers.peers.case import Options
     from sterna.runtime import resolve_threads
 
-    options = Options(variant="", scratch="", threads=resolve_threads(threads), **given)
+    defaults = THOROUGH if thorough else QUICK
+    asked = {"peers": peers, "formats": formats, **given}
+    asked |= {name: value for name, value in defaults.items() if asked[name] is None}
+    peers, formats = asked.pop("peers"), asked.pop("formats")
+    options = Options(variant="", scratch="", threads=resolve_threads(threads), **asked)
     measured(
         "starting",
         functools.partial(run, peers, options, formats=formats, repeat=repeat, limit_s=limit_s),
