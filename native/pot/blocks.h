@@ -101,6 +101,16 @@ template <class C, class W, bool kSeen, int U0, int U1, int U2>
     return kSeen ? i_any(t.seen) : 0;
 }
 
+// The elements of a block one by one: for values that hardly ever come, unrolling is not worth its code. An element's
+// bits are the same.
+template <class C, class W, bool kSeen, int U0, int U1, int U2>
+uint32_t one_by_one(const Args& args, int64_t j, int64_t i) {
+    uint32_t seen = 0;
+    for (int n = 0; n < U0; ++n)
+        for (int p = 0; p < U1; ++p) seen |= block<C, W, kSeen, 1, 1, U2>(args, j + n, i + p);
+    return seen;
+}
+
 // A kernel: its codes, and the way that the values of a block allow.
 
 template <class C>
@@ -113,7 +123,7 @@ struct ByAddition : C {
         } else if (x.fits(C::kMaxExponent)) {
             block<C, FusedPowers, false, U0, U1, U2>(args, j, i);
         } else {
-            block<C, Powers, false, U0, U1, U2>(args, j, i);
+            one_by_one<C, Powers, false, U0, U1, U2>(args, j, i);
         }
     }
 };
@@ -130,13 +140,13 @@ struct ByAddition<Pot16> : Pot16 {
             return;
         }
         if (x.high < 255) {
-            const uint32_t seen = x.normal()
-                                      ? block<Pot16, AddExponents, true, U0, U1, U2>(args, j, i)
-                                      : block<Pot16, FusedPowers, true, U0, U1, U2>(args, j, i);
+            const uint32_t seen =
+                x.normal() ? block<Pot16, AddExponents, true, U0, U1, U2>(args, j, i)
+                           : one_by_one<Pot16, FusedPowers, true, U0, U1, U2>(args, j, i);
             const uint32_t most = seen >> 23 & 255;  // at least the greatest
             if (x.fits(most) && (x.normal() || most <= 127)) return;
         }
-        block<Pot16, SplitPowers, false, U0, U1, U2>(args, j, i);
+        one_by_one<Pot16, SplitPowers, false, U0, U1, U2>(args, j, i);
     }
 };
 
@@ -148,7 +158,7 @@ struct ByFma : C {
         if (!args.special || x.fits(C::kMaxExponent)) {
             block<C, FusedPowers, false, U0, U1, U2>(args, j, i);
         } else {
-            block<C, Powers, false, U0, U1, U2>(args, j, i);
+            one_by_one<C, Powers, false, U0, U1, U2>(args, j, i);
         }
     }
 };

@@ -40,7 +40,8 @@ COLUMNS = {
 FIGURES = ("tok_s", "gops", "gb_s")
 #: What is measured where nothing else is asked for: in a minute or two, and in half an hour.
 QUICK: dict[str, Any] = {
-    "peers": ("llama.cpp", "ik_llama.cpp"), "formats": ("t5",), "pp": (128,), "tg": (16,), "n": (1, 128),
+    "peers": ("llama.cpp", "ik_llama.cpp"), "formats": ("t5",), "pp": (128,), "tg": (16,),
+    "n": (1, 128),
 }  # fmt: skip
 THOROUGH: dict[str, Any] = {
     "peers": ("llama.cpp", "torch", "litespark", "ik_llama.cpp"), "formats": ("t5", "i2"),
@@ -52,8 +53,8 @@ THOROUGH: dict[str, Any] = {
 @click.option(
     "--peers",
     type=NAMES,
-    help="Whom to run: llama.cpp, ik_llama.cpp, torch, litespark, numpy; those that are missing are "
-    "named in the report; default: llama.cpp,ik_llama.cpp.",
+    help="Whom to run: llama.cpp, ik_llama.cpp, torch, litespark, numpy; those that are missing "
+    "are named in the report; default: llama.cpp,ik_llama.cpp.",
 )
 @click.option(
     "--shape",
