@@ -14,8 +14,10 @@ struct elut5 : LookupFormat {
     using Rest = Main;
     static constexpr int kFit = 64;
 
-    static int64_t tile_bytes(int64_t K) { return Split<elut5>(K).tile_bytes(); }
-    static int64_t bytes_before(int64_t K, int64_t k) { return Split<elut5>(K).bytes_before(k); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<elut5>(K).tile_bytes(); }
+    static int64_t bytes_before(int64_t K, int64_t k) {
+        return MainAndRest<elut5>(K).bytes_before(k);
+    }
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
         decode_lookup<elut5>(tile, K, k0, kc, out);
     }

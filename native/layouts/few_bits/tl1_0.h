@@ -13,7 +13,7 @@ struct tl1_0 : LookupFormat {
     using Rest = Main;
     static constexpr int kFit = 64;
 
-    static int64_t tile_bytes(int64_t K) { return Split<tl1_0>(K).tile_bytes(); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<tl1_0>(K).tile_bytes(); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tl1_0>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tl1_0>(a); }
 };

@@ -10,8 +10,10 @@ struct tl1_1 : LookupFormat {
     using Rest = Main;
     static constexpr int kFit = 64;
 
-    static int64_t tile_bytes(int64_t K) { return Split<tl1_1>(K).tile_bytes(); }
-    static int64_t bytes_before(int64_t K, int64_t k) { return Split<tl1_1>(K).bytes_before(k); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<tl1_1>(K).tile_bytes(); }
+    static int64_t bytes_before(int64_t K, int64_t k) {
+        return MainAndRest<tl1_1>(K).bytes_before(k);
+    }
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
         decode_lookup<tl1_1>(tile, K, k0, kc, out);
     }

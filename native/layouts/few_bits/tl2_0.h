@@ -15,7 +15,7 @@ struct tl2_0 : LookupFormat {
     using Rest = Lookup<LookupBlock<LookupCode<3, 2, false>>, false>;
     static constexpr int kFit = 48;
 
-    static int64_t tile_bytes(int64_t K) { return Split<tl2_0>(K).tile_bytes(); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<tl2_0>(K).tile_bytes(); }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tl2_0>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tl2_0>(a); }
 };

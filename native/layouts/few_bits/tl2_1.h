@@ -11,8 +11,10 @@ struct tl2_1 : LookupFormat {
     static constexpr int kFit = 48;
     static constexpr int64_t kBlockUnit = 192;  // of which 48 is a divisor, too
 
-    static int64_t tile_bytes(int64_t K) { return Split<tl2_1>(K).tile_bytes(); }
-    static int64_t bytes_before(int64_t K, int64_t k) { return Split<tl2_1>(K).bytes_before(k); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<tl2_1>(K).tile_bytes(); }
+    static int64_t bytes_before(int64_t K, int64_t k) {
+        return MainAndRest<tl2_1>(K).bytes_before(k);
+    }
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
         decode_lookup<tl2_1>(tile, K, k0, kc, out);
     }

@@ -14,7 +14,7 @@ struct tmac2_0 : LookupFormat {
     using Rest = Main;
     static constexpr int kFit = 64;
 
-    static int64_t tile_bytes(int64_t K) { return Split<tmac2_0>(K).tile_bytes(); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<tmac2_0>(K).tile_bytes(); }
     // A ternary matrix has no code 3, both bits set.
     static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
         uint32_t threes = 0;

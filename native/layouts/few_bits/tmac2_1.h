@@ -10,11 +10,13 @@ struct tmac2_1 : LookupFormat {
     using Rest = Main;
     static constexpr int kFit = 64;
 
-    static int64_t tile_bytes(int64_t K) { return Split<tmac2_1>(K).tile_bytes(); }
+    static int64_t tile_bytes(int64_t K) { return MainAndRest<tmac2_1>(K).tile_bytes(); }
     static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
         return tmac2_0::valid(codes, bytes, zero_x2);
     }
-    static int64_t bytes_before(int64_t K, int64_t k) { return Split<tmac2_1>(K).bytes_before(k); }
+    static int64_t bytes_before(int64_t K, int64_t k) {
+        return MainAndRest<tmac2_1>(K).bytes_before(k);
+    }
     static void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
         decode_lookup<tmac2_1>(tile, K, k0, kc, out);
     }
