@@ -14,7 +14,7 @@ bool linear_matrix(const sterna::LinearArgs& a) {
     const bool many = a.x_block > 1;  // tokens
     if constexpr (F::kLookup) {
         if constexpr (F::Main::kExact) {
-            if (many) many_tokens<F, RowSums<F>>(a);
+            if (many) many_tokens<F, JoinRows<F>>(a);
             return many;
         }
         return false;
@@ -27,7 +27,7 @@ bool linear_matrix(const sterna::LinearArgs& a) {
         }
         if constexpr (F::kLongGroups) {
             if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK) {
-                if (many) many_tokens<F, GroupSums<F>>(a);
+                if (many) many_tokens<F, JoinGroups<F>>(a);
                 return many;
             }
         }
@@ -39,7 +39,7 @@ bool linear_matrix(const sterna::LinearArgs& a) {
         }
         if constexpr (F::kRowScales) {
             if (many) {
-                many_tokens<F, RowSums<F>>(a);
+                many_tokens<F, JoinRows<F>>(a);
                 return true;
             }
             // Levels of 128 want a second panel.

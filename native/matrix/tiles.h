@@ -46,10 +46,10 @@ inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_
 
 // How a block's sums join those of earlier blocks of k. A row has one scale: as integers.
 template <class F>
-struct RowSums {
+struct JoinRows {
     using Sum = int32_t;
     static int64_t step(const sterna::LinearArgs& a) { return block_k<F>(a.K); }
-    RowSums(const sterna::LinearArgs&, int64_t, int64_t, int) {}
+    JoinRows(const sterna::LinearArgs&, int64_t, int64_t, int) {}
 
     void add(const sterna::LinearArgs& a, VI sum, Sum* kept, bool first, bool last, int64_t token,
              int, int64_t row) const {
@@ -64,7 +64,7 @@ struct RowSums {
 
 // Long groups: a block of k is one, and becomes a float.
 template <class F>
-struct GroupSums {
+struct JoinGroups {
     using Sum = float;
     static constexpr int kX = sterna::kLongGroupK;
     static int64_t step(const sterna::LinearArgs&) { return kX; }
@@ -73,7 +73,7 @@ struct GroupSums {
     VF scale[kPanelRowBlocks], minimum[kPanelRowBlocks];
     int64_t k;
     // Of row blocks [g0, g0 + kPanelRowBlocks) of a tile, at k.
-    GroupSums(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
+    JoinGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
         : offset(a.zero_x2), k(k) {
         const TileScales<kTileRowsOf<F>> scales(a, tile, F::kRowBlocks);
         for (int g = 0; g < kPanelRowBlocks && g0 + g < F::kRowBlocks; ++g) {
