@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import FLOAT, FORMATS, GROUPED, INTEGER, POWERS, failure
+from sysfs_tree import Tree
 
 from sterna import _native, formats
 from sterna.bench import e2e, format_table, linear, machine, report, roofline
@@ -159,14 +160,34 @@ def test_caches_as_the_system_tells(tmp_path: Path) -> None:
     assert machine.cache_bytes(tmp_path / "none")[2] > 0
 
 
-def test_a_control_group_limits_memory(tmp_path: Path) -> None:
-    free = machine.available_bytes(tmp_path)
-    assert free > 1000
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("400\n")
-    assert machine.available_bytes(tmp_path) > 1000
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert machine.available_bytes(tmp_path) == 600
+def test_available_memory(tmp_path: Path) -> None:
+    """What the system says, or the narrowest of the control groups."""
+    tree = Tree(tmp_path)
+    assert machine.available_bytes(tmp_path) > 1000  # no meminfo: what is free
+    tree.write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:       4 kB\n")
+    assert machine.available_bytes(tmp_path) == 4096
+    tree.write("proc/self/mountinfo", "9 1 0:1 / /cg rw - cgroup2 cgroup2 rw\n")
+    tree.write("proc/self/cgroup", "0::/a/b\n")
+    tree.write("cg/a/b/memory.max", "max\n").write("cg/a/b/memory.current", "400\n")
+    assert machine.available_bytes(tmp_path) == 4096
+    tree.write("cg/a/memory.max", "1000\n").write("cg/a/memory.current", "700\n")
+    assert machine.available_bytes(tmp_path) == 300
+    tree.write("cg/a/memory.stat", "anon 500\ninactive_file 200\nactive_file 7\n")
+    assert machine.available_bytes(tmp_path) == 500  # idle files are given up first
+    tree.write("cg/memory.max", "600\n").write("cg/memory.current", "900\n")
+    assert machine.available_bytes(tmp_path) == 0
+
+
+def test_available_memory_of_a_group_of_the_first_kind(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).write("proc/meminfo", "MemAvailable: 4 kB\n")
+    tree.write("proc/self/mountinfo", "9 1 0:1 / /cg rw - cgroup cgroup rw,memory\n")
+    tree.write("proc/self/cgroup", "3:cpu:/x\n2:memory:/a\n")
+    tree.write("cg/memory.limit_in_bytes", "9223372036854771712\n")
+    tree.write("cg/memory.usage_in_bytes", "5000\n")
+    assert machine.available_bytes(tmp_path) == 4096
+    tree.write("cg/a/memory.limit_in_bytes", "2000\n").write("cg/a/memory.usage_in_bytes", "800\n")
+    tree.write("cg/a/memory.stat", "inactive_file 1\ntotal_inactive_file 300\n")
+    assert machine.available_bytes(tmp_path) == 1500
 
 
 def test_cycles_are_counted() -> None:

@@ -8,16 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import FLOAT, INTEGER, ISAS, LEVELS, assert_same_bits, failure
+from helpers import FLOAT, INTEGER, ISAS, LEVELS, assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sterna.ops as ops
 from sterna import _native, formats
-from sterna.errors import RequestError
 from sterna.formats.codebook import TERNARY
 from sterna.formats.codec import pack_codes
-from sterna.formats.i2p import sign_planes
 
 # (base C, digits g, mirrored, bit planes) of the blocks of most of K, and of the rest.
 LOOKUPS = {
@@ -277,22 +275,3 @@ def test_any_byte_is_trits(name: str) -> None:
     for isa in ISAS:
         for n in range(1, 10):
             assert_same_bits(ops.linear(x[:n], odd, isa=isa), ops.linear(x[:n], same, isa="scalar"))
-
-
-def test_low_and_high_apart() -> None:
-    """Four values a row of any ratio are two sign matrices, exactly; i2p would round them."""
-    rng = np.random.default_rng(7)
-    low = rng.uniform(0.2, 0.3, (70, 1)).astype(np.float32)
-    high = rng.uniform(0.7, 0.8, (70, 1)).astype(np.float32)
-    signs = rng.choice([-1, 1], (70, 130)).astype(np.float32)
-    w = signs * np.where(rng.random((70, 130)) < 0.5, low, high)
-    w[3], w[4] = 0.5, 0  # rows of one size
-    w = torch.from_numpy(w).bfloat16().float().numpy()
-    packed = [ops.pack(levels, scale, format="i1") for levels, scale in sign_planes(w)]
-    np.testing.assert_array_equal(sum(ops.dequantize(plane) for plane in packed), w)
-    x = rng.integers(-127, 128, (3, 130)).astype(np.float32)
-    x[:, 0] = 127  # so that rounding to int8 keeps them
-    y = sum(ops.linear(x, plane) for plane in packed)
-    np.testing.assert_allclose(y, x @ w.T, atol=1e-5 * np.abs(x @ w.T).max())
-    w[2, 5] = 0.11
-    failure(lambda: sign_planes(w), RequestError, "i2p", "two sizes", "(2, ")

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "bindings/common.h"
+#include "runtime/cgroup.h"
 #include "runtime/cpu.h"
 #include "runtime/measure.h"
 #include "runtime/rehearsal.h"
@@ -137,6 +138,7 @@ void bind_machine(nb::module_& m) {
                                               : "granted";
     });
     m.def("topology", &topology_dict, "root"_a = "", "allowed"_a = nb::none());
+    m.def("cgroup_memory_left", &cgroup_memory_left, "root"_a = "");
     m.def("isas", [] {
         std::vector<std::string> names;
         for (const auto* t : runnable_tables()) names.emplace_back(t->isa);

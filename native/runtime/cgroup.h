@@ -1,12 +1,18 @@
-// The CPU time that the process's control groups grant.
+// What the process's control groups grant: CPU time, and memory.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace sterna {
 
-// Least quota of the process's cgroups (v1 and v2) and all their parents up to each mount point, in
-// CPUs; 0 if none is set. `root` is put before every path, for tests on a made-up file tree.
+// Each is the least of the process's cgroups (v1 and v2) and all their parents up to each mount
+// point. `root` is put before every path, for tests on a made-up file tree.
+
+// CPUs' worth of time; 0 if no quota is set.
 double cgroup_cpu_quota(const std::string& root);
+
+// Bytes that the process may still take; none if no limit is set.
+std::optional<double> cgroup_memory_left(const std::string& root);
 
 }  // namespace sterna

@@ -56,11 +56,6 @@ class Stats:
     head_rows_rescored: int = 0
 
     @property
-    def prefill_s(self) -> float:
-        """Time spent on the prompt and the first token."""
-        return self.ttft_s
-
-    @property
     def decode_s(self) -> float:
         """Time spent on the tokens after the first."""
         return self.total_s - self.ttft_s

@@ -34,19 +34,20 @@ class LLM:
     layers and of the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's
     own, screened), default the checkpoint's own and exact where that is float. context:
     positions, default the model's. kv_dtype: i16 (integers of 13 bits with a scale for each
-    vector; the default of all architectures but Qwen2), i8 (of 8 bits, rotated: half the
-    memory), f16 or f32. deterministic: True, float layers add in ascending order on every unit;
-    False, where all are floats of one format, by the bf16 products of a matrix unit (`amx`),
-    which are faster for prompts; default: those for bf16 layers alone, where they are never
-    slower. Integer formats have the same bits anyway. i2s: how the I2_S tensors of a GGUF file
-    are packed, "128", "64" or "rows" (docs/gguf.md); default STERNA_I2S, else 128, with a
-    warning. cache: keep a packed copy for the next start. mmap: map the weights of a packed
-    directory, which takes memory that processes share and starts at once, instead of reading
-    them; a published checkpoint is packed into memory, and mapped from the cache the next time.
-    A file that is truncated or changed in use is then an error of whatever is computed next,
-    ModelFormatError. progress: called with the bytes of weights read so far and those of all,
-    by one thread at a time, not always the caller's. `tokenizer` and `template` are the model's
-    own; template is None where it has none.
+    vector; the default of all architectures but Qwen2), i8 (of 8 bits, rotated: half the memory),
+    f16 or f32. kv_bytes: what keys and values of all sequences may take, default as in `Engine`;
+    one request needs at most those of its context. deterministic: True, float layers add in
+    ascending order on every unit; False, where all are floats of one format, by the bf16 products
+    of a matrix unit (`amx`), which are faster for prompts; default: those for bf16 layers alone,
+    where they are never slower. Integer formats have the same bits anyway. i2s: how the I2_S
+    tensors of a GGUF file are packed, "128", "64" or "rows" (docs/gguf.md); default STERNA_I2S,
+    else 128, with a warning. cache: keep a packed copy for the next start. mmap: map the weights of
+    a packed directory, which takes memory that processes share and starts at once, instead of
+    reading them; a published checkpoint is packed into memory, and mapped from the cache the next
+    time. A file that is truncated or changed in use is then an error of whatever is computed next,
+    ModelFormatError. progress: called with the bytes of weights read so far and those of all, by
+    one thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
+    template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
@@ -63,6 +64,7 @@ class LLM:
         head: str | None = None,
         context: int | None = None,
         kv_dtype: str | None = None,
+        kv_bytes: int | None = None,
         deterministic: bool | None = None,
         i2s: str | None = None,
         cache: bool = True,
@@ -80,7 +82,7 @@ class LLM:
         )  # fmt: skip
         self.engine = Engine(
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
-            deterministic=deterministic,
+            deterministic=deterministic, kv_bytes=kv_bytes,
         )  # fmt: skip
         beside = loaded.companions
         assert beside is not None  # as of every model that is loaded from a path

@@ -24,12 +24,14 @@ __all__ = [
     "checked_name",
     "checked_whole",
     "cpu_list",
+    "memory_bytes",
+    "resident_bytes",
     "resolve_isa",
     "resolve_threads",
 ]
 
 MAX_THREADS = 1024
-_CGROUP = Path("/sys/fs/cgroup")
+_MEMORY = "proc/meminfo"
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Where the system does not tell: what is common for a core, and for a machine.
@@ -107,17 +109,34 @@ def resolve_isa(isa: str | None = None) -> str:
     )
 
 
-def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Bytes of memory this process may still take: the system's, or its control group's."""
-    import psutil  # which commands that run no model need not wait for
+def available_bytes(root: Path = Path("/")) -> int:
+    """Bytes of memory this process may still take: the system's, or its control groups'.
 
-    available = int(psutil.virtual_memory().available)
+    root: in the place of /, for tests on a made-up file tree.
+    """
     try:
-        limit = int((cgroup / "memory.max").read_text())
-        used = int((cgroup / "memory.current").read_text())
-        return max(0, min(available, limit - used))
-    except (OSError, ValueError):  # no such group, or "max": no limit
-        return available
+        found = re.search(r"^MemAvailable: *(\d+) kB$", (root / _MEMORY).read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    # What is free at once is less than that, but known where the file is not to be had.
+    available = int(found[1]) << 10 if found else _pages("SC_AVPHYS_PAGES")
+    left = _native.cgroup_memory_left("" if root == Path("/") else str(root))
+    return available if left is None else min(available, int(left))
+
+
+def memory_bytes() -> int:
+    """Bytes of the machine's memory."""
+    return _pages("SC_PHYS_PAGES")
+
+
+def resident_bytes(process: int | None = None) -> int:
+    """Bytes of memory that a process has now, by default this one; OSError where it is gone."""
+    pages = Path(f"/proc/{process or os.getpid()}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _pages(name: str) -> int:
+    return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
 
 
 def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import psutil
-
 from sterna import formats, loading
 from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
@@ -24,7 +22,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, Engine, Top
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.runtime import resolve_threads
+from sterna.runtime import resident_bytes, resolve_threads
 
 __all__ = [
     "PROMPT_OF_TG",
@@ -325,7 +323,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "bytes_per_token": round(step_bytes / (1 if test.prompt else test.batch)),
         **spread(test.seconds),
         "working_set_mb": round(m.weight_bytes_per_token / 1e6, 1),
-        "rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
+        "rss_mb": round(resident_bytes() / 1e6, 1),
         "ttft_ms": round(statistics.median(test.first) * 1e3, 2),
         **_attention(engine, test, bandwidth, peak),
     }

@@ -25,21 +25,25 @@ _CPUS = Path("/sys/devices/system/cpu")
 @json_option
 def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bool) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache."""
-    import psutil
-
     from sterna import __version__, _native
     from sterna.calibration.few_tokens import known
     from sterna.calibration.reading import current, prepare
     from sterna.checkpoints.cache import cache_dir, entries
-    from sterna.runtime import cpu_list, resolve_isa, resolve_threads
+    from sterna.runtime import (
+        available_bytes,
+        cpu_list,
+        memory_bytes,
+        resolve_isa,
+        resolve_threads,
+    )
 
     isa, team = resolve_isa(), resolve_threads(threads, cores)
-    cpu, folder, memory = _native.cpu_info(), cache_dir(), psutil.virtual_memory()
+    cpu, folder, available = _native.cpu_info(), cache_dir(), available_bytes()
     speed = None
     with status(f"reading memory with {team} threads"):
         source = prepare(team, isa, LARGE if bandwidth else 0)
         if bandwidth:
-            n = min(BANDWIDTH_BYTES, memory.available // 4)
+            n = min(BANDWIDTH_BYTES, available // 4)
             speed = round(_native.bandwidth_gb_s(team, n), 2)
     row = {
         "sterna": __version__,
@@ -55,8 +59,8 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
         "thread_cpus": cpu_list(team.cpus) or None,  # None: wherever the system places them
         "pinned": team.pinned,
         **_topology(_native.topology()),
-        "memory_gb": round(memory.total / 1e9, 2),
-        "memory_available_gb": round(memory.available / 1e9, 2),
+        "memory_gb": round(memory_bytes() / 1e9, 2),
+        "memory_available_gb": round(available / 1e9, 2),
         "bandwidth_gb_s": speed,
         "reading": {**current(team)._asdict(), "source": source},
         "direct_tokens": known(team, isa),
@@ -71,16 +75,12 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
 
 def _topology(native: Any) -> dict[str, Any]:
     """Sockets, cores and logical CPUs of the machine, and the part of them this process may use."""
-    import psutil
-
     logical = os.cpu_count()
-    packages = set()
-    for path in _CPUS.glob("cpu[0-9]*/topology/physical_package_id"):
-        try:
-            packages.add(path.read_text().strip())
-        except OSError:  # a CPU taken offline meanwhile
-            continue
-    cores = psutil.cpu_count(logical=False)
+    packages, siblings = (
+        {line for path in _CPUS.glob(f"cpu[0-9]*/topology/{name}") if (line := _line(path))}
+        for name in ("physical_package_id", "thread_siblings_list")
+    )
+    cores = len(siblings) or None
     return {
         "sockets": len(packages) or None,
         "cores": cores,
@@ -93,6 +93,13 @@ def _topology(native: Any) -> dict[str, Any]:
         "numa_nodes": len(native["nodes"]),
         "cpu_quota": native["cpu_quota"] or None,  # CPUs' worth of time; None: no limit
     }
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # a CPU taken offline meanwhile
+        return ""
 
 
 def _show(row: dict[str, Any]) -> None:

@@ -132,8 +132,7 @@ class Engine:
                 return _native.KvCache(c.n_layers, c.n_kv_heads, c.head_dim, pages, self.kv_dtype)
         raise RequestError(
             f"KV cache: address space for {pages * PAGE} positions, {pages * page_bytes / 1e9:.2f} "
-            "GB, is needed, but the system refuses it; lower the context or give Engine fewer "
-            "kv_bytes"
+            "GB, is needed, but the system refuses it; lower the context or kv_bytes"
         )
 
     @property

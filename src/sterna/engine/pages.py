@@ -119,8 +119,8 @@ class PagePool:
             if need > len(unused):
                 raise RequestError(
                     f"KV cache: a sequence must fit the free ones of {self.count} pages, but "
-                    f"{need - len(unused)} are missing; run fewer sequences at once, or give "
-                    "Engine more kv_bytes"
+                    f"{need - len(unused)} are missing; run fewer sequences at once, "
+                    "or raise kv_bytes"
                 )
             for (sequence, _), (replaced, added) in zip(wanted, plans, strict=True):
                 count = len(replaced) + added

@@ -14,9 +14,8 @@ import threading
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-import psutil
-
 from sterna.papers.peers.case import Case, Options, last_words
+from sterna.runtime import resident_bytes
 
 __all__ = ["Lost", "Process", "Timing"]
 
@@ -75,12 +74,12 @@ class Process:
 
     def rss_bytes(self) -> int | None:
         """Resident memory of the process and of those it started; None if it is gone."""
-        try:
-            process = psutil.Process(self._child.pid)
-            family = [process, *process.children(recursive=True)]
-            return sum(int(p.memory_info().rss) for p in family)
-        except psutil.Error:
-            return None
+        family = 0
+        for process in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            with contextlib.suppress(OSError):  # it has ended since
+                if os.getsid(process) == self._child.pid:  # the session that it was started in
+                    family += resident_bytes(process)
+        return family or None
 
     def close(self) -> None:
         """End the process and whatever it has in memory."""
