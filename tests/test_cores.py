@@ -11,7 +11,7 @@ import pytest
 from helpers import failure
 from sysfs_tree import Tree, intel_hybrid, quota
 
-from sterna import LLM, _native, runtime
+from sterna import LLM, _native, _testing, runtime
 from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.runtime import Threads, resolve_threads
@@ -150,14 +150,14 @@ def test_threads_run_where_they_should() -> None:
         pytest.skip("threads are placed on Linux only")
     before = os.sched_getaffinity(0)
     first, last = MACHINE[0], MACHINE[-1]
-    assert _native.pool_cpus(Threads(1, (last,), True)) == [[last]]
+    assert _testing.pool_cpus(Threads(1, (last,), True)) == [[last]]
     assert os.sched_getaffinity(0) == before
     both = (first, last)
-    assert _native.pool_cpus(Threads(2, both, True)) == [[first], [last]]
-    assert _native.pool_cpus(Threads(2, both[:1], False)) == [[first], [first]]
-    assert _native.pool_cpus(Threads(3, both, False)) == [sorted(set(both))] * 3
-    assert _native.pool_cpus(Threads(2)) == [MACHINE] * 2  # not what another pool was given
-    assert _native.pool_cpus(2) == [MACHINE] * 2
+    assert _testing.pool_cpus(Threads(2, both, True)) == [[first], [last]]
+    assert _testing.pool_cpus(Threads(2, both[:1], False)) == [[first], [first]]
+    assert _testing.pool_cpus(Threads(3, both, False)) == [sorted(set(both))] * 3
+    assert _testing.pool_cpus(Threads(2)) == [MACHINE] * 2  # not what another pool was given
+    assert _testing.pool_cpus(2) == [MACHINE] * 2
     assert os.sched_getaffinity(0) == before
 
 
@@ -168,7 +168,7 @@ def test_a_caller_that_is_there_already() -> None:
     first, last = MACHINE[0], MACHINE[-1]
     try:
         os.sched_setaffinity(0, {last})
-        assert _native.pool_cpus(Threads(2, (last, first), True)) == [[last], [first]]
+        assert _testing.pool_cpus(Threads(2, (last, first), True)) == [[last], [first]]
         assert os.sched_getaffinity(0) == {last}
     finally:
         os.sched_setaffinity(0, MACHINE)
@@ -179,27 +179,27 @@ def test_a_forked_child_is_placed_too() -> None:
     if not hasattr(os, "sched_getaffinity"):
         pytest.skip("threads are placed on Linux only")
     team, last = Threads(2, (MACHINE[-1],), False), MACHINE[-1]
-    assert _native.pool_cpus(team) == [[last]] * 2
+    assert _testing.pool_cpus(team) == [[last]] * 2
     child = os.fork()
     if child == 0:
-        os._exit(0 if _native.pool_cpus(team) == [[last]] * 2 else 1)
+        os._exit(0 if _testing.pool_cpus(team) == [[last]] * 2 else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_cpu_that_is_gone() -> None:
     """A thread whose CPU the system refuses runs all the same."""
-    assert _native.pool_cpus(Threads(2, (8190, 8191), True)) == [MACHINE] * 2
+    assert _testing.pool_cpus(Threads(2, (8190, 8191), True)) == [MACHINE] * 2
 
 
 def test_a_pool_needs_a_cpu_for_each_pinned_thread() -> None:
     with pytest.raises(ValueError, match="pinned"):
-        _native.pool_cpus(Threads(2, (0,), True))
+        _testing.pool_cpus(Threads(2, (0,), True))
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1025, 10**30])
 def test_threads_out_of_range(threads: int) -> None:
     with pytest.raises(ValueError, match="threads"):
-        _native.pool_cpus(threads)
+        _testing.pool_cpus(threads)
 
 
 def test_a_model_on_a_list(checkpoint: Callable[[str], Path]) -> None:

@@ -108,19 +108,6 @@ def test_what_is_counted(checkpoint: Callable[[str], Path]) -> None:
     engine.release(s)
 
 
-def test_a_screened_step_takes_no_memory(checkpoint: Callable[[str], Path]) -> None:
-    """Once as many rows were screened at once."""
-    engine = Engine(loading.load(checkpoint("bitnet-multiply"), head="exact"), threads=2)
-    history = np.arange(9, dtype=np.int32)
-    counts = []
-    for top in (Top(40), Top(3, 1.5, 1.2, history), Top(1)):
-        sequences = [Sequence() for _ in range(3)]
-        engine.step([(s, [1, 2], 1) for s in sequences], [top] * 3)
-        counts.append(engine._program.allocations)
-    assert counts[0] > 0
-    assert counts[1:] == [0, 0]
-
-
 def test_packed_and_cached(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

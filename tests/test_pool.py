@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from helpers import failure
 
-from sterna import _native
+from sterna import _native, _testing
 from sterna.bench import barrier
 from sterna.cli import main
 from sterna.errors import RequestError
@@ -63,7 +63,7 @@ def test_bad_barriers() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 4, 5, 8, 16, 64])
 def test_a_barrier_separates(threads: int) -> None:
     """Nobody enters a round before all have left the one before, in small teams and large ones."""
-    assert _native.barrier_holds(threads, 3000 if threads <= 8 else 100)
+    assert _testing.barrier_holds(threads, 3000 if threads <= 8 else 100)
 
 
 # ----------------------------------------------------------------------- threads of unequal speed
@@ -93,7 +93,7 @@ def loss(makespan: float, tiles: int, slowdown: list[int]) -> float:
 
 def dynamic(tiles: int, tokens: int, slowdown: list[int]) -> int:
     """When the last worker is done, with the chunks that programs use."""
-    shares = _native.rehearse(tiles, tokens, slowdown)
+    shares = _testing.rehearse(tiles, tokens, slowdown)
     assert sum(taken for taken, _ in shares) == tiles
     assert [time for _, time in shares] == [
         taken * s for (taken, _), s in zip(shares, slowdown, strict=True)
@@ -147,14 +147,14 @@ def test_equal_workers_share_evenly() -> None:
     """No chunk is so large that one of them is left without work."""
     for threads in (1, 2, 4, 8):
         tiles, _ = tiles_of(SHAPES["o"])
-        shares = _native.rehearse(tiles, 1, [1] * threads)
+        shares = _testing.rehearse(tiles, 1, [1] * threads)
         assert max(time for _, time in shares) <= 1.15 * tiles / threads, threads
 
 
 def test_a_rehearsal_is_no_measurement() -> None:
     """The same division every time, and the least possible one for chunks of one tile."""
-    shares = [_native.rehearse(40, 512, [1, 2]) for _ in range(5)]
+    shares = [_testing.rehearse(40, 512, [1, 2]) for _ in range(5)]
     assert shares == [[(27, 27), (13, 26)]] * 5
-    assert _native.rehearse(0, 1, [1, 1]) == [(0, 0), (0, 0)]
+    assert _testing.rehearse(0, 1, [1, 1]) == [(0, 0), (0, 0)]
     with pytest.raises(ValueError, match="slowdown"):
-        _native.rehearse(1, 1, [])
+        _testing.rehearse(1, 1, [])

@@ -194,20 +194,6 @@ def test_a_request_without_an_engine(llm: LLM) -> None:
         request.draw(logits)
 
 
-def test_draws_take_no_memory(llm: LLM) -> None:
-    """Once as many, with such parameters, were drawn."""
-    quiet = [i for i, p in enumerate(PARAMS) if "logprobs" not in p]
-    counts = []
-    for _ in range(4):
-        feeds = []
-        for i in quiet:
-            history = np.array(prompt(i), np.int32)
-            feeds.append(Feed(Sequence(), history, 1, draw=Draw(params_of(i), history)))
-        llm.engine.run(feeds)
-        counts.append(llm.engine._program.allocations)
-    assert counts[1:] == [0, 0, 0]
-
-
 def test_tops_and_twins_are_refused(llm: LLM) -> None:
     """Before anything is computed."""
     sequence = Sequence()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sysfs_tree import CPUS, Tree, intel_hybrid, quota
 
-from sterna import _native
+from sterna import _native, _testing
 from sterna.runtime import cpu_list
 
 
@@ -48,17 +48,17 @@ def kinds(topology: Any) -> tuple[list[list[int]], list[list[int]]]:
     ],
 )
 def test_lists_of_the_kernel(text: str, cpus: list[int]) -> None:
-    assert _native.parse_cpu_list(text) == cpus
+    assert _testing.parse_cpu_list(text) == cpus
 
 
 @given(st.sets(st.integers(0, 300)))
 def test_lists_there_and_back(cpus: set[int]) -> None:
-    assert _native.parse_cpu_list(cpu_list(cpus)) == sorted(cpus)
+    assert _testing.parse_cpu_list(cpu_list(cpus)) == sorted(cpus)
 
 
 @given(st.text("0123456789-, \nx", max_size=40))
 def test_damaged_lists_are_no_crash(text: str) -> None:
-    cpus = _native.parse_cpu_list(text)
+    cpus = _testing.parse_cpu_list(text)
     assert cpus == sorted(set(cpus))
     assert all(0 <= cpu < 8192 for cpu in cpus)
 

@@ -114,17 +114,6 @@ def test_what_is_not_finite_is_found(row: int, value: float) -> None:
     assert errors[0] == errors[1]
 
 
-def test_a_step_takes_no_memory() -> None:
-    engine = Engine(model("t5", Zeros(0.7, 0.85)), threads=2, skip_zeros=True)
-    sequence = Sequence()
-    counts = []
-    for token in TOKENS:
-        engine.step([(sequence, [token], 1)])
-        counts.append(engine._program.allocations)
-    assert counts[0] > 0
-    assert counts[1:] == [0, 0, 0]
-
-
 def test_formats_without_copies_read_all() -> None:
     m = model("i8")
     assert m.graph.skips() == {}

@@ -46,7 +46,7 @@ Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
     return Out<T, kDims>(data, kDims, shape, owner);
 }
 
-// The unit of a name; counts how often each was chosen (module.cpp).
+// The unit of a name; std::invalid_argument where there is none (module.cpp).
 const KernelTable& table(const std::string& isa);
 
 constexpr int kMaxHeadDim = 65536;

@@ -1,29 +1,17 @@
 // The module: the machine, its kernel units, and what it measures.
 #include <chrono>
-#include <map>
-#include <mutex>
 
 #include "bindings/common.h"
 #include "runtime/cgroup.h"
 #include "runtime/cpu.h"
 #include "runtime/measure.h"
-#include "runtime/rehearsal.h"
 #include "runtime/topology.h"
 
 namespace sterna::border {
 
-// How often each unit was chosen: units give the same bits, so only this shows which one ran.
-static std::atomic<int64_t>& calls_of(const KernelTable* table) {
-    static std::map<const KernelTable*, std::atomic<int64_t>> calls;
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
-    return calls[table];
-}
-
 const KernelTable& table(const std::string& isa) {
     const auto* t = find_table(isa);
     require(t, "isa: must be the name of a runnable unit");
-    ++calls_of(t);
     return *t;
 }
 
@@ -78,47 +66,6 @@ nb::dict topology_dict(const std::string& root, const std::optional<std::vector<
     return d;
 }
 
-// The CPUs that each thread of the pool may use during a run, for tests.
-std::vector<std::vector<int>> pool_cpus(const nb::int_& threads) {
-    Pool& p = pool(threads);
-    std::vector<std::vector<int>> cpus(static_cast<size_t>(p.size()));
-    nb::gil_scoped_release release;
-    p.run([&](int worker) { cpus[static_cast<size_t>(worker)] = allowed_cpus(); });
-    return cpus;
-}
-
-// Whether after each of `rounds` barriers every thread sees all others in that round, for tests.
-bool barrier_holds(const nb::int_& threads, int rounds) {
-    Pool& p = pool(threads);
-    std::vector<std::atomic<int>> round_of(static_cast<size_t>(p.size()));
-    std::atomic<bool> holds{true};
-    nb::gil_scoped_release release;
-    Barrier& barrier = p.barrier();
-    p.run([&](int worker) {
-        for (int round = 1; round <= rounds; ++round) {
-            round_of[static_cast<size_t>(worker)].store(round, std::memory_order_relaxed);
-            barrier.arrive_and_wait();
-            for (const auto& other : round_of)
-                if (other.load(std::memory_order_relaxed) != round) holds = false;
-            barrier.arrive_and_wait();
-        }
-    });
-    return holds;
-}
-
-// (tiles, time) of each thread, for tests.
-std::vector<std::pair<int64_t, int64_t>> rehearse_shares(int64_t tiles, int64_t tokens,
-                                                         const std::vector<int64_t>& slowdown) {
-    require(!slowdown.empty() && slowdown.size() <= kMaxThreads, "slowdown: needs 1..1024 values");
-    Pool& p = shared_pool(static_cast<int>(slowdown.size()));
-    nb::gil_scoped_release release;
-    std::vector<std::pair<int64_t, int64_t>> shares;
-    for (const Share& share : rehearse(p, tiles, tokens, slowdown)) {
-        shares.emplace_back(share.tiles, share.time);
-    }
-    return shares;
-}
-
 void bind_machine(nb::module_& m) {
     m.def("cpu_info", [] {
         const auto& c = cpu_info();
@@ -161,15 +108,6 @@ void bind_machine(nb::module_& m) {
             return products;
         },
         "isa"_a);
-    m.def("kernel_calls", [] {
-        nb::dict calls;
-        for (const auto* t : all_tables()) calls[t->isa] = calls_of(t).load();
-        return calls;
-    });
-    m.def("rehearse", &rehearse_shares, "tiles"_a, "tokens"_a, "slowdown"_a);
-    m.def("barrier_holds", &barrier_holds, "threads"_a, "rounds"_a);
-    m.def("pool_cpus", &pool_cpus, "threads"_a);
-    m.def("parse_cpu_list", [](const std::string& text) { return parse_cpu_list(text); }, "text"_a);
     m.def(
         "bandwidth_gb_s",
         [](const nb::int_& threads, size_t nbytes) {

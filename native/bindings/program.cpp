@@ -260,7 +260,6 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "dst"_a, "layer"_a)
-        .def_ro("allocations", &PyProgram::allocations)
         .def_prop_ro("seconds",
                      [](const PyProgram& p) {
                          const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",

@@ -1,8 +1,6 @@
 // One step of a batch: arguments checked, the program run, tokens drawn.
 #include "bindings/step.h"
 
-#include "runtime/allocations.h"
-
 namespace sterna::border {
 
 namespace {
@@ -107,10 +105,10 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     const auto vocab = static_cast<size_t>(p.vocab);
     auto out = make_array<float, 2>({batch.kept_rows.size(), vocab});
     std::vector<SampleResult> drawn(batch.draws.size());
+    std::vector<int64_t> rescored(batch.tops.size());
     std::mutex& mutex = p.lock();  // under the GIL
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);
-    const int64_t before = allocations();
     const float* logits =
         run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans}, cache, kernels, workers);
     const auto row_of = [&](size_t n) {
@@ -118,10 +116,8 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     };
     for (size_t i = 0; i < drawn.size(); ++i) batch.draws[i].logits = row_of(batch.drawn_rows[i]);
     p.draws.run(batch.draws, static_cast<int>(p.vocab), workers, drawn);
-    p.allocations = allocations() - before;
     for (size_t i = 0; i < batch.kept_rows.size(); ++i)
         std::copy_n(row_of(batch.kept_rows[i]), vocab, out.data() + i * vocab);
-    std::vector<int64_t> rescored(batch.tops.size());
     for (size_t r = 0; r < rescored.size(); ++r)
         rescored[r] = p.program.rescored(static_cast<int64_t>(r));
     return {out, std::move(drawn), std::move(rescored), p.program.head_bytes()};

@@ -20,7 +20,6 @@ struct PyProgram {
     std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
     int layers = 0;               // that the operations name
     int64_t vocab = 0;
-    int64_t allocations = 0;  // of the last run, by whatever ran at the time
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 

@@ -56,23 +56,11 @@ foreach(name scalar avx2 avx512)
 endforeach()
 file(CONFIGURE OUTPUT generated/pot_list.inc CONTENT "#define STERNA_POT_LIST${pot_list}\n")
 
-# What both modules are made of: threads, memory, the CPU. Each has its own threads.
-set(machine_sources "")
-foreach(name affinity allocations cgroup cpu memory pool reading)
-  list(APPEND machine_sources ${CMAKE_CURRENT_SOURCE_DIR}/native/runtime/${name}.cpp)
-endforeach()
-add_library(machine OBJECT ${machine_sources})
-target_compile_options(machine PRIVATE ${STERNA_FLAGS})
-target_include_directories(machine PRIVATE native ${CMAKE_CURRENT_BINARY_DIR})
-
 nanobind_add_module(_papers NB_STATIC STABLE_ABI native/pot/bindings/module.cpp native/pot/matmul.cpp ${pot_units}
                     $<TARGET_OBJECTS:machine>)
 target_compile_options(_papers PRIVATE ${STERNA_FLAGS})
 target_include_directories(_papers PRIVATE native ${CMAKE_CURRENT_BINARY_DIR})
 target_link_libraries(_papers PRIVATE Threads::Threads)
-if(UNIX AND NOT APPLE)
-  target_link_options(_papers PRIVATE -Wl,-Bsymbolic-functions)  # as _native
-endif()
 install(TARGETS _papers LIBRARY DESTINATION sterna/papers)
 
 # The sources that compile alone, for builds with other compilers.

@@ -7,14 +7,11 @@
 #include <new>
 #include <utility>
 
-#include "runtime/allocations.h"
-
 namespace sterna {
 
 HugeBuffer::HugeBuffer(size_t bytes, bool reserved) : size_(bytes) {
     constexpr size_t kHuge = size_t{2} << 20;
     if (bytes == 0) return;
-    count_allocation();
     if (bytes < kHuge) {  // malloc keeps small blocks warm; a mapping would fault in each page anew
         mapping_ = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
         if (!mapping_) throw std::bad_alloc();

@@ -1,4 +1,4 @@
-#include "runtime/rehearsal.h"
+#include "testing/rehearsal.h"
 
 #include <condition_variable>
 #include <mutex>
