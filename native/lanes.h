@@ -2,6 +2,7 @@
 // and the lanes meet in the fixed tree (8, 4, 2, 1), so that sums have the same bits everywhere.
 #pragma once
 #include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

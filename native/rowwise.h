@@ -1,6 +1,8 @@
 // What happens to one token between two linear layers, fused: gate * up, RMSNorm, quantisation.
 #pragma once
 #include "lanes.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -7,6 +7,9 @@
 #pragma once
 #include "attention/attention_float.h"
 #include "attention/attention_integers.h"
+#include "attention/attention_rows.h"
+#include "lanes.h"
+#include "units/kernel_table.h"
 
 namespace {
 
@@ -137,13 +140,13 @@ inline void with(const sterna::AttentionArgs& a, F f) {
     pages.end();  // not a destructor's: a unit has no tables for exceptions (test_layers.py)
 }
 
-// f(pages) for pages of the call's type.
-template <class F>
+// f(pages) for pages of the call's type. Tiles: NoTiles, or those of a matrix unit.
+template <template <class> class Tiles, class F>
 inline void with_pages(const sterna::AttentionArgs& a, F f) {
     if (a.type == KvType::kI16) {
-        with<IntegerPages<int16_t>>(a, f);
+        with<IntegerPages<int16_t, Tiles>>(a, f);
     } else if (a.type == KvType::kI8) {
-        with<IntegerPages<int8_t>>(a, f);
+        with<IntegerPages<int8_t, Tiles>>(a, f);
     } else if (a.type == KvType::kF16) {
         with<FloatPages<true>>(a, f);
     } else {
@@ -151,8 +154,9 @@ inline void with_pages(const sterna::AttentionArgs& a, F f) {
     }
 }
 
+template <template <class> class Tiles>
 void attention(const sterna::AttentionArgs& a) {
-    with_pages(a, [&](auto& pages) {
+    with_pages<Tiles>(a, [&](auto& pages) {
         Merged merged(a, pages.rows);
         for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
             Chunk chunk;
@@ -163,8 +167,9 @@ void attention(const sterna::AttentionArgs& a) {
     });
 }
 
+template <template <class> class Tiles>
 void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
-    with_pages(a, [&](auto& pages) {
+    with_pages<Tiles>(a, [&](auto& pages) {
         Chunk chunk;
         chunk.compute(a, pages, index * kChunk);
         chunk.store(a, pages.rows,
@@ -185,8 +190,9 @@ void attention_merge(const sterna::AttentionArgs& a) {
     merged.outputs();
 }
 
+template <template <class> class Tiles>
 int64_t attention_scratch(int64_t head_dim) {
-    const int64_t integers = IntegerPages<int16_t>::scratch_bytes(head_dim);
+    const int64_t integers = IntegerPages<int16_t, Tiles>::scratch_bytes(head_dim);
     const int64_t floats = FloatPages<true>::scratch_bytes(head_dim);
     return integers > floats ? integers : floats;
 }

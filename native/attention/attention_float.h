@@ -2,7 +2,10 @@
 // output adds over positions in ascending order (head_dim is lanes), in fused multiply-adds.
 #pragma once
 #include "attention/attention_rows.h"
+#include "lanes.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -13,9 +13,11 @@
 // the values of a pair of positions that no row of a block counts are not read.
 #pragma once
 #include "attention/attention_rows.h"
-#include "matrix/attention_tiles.h"
 #include "attention/integer_sums.h"
+#include "attention/kv_pages.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 
@@ -224,19 +226,31 @@ struct IntegerValues {
     }
 };
 
-// Element: int16_t or int8_t, in which case keys and values are rotated (kv_pages.h), and so the queries.
+// What a unit of vectors has in the place of a matrix unit's tiles (matrix/attention_tiles.h).
 template <class Element>
+struct NoTiles {
+    NoTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
+    static constexpr int64_t bytes(int64_t) { return 0; }
+    static constexpr bool used() { return false; }
+    void begin(const int16_t*) {}
+    void end() {}
+    void scores(const uint8_t*, int) {}
+    void values(int64_t, const int16_t (*)[kChunk], const float*) {}
+};
+
+// Element: int16_t or int8_t, in which case keys and values are rotated (kv_pages.h), and so the queries.
+template <class Element, template <class> class Tiles>
 struct IntegerPages {
     static constexpr bool kScaled = true;
 
     const sterna::AttentionArgs& a;
     Rows rows;
     Integers s;
-    AttentionTiles<Element> tiles;
+    Tiles<Element> tiles;
 
     static constexpr int kRows = sterna::kMaxAttentionRows;
     static constexpr int64_t scratch_bytes(int64_t head_dim) {
-        return own_bytes(head_dim) + AttentionTiles<Element>::bytes(head_dim);
+        return own_bytes(head_dim) + Tiles<Element>::bytes(head_dim);
     }
     static constexpr int64_t own_bytes(int64_t head_dim) {
         return Rows::bytes(head_dim) + kRows * (2 * padded_head_dim(head_dim) + 2 * kChunk + 4) +

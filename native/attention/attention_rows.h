@@ -1,6 +1,8 @@
 // What the query rows of one call of attention share while they pass over the keys together.
 #pragma once
 #include "attention/kv_pages.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

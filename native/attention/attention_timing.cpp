@@ -4,9 +4,9 @@
 #include <chrono>
 #include <numeric>
 
-#include "units/dispatch.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
+#include "units/dispatch.h"
 
 namespace sterna {
 

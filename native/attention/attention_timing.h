@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/pool.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

@@ -1,6 +1,7 @@
 // Sums of int16 products that outgrow int32, as 4096 * high + low.
 #pragma once
 #include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -15,6 +15,8 @@
 #include <type_traits>
 
 #include "lanes.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

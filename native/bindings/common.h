@@ -14,11 +14,14 @@
 #include <stdexcept>
 #include <string>
 
-#include "units/dispatch.h"
 #include "files/mapped_file.h"
+#include "head/head.h"
+#include "program/program.h"
+#include "program/tensors.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
-#include "program/program.h"
+#include "units/dispatch.h"
+#include "units/kernel_table.h"
 
 namespace sterna::border {
 

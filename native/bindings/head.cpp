@@ -1,7 +1,6 @@
 // The exact head as Python sees it: a float matrix's int8 shadow, and a screened product by itself.
-#include "runtime/fpenv.h"
-
 #include "bindings/common.h"
+#include "runtime/fpenv.h"
 
 namespace sterna::border {
 

@@ -1,7 +1,6 @@
 // The sampler as Python sees it.
-#include "sampling/sampler.h"
-
 #include "bindings/common.h"
+#include "sampling/sampler.h"
 #include "scalar_math.h"
 
 namespace sterna::border {

@@ -6,7 +6,10 @@
 #include <mutex>
 
 #include "bindings/common.h"
+#include "program/program.h"
+#include "program/tensors.h"
 #include "sampling/draws.h"
+#include "sampling/sampler.h"
 
 namespace sterna::border {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <string_view>
 
-#include "units/kernel_table.h"
 #include "runtime/pool.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

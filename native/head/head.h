@@ -10,10 +10,11 @@
 #include <span>
 #include <vector>
 
-#include "units/kernel_table.h"
+#include "program/division.h"
+#include "program/tensors.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
-#include "program/tensors.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

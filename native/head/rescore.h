@@ -1,9 +1,12 @@
 // The two kernels of the exact head (docs/exact-head.md): a float matrix's int8 shadow with the
 // bounds of its error, and the float logits of single row blocks.
 #pragma once
+#include "layouts/layout.h"
 #include "layouts/more_bits/b8.h"
 #include "linear/layers.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

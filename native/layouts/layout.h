@@ -4,7 +4,9 @@
 #include <type_traits>
 
 #include "layouts/packing.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

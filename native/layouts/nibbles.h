@@ -5,7 +5,10 @@
 //   row 32*i + 16 + r  row 32*i + r      at k + j
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -8,6 +8,9 @@
 //                2: byte 4*r + j, from bit 2*f
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

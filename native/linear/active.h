@@ -14,7 +14,11 @@
 // Zen 3 across the block 0.40 to 0.59.
 #pragma once
 #include "layouts/few_bits/b2.h"
+#include "layouts/layout.h"
 #include "linear/linear.h"
+#include "units/kernel_table.h"
+#include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -1,6 +1,9 @@
 // The copies of two-bit codes that active.h reads, in the order that it describes.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

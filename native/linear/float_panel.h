@@ -7,8 +7,11 @@
 // floats, as they are: each output adds over k in ascending order, one fused multiply-add each, as in
 // linear.h.
 #pragma once
+#include "layouts/layout.h"
 #include "linear/panel.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -2,13 +2,16 @@
 #pragma once
 #include <type_traits>
 
+#include "layouts/layout.h"
 #include "linear/float_panel.h"
-#include "scales/groups.h"
 #include "linear/linear.h"
 #include "linear/lookup.h"
 #include "linear/pair_panel.h"
 #include "linear/panel.h"
+#include "scales/groups.h"
 #include "scales/superblocks.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -8,7 +8,9 @@
 // the blocking.
 #pragma once
 #include "layouts/layout.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

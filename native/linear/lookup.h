@@ -5,8 +5,15 @@
 // A byte of a line is a row, so one lookup serves as many rows as a vector has bytes. Sums are
 // exact integers: bytes for a run of lookups, then int16, then int32.
 #pragma once
+#include "layouts/layout.h"
+#include "layouts/lookup_codes.h"
+#include "layouts/packing.h"
+#include "linear/linear.h"
 #include "linear/lookup_panel.h"
+#include "linear/panel.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

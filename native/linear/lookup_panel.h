@@ -2,9 +2,11 @@
 // up for products with the same sums. Bytes of a line are rows there; a panel has four k of a row
 // side by side, so what is looked up for four k is turned.
 #pragma once
+#include "layouts/layout.h"
 #include "layouts/lookup_codes.h"
 #include "linear/panel.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

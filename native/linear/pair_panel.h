@@ -2,8 +2,13 @@
 // What a group costs beside its products is what counts there: so its scales are made once for a tile, as sums are
 // multiplied with them, its sums stay in registers until they are floats, and all its products are written out.
 #pragma once
+#include "layouts/layout.h"
+#include "linear/linear.h"
+#include "linear/panel.h"
 #include "scales/groups.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

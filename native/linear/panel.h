@@ -5,8 +5,11 @@
 // What sweeps a panel knows no format, but what its bytes are: so a unit has these loops once for each kind of
 // bytes, and not once for each of twenty formats.
 #pragma once
+#include "layouts/layout.h"
 #include "linear/linear.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -3,11 +3,12 @@
 #pragma once
 #include "attention/attention_rows.h"
 #include "attention/integer_sums.h"
+#include "attention/kv_pages.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
-
-#ifdef tile_dot
 
 // Accumulators 0..3 += x y, x 16 x 64 and y 64 x 16, each its low and then its high bytes: low x low,
 // low x high, high x low, high x high. A register is loaded when the products that read it are done, so the
@@ -190,20 +191,5 @@ struct AttentionTiles {
 };
 // Sums of low x low over a chunk, beside what of `middle` is added to them.
 static_assert(int64_t{kChunk} * 255 * 255 + (15 << 8) < int64_t{1} << 31);
-
-#else
-
-template <class>
-struct AttentionTiles {
-    AttentionTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
-    static constexpr int64_t bytes(int64_t) { return 0; }
-    static constexpr bool used() { return false; }
-    void begin(const int16_t*) {}
-    void end() {}
-    void scores(const uint8_t*, int) {}
-    void values(int64_t, const int16_t (*)[kChunk], const float*) {}
-};
-
-#endif
 
 }  // namespace

@@ -1,7 +1,10 @@
 // Numbers as sums of bf16 planes, and how a matrix unit wants them: what float_tiles.h multiplies.
 #pragma once
+#include "layouts/layout.h"
 #include "matrix/tiles.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

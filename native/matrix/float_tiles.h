@@ -8,8 +8,14 @@
 // k, and blocks are join in ascending order. Neither the result nor the error is that of linear.h, but
 // it is the same for any number of tokens, threads and tiles.
 #pragma once
+#include "layouts/layout.h"
+#include "linear/linear.h"
+#include "matrix/float_planes.h"
 #include "matrix/float_token.h"
+#include "matrix/tiles.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -3,8 +3,11 @@
 // tiles and read back. The bits are the same, as the unit's sums are fused multiply-adds in an order that
 // is known (tile_dot_bf16).
 #pragma once
+#include "layouts/layout.h"
 #include "matrix/float_planes.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -5,9 +5,14 @@
 // vector units, which have the more to do: a multiplication and an addition for each vector of sums, 32 in 16
 // cycles of the unit.
 #pragma once
+#include "layouts/layout.h"
+#include "linear/panel.h"
 #include "matrix/float_planes.h"
+#include "matrix/tiles.h"
 #include "scales/groups.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -1,10 +1,11 @@
 // How a linear layer runs on a matrix unit (AMX), where that is faster than the vectors of the unit that it extends.
 #pragma once
+#include "linear/layers.h"
 #include "matrix/float_tiles.h"
 #include "matrix/grouped_tiles.h"
-#include "linear/layers.h"
 #include "matrix/superblock_tiles.h"
 #include "matrix/tiles.h"
+#include "units/kernel_table.h"
 
 namespace {
 

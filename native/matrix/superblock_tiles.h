@@ -2,8 +2,11 @@
 // in two planes of bf16 where they have more than 8 bits: a product, or two, then is the whole T.
 #pragma once
 #include "matrix/grouped_tiles.h"
+#include "scales/groups.h"
 #include "scales/superblocks.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -1,9 +1,12 @@
 // Many tokens on a matrix unit (AMX): x tiles of 16 tokens x 64 k, weight tiles of 64 k x 16 rows in
 // the very lines that a panel is made of, accumulators of 16 tokens x 16 rows.
 #pragma once
-#include "scales/groups.h"
+#include "layouts/layout.h"
 #include "linear/panel.h"
+#include "scales/groups.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

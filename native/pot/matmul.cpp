@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "runtime/cpu.h"
 #include "generated/pot_list.inc"
+#include "runtime/cpu.h"
 
 #define STERNA_POT_TABLE(kind, isa, needs) \
     extern "C" const sterna::pot::Table* sterna_pot_##kind##_##isa();

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/pool.h"
 #include "pot/table.h"
+#include "runtime/pool.h"
 
 namespace sterna::pot {
 

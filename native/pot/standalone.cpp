@@ -21,8 +21,8 @@
 #include "scalar.h"
 #define STERNA_POT_ISA "scalar"
 #endif
-#include "unit.h"
 #include "plain.h"
+#include "unit.h"
 
 namespace {
 

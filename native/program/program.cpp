@@ -1,9 +1,9 @@
-#include "program/program_run.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
+
+#include "program/program_run.h"
 
 namespace sterna {
 

@@ -9,16 +9,17 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "head/head.h"
-#include "units/kernel_table.h"
+#include "program/division.h"
+#include "program/tensors.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
-#include "program/tensors.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

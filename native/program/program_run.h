@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "program/program.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "units/kernel_table.h"
 #include "runtime/memory.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

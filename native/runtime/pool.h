@@ -15,9 +15,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/affinity.h"
 #include "program/division.h"
+#include "runtime/affinity.h"
 #include "runtime/reading.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 

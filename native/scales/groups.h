@@ -7,8 +7,12 @@
 //   y = fma(float(t), (s_w unit) s_x, y)
 //   y = fma(m_w, float(sum(x)) s_x, y)    where groups have minima: weight = s_w level + m_w
 #pragma once
+#include "layouts/layout.h"
+#include "linear/linear.h"
 #include "linear/panel.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

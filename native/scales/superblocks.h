@@ -10,8 +10,13 @@
 // Where s_g level fits a byte (two and three bits), a panel for many tokens holds these products: then T is one
 // sum over 32 k.
 #pragma once
+#include "layouts/layout.h"
+#include "linear/linear.h"
+#include "linear/panel.h"
 #include "scales/groups.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <deque>
 
-#include "runtime/cpu.h"
 #include "generated/isa_list.inc"
+#include "runtime/cpu.h"
 
 #define STERNA_FAMILY(isa, family) \
     extern "C" sterna::FormatFamily sterna_layouts_##isa##_##family();

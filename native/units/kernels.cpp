@@ -2,14 +2,12 @@
 // named in its first line; everything but the one exported function lives in an anonymous namespace.
 #include <cstdint>
 
-#include STERNA_ISA_HEADER
-
-#include "linear/active.h"
 #include "attention/attention.h"
-#include "units/kernel_table.h"
 #include "attention/kv_pages.h"
-#include "units/peak.h"
+#include "linear/active.h"
 #include "rowwise.h"
+#include "units/kernel_table.h"
+#include "units/peak.h"
 
 namespace {
 
@@ -24,10 +22,10 @@ constexpr sterna::KernelTable unit_table() {
     t.rowwise = rowwise;
     t.rope = rope;
     t.kv_store = kv_store;
-    t.attention = attention;
-    t.attention_chunk = attention_chunk;
+    t.attention = attention<NoTiles>;
+    t.attention_chunk = attention_chunk<NoTiles>;
     t.attention_merge = attention_merge;
-    t.attention_scratch = attention_scratch;
+    t.attention_scratch = attention_scratch<NoTiles>;
     t.x_block = x_block;
     t.peak_int8 = peak_int8;
     t.peak_f32 = peak_f32;

@@ -2,13 +2,13 @@
 // layouts/. As in kernels.cpp, everything but the one exported function lives in an anonymous namespace.
 #include <cstdint>
 
-#include STERNA_ISA_HEADER
-
-#include "linear/active_copies.h"
-#include "units/kernel_table.h"
-#include "linear/layers.h"
-#include STERNA_LAYOUTS  // generated: #include "layouts/FAMILY/*.h"
 #include "head/rescore.h"
+#include "linear/active_copies.h"
+#include "linear/layers.h"
+#include "units/kernel_table.h"
+
+// Generated: the headers of layouts/FAMILY, and STERNA_LAYOUT_LIST.
+#include STERNA_LAYOUTS
 
 namespace {
 
@@ -59,3 +59,7 @@ extern "C" sterna::FormatFamily STERNA_JOIN(sterna_layouts,
                                             STERNA_JOIN(STERNA_ISA_SYMBOL, STERNA_FAMILY))() {
     return {kFormats, sizeof kFormats / sizeof *kFormats};
 }
+
+#include "linear/active_copies.h"
+#include "linear/layers.h"
+#include "units/kernel_table.h"

@@ -2,13 +2,12 @@
 // extends (dispatch.cpp). CMake compiles this file as it does kernels.cpp.
 #include <cstdint>
 
-#include STERNA_ISA_HEADER
-
 #include "attention/attention.h"
+#include "matrix/attention_tiles.h"
 #include "matrix/float_planes.h"
-#include "units/kernel_table.h"
-#include "units/peak.h"
+#include "matrix/peak.h"
 #include "matrix/tiles.h"
+#include "units/kernel_table.h"
 
 namespace {
 
@@ -18,10 +17,10 @@ constexpr sterna::KernelTable matrix_table() {
     t.extends = STERNA_EXTENDS_NAME;
     t.needs = STERNA_ISA_NEEDS;
     t.rank = STERNA_ISA_RANK;
-    t.attention = attention;
-    t.attention_chunk = attention_chunk;
+    t.attention = attention<AttentionTiles>;
+    t.attention_chunk = attention_chunk<AttentionTiles>;
     t.attention_merge = attention_merge;
-    t.attention_scratch = attention_scratch;
+    t.attention_scratch = attention_scratch<AttentionTiles>;
     t.x_block = tiles_x_block;
     t.peak_int8 = peak_int8;
     t.peak_bf16 = peak_bf16;

@@ -2,11 +2,11 @@
 // the layers that are not theirs, is the other unit's. CMake compiles this file as it does layouts.cpp.
 #include <cstdint>
 
-#include STERNA_ISA_HEADER
-
-#include "units/kernel_table.h"
 #include "matrix/layers.h"
-#include STERNA_LAYOUTS  // generated: #include "layouts/FAMILY/*.h"
+#include "units/kernel_table.h"
+
+// Generated: the headers of layouts/FAMILY, and STERNA_LAYOUT_LIST.
+#include STERNA_LAYOUTS
 
 extern "C" sterna::FormatFamily STERNA_JOIN(sterna_layouts,
                                             STERNA_JOIN(STERNA_EXTENDS, STERNA_FAMILY))();
@@ -58,3 +58,6 @@ extern "C" sterna::FormatFamily STERNA_JOIN(sterna_layouts,
                                             STERNA_JOIN(STERNA_ISA_SYMBOL, STERNA_FAMILY))() {
     return {kFormats, sizeof kFormats / sizeof *kFormats};
 }
+
+#include "matrix/layers.h"
+#include "units/kernel_table.h"

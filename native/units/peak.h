@@ -2,6 +2,7 @@
 #pragma once
 #include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 
@@ -32,52 +33,6 @@ inline int64_t peak_of(int64_t ops, V (&u)[4], const V* x, V zero, Dot dot) {
     return rounds * per_round;
 }
 
-#ifdef tile_dot
-
-// Products of tiles in registers: of bytes, or kBf16, of which `k` fill a row.
-template <bool kBf16>
-int64_t tiles_peak(const void* tile, int k, int64_t ops) {
-    const int64_t per_round = int64_t{4} * 2 * 16 * 16 * k, rounds = ops / per_round + 1;
-    tile_begin(16);
-    tile_zero(0);
-    tile_zero(1);
-    tile_zero(2);
-    tile_zero(3);
-    tile_load(4, tile, 64);
-    tile_load(5, tile, 64);
-    tile_load(6, tile, 64);
-    tile_load(7, tile, 64);
-    for (int64_t round = 0; round < rounds; ++round) {
-        if constexpr (kBf16) {
-            tile_dot_bf16(0, 4, 6);
-            tile_dot_bf16(1, 4, 7);
-            tile_dot_bf16(2, 5, 6);
-            tile_dot_bf16(3, 5, 7);
-        } else {
-            tile_dot(0, 4, 6);
-            tile_dot(1, 4, 7);
-            tile_dot(2, 5, 6);
-            tile_dot(3, 5, 7);
-        }
-    }
-    tile_end();
-    return rounds * per_round;
-}
-
-// Bytes of all values: of zeros the unit takes so little power that a core's clock rises by a fifth.
-int64_t peak_int8(int64_t ops) {
-    alignas(64) uint8_t bytes[kTileBytes];
-    for (int i = 0; i < kTileBytes; ++i) bytes[i] = static_cast<uint8_t>(i * 181 + i / 64 * 37);
-    return tiles_peak<false>(bytes, 64, ops);
-}
-int64_t peak_bf16(int64_t ops) {
-    alignas(64) uint16_t ones[kTileBytes / 2];
-    for (auto& one : ones) one = 0x3F80;
-    return tiles_peak<true>(ones, 32, ops);
-}
-
-#else
-
 int64_t peak_int8(int64_t ops) {
     const int8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     const VI x[4] = {x_broadcast(bytes), x_broadcast(bytes + 1), x_broadcast(bytes + 2),
@@ -87,8 +42,6 @@ int64_t peak_int8(int64_t ops) {
     return peak_of<2 * 4 * kLanes>(ops, u, x, i_set1(0),
                                    [](VI a, VI b, VI c) { return run_dot(a, b, c); });
 }
-
-#endif
 
 int64_t peak_f32(int64_t ops) {
     const VF x[4] = {f_set1(0.5f), f_set1(0.25f), f_set1(0.125f), f_set1(0.0625f)};

@@ -6,7 +6,10 @@
 // sum(code * 2^f * x), or 2^(f % 4).
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -8,7 +8,10 @@
 // lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

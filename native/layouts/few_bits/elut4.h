@@ -3,7 +3,9 @@
 // Index 4 * c0 + c1 of codes 0..3, levels 2 * c - 3. native/layouts/lookup_codes.h draws the block: 16 k of 64
 // rows in four lines.
 #pragma once
+#include "layouts/lookup_codes.h"
 #include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

@@ -4,7 +4,9 @@
 // With levels l in -2..2 and v = 5 * l0 + l1 the index is |v|, 0..12, and the sign that of v; 13..15
 // mean zeros. native/layouts/lookup_codes.h draws the block: 16 k of 64 rows in five lines.
 #pragma once
+#include "layouts/lookup_codes.h"
 #include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

@@ -14,7 +14,10 @@
 //   line 4   quad 7, bits 2..0                     quad 4
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

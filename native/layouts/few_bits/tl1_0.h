@@ -3,7 +3,9 @@
 // Index 3 * (t0 + 1) + (t1 + 1), 0..8, of weights t in {-1, 0, 1} (bitnet.cpp, table 5); 9..15 mean
 // zeros. native/layouts/lookup_codes.h draws the block: 16 k of 64 rows in four lines.
 #pragma once
+#include "layouts/lookup_codes.h"
 #include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

@@ -1,6 +1,8 @@
 // tl1_1: the codes of tl1_0, looked up in tables of two bytes an entry: sums are exact.
 #pragma once
+#include "layouts/lookup_codes.h"
 #include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

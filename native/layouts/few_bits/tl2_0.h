@@ -5,7 +5,9 @@
 // 14 and 15 mean zeros. The first K / 48 * 48 columns are in blocks of 24 k of 64 rows, five lines;
 // those that remain, 16 or 32, in blocks of tl1_0. native/layouts/lookup_codes.h draws both.
 #pragma once
+#include "layouts/lookup_codes.h"
 #include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

@@ -4,7 +4,9 @@
 // the sum of four x, each with the sign + where its bit is set. native/layouts/lookup_codes.h draws the block:
 // 16 k of 64 rows in four lines, the low bits' plane in bits 3..0 and the high bits' in 7..4.
 #pragma once
+#include "layouts/lookup_codes.h"
 #include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

@@ -1,6 +1,9 @@
 // tmac2_1: the codes of tmac2_0, looked up in tables of two bytes an entry: sums are exact.
 #pragma once
 #include "layouts/few_bits/tmac2_0.h"
+#include "layouts/lookup_codes.h"
+#include "linear/lookup.h"
+#include "units/kernel_table.h"
 
 namespace {
 

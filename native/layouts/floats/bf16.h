@@ -2,6 +2,10 @@
 // its low half and k + 1 in its high half.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
+#include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

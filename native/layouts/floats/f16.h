@@ -1,6 +1,9 @@
 // f16: a step is one k of 64 rows, two 64-byte lines of 32 rows.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -1,6 +1,9 @@
 // f32: a step is one k of 64 rows, four 64-byte lines of 16 rows.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -4,6 +4,9 @@
 // product with it is exact, with all that IEEE 754 says of infinities, NaN, zeros and denormals.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 
@@ -27,19 +30,19 @@ struct pot8 : FloatDot<pot8> {
         const VI code = i_load_i8(bytes + kLanes * part);  // the sign fills bits 31..7
         return f_bits(b_select(from_code, i_shl<23>(code), bias));
     }
-#ifdef tile_dot
     // Two steps as bf16, where a float's upper half has all there is: a double word has the first k in its
     // low half. Each code comes twice, so that one shift brings sign and exponent into their places.
-    static void decode_bf16(const uint8_t* step, VI* w) {
+    // A template over VI, since b_gather and h_sar are words of a matrix unit: others make no function of it.
+    template <class V>
+    static void decode_bf16(const uint8_t* step, V* w) {
         static constexpr PairTable kPairs;
         const VI from_code = i_set1(static_cast<int32_t>(0x8F808F80u)), bias = i_set1(0x30003000);
-        const VI first = i_load(step), second = i_load(step + kStepBytes);
+        const V first = i_load(step), second = i_load(step + kStepBytes);
         for (int f = 0; f < kRowBlocks; ++f) {
-            const VI codes = b_gather(first, second, kPairs.index[f]);
+            const V codes = b_gather(first, second, kPairs.index[f]);
             w[f] = b_select(from_code, h_sar<1>(codes), bias);
         }
     }
-#endif
     static void pack(const sterna::PackArgs& a) {
         pack_steps<pot8>(a, [](uint8_t* out, const PackBlock<pot8>& block, int64_t k) {
             const uint32_t* fours = block.at(k);

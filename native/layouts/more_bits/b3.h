@@ -1,6 +1,7 @@
 // b3: three-bit codes 0..7, in the lines of planes.h: two low bits and a plane of one.
 #pragma once
 #include "layouts/planes.h"
+#include "units/kernel_table.h"
 
 namespace {
 

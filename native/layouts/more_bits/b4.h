@@ -2,6 +2,8 @@
 // great: 240 * 127 * 2.
 #pragma once
 #include "layouts/nibbles.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

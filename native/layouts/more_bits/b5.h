@@ -1,6 +1,7 @@
 // b5: five-bit codes 0..31, in the lines of planes.h: four low bits and a plane of one.
 #pragma once
 #include "layouts/planes.h"
+#include "units/kernel_table.h"
 
 namespace {
 

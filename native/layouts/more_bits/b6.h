@@ -1,6 +1,7 @@
 // b6: six-bit codes 0..63, in the lines of planes.h: four low bits and a plane of two.
 #pragma once
 #include "layouts/planes.h"
+#include "units/kernel_table.h"
 
 namespace {
 

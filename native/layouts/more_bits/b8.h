@@ -4,7 +4,10 @@
 // k + j.
 #pragma once
 #include "layouts/layout.h"
+#include "layouts/packing.h"
+#include "units/kernel_table.h"
 #include "unroll.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -3,6 +3,8 @@
 // same below zero; what is decoded is that plus 12.
 #pragma once
 #include "layouts/nibbles.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

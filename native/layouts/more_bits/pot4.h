@@ -4,7 +4,10 @@
 #pragma once
 #include <type_traits>
 
+#include "layouts/layout.h"
 #include "layouts/nibbles.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 

@@ -2,6 +2,8 @@
 // for sign * 2^(m - 1), so that levels reach 64. What is decoded is that plus 64.
 #pragma once
 #include "layouts/nibbles.h"
+#include "units/kernel_table.h"
+#include "vocabulary.h"
 
 namespace {
 
