@@ -198,6 +198,35 @@ def test_endless_invalid_bytes_are_not_held_back(family: Callable[[str], Tokeniz
     assert pieces[:-1] == ["\ufffd"] * 10
 
 
+def _library_stream(tokenizer: Tokenizer, ids: list[int], prompt: list[int]) -> str | None:
+    """Text of the library's own stream; None where it raises."""
+    stream = decoders.DecodeStream(ids=prompt) if prompt else decoders.DecodeStream()
+    try:
+        return "".join(stream.step(tokenizer._backend, id) or "" for id in ids)
+    except Exception:
+        return None
+
+
+def test_why_the_detokenizer_is_ours(family: Callable[[str], Tokenizer]) -> None:
+    """Where the library's stream answers otherwise, in 0.23: should it change, it may take over."""
+    bytes_of = [family("byte_level")._backend.token_to_id(token) for token in "Ã©"]
+    token_to_id = family("sentencepiece")._backend.token_to_id
+    j, bad, x = (token_to_id(token) for token in ("<0x6A>", "<0xFF>", "x"))
+    cases: list[tuple[str, list[int], list[int], str, str | None]] = [
+        # An answer that ends in the middle of a character: the rest is never given.
+        ("byte_level", [], bytes_of[:1], "\ufffd", ""),
+        # A prompt that ends so: its own text comes again.
+        ("byte_level", [*bytes_of, bytes_of[0]], bytes_of[1:], "é", "éé"),
+        # Bytes that are no character are held back as long as they come; after one that was given
+        # already, what follows is an error.
+        ("sentencepiece", [], [bad] * 3, "\ufffd" * 3, ""),
+        ("sentencepiece", [], [j, bad, x], "j\ufffdx", None),
+    ]
+    for name, prompt, ids, ours, theirs in cases:
+        assert "".join(_stream(family(name), ids, prompt)) == ours
+        assert _library_stream(family(name), ids, prompt) == theirs
+
+
 @pytest.mark.parametrize("name", ["metaspace", "wordpiece"])
 @pytest.mark.parametrize("text", ["the fox", "the  foxes jumps , the", "fox"])
 def test_other_decoders(family: Callable[[str], Tokenizer], name: str, text: str) -> None:

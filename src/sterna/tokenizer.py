@@ -180,6 +180,8 @@ class Detokenizer:
 
     `prompt`: the ids that come before; their text is not repeated, but they decide whether a
     leading space belongs to the text, and a character split between prompt and stream completes.
+    The library's `DecodeStream` would repeat such a character's beginning, never gives the end of a
+    text that ends inside one, and fails after bytes that are no character (test_tokenizer.py).
     """
 
     def __init__(
