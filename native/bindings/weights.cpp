@@ -1,5 +1,7 @@
 // Weights as Python sees them: packing, unpacking, one linear layer.
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "bindings/common.h"
 
@@ -12,11 +14,9 @@ namespace {
 using PyGroups = std::tuple<In<uint8_t, 2>, int64_t, int64_t, std::string, bool, float>;
 
 ScaleType scale_type(const std::string& name) {
-    if (name == "f16") return ScaleType::kF16;
-    if (name == "e8m0") return ScaleType::kE8M0;
-    if (name == "super8") return ScaleType::kSuper8;
-    require(name == "super4", "scales: must be f16, e8m0, super8 or super4");
-    return ScaleType::kSuper4;
+    const auto at = std::ranges::find(kScaleNames, name);
+    require(at != std::end(kScaleNames), "scales: no layout of this name");
+    return static_cast<ScaleType>(at - std::begin(kScaleNames));
 }
 
 // Scales in groups, checked to fit the weight.

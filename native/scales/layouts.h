@@ -1,0 +1,60 @@
+// Scales of weights for groups of k: what they are stored as, and where they lie. What a kernel makes of a stored scale
+// is groups.h's (TileScales) and superblocks.h's. Plain data, as kernel_table.h, which includes this.
+#pragma once
+#include <cstdint>
+
+namespace sterna {
+
+// k of one scale of activations, where weights have scales in groups: a short one, or GGUF's blocks.
+constexpr int kGroupK = 32, kLongGroupK = 256;
+constexpr int kSumK = 16;  // and of one sum of them, so that weights may have groups of as few
+constexpr int kSuperK = 256;  // k of a super-block
+
+// What a scale is stored as. The last two are whole numbers, of which a super-block has one for each group,
+// times its f16: a signed byte, or the low nibble of a byte whose high one is the minimum.
+enum class ScaleType : int { kF16, kE8M0, kSuper8, kSuper4 };
+// Their names in Python (formats/scales), in this order.
+constexpr const char* kScaleNames[] = {"f16", "e8m0", "super8", "super4"};
+
+// Scales of a weight for groups of k: [tile][K / group_k][tile_rows], and where there are minima,
+// after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16, where
+// there are minima a line of f16 for them, and then such lines of whole numbers.
+struct GroupScales {
+    const uint8_t* data = nullptr;
+    // k: a multiple of x_group_k, of super-blocks 16 or 32; 0: a weight has one scale for each row
+    int64_t group_k = 0;
+    int64_t x_group_k = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
+    ScaleType type = ScaleType::kF16;
+    bool minima = false;
+    float unit = 1.0f;  // of a code
+    int64_t inverse = 0;  // inverse_of(group_k): a kernel's loop has no time for a division
+
+    [[gnu::always_inline]] constexpr bool super() const { return type >= ScaleType::kSuper8; }
+    [[gnu::always_inline]] constexpr int value_bytes() const {
+        return type == ScaleType::kF16 ? 2 : 1;
+    }
+    [[gnu::always_inline]] constexpr int64_t line_bytes(int tile_rows) const {
+        return int64_t{tile_rows} * value_bytes() * (minima && type != ScaleType::kSuper4 ? 2 : 1);
+    }
+    // The line of k < kMaxIntegerK, of whole groups of kGroupK: k / group_k.
+    [[gnu::always_inline]] constexpr int64_t line_of(int64_t k) const {
+        return k / kGroupK * inverse >> 32;
+    }
+    [[gnu::always_inline]] static constexpr int64_t inverse_of(int64_t group_k) {
+        const int64_t groups = (group_k + kGroupK - 1) / kGroupK;
+        return ((int64_t{1} << 32) + groups - 1) / groups;
+    }
+    // Of super-blocks: the lines of f16 before those of the groups.
+    [[gnu::always_inline]] constexpr int64_t head_bytes(int tile_rows) const {
+        return int64_t{tile_rows} * 2 * (minima ? 2 : 1);
+    }
+    [[gnu::always_inline]] constexpr int64_t super_bytes(int tile_rows) const {
+        return head_bytes(tile_rows) + kSuperK / group_k * line_bytes(tile_rows);
+    }
+    [[gnu::always_inline]] constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
+        return super() ? K / kSuperK * super_bytes(tile_rows)
+                       : (K > 0 ? line_of(K - 1) + 1 : 0) * line_bytes(tile_rows);
+    }
+};
+
+}  // namespace sterna
