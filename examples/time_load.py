@@ -43,8 +43,8 @@ print(json.dumps({"ready": ready, "first": first, "MB": mb["VmHWM"], "own": mb["
 def load(model: str, way: str, threads: int) -> dict[str, float]:
     """One start in a process of its own."""
     command = [sys.executable, "-c", CODE, model, way, str(threads)]
-    found: dict[str, float] = json.loads(subprocess.check_output(command))
-    return found
+    times: dict[str, float] = json.loads(subprocess.check_output(command))
+    return times
 
 
 def main() -> None:

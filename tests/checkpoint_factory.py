@@ -73,12 +73,12 @@ class Recipe:
     def biased(self) -> set[str]:
         """The linear layers of a block that have a bias, by their names inside the block."""
         attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
-        found = set(attention) if self.architecture == "Qwen2ForCausalLM" else set()
+        names = set(attention) if self.architecture == "Qwen2ForCausalLM" else set()
         if self.config.get("attention_bias"):
-            found |= attention | {"self_attn.o_proj"}
+            names |= attention | {"self_attn.o_proj"}
         if self.config.get("mlp_bias"):
-            found |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
-        return found
+            names |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+        return names
 
     @property
     def is_bitnet(self) -> bool:

@@ -131,8 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _commit(self, repo: str, revision: str) -> str | None:
         hub = self.state
-        found = [commit for commit in hub.repos[repo] if len(revision) > 6]
-        short = [commit for commit in found if commit.startswith(revision)]
+        commits = [commit for commit in hub.repos[repo] if len(revision) > 6]
+        short = [commit for commit in commits if commit.startswith(revision)]
         return hub.refs.get((repo, revision)) or (short[0] if short else None)
 
     def _file(self, address: str) -> None:

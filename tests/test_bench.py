@@ -277,8 +277,8 @@ def test_a_slow_unit_gets_fewer_copies() -> None:
 
 
 def test_models_name_their_matrices() -> None:
-    found = linear.matrices(["bitnet-2b", "2560x6912", "7X9"])
-    assert [(m.layer, str(m)) for m in found] == [
+    matrices = linear.matrices(["bitnet-2b", "2560x6912", "7X9"])
+    assert [(m.layer, str(m)) for m in matrices] == [
         ("qkv", "3840x2560"),
         ("o", "2560x2560"),
         ("gate_up", "13824x2560"),

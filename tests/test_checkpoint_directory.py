@@ -110,8 +110,8 @@ def test_require_names_file_tensor_expected_and_got(tmp_path: Path) -> None:
         with pytest.raises(ModelFormatError) as caught:
             checkpoint.require(*arguments)  # type: ignore[arg-type]
         error = caught.value
-        found = (error.file, error.field, error.expected, error.got)
-        assert found == (file, arguments[0], expected, got)
+        facts = (error.file, error.field, error.expected, error.got)
+        assert facts == (file, arguments[0], expected, got)
     with pytest.raises(ModelFormatError, match=r"v\.weight"):
         checkpoint.read("v.weight")
 

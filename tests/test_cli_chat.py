@@ -287,13 +287,13 @@ def test_ways_out_of_the_prompt(typed: Callable[[str], str]) -> None:
 
 
 def test_commands_complete() -> None:
-    def found(text: str) -> list[str]:
+    def completed(text: str) -> list[str]:
         completions = Commands().get_completions(Document(text), CompleteEvent())
         return [completion.text for completion in completions]
 
-    assert found("/ex") == ["/exit"]
-    assert found("/s") == ["/system", "/set", "/stats", "/save"]
-    assert found("/save a") == found("ex") == []
+    assert completed("/ex") == ["/exit"]
+    assert completed("/s") == ["/system", "/set", "/stats", "/save"]
+    assert completed("/save a") == completed("ex") == []
 
 
 def test_triple_quotes() -> None:

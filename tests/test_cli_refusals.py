@@ -186,8 +186,8 @@ def test_where_packed_copies_come_from(
 
     def packed_from() -> str | None:
         rows = json.loads(command("models", "--json").stdout)
-        (found,) = (row["packed_from"] for row in rows if row["source"] == "cache")
-        return found
+        (name,) = (row["packed_from"] for row in rows if row["source"] == "cache")
+        return name
 
     assert packed_from() == str(source) == cache.source_of(entry)
     assert source.name in command("models").stdout

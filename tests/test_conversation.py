@@ -231,20 +231,20 @@ def test_template_options_reach_the_template(tmp_path: Path) -> None:
 def test_threads_take_turns_or_are_told(llm: LLM) -> None:
     """No turn that succeeds is mixed with another; what comes after has the bits of a fresh run."""
     with Conversation(llm) as chat:
-        found: list[object] = []
+        outcomes: list[object] = []
 
         def ask(i: int) -> None:
             try:
-                found.append(chat.ask(f"thread {i}", **PLAIN))
+                outcomes.append(chat.ask(f"thread {i}", **PLAIN))
             except RequestError as error:
-                found.append(error)
+                outcomes.append(error)
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(found) == 4
-        assert all("one thread" in str(e) for e in found if isinstance(e, RequestError))
+        assert len(outcomes) == 4
+        assert all("one thread" in str(e) for e in outcomes if isinstance(e, RequestError))
         messages = [*chat.messages, {"role": "user", "content": "final"}]
         assert chat.ask("final", **PLAIN).tokens == llm.chat(messages, **PLAIN).tokens

@@ -207,8 +207,8 @@ def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
             else (1 if new == "i2:tensor" else 50, -1)
         )
         best = (w * q).reshape(to).sum(axis=-1) / np.square(q).reshape(to).sum(axis=-1)
-        found = np.broadcast_to(got.scales, best.shape) if best.size > 1 else got.scales
-        np.testing.assert_allclose(found, np.reshape(best, found.shape), rtol=2.0**-10)
+        scale = np.broadcast_to(got.scales, best.shape) if best.size > 1 else got.scales
+        np.testing.assert_allclose(scale, np.reshape(best, scale.shape), rtol=2.0**-10)
         if np.ndim(scales) == 0:
             assert loss.exact
 

@@ -30,9 +30,9 @@ def spoiled(folder: Path, recipe: str, change: Change) -> Path:
     """A checkpoint of the recipe whose tensors were changed."""
     write(folder, RECIPES[recipe])
     file = folder / "model.safetensors"
-    found = load_file(file)
-    change(found)
-    save_file(found, file, {"format": "pt"})
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
     return folder
 
 
@@ -70,8 +70,8 @@ def test_every_bias_counts(recipe: str, tmp_path: Path, checkpoint: Callable[[st
     assert added
     for i, name in enumerate(added):
 
-        def change(found: dict[str, torch.Tensor], name: str = name) -> None:
-            found[name][3] += 1
+        def change(tensors: dict[str, torch.Tensor], name: str = name) -> None:
+            tensors[name][3] += 1
 
         moved = np.abs(logits(spoiled(tmp_path / str(i), recipe, change)) - first).max()
         # Softmax does not see what all keys have in common, but for the rotation.

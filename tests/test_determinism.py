@@ -73,9 +73,9 @@ def digests(
                     yield name, hashlib.sha256(np.ascontiguousarray(logits).tobytes()).hexdigest()
 
 
-def check_one_digest(found: Iterator[tuple[str, str]]) -> None:
+def check_one_digest(named_digests: Iterator[tuple[str, str]]) -> None:
     """All combinations have the digest of the first; otherwise names those that do not."""
-    (name, expected), *rest = found
+    (name, expected), *rest = named_digests
     different = [other for other, digest in rest if digest != expected]
     assert not different, f"{len(different)} of {len(rest)} differ from {name}: {different[:8]}"
 
@@ -108,12 +108,12 @@ def test_the_forced_isa(checkpoint: Callable[[str], Path]) -> None:
 def test_the_digest_sees_a_difference(checkpoint: Callable[[str], Path]) -> None:
     """Other KV pages or another model change the digest, so an equal one means something."""
     case = INTEGER[0]
-    found = {
+    distinct = {
         digest
         for other in (case, (*case[:3], "f32"), INTEGER[1])
         for _, digest in digests(checkpoint(other[0]), other, ["scalar"], (1,))
     }
-    assert len(found) == 3
+    assert len(distinct) == 3
 
 
 def test_repeated_runs(checkpoint: Callable[[str], Path]) -> None:

@@ -24,12 +24,12 @@ GUESS, PANEL, DIRECT = 0, 1, 16
 
 def times(crossing: int, guess: int, panel: float = 10.0) -> dict[tuple[int, int], float]:
     """Seconds of steps where the panel is the faster one beyond `crossing` tokens."""
-    found = {}
+    seconds = {}
     for n in COUNTS:
-        found[n, PANEL] = panel
-        found[n, DIRECT] = panel * (0.5 if n <= crossing else 2.0)
-        found[n, GUESS] = found[n, DIRECT if n <= guess else PANEL]
-    return found
+        seconds[n, PANEL] = panel
+        seconds[n, DIRECT] = panel * (0.5 if n <= crossing else 2.0)
+        seconds[n, GUESS] = seconds[n, DIRECT if n <= guess else PANEL]
+    return seconds
 
 
 @pytest.mark.parametrize("crossing", [1, *COUNTS])
@@ -50,11 +50,11 @@ def test_the_guess_stays_where_it_is_as_good() -> None:
 
 
 def test_short_steps_weigh_as_much_as_long_ones() -> None:
-    found = times(2, 1, panel=1.0)
+    seconds = times(2, 1, panel=1.0)
     for n in COUNTS[1:]:  # a panel gains little on many tokens, and loses much on two
-        found[n, DIRECT] = 1.05
-    found[2, PANEL] = 2.0
-    assert most_direct(found) == 2
+        seconds[n, DIRECT] = 1.05
+    seconds[2, PANEL] = 2.0
+    assert most_direct(seconds) == 2
 
 
 def test_rounds_end_with_the_budget() -> None:

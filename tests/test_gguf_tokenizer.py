@@ -98,7 +98,7 @@ def metadata_of(built: tokenizers.Tokenizer, **values: Any) -> Metadata:
     state = json.loads(built.to_str())
     added = {t["id"]: 3 if t["special"] else 4 for t in state["added_tokens"]}
     types = [added.get(i, 1) for i in range(len(tokens))]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "general.architecture": "llama",
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.tokens": tokens,
@@ -109,7 +109,7 @@ def metadata_of(built: tokenizers.Tokenizer, **values: Any) -> Metadata:
         "tokenizer.ggml.add_bos_token": False,
         **values,
     }
-    present = {key: value for key, value in found.items() if value is not None}
+    present = {key: value for key, value in fields.items() if value is not None}
     return Metadata(Path("x.gguf"), present, {})
 
 
@@ -186,18 +186,18 @@ def by_scores(text: str, tokens: list[str], scores: list[float]) -> list[int]:
             break
         _, i = min(pairs)
         symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-    found = []
+    token_ids = []
     for symbol in symbols:
         if symbol in ids:
-            found.append(ids[symbol])
+            token_ids.append(ids[symbol])
         else:
-            found += [ids[f"<0x{b:02X}>"] for b in symbol.encode()]
-    return found
+            token_ids += [ids[f"<0x{b:02X}>"] for b in symbol.encode()]
+    return token_ids
 
 
 def spm_metadata(**values: Any) -> Metadata:
     tokens, scores, types = pieces()
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "general.architecture": "llama",
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
@@ -208,7 +208,7 @@ def spm_metadata(**values: Any) -> Metadata:
         "tokenizer.ggml.unknown_token_id": 0,
         **values,
     }
-    return Metadata(Path("x.gguf"), found, {})
+    return Metadata(Path("x.gguf"), fields, {})
 
 
 @pytest.mark.parametrize("prefix", [True, False])

@@ -301,13 +301,13 @@ def test_verify_finds_a_changed_header(sources: Path, tmp_path: Path, name: str)
     assert {check.status for check in verify(tmp_path / "m.gguf")} == {VERIFIED}
     header = Header(tmp_path / "m.gguf")
     EDITS[name](header)
-    found = header.verified()
-    assert DAMAGED in {check.status for check in found}
+    checks = header.verified()
+    assert DAMAGED in {check.status for check in checks}
     names = {"swapped": {GATE, NEXT}, "renamed": {GATE.replace("gate", "gatf")}}
     wrong = names.get(name, {GATE} if name in ("type", "shape") else {""})
-    assert {check.tensor for check in found if check.status == DAMAGED} == wrong
+    assert {check.tensor for check in checks if check.status == DAMAGED} == wrong
     if wrong == {""}:
-        assert "metadata" in str(found[-1].problem)
+        assert "metadata" in str(checks[-1].problem)
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -324,8 +324,8 @@ def test_verify_of_files_whose_hashes_are_of_bytes_alone(
     assert ({check.status for check in tensors}, whole.status) == ({VERIFIED}, SOUND)
     header = Header(tmp_path / "m.gguf")
     EDITS[name](header)
-    found = {"renamed": UNCHECKED, "layers": UNCHECKED, "shape": DAMAGED, "heads": DAMAGED}
-    assert header.verified()[-1].status == found.get(name, SOUND)
+    statuses = {"renamed": UNCHECKED, "layers": UNCHECKED, "shape": DAMAGED, "heads": DAMAGED}
+    assert header.verified()[-1].status == statuses.get(name, SOUND)
 
 
 def test_verify_wants_a_hash_for_each_tensor(sources: Path, tmp_path: Path) -> None:
@@ -338,8 +338,8 @@ def test_verify_wants_a_hash_for_each_tensor(sources: Path, tmp_path: Path) -> N
     header.data[extra : extra + 72] = struct.pack("<Q56sII", 56, b"x" * 56, 4, 0)
     (keys,) = struct.unpack_from("<Q", header.data, 16)
     header.data[16:24] = struct.pack("<Q", keys + 1)
-    (found,) = header.verified()
-    assert (found.status, HASHES in str(found.problem)) == (DAMAGED, True)
+    (check,) = header.verified()
+    assert (check.status, HASHES in str(check.problem)) == (DAMAGED, True)
 
 
 # -------------------------------------------------------------------------- read by llama.cpp
@@ -365,10 +365,10 @@ print(json.dumps([prompt, tokens]))
 @pytest.fixture(scope="module")
 def llama_cpp() -> None:
     """llama.cpp runs in a process of its own: what kills it should not kill the tests."""
-    found = subprocess.run(
+    trial = subprocess.run(
         [sys.executable, "-c", "import llama_cpp"], capture_output=True, check=False
     )
-    if found.returncode:
+    if trial.returncode:
         pytest.skip("needs llama-cpp-python: pip install llama-cpp-python")
 
 

@@ -98,10 +98,10 @@ def test_loglikelihood(model: SternaLM) -> None:
     pairs = [(CODE, " return"), (CODE, "def"), ("", "import os"), ("retu", "rn"), ("import ", "os")]
     got = model.loglikelihood(instances("loglikelihood", *pairs), disable_tqdm=True)
     llm = model.llm
-    for (context, continuation), found in zip(pairs, got, strict=True):
+    for (context, continuation), pair in zip(pairs, got, strict=True):
         request = encode_pair(llm.tokenizer.encode, context, continuation)
         (expected,) = score(llm.engine, [[request]])[0]
-        assert found == (expected.logprob, expected.greedy)
+        assert pair == (expected.logprob, expected.greedy)
 
 
 def test_rolling_is_the_whole_text(model: SternaLM) -> None:
@@ -169,10 +169,10 @@ def test_the_same_figures_as_our_own_tasks(model: SternaLM, tmp_path: Path) -> N
             bootstrap_iters=0,
         )
         ours = evaluate(model.llm, read_questions(data, name))
-        found = theirs["results"][name]
-        assert found["acc,none"] == ours.right / ours.n
+        figures = theirs["results"][name]
+        assert figures["acc,none"] == ours.right / ours.n
         if name == "hellaswag":
-            assert found["acc_norm,none"] == ours.right_norm / ours.n
+            assert figures["acc_norm,none"] == ours.right_norm / ours.n
 
 
 def test_the_command_with_the_example(tmp_path: Path) -> None:

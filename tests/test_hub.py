@@ -54,22 +54,22 @@ def test_only_what_is_needed_is_fetched(server: Hub) -> None:
         "nano-Q8_0.gguf", ".gitattributes", "tf_model.h5",
     ]  # fmt: skip
     server.add(REPO, {**NANO, **dict.fromkeys(clutter, b"x")})
-    found = pull()
-    assert files_below(found.path) == NEEDED
+    download = pull()
+    assert files_below(download.path) == NEEDED
     assert {r.path.rpartition("/")[2] for r in server.requests[1:]} == NEEDED
     for name in NEEDED:
-        assert (found.path / name).read_bytes() == NANO[name]
+        assert (download.path / name).read_bytes() == NANO[name]
 
 
 def test_the_cache_is_that_of_other_tools(server: Hub) -> None:
     """huggingface_hub finds the files, and its scan finds no fault."""
-    found = pull()
+    download = pull()
     path = huggingface_hub.hf_hub_download(REPO, WEIGHTS, local_files_only=True)
-    assert Path(path) == found.path / WEIGHTS
+    assert Path(path) == download.path / WEIGHTS
     scan = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE)
     assert not scan.warnings
     (repo,) = scan.repos
-    assert (repo.repo_id, {r.commit_hash for r in repo.revisions}) == (REPO, {found.commit})
+    assert (repo.repo_id, {r.commit_hash for r in repo.revisions}) == (REPO, {download.commit})
     assert {r.refs for r in repo.revisions} == {frozenset({"main"})}
 
 
@@ -101,8 +101,8 @@ def test_shards_are_those_of_the_index(server: Hub) -> None:
     index = {"weight_map": {"a": names[0], "b": names[1], "c": names[0]}}
     files = {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode()}
     server.add("terns/parts", {**files, **{name: name.encode() for name in names}})
-    found = pull("terns/parts")
-    assert files_below(found.path) == {*files, *names[:2]}
+    download = pull("terns/parts")
+    assert files_below(download.path) == {*files, *names[:2]}
     missing = json.dumps({"weight_map": {"a": "model-00009-of-00009.safetensors"}}).encode()
     server.add("terns/parts", {**files, "model.safetensors.index.json": missing})
     failure(lambda: pull("terns/parts"), ModelFormatError, "00009", "weight_map")
@@ -172,13 +172,13 @@ def test_pulling_again_costs_one_question(server: Hub) -> None:
 )
 def test_one_of_several_ggufs(server: Hub, word: str, path: str) -> None:
     server.add("terns/ggufs", GGUFS)
-    found = resolve(f"terns/ggufs:{word}")
-    assert found.read_bytes() == GGUFS[path]
-    assert found.suffix == ".gguf"
+    path_here = resolve(f"terns/ggufs:{word}")
+    assert path_here.read_bytes() == GGUFS[path]
+    assert path_here.suffix == ".gguf"
     parts = sum(p.startswith("BF16") for p in files_below(hub.downloads()[0].path.parent.parent))
     assert parts == (2 if word == "BF16" else 0)
     server.requests.clear()
-    assert resolve(f"terns/ggufs:{word.lower()}") == resolve(f"terns/ggufs:{path}") == found
+    assert resolve(f"terns/ggufs:{word.lower()}") == resolve(f"terns/ggufs:{path}") == path_here
     assert not server.requests
 
 
@@ -197,8 +197,8 @@ def test_several_ggufs_are_listed(server: Hub) -> None:
 def test_a_single_gguf_needs_no_word(server: Hub) -> None:
     server.add("terns/one", {"nano-Q4_K_M.gguf": b"m", "mmproj-F16.gguf": b"p", "README.md": b""})
     assert resolve("terns/one").name == "nano-Q4_K_M.gguf"
-    (found,) = hub.downloads()
-    assert found.name == "terns/one"
+    (download,) = hub.downloads()
+    assert download.name == "terns/one"
     server.add(REPO, {**NANO, "nano-Q8_0.gguf": b"8"})
     assert resolve(REPO).is_dir()  # safetensors come first, a GGUF by its word
     assert resolve(f"{REPO}:Q8_0").read_bytes() == b"8"
@@ -279,7 +279,7 @@ def test_more_bytes_than_announced_are_refused(server: Hub) -> None:
 
 def test_two_pulls_at_once_fetch_each_file_once(server: Hub) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: pull(), range(4)))
-    assert len({d.path for d in found}) == 1
+        downloads = list(pool.map(lambda _: pull(), range(4)))
+    assert len({d.path for d in downloads}) == 1
     assert server.fetched(WEIGHTS) == [None]
-    assert (found[0].path / WEIGHTS).read_bytes() == NANO[WEIGHTS]
+    assert (downloads[0].path / WEIGHTS).read_bytes() == NANO[WEIGHTS]

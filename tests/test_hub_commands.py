@@ -118,10 +118,10 @@ def test_without_links_on_the_disk(
 
     for name in missing:
         monkeypatch.setattr(os, name, refuse)
-    found = pull()
-    assert (found.path / WEIGHTS).read_bytes() == NANO[WEIGHTS]
-    assert not (found.path / WEIGHTS).is_symlink()
-    assert hub.remove(found) == found.nbytes * len(missing)
+    download = pull()
+    assert (download.path / WEIGHTS).read_bytes() == NANO[WEIGHTS]
+    assert not (download.path / WEIGHTS).is_symlink()
+    assert hub.remove(download) == download.nbytes * len(missing)
     assert not store.Repository(REPO).folder.exists()
 
 

@@ -135,8 +135,8 @@ def test_mutated_listings_are_refused_or_read(server: Hub, monkeypatch: pytest.M
         body = whole[:start] + rng.choice(words) + whole[end:]
         try:
             with hub_errors(HubName(REPO)):
-                found = pulling.listing_of(HubName(REPO))
-            sizes = {path: file.size for path, file in found.files.items()}
+                damaged = pulling.listing_of(HubName(REPO))
+            sizes = {path: file.size for path, file in damaged.files.items()}
             assert all(is_plain_path(path) and size >= 0 for path, size in sizes.items())
             choose(HubName(REPO), sizes)
         except SternaError:

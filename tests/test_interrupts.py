@@ -76,10 +76,10 @@ def unlocked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def llm(checkpoint: Callable[[str], Path]) -> LLM:
-    found = LLM(checkpoint("bitnet-multiply"), threads=1, context=4 * PAGE)
-    pages = found.engine.kv_bytes_per_position * PAGE * 32
-    found.engine = Engine(found.engine.model, threads=1, context=4 * PAGE, kv_bytes=pages)
-    return found
+    small = LLM(checkpoint("bitnet-multiply"), threads=1, context=4 * PAGE)
+    pages = small.engine.kv_bytes_per_position * PAGE * 32
+    small.engine = Engine(small.engine.model, threads=1, context=4 * PAGE, kv_bytes=pages)
+    return small
 
 
 def fill(engine: Engine) -> list[EngineSequence]:

@@ -77,8 +77,10 @@ def edges() -> Iterator[tuple[Path, str, str]]:
 
 def test_every_module_has_a_layer() -> None:
     """A new module takes its place in the picture first."""
-    found = {component(path) for path in PACKAGE.rglob("*.py")}
-    assert found <= RANK.keys(), f"add to LAYERS and docs/architecture.md: {found - RANK.keys()}"
+    components = {component(path) for path in PACKAGE.rglob("*.py")}
+    assert components <= RANK.keys(), (
+        f"add to LAYERS and docs/architecture.md: {components - RANK.keys()}"
+    )
 
 
 def test_imports_go_downwards() -> None:

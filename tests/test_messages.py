@@ -61,8 +61,8 @@ def test_short_values_are_whole() -> None:
 def test_no_message_writes_values_by_itself() -> None:
     """`{value!r}` has no bound: `shown` has."""
     package = Path(sterna.__file__).parent
-    found = [p.name for p in sorted(package.rglob("*.py")) if re.search(r"!r\}", p.read_text())]
-    assert found == ["__init__.py"]  # an AttributeError
+    modules = [p.name for p in sorted(package.rglob("*.py")) if re.search(r"!r\}", p.read_text())]
+    assert modules == ["__init__.py"]  # an AttributeError
 
 
 def test_a_message_has_an_end() -> None:

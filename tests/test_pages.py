@@ -129,8 +129,8 @@ TestSequences.settings = settings(max_examples=150, stateful_step_count=50, dead
 
 def copies(count: int) -> tuple[PagePool, list[tuple[int, int]]]:
     """A pool, and the copies that it makes."""
-    found: list[tuple[int, int]] = []
-    return PagePool(count, lambda source, target: found.append((source, target))), found
+    copied: list[tuple[int, int]] = []
+    return PagePool(count, lambda source, target: copied.append((source, target))), copied
 
 
 def test_only_a_partial_page_is_copied() -> None:

@@ -119,8 +119,8 @@ def test_types_of_formats(
     table = {"ggml": tuple(Entry("ggml", "fake_peer", v) for v in ("TQ2_0", "TQ1_0 -rtr 1"))}
     small = options(shape="512x256", pp=(), tg=(), n=(1,))
     rows = run(["ggml"], small, formats=formats, table=table, repeat=1)
-    found = dict.fromkeys(row["format"] for row in rows if row["peer"] == "ggml")
-    assert list(found) == variants
+    asked = dict.fromkeys(row["format"] for row in rows if row["peer"] == "ggml")
+    assert list(asked) == variants
 
 
 def test_depth() -> None:

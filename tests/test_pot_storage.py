@@ -123,9 +123,9 @@ def test_layers_that_are_not_converted(tmp_path: Path) -> None:
     failure(lambda: LLM(folder), ModelFormatError, f"{LAYER}.weight")
     config = json.loads((folder / "config.json").read_text())["quantization_config"]
     edit_config(folder, quantization_config=config | {"modules_to_not_convert": [LAYER]})
-    found = loading.load(folder, cached=False).weights.modules
-    assert found["model.layers.1.mlp.gate_up_proj.0"].format == "pot4"
-    assert_same_bits(ops.dequantize(found["model.layers.1.mlp.gate_up_proj.1"]), rows.numpy())
+    modules = loading.load(folder, cached=False).weights.modules
+    assert modules["model.layers.1.mlp.gate_up_proj.0"].format == "pot4"
+    assert_same_bits(ops.dequantize(modules["model.layers.1.mlp.gate_up_proj.1"]), rows.numpy())
 
 
 def test_large_exponents(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_writing(encoding: str, scale: str, zero_free: bool, method: str, tmp_pa
     if levels.scale.ndim == 2:
         half = levels.scale.astype(np.float16).astype(np.float32)
         levels = PotLevels(levels.signs, levels.exponents, half)
-    found = loading.load(tmp_path / "dst", cached=False).weights.modules
-    got = ops.dequantize(found["model.layers.1.mlp.gate_up_proj"])[512:]
+    modules = loading.load(tmp_path / "dst", cached=False).weights.modules
+    got = ops.dequantize(modules["model.layers.1.mlp.gate_up_proj"])[512:]
     assert_same_bits(got + np.float32(0), levels.values() + np.float32(0))
 
 

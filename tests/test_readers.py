@@ -61,8 +61,8 @@ def test_a_stream_in_the_middle_of_a_piece() -> None:
         yield Piece("a", 1)
         yield Piece("b", 2)
 
-    stream, found = Stream(pieces()), list[Piece]()
-    reader = threading.Thread(target=lambda: found.append(next(stream)))
+    stream, pieces_read = Stream(pieces()), list[Piece]()
+    reader = threading.Thread(target=lambda: pieces_read.append(next(stream)))
     reader.start()
     assert entered.wait(60)
     failure(stream.close, RequestError, "one thread")
@@ -71,7 +71,7 @@ def test_a_stream_in_the_middle_of_a_piece() -> None:
     reader.join()
     stream.close()
     stream.close()
-    assert ([piece.text for piece in found], list(stream)) == (["a"], [])
+    assert ([piece.text for piece in pieces_read], list(stream)) == (["a"], [])
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "a", [1.5], object()])

@@ -169,9 +169,9 @@ def test_memory_that_is_short_leaves_the_default(
 
 def test_a_real_measurement_is_one_of_the_candidates(cache: Path, isa: str) -> None:
     before = reading.current(TEAM)
-    found = reading._measured(TEAM, isa)
-    assert found is not None
-    assert found._replace(next_page=True) in (*CANDIDATES, before)
+    chosen = reading._measured(TEAM, isa)
+    assert chosen is not None
+    assert chosen._replace(next_page=True) in (*CANDIDATES, before)
     assert reading.current(TEAM) == before
 
 

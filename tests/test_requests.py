@@ -55,13 +55,13 @@ def requests(llm: LLM) -> list[Request]:
 
 def by_logits(engine: Engine, tokens: list[int], params: SamplingParams) -> list[Any]:
     """(token, log-probability, likeliest) one by one, of all logits and the sampler alone."""
-    known, found = list(tokens), []
+    known, tokens_drawn = list(tokens), []
     for _ in range(params.max_tokens):
         logits = engine.logits([known])[0][-1]
         got = _native.sample(logits, params.native, np.array(known, np.int32), len(known))
-        found.append((got.token, got.logprob, got.top))
+        tokens_drawn.append((got.token, got.logprob, got.top))
         known.append(got.token)
-    return found
+    return tokens_drawn
 
 
 def facts(done: Completion) -> tuple[Any, ...]:

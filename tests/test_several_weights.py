@@ -113,11 +113,11 @@ class Apart(CheckpointWeights):
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """A weight for each part."""
-        found = []
+        weights = []
         for module, (part,) in in_runs(name, parts, lambda p: p.name):
             self.format = self.of.get(part.name.rpartition(".")[2], "i8")
-            found += super().matrix(module, [part])
-        return found
+            weights += super().matrix(module, [part])
+        return weights
 
 
 def apart(folder: Path, of: dict[str, str]) -> loading.Model:

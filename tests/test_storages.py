@@ -125,8 +125,8 @@ def test_bad_quantization_config(values: dict[str, Any], tmp_path: Path) -> None
 
 def test_layers_that_are_not_converted(checkpoint: Callable[[str], Path]) -> None:
     """modules_to_not_convert: a layer's name, or the end of one; these stay floats."""
-    found = loading.load(checkpoint("bitnet-excluded"), cached=False).weights.modules
-    kinds = {name: packed.format for name, packed in found.items() if "_proj" in name}
+    modules = loading.load(checkpoint("bitnet-excluded"), cached=False).weights.modules
+    kinds = {name: packed.format for name, packed in modules.items() if "_proj" in name}
     assert kinds["model.layers.0.self_attn.qkv_proj.0"] == "bf16"
     assert kinds["model.layers.0.self_attn.qkv_proj.1"] == "i2"
     assert kinds["model.layers.1.self_attn.qkv_proj"] == "i2"
@@ -138,10 +138,10 @@ def test_a_matrix_that_is_not_quite_ternary(tmp_path: Path) -> None:
     """One other value, and the matrix is left as it is; its neighbours are not."""
     folder = FAMILIES["trilm-rows"].write(tmp_path / "model")
     edit_tensor(folder, f"{LAYER}.weight", filled(0.123))
-    found = loading.load(folder, cached=False).weights.modules
-    assert found["model.layers.1.mlp.gate_up_proj.0"].format == "i2"
-    assert found["model.layers.1.mlp.gate_up_proj.1"].format == "f16"
-    assert ops.dequantize(found["model.layers.1.mlp.gate_up_proj.1"])[0, 7] == np.float16(0.123)
+    modules = loading.load(folder, cached=False).weights.modules
+    assert modules["model.layers.1.mlp.gate_up_proj.0"].format == "i2"
+    assert modules["model.layers.1.mlp.gate_up_proj.1"].format == "f16"
+    assert ops.dequantize(modules["model.layers.1.mlp.gate_up_proj.1"])[0, 7] == np.float16(0.123)
     assert LLM(folder, threads=1).generate("def", max_tokens=2).text is not None
 
 
@@ -149,9 +149,9 @@ def test_a_matrix_that_is_not_quite_ternary(tmp_path: Path) -> None:
 def test_the_files_own_floats(family: str, tmp_path: Path) -> None:
     """A float format has the file's values, to the bit."""
     folder = FAMILIES[family].write(tmp_path / "model")
-    found = loading.load(folder, format="f32", cached=False).weights.modules
+    modules = loading.load(folder, format="f32", cached=False).weights.modules
     expected = FAMILIES[family].tensors()[1][f"{LAYER}.weight"].numpy()
-    assert_same_bits(ops.dequantize(found["model.layers.1.mlp.gate_up_proj"])[256:], expected)
+    assert_same_bits(ops.dequantize(modules["model.layers.1.mlp.gate_up_proj"])[256:], expected)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_rows_of_sixteen_levels(tmp_path: Path) -> None:
         return tensor
 
     edit_tensor(folder, f"{name}.weight", zero)
-    found = loading.load(folder, cached=False).weights.modules[name]
-    assert found.format == "i4"
-    assert not ops.dequantize(found)[5].any()
+    module = loading.load(folder, cached=False).weights.modules[name]
+    assert module.format == "i4"
+    assert not ops.dequantize(module)[5].any()
 
     def eights(tensor: torch.Tensor) -> torch.Tensor:
         tensor[7] = torch.arange(tensor.shape[1]) % 17 - 8

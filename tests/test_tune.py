@@ -88,15 +88,15 @@ def test_a_sweep_interleaves_and_takes_medians() -> None:
 def test_tune_measures_every_unroll(quick: dict[Unroll, float]) -> None:
     quick[UNROLLS[0]] = 0.25
     seen: list[tuple[float, float]] = []
-    found = tuning.tune(
+    choices = tuning.tune(
         ["pot8"], ISA, [(2, 3, 5), (4, 3, 5)], threads=1, repeat=2,
         progress=lambda done, of: seen.append((done, of)),
     )  # fmt: skip
-    assert [(c.N, c.M, c.K, c.unroll, c.time_s) for c in found] == [
+    assert [(c.N, c.M, c.K, c.unroll, c.time_s) for c in choices] == [
         (2, 3, 5, UNROLLS[0], 0.25),
         (4, 3, 5, UNROLLS[0], 0.25),
     ]
-    assert all(c.gain == 4 for c in found)
+    assert all(c.gain == 4 for c in choices)
     total = 2 * 2 * len(UNROLLS)
     assert seen == [(i + 1, total) for i in range(total)]
 

@@ -122,8 +122,8 @@ class OneAtATime:
 
 def _thread(visit: weakref.ref[Visit]) -> int | None:
     """Whose it is; None where it has ended or is forgotten."""
-    found = visit()
-    return None if found is None else found.thread
+    owner = visit()
+    return None if owner is None else owner.thread
 
 
 class Stream(Iterator[Piece]):
@@ -171,10 +171,10 @@ class StopFilter:
         if self.stopped:
             return ""
         self.held += text
-        found = [i for i in (self.held.find(s) for s in self.stops) if i >= 0]
-        if found:
+        places = [i for i in (self.held.find(s) for s in self.stops) if i >= 0]
+        if places:
             self.stopped = True
-            out, self.held = self.held[: min(found)], ""
+            out, self.held = self.held[: min(places)], ""
             return out
         keep = max((self._overlap(s) for s in self.stops), default=0)
         cut = len(self.held) - keep

@@ -247,8 +247,8 @@ class LLM:
     @cached_property
     def _turn_ends(self) -> frozenset[int]:
         """The added token that the template writes after an answer: often not the model's EOS."""
-        found = self.tokenizer.added_at(self.template.after_answer()) if self.template else None
-        return frozenset() if found is None else frozenset([found])
+        added = self.tokenizer.added_at(self.template.after_answer()) if self.template else None
+        return frozenset() if added is None else frozenset([added])
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list
     if not names:
         return [name for name in every if formats.get(name).integer or not integer]
     sets = {"all": every, "quick": QUICK_FORMATS}
-    found = [name for given in names for name in sets.get(given, (given,))]
-    return list(dict.fromkeys(formats.get(name).name for name in found))
+    chosen = [name for given in names for name in sets.get(given, (given,))]
+    return list(dict.fromkeys(formats.get(name).name for name in chosen))
 
 
 def formats_for(names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False) -> list[str]:
@@ -118,18 +118,18 @@ def left_out(
 ) -> dict[str, int]:
     """What `formats_for` leaves out of `formats_named`: format -> what K must be a multiple of."""
     asked = {formats.get(name).name for name in names or () if name not in ("all", "quick")}
-    found = (formats.get(name) for name in formats_named(names, integer=integer))
-    unasked = (f for f in found if f.name not in asked)
+    known = (formats.get(name) for name in formats_named(names, integer=integer))
+    unasked = (f for f in known if f.name not in asked)
     return {f.name: f.scales.block for f in unasked if matrix.K % f.scales.block}
 
 
 def matrices(shapes: Sequence[str]) -> list[Matrix]:
     """Names of models and "MxK" -> matrices, in this order, none twice. RequestError otherwise."""
-    found: dict[tuple[int, int], Matrix] = {}
+    by_shape: dict[tuple[int, int], Matrix] = {}
     for text in shapes:
         if text in SHAPES:
             for layer, (M, K) in shape_named(text).matrices().items():
-                found.setdefault((M, K), Matrix(M, K, text, layer))
+                by_shape.setdefault((M, K), Matrix(M, K, text, layer))
             continue
         parts = text.lower().split("x")
         if len(parts) != 2 or not all(p.isascii() and p.isdigit() for p in parts):
@@ -140,8 +140,8 @@ def matrices(shapes: Sequence[str]) -> list[Matrix]:
         M, K = (int(part) if len(part) < 20 else MAX_SIZE + 1 for part in parts)
         if not (1 <= M <= MAX_SIZE and 1 <= K <= MAX_SIZE):
             raise RequestError(f"shapes: M and K must lie in 1..{MAX_SIZE}, but got {shown(text)}")
-        found.setdefault((M, K), Matrix(M, K))
-    return list(found.values())
+        by_shape.setdefault((M, K), Matrix(M, K))
+    return list(by_shape.values())
 
 
 def copies_of_a_round(peak_gops: float, operations: int) -> int:

@@ -238,9 +238,9 @@ def linear(rows: Sequence[Row]) -> Figure:
     figure, (ax,) = new_figure(min(14.0, max(6.0, 1.5 + 0.7 * len(shapes) + 0.06 * len(rows))), 4.8)
     width = 0.84 / len(colours)
     for i, (name, colour) in enumerate(colours.items()):
-        found = {(row["model"], row["shape"]): row for row in rows if row["format"] == name}
-        x = [j + (i - (len(colours) - 1) / 2) * width for j, s in enumerate(shapes) if s in found]
-        bars = [found[s] for s in shapes if s in found]
+        row_of = {(row["model"], row["shape"]): row for row in rows if row["format"] == name}
+        x = [j + (i - (len(colours) - 1) / 2) * width for j, s in enumerate(shapes) if s in row_of]
+        bars = [row_of[s] for s in shapes if s in row_of]
         ax.bar(x, [row[field] for row in bars], 0.9 * width, color=colour, label=name, zorder=2)
     limits = sorted({row[ceiling] for row in rows})
     top = 1.28 * max(*limits, *(row[field] for row in rows))

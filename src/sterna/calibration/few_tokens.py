@@ -46,21 +46,21 @@ def direct_tokens(
     if cache_dir() is None or isa == _native.isas()[0]:
         return {}
     where = f"{place(threads)}, {isa}"
-    found = known(threads, isa)
-    missing = [name for name in samples if name not in found]
+    most_of = known(threads, isa)
+    missing = [name for name in samples if name not in most_of]
     if missing and weight_bytes >= LEAST_BYTES:
         for name in missing:
-            found[name] = _measured(samples[name], threads, isa, BUDGET_S / len(missing))
-        keep(_WHAT, where, found)
-    return {name: most for name, most in found.items() if most != _GUESS and name in samples}
+            most_of[name] = _measured(samples[name], threads, isa, BUDGET_S / len(missing))
+        keep(_WHAT, where, most_of)
+    return {name: most for name, most in most_of.items() if most != _GUESS and name in samples}
 
 
 def known(threads: Threads, isa: str) -> dict[str, int]:
     """What was measured so far on this machine, for each format; 0: the unit's guess is good."""
-    found = kept(_WHAT, f"{place(threads)}, {isa}")
-    if not isinstance(found, dict):
+    most_of = kept(_WHAT, f"{place(threads)}, {isa}")
+    if not isinstance(most_of, dict):
         return {}
-    return {name: most for name, most in found.items() if most in (_GUESS, _PANEL, *COUNTS)}
+    return {name: most for name, most in most_of.items() if most in (_GUESS, _PANEL, *COUNTS)}
 
 
 def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:

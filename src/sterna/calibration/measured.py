@@ -44,10 +44,10 @@ def medians(
     start = clock()
     rounds = 0
     while rounds == 0 or (clock() - start) * (rounds + 1) / rounds <= budget_s:
-        for way, found in times.items():
-            found.append(seconds_of(way))
+        for way, seconds in times.items():
+            seconds.append(seconds_of(way))
         rounds += 1
-    return {way: statistics.median(found[1:] or found) for way, found in times.items()}
+    return {way: statistics.median(seconds[1:] or seconds) for way, seconds in times.items()}
 
 
 def place(threads: Threads) -> str:
@@ -70,9 +70,9 @@ def keep(what: str, where: str, value: Any) -> None:
     if folder is None:
         return
     path = folder / _FILE
-    found = _read(path)
-    found.setdefault(where, {})[what] = value
-    text = json.dumps(found, indent=1).encode()
+    content = _read(path)
+    content.setdefault(where, {})[what] = value
+    text = json.dumps(content, indent=1).encode()
     with contextlib.suppress(OSError, SternaError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, len(text)) as file:
@@ -81,6 +81,6 @@ def keep(what: str, where: str, value: Any) -> None:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     with contextlib.suppress(SternaError):
-        found = load_json_object(path, _MAX_FILE_BYTES)
-        return {k: v for k, v in found.items() if isinstance(v, dict)}
+        content = load_json_object(path, _MAX_FILE_BYTES)
+        return {k: v for k, v in content.items() if isinstance(v, dict)}
     return {}

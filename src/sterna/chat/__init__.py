@@ -119,10 +119,10 @@ class ChatTemplate:
         """
         exchange = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": _MARK}]
         try:
-            found = self.render(exchange, add_generation_prompt=False).rpartition(_MARK)
+            parts = self.render(exchange, add_generation_prompt=False).rpartition(_MARK)
         except (RequestError, ModelFormatError):
             return ""
-        return found[2].lstrip() if found[1] else ""
+        return parts[2].lstrip() if parts[1] else ""
 
     def _run(self, name: str, values: Mapping[str, Any]) -> str:
         try:

@@ -145,8 +145,8 @@ def allow(name: str, subject: object, arguments: Sequence[object]) -> None:
 def allow_pieces(subject: str, arguments: Sequence[object]) -> None:
     """Refuses to split a text into very many pieces."""
     separator = arguments[0] if arguments else None
-    found = len(subject) // 2 if not isinstance(separator, str) else subject.count(separator)
-    if found > MAX_PIECES:
+    pieces = len(subject) // 2 if not isinstance(separator, str) else subject.count(separator)
+    if pieces > MAX_PIECES:
         raise OverBudget(f"{MAX_PIECES} pieces of a text")
 
 

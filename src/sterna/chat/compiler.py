@@ -19,10 +19,10 @@ __all__ = ["Compiler", "Generation", "rewrite"]
 
 def rewrite(tree: nodes.Template) -> nodes.Template:
     """The tree with calls in place of what cannot be intercepted; OverBudget if it is large."""
-    found = list(itertools.islice(tree.find_all(nodes.Node), MAX_NODES + 1))
-    branches = sum(isinstance(n, (nodes.If, nodes.For, nodes.CondExpr)) for n in found)
-    assigned = sum(isinstance(n, nodes.Name) and n.ctx != "load" for n in found)
-    if len(found) > MAX_NODES or branches * assigned > MAX_SCOPES:
+    all_nodes = list(itertools.islice(tree.find_all(nodes.Node), MAX_NODES + 1))
+    branches = sum(isinstance(n, (nodes.If, nodes.For, nodes.CondExpr)) for n in all_nodes)
+    assigned = sum(isinstance(n, nodes.Name) and n.ctx != "load" for n in all_nodes)
+    if len(all_nodes) > MAX_NODES or branches * assigned > MAX_SCOPES:
         raise OverBudget(f"{MAX_NODES} nodes and a modest number of names and branches")
     _Rewriter().visit(tree)
     return tree

@@ -209,8 +209,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise OverBudget(f"{MAX_DEPTH} calls deep")
         left.depth += 1
         try:
-            found = super().call(context, obj, *args, **kwargs)
-            return checked(found, fresh=obj is not BoundedEnvironment.part)
+            result = super().call(context, obj, *args, **kwargs)
+            return checked(result, fresh=obj is not BoundedEnvironment.part)
         finally:
             left.depth -= 1
 

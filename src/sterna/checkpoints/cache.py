@@ -197,12 +197,12 @@ def discard(key: str) -> None:
 def entries() -> list[tuple[Path, int]]:
     """The cache's entries and their sizes in bytes, by name."""
     root = cache_dir()
-    found: list[tuple[Path, int]] = []
+    sizes: list[tuple[Path, int]] = []
     with contextlib.suppress(OSError):
         for entry in sorted(root.iterdir()) if root is not None else ():
             if _KEY.fullmatch(entry.name):
-                found.append((entry, sum(file.stat().st_size for file in entry.iterdir())))
-    return found
+                sizes.append((entry, sum(file.stat().st_size for file in entry.iterdir())))
+    return sizes
 
 
 def entries_of(path: str | os.PathLike[str]) -> list[tuple[Path, int]]:

@@ -176,13 +176,13 @@ def weight_map(index: Path) -> dict[str, str]:
 
     Raises ModelFormatError.
     """
-    found = load_json_object(index).get("weight_map")
-    if not isinstance(found, dict) or not found:
-        got = "an empty one" if found == {} else json_kind(found)
+    shards = load_json_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        got = "an empty one" if shards == {} else json_kind(shards)
         raise ModelFormatError(
             file=index, field="weight_map", expected="an object of tensor names", got=got
         )
-    for tensor, shard in found.items():
+    for tensor, shard in shards.items():
         if not _is_plain_name(shard):
             raise ModelFormatError(
                 file=index,
@@ -190,11 +190,11 @@ def weight_map(index: Path) -> dict[str, str]:
                 expected="the name of a .safetensors file in this folder",
                 got=shard if isinstance(shard, str) else json_kind(shard),
             )
-    if len(set(found.values())) > MAX_SHARDS:
+    if len(set(shards.values())) > MAX_SHARDS:
         raise ModelFormatError(
             file=index, field="weight_map", expected=f"at most {MAX_SHARDS} files"
         )
-    return found
+    return shards
 
 
 def _open_shards(index: Path) -> list[SafetensorsFile]:

@@ -154,13 +154,13 @@ def _check_part(file: GgufFile, number: int, count: int) -> None:
 
 def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInfo]:
     """Each tensor's type, size and place: without gaps, overlaps, or bytes beyond the file."""
-    found: dict[str, TensorInfo] = {}
+    tensors: dict[str, TensorInfo] = {}
     ordered = sorted(header.tensors, key=lambda t: t.offset)
     spans = _spans(path, ordered, data_nbytes)
     layouts = _layouts(path, header, ordered, spans)
     end = 0  # of the tensor before, padded
     for tensor, span in zip(ordered, spans, strict=True):
-        if tensor.name in found:
+        if tensor.name in tensors:
             raise _error(path, tensor, "", "each tensor once", "the name again")
         if tensor.offset != end:
             kind = "a gap" if tensor.offset > end else "an overlap, or no multiple of the alignment"
@@ -175,16 +175,16 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
             rule = f"{nbytes} bytes for {layout.name} {list(tensor.shape)}"
             raise _error(path, tensor, "size", rule, f"{span} up to the next tensor or the end")
         end += -(-nbytes // header.alignment) * header.alignment
-        found[tensor.name] = TensorInfo(
+        tensors[tensor.name] = TensorInfo(
             tensor.name, layout.name, tensor.shape, path, header.data_offset + tensor.offset, nbytes
         )
-    for info in found.values():
+    for info in tensors.values():
         if info.dtype not in READABLE:
             raise UnsupportedModelError(
                 f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE[:-2])}, "
                 f"I2_S, but got {info.dtype}; use another quantisation of this model"
             )
-    return found
+    return tensors
 
 
 def _spans(path: Path, ordered: Sequence[RawTensor], data_nbytes: int) -> list[int]:

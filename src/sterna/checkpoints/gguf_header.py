@@ -141,7 +141,7 @@ class _Cursor:
         self._n_strings += count
         if self._n_strings > MAX_STRINGS:
             raise self.error(field, f"at most {MAX_STRINGS} strings", self._n_strings, self.at)
-        found: list[str] = []
+        texts: list[str] = []
         length_at = struct.Struct("<Q").unpack_from
         have, end = self.need(0, field), self.at
         for _ in range(count):
@@ -153,11 +153,11 @@ class _Cursor:
             if end > have:
                 have = self.need(end - self.at, field)
             try:
-                found.append(self._data[begin:end].decode("utf-8"))
+                texts.append(self._data[begin:end].decode("utf-8"))
             except UnicodeDecodeError:
                 self._decoded(begin, end, field)  # raises
         self.at = end
-        return found
+        return texts
 
     def _decoded(self, begin: int, end: int, field: str) -> str:
         try:

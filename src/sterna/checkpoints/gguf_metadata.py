@@ -106,10 +106,10 @@ class Metadata:
         value = self._values.get(key)
         if not isinstance(value, np.ndarray):
             return self.integer(key, default)
-        found = self.numbers(key, size)
-        if found.dtype.kind not in "iu" or not size or (found != found[0]).any() or found[0] < 0:
+        array = self.numbers(key, size)
+        if array.dtype.kind not in "iu" or not size or (array != array[0]).any() or array[0] < 0:
             raise self.error(key, "one whole number for all layers", "several, or none")
-        return int(found[0])
+        return int(array[0])
 
 
 def kind_of(value: Value) -> str:

@@ -120,8 +120,8 @@ class Vocabulary:
         if f"{PREFIX}token_type" not in self._metadata:
             return [NORMAL] * len(self.tokens)
         types = self._metadata.numbers(f"{PREFIX}token_type", len(self.tokens))
-        found: list[int] = types.astype(np.int64).tolist()
-        return found
+        kinds: list[int] = types.astype(np.int64).tolist()
+        return kinds
 
     def _id(self, kind: str) -> int | None:
         """The id of a special token, None if the file names none."""
@@ -138,8 +138,8 @@ class Vocabulary:
     def _ends(self) -> tuple[int, ...]:
         named = {self._id(kind) for kind in ("eos", "eot", "eom")} - {None}
         spelt = {self._ids[t] for t in END_OF_TURN if t in self._ids}
-        found = {i for i in spelt if self._types[i] in (CONTROL, USER_DEFINED)}
-        return tuple(sorted(found.union(i for i in named if i is not None)))
+        control = {i for i in spelt if self._types[i] in (CONTROL, USER_DEFINED)}
+        return tuple(sorted(control.union(i for i in named if i is not None)))
 
     def _pre(self, kind: str) -> str:
         """The name of what cuts text; a file without one is guessed, aloud."""
@@ -251,13 +251,13 @@ def _merges(
 ) -> list[tuple[str, str]]:
     """The merges of SentencePiece's BPE: any two tokens whose joined text is a token may merge,
     that of the highest score first."""
-    found: list[tuple[float, int, int, tuple[str, str]]] = []
+    scored: list[tuple[float, int, int, tuple[str, str]]] = []
     for token, score in zip(tokens, scores, strict=True):
         if len(token) > MAX_PIECE_CHARS:
             continue
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in ids and right in ids:
-                found.append((-score, ids[left], ids[right], (left, right)))
-    found.sort()
-    return [pair for *_, pair in found]
+                scored.append((-score, ids[left], ids[right], (left, right)))
+    scored.sort()
+    return [pair for *_, pair in scored]

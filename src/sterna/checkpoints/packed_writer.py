@@ -124,10 +124,10 @@ def _companions(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]
         present = set(os.listdir(source))
     except OSError as error:  # it has gone: half a model is none
         raise unreadable(Path(source), error) from None
-    found = [(Path(source) / name, most) for name, most in COMPANIONS.items() if name in present]
-    for file, most in found:
+    files = [(Path(source) / name, most) for name, most in COMPANIONS.items() if name in present]
+    for file, most in files:
         require_size(file, most)
-    return found
+    return files
 
 
 def write_packed(

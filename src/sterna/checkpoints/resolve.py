@@ -39,15 +39,15 @@ def resolve(
     if not isinstance(model, str) or not hub.looks_like_name(text) or _exists(path):
         return _existing(path, text)
     name = hub.HubName.parse(text)
-    found = hub.find(name)
-    if found is None:
+    download = hub.find(name)
+    if download is None:
         try:
-            found = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
+            download = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
         except (HubError, RequestError) as error:
             if not text.startswith(hub.PREFIX) and _may_mean_path(error, path):
                 error.args = (f"{error}; nor is there a folder or file {text} here",)
             raise
-    return found.use()
+    return download.use()
 
 
 def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:

@@ -80,8 +80,8 @@ class _Bench(click.Group):
         """The command of a name, None if there is none."""
         if cmd_name not in PAPERS:
             return super().get_command(ctx, cmd_name)
-        found: click.Command = import_module(PAPERS[cmd_name]).command
-        return found
+        command: click.Command = import_module(PAPERS[cmd_name]).command
+        return command
 
 
 @click.group(cls=_Bench)

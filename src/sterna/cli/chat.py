@@ -119,7 +119,7 @@ def _lines(stdin: IO[bytes]) -> Iterator[str]:
 
 def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
     """NAME=VALUE as a dictionary; a value is JSON, or else text."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for item in given:
         name, equals, value = item.partition("=")
         if not equals:
@@ -128,7 +128,7 @@ def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
                 "try --template-option enable_thinking=false"
             )
         try:
-            found[name] = json.loads(value)
+            options[name] = json.loads(value)
         except (ValueError, RecursionError):
-            found[name] = value
-    return found or None
+            options[name] = value
+    return options or None

@@ -141,16 +141,16 @@ class Session:
     # -------------------------------------------------------------------------------- commands
 
     def _command(self, name: str, argument: str) -> bool:
-        found = {"/quit": "/exit", "/?": "/help"}.get(name, name)
-        if found == "/exit":
+        command = {"/quit": "/exit", "/?": "/help"}.get(name, name)
+        if command == "/exit":
             return False
         names = {usage.split()[0] for usage in COMMANDS}
-        if found not in names:
+        if command not in names:
             raise RequestError(
                 f"command: must be one of {', '.join(sorted(names))}, but got {shown(name)}; "
                 "two slashes begin a message with one"
             )
-        getattr(self, f"_{found[1:]}")(argument)
+        getattr(self, f"_{command[1:]}")(argument)
         return True
 
     def _help(self, _: str) -> None:

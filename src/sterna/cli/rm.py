@@ -70,12 +70,12 @@ def _downloads(name: hub.HubName, text: str) -> list[Target]:
     from sterna.checkpoints import hub
 
     if name == hub.HubName(name.repo):
-        found = hub.downloads(name.repo)
+        whole = hub.downloads(name.repo)
     else:
         one = hub.find(name)
-        found = [one] if one is not None else []
-    if found:
-        return [(d.name, d.nbytes, partial(hub.remove, d)) for d in found]
+        whole = [one] if one is not None else []
+    if whole:
+        return [(d.name, d.nbytes, partial(hub.remove, d)) for d in whole]
     half = hub.partial_bytes(name.repo)
     if half:
         return [(f"{text}, half downloaded", half, partial(hub.remove_partial, name.repo))]

@@ -310,12 +310,12 @@ def _replace(file: BinaryIO, marks: list[str], hashes: list[str]) -> None:
     """Puts hashes in the place of marks of the same length, which lie one after the other."""
     file.flush()
     file.seek(0)
-    found, read = -1, b""
-    while found < 0:
+    at, read = -1, b""
+    while at < 0:
         read += file.read(1 << 20)
-        found = read.find(marks[0].encode())
+        at = read.find(marks[0].encode())
     for i, text in enumerate(hashes):
-        file.seek(found + i * (8 + len(text)))  # a string has its length, in eight bytes, before it
+        file.seek(at + i * (8 + len(text)))  # a string has its length, in eight bytes, before it
         file.write(text.encode())
 
 

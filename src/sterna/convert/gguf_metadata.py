@@ -182,5 +182,5 @@ def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
     whole = tokenizer.get(key)
     if not whole:
         return []
-    found: list[dict[str, Any]] = whole.get("pretokenizers") or whole.get("normalizers") or [whole]
-    return found
+    steps: list[dict[str, Any]] = whole.get("pretokenizers") or whole.get("normalizers") or [whole]
+    return steps

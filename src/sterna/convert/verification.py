@@ -102,8 +102,8 @@ def _open(path: Path) -> _Stored:
         return _open_gguf(GgufModel(path))
     checkpoint = Checkpoint.open(path)
     files = checkpoint.files
-    found = {n: recorded_hash(file, n) for file in files for n in file.tensors}
-    hashes = {name: hash for name, hash in found.items() if hash is not None}
+    recorded = {n: recorded_hash(file, n) for file in files for n in file.tensors}
+    hashes = {name: hash for name, hash in recorded.items() if hash is not None}
     if not checkpoint.is_packed:
         return _Stored([*files], hashes)
 

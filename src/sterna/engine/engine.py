@@ -152,10 +152,10 @@ class Engine:
 
         "linear" is that of the layers; "head" that of the head, screened or whole.
         """
-        found, whole = dict(self._program.seconds), self._program.head_seconds
-        found["head"] = found.pop("screen") + whole
-        found["linear"] -= whole
-        return found
+        seconds, whole = dict(self._program.seconds), self._program.head_seconds
+        seconds["head"] = seconds.pop("screen") + whole
+        seconds["linear"] -= whole
+        return seconds
 
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""
@@ -239,18 +239,18 @@ class Engine:
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 "the model's weights or scales are damaged"
             ) from None
-        found, row, kept = [], 0, 0
+        given, row, kept = [], 0, 0
         for f in feeds:
             f.sequence.length += len(f.tokens)
             f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
             f.sequence.head_bytes += head_bytes if f.wanted else 0
             count = 0 if f.draw else f.wanted
             first = row - kept  # of what was drawn
-            found.append(
+            given.append(
                 Given(logits[kept : kept + count], drawn[first : first + f.wanted - count])
             )
             row, kept = row + f.wanted, kept + count
-        return found
+        return given
 
     def step(
         self,

@@ -151,9 +151,9 @@ class PagePool:
         sequence.pages = sequence.pages[: pages_of(length)]
 
     def _counted(self) -> npt.NDArray[np.int64]:
-        found = [(key, ref, ref()) for key, ref in self._sequences.items()]
-        self._sequences = {key: ref for key, ref, sequence in found if sequence is not None}
-        held = [sequence.pages for _, _, sequence in found if sequence is not None]
+        living = [(key, ref, ref()) for key, ref in self._sequences.items()]
+        self._sequences = {key: ref for key, ref, sequence in living if sequence is not None}
+        held = [sequence.pages for _, _, sequence in living if sequence is not None]
         return np.bincount(np.concatenate([NO_PAGES, *held]), minlength=self.count)
 
     def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:

@@ -79,13 +79,13 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return next(self._ids(self.llm.tokenizer.bos_id, *self.llm.tokenizer.eos_ids))
 
     def _ids(self, *ids: int | None) -> Iterator[int]:
-        found = [id for id in ids if id is not None]
-        if not found:
+        named = [id for id in ids if id is not None]
+        if not named:
             raise UnsupportedModelError(
                 f"{self.llm.name}: the harness needs a tokenizer with a BOS or EOS token, but "
                 "there is none"
             )
-        return iter(found)
+        return iter(named)
 
     @property
     def tokenizer_name(self) -> str:
@@ -119,9 +119,9 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         groups = [[Request([*c, *new], len(new)) for _, c, new in g] for g in grouped]
         results: list[tuple[float, bool]] = []
         for scores in self._scored(groups, disable_tqdm):
-            for found in scores:
+            for answer in scores:
                 key = requests[len(results)][0]
-                results.append((found.logprob, found.greedy))
+                results.append((answer.logprob, answer.greedy))
                 if key is not None:
                     self.cache_hook.add_partial("loglikelihood", key, results[-1])
         return results

@@ -164,14 +164,14 @@ def text_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise RequestError(f"{folder}: must be a folder, but is not; use --file for a file")
-    found = []
+    files = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if not hidden and path.is_file() and _is_text(path):
-            found.append(path)
-    if not found:
+            files.append(path)
+    if not files:
         raise RequestError(f"{folder}: must hold UTF-8 text files, but has none; check the path")
-    return found
+    return files
 
 
 def _is_text(path: Path) -> bool:
@@ -193,12 +193,12 @@ def stdlib_sources() -> list[tuple[str, Path]]:
     Tests and installed packages are left out; sorted. Empty where there is no folder of sources.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    found = []
+    sources = []
     for path in root.rglob("*.py"):
         relative = path.relative_to(root)
         if not EXCLUDED.intersection(relative.parts[:-1]):
-            found.append((relative.as_posix(), path))
-    return sorted(found)
+            sources.append((relative.as_posix(), path))
+    return sorted(sources)
 
 
 def held_out_stdlib() -> list[Path]:
@@ -206,10 +206,10 @@ def held_out_stdlib() -> list[Path]:
 
     Raises RequestError where the standard library is not a folder of sources.
     """
-    found = [path for relative, path in stdlib_sources() if is_held_out(relative)]
-    if not found:
+    files = [path for relative, path in stdlib_sources() if is_held_out(relative)]
+    if not files:
         raise RequestError(
             f"{sysconfig.get_paths()['stdlib']}: must hold Python's sources, but has none; "
             "use --dir instead"
         )
-    return found
+    return files

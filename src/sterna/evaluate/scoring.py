@@ -162,11 +162,11 @@ def _run(engine: Engine, jobs: list[_Job], budget: int) -> None:
             if len(rows):
                 done = len(job.logprobs)
                 targets = np.array(job.targets[done : done + len(rows)], np.int32)
-                found = _native.log_softmax_at(rows, targets, engine.threads).tolist()
-                if not all(map(math.isfinite, found)):
+                logprobs = _native.log_softmax_at(rows, targets, engine.threads).tolist()
+                if not all(map(math.isfinite, logprobs)):
                     raise NonFiniteError(
                         "score: log-probabilities must be finite, but got NaN or infinity; "
                         "check the model's weights"
                     )
-                job.logprobs += found
+                job.logprobs += logprobs
                 job.greedy &= bool((rows.argmax(axis=1) == targets).all())

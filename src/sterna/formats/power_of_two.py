@@ -164,10 +164,10 @@ class Quantizer:
                 signs[rows] *= kept
         zeros = int((weights == 0).sum()) if self.zero == "none" else 0
         if scale == "tensor":
-            found = scales[:1].reshape(()) if M else np.ones((), np.float32)
+            shaped = scales[:1].reshape(()) if M else np.ones((), np.float32)
         else:
-            found = scales if scale == "row" else scales.reshape(M, groups)
-        return PotLevels(signs.reshape(M, K), exponents.reshape(M, K), found.copy(), zeros)
+            shaped = scales if scale == "row" else scales.reshape(M, groups)
+        return PotLevels(signs.reshape(M, K), exponents.reshape(M, K), shaped.copy(), zeros)
 
     def _scales(self, blocks: npt.NDArray[Any], shared: bool) -> F32:
         """A scale for each block [B, n], float32 [B]; shared: the same for all."""

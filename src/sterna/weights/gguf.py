@@ -170,7 +170,7 @@ def _head_dim(m: Metadata, name: str, hidden: int, heads: int) -> int:
 def _rope(model: GgufModel, name: str) -> dict[str, Any]:
     """Base and scaling of the rotary embedding; Llama 3's scaling is a tensor of factors."""
     m = model.metadata
-    found: dict[str, Any] = {"rope_theta": m.number(f"{name}.rope.freq_base", 10000.0)}
+    settings: dict[str, Any] = {"rope_theta": m.number(f"{name}.rope.freq_base", 10000.0)}
     kind = m.text(f"{name}.rope.scaling.type", "none")
     factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
     if kind not in ("none", "linear"):
@@ -180,7 +180,7 @@ def _rope(model: GgufModel, name: str) -> dict[str, Any]:
             "does not run this scaling of the context"
         )
     if factor not in (0.0, 1.0):
-        found["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+        settings["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     if ROPE_FACTORS in model.tensors:
         info = model.tensors[ROPE_FACTORS]
         if info.dtype != "F32" or len(info.shape) != 1:
@@ -189,8 +189,8 @@ def _rope(model: GgufModel, name: str) -> dict[str, Any]:
                 expected="a vector of F32", got=f"{info.dtype} {list(info.shape)}",
             )  # fmt: skip
         values = model.read(ROPE_FACTORS).reshape(-1).view("<f4")
-        found["rope_factors"] = values.astype(np.float64).tolist()
-    return found
+        settings["rope_factors"] = values.astype(np.float64).tolist()
+    return settings
 
 
 def _check_names(model: GgufModel, kind: _Kind, layers: int) -> None:
@@ -249,12 +249,12 @@ def _sampling(m: Metadata) -> dict[str, Any]:
     """What the model's makers sample with, in the words of generation_config.json."""
     keys = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
             "penalty_repeat": "repetition_penalty"}  # fmt: skip
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, name in keys.items():
         if f"general.sampling.{key}" in m:
             number = m.number(f"general.sampling.{key}")
-            found[name] = int(number) if key == "top_k" else number
-    return {"do_sample": True, **found} if found else {}
+            settings[name] = int(number) if key == "top_k" else number
+    return {"do_sample": True, **settings} if settings else {}
 
 
 def _warn_of_floats(model: GgufModel) -> None:

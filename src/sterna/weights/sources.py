@@ -142,16 +142,16 @@ class PackedWeights:
         K = parts[0].K
         if f"{name}.0" not in self.modules:
             return [self._layer(name, sum(p.M for p in parts), K)]
-        found: list[PackedWeight] = []
+        weights: list[PackedWeight] = []
         rest = list(parts)
         while rest:
-            module = f"{name}.{len(found)}"
+            module = f"{name}.{len(weights)}"
             stored = self.modules.get(module)
             rows = rest.pop(0).M
             while rest and stored is not None and rows < stored.M:
                 rows += rest.pop(0).M
-            found.append(self._layer(module, rows, K))
-        return found
+            weights.append(self._layer(module, rows, K))
+        return weights
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed embedding or head."""

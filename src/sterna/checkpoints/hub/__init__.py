@@ -63,10 +63,10 @@ def pull(
     from huggingface_hub import constants
 
     if offline_only or constants.HF_HUB_OFFLINE:
-        found = find(name) or adopt(name)
-        if found is None:
+        download = find(name) or adopt(name)
+        if download is None:
             raise offline(name, _what_is_there(name))
-        return found
+        return download
     check_endpoint()
     with _quiet(), hub_errors(name):
         listing = listing_of(name)

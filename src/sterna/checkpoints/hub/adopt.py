@@ -60,8 +60,8 @@ def _snapshot(name: HubName) -> Path | None:
         if folder.is_dir():
             return folder
     with contextlib.suppress(OSError):
-        found = [f for f in (repository.folder / "snapshots").iterdir() if name.is_commit(f.name)]
-        return found[0] if len(found) == 1 else None
+        folders = [f for f in (repository.folder / "snapshots").iterdir() if name.is_commit(f.name)]
+        return folders[0] if len(folders) == 1 else None
     return None
 
 

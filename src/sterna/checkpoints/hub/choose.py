@@ -142,9 +142,9 @@ def _words(path: str) -> set[str]:
 def _short(path: str, models: Iterable[str]) -> str:
     """The shortest word that means this file and no other, as it is written in its name."""
     others = set().union(*(_words(m) for m in models if m != path))
-    found = min((w for w in _words(path) - others), key=lambda w: (len(w), w), default=path)
-    at = path.lower().rfind(found)
-    return path[at : at + len(found)]
+    word = min((w for w in _words(path) - others), key=lambda w: (len(w), w), default=path)
+    at = path.lower().rfind(word)
+    return path[at : at + len(word)]
 
 
 def _several(

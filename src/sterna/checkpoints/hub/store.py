@@ -201,15 +201,15 @@ def downloads(repo: str | None = None) -> list[Download]:
         paths = [path for folder in folders for path in (folder / "sterna").glob("*.json")]
     except OSError:
         return []
-    found = [record for record in map(_read, paths) if record is not None and record.is_whole()]
-    return sorted(found, key=lambda d: (d.repo, d.name, d.commit))
+    whole = [record for record in map(_read, paths) if record is not None and record.is_whole()]
+    return sorted(whole, key=lambda d: (d.repo, d.name, d.commit))
 
 
 def find(name: HubName) -> Download | None:
     """The download that a name means, None if there is none; never asks the Hub."""
-    found = downloads(name.repo)
-    exact = [d for d in found if d.revision == name.revision]
-    for d in exact or [d for d in found if name.is_commit(d.commit)]:
+    candidates = downloads(name.repo)
+    exact = [d for d in candidates if d.revision == name.revision]
+    for d in exact or [d for d in candidates if name.is_commit(d.commit)]:
         if d.default if name.file is None else _is_file(d, name.file):
             return d
     return None

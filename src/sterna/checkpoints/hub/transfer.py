@@ -41,12 +41,12 @@ def fetch(
     removed, if its contents are not those that the Hub's metadata name; errors of the network and
     of the disk as they are, with the file kept for the next attempt.
     """
-    found = partial.stat().st_size if partial.exists() else 0
-    resumed = 0 < found <= file.size
-    if found > file.size:
+    present_bytes = partial.stat().st_size if partial.exists() else 0
+    resumed = 0 < present_bytes <= file.size
+    if present_bytes > file.size:
         partial.unlink()
     elif resumed:
-        progress(found)
+        progress(present_bytes)
     _complete(url, headers, file, partial, progress)
     try:
         check(partial, file)
@@ -133,8 +133,8 @@ def _append(
 
 
 def _is_part(response: Any, begin: int, size: int) -> bool:
-    found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    part = found is not None and (int(found[1]), int(found[2])) == (begin, size)
+    match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    part = match is not None and (int(match[1]), int(match[2])) == (begin, size)
     return response.status_code == 206 and part
 
 

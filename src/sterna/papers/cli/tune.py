@@ -88,19 +88,19 @@ def command(
         _delete(kernels, as_json)
         return
     if as_list:
-        found = [c for c in tuning.load() if not kernels or c.kernel in kernels]
-        _show(found, as_json, empty="nothing is tuned on this CPU; run `sterna tune`")
+        choices = [c for c in tuning.load() if not kernels or c.kernel in kernels]
+        _show(choices, as_json, empty="nothing is tuned on this CPU; run `sterna tune`")
         return
     unit = pot.resolve("f32", isa)[1]
     names = tuple(dict.fromkeys(kernels or tuning.tunable(unit)))
     tuning.require_place()
     with progress_bar("tuning", "measurements", scale=1) as progress:
-        found = tuning.tune(
+        choices = tuning.tune(
             names, unit, tuple(dict.fromkeys(shapes)) or tuning.SHAPES,
             threads=threads, repeat=repeat, progress=progress,
         )  # fmt: skip
-    _show(found, as_json)  # first: what was measured is not lost with a place to keep it
-    path = tuning.store(found)
+    _show(choices, as_json)  # first: what was measured is not lost with a place to keep it
+    path = tuning.store(choices)
     if not as_json:
         where = f"kept in {path}" if path else "not kept: STERNA_CACHE is off"
         console().print(f"\n{where}", soft_wrap=True, markup=False)

@@ -61,21 +61,21 @@ def run(
     known(lambda: rows)
     asked = plans(models, list(names), head, tokens)
     for model in dict.fromkeys(models):
-        found: dict[Plan, Measured] = {}
+        measured: dict[Plan, Measured] = {}
         why: dict[Plan, str] = {}
         of_model = [plan for plan in asked if plan.shape == model]
         for got in decode(
             of_model, {model: [team]}, unit, repeat=repeat, kernels=True, progress=progress
         ):
             if isinstance(got, Measured):
-                found[got.plan] = got
+                measured[got.plan] = got
             else:
                 why[got[0]] = got[1]
-        baseline = found.get(of_model[0])
+        baseline = measured.get(of_model[0])
         for plan in of_model:
             row = (
-                found[plan].row() | _compared(found[plan], baseline)
-                if plan in found
+                measured[plan].row() | _compared(measured[plan], baseline)
+                if plan in measured
                 else skipped_row(plan, why[plan], int(team), unit)
             )
             rows.append({name: row.get(name) for name in FIELDS})

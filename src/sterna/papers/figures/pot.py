@@ -117,8 +117,8 @@ def run(
         yardsticks, pace = Yardsticks(), Pace(len(sizes))
 
         def of_kernels() -> list[Row]:
-            found = _matmul_rows(cases, unit, sizes[-1], yardsticks)
-            return found + [
+            rows = _matmul_rows(cases, unit, sizes[-1], yardsticks)
+            return rows + [
                 {"row": "build", "build": name, "skipped": why} for name, why in missing.items()
             ]
 
@@ -128,9 +128,9 @@ def run(
             at_n = _cases(builds, n, rows, last=n == sizes[-1])
             _measure(at_n, n, repeat, yardsticks, progress)
             cases += at_n
-        found = of_kernels()
-    known(lambda: _whole(found))
-    return _whole(found + _own_kernels(own, isa, repeat, working_set_mb, progress))
+        matmul_rows = of_kernels()
+    known(lambda: _whole(matmul_rows))
+    return _whole(matmul_rows + _own_kernels(own, isa, repeat, working_set_mb, progress))
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:

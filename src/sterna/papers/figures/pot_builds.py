@@ -146,10 +146,10 @@ class Compiled:
     ) -> None:
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in (a, b, c))
         sizes = (ctypes.c_int64(n) for n in (N, len(b), K))
-        found = self._library[kernel].sterna_pot_matmul(
+        status = self._library[kernel].sterna_pot_matmul(
             kernel.encode(), *pointers, *sizes, *map(ctypes.c_int, (*unroll, special))
         )
-        assert found == 0, (kernel, unroll)
+        assert status == 0, (kernel, unroll)
 
 
 @contextlib.contextmanager

@@ -86,9 +86,9 @@ def _draw_speedups(ax: Axes, rows: Sequence[Row], top: float, legend: bool) -> N
     sizes = sorted({row["n"] for row in rows})
     for kernel, colour in KERNELS.items():
         for special, style in ((False, "-"), (True, ":")):
-            found = [r for r in rows if r["kernel"] == kernel and r["special"] is special]
+            of_kernel = [r for r in rows if r["kernel"] == kernel and r["special"] is special]
             label = kernel + (", ±inf and NaN right" if special else "")
-            _line(ax, found, sizes, linestyle=style, marker="o", color=colour, label=label)
+            _line(ax, of_kernel, sizes, linestyle=style, marker="o", color=colour, label=label)
     _one(ax)
     _sizes_axis(ax, sizes)
     ax.set_ylim(0, top)
@@ -128,8 +128,8 @@ def _draw_fixed(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
     """Figure 6: fixed point over int32 multiplication."""
     sizes = sorted({row["n"] for row in rows})
     for build, colour in zip(builds, BUILD_COLOURS, strict=False):
-        found = [r for r in rows if r["kernel"] == "fxpot" and r["build"] == build]
-        _line(ax, found, sizes, marker="o", color=colour, label=build)
+        of_build = [r for r in rows if r["kernel"] == "fxpot" and r["build"] == build]
+        _line(ax, of_build, sizes, marker="o", color=colour, label=build)
     _one(ax)
     _sizes_axis(ax, sizes)
     ax.set_ylim(bottom=0)

@@ -72,7 +72,7 @@ def run(
         raise RequestError(f"figure prompt: pp and tg must be at least 1, but got {pp} and {tg}")
     names = formats_named(format_names)
     names = [name for name in FORMATS if name in names] + [n for n in names if n not in FORMATS]
-    found = table if table is not None else _entries()
+    entries_of = table if table is not None else _entries()
     team, unit = resolve_threads(threads), resolve_isa(isa)
     for model in models:
         if max(pp, tg) > (limit := shape_named(model).context):
@@ -89,7 +89,7 @@ def run(
             )  # fmt: skip
             mine = {"model": model, "format": name, "head": options.head, "threads": int(team)}
             row: dict[str, Any] = dict.fromkeys(FIELDS) | mine | {"isa": unit, "pp": pp, "tg": tg}
-            entries = found.get(name, ()) if with_peer else ()
+            entries = entries_of.get(name, ()) if with_peer else ()
             rows.append(row | _measured(options, entries, with_peer, repeat, limit_s, progress))
     return rows
 

@@ -122,16 +122,16 @@ def run(
 
 def _of_formats(entries: Sequence[Entry], formats: Sequence[str]) -> list[Entry]:
     """A peer's entries in the formats' types of ggml, and ternary for formats that have none."""
-    found: dict[Entry, None] = {}
+    chosen: dict[Entry, None] = {}
     for entry in entries:
         type, *flags = entry.variant.split()
         if type not in TERNARY:
-            found[entry] = None
+            chosen[entry] = None
             continue
         for format in formats:
             variant = " ".join([TYPE_OF.get(format, type), *flags])
-            found[replace(entry, variant=variant)] = None
-    return list(found)
+            chosen[replace(entry, variant=variant)] = None
+    return list(chosen)
 
 
 def _union(lists: Iterable[Sequence[Case]]) -> list[Case]:

@@ -128,14 +128,14 @@ class IkModel(EndToEnd):
     def _load(self) -> Library | str:
         """The library, or why it cannot be used."""
         folders = [self.bench.parent, *(self.bench.parent.parent / f for f in ("src", "lib"))]
-        found = [
+        libraries = [
             p for f in folders for p in (f / "libllama.so", f / "libllama.dylib") if p.exists()
         ]
-        if not found:
+        if not libraries:
             return f"no libllama beside {self.bench.name}"
         repack = "-rtr" in self.flags
         try:
-            return Library(found[0], self.path, repack, self.positions, self.options.threads)
+            return Library(libraries[0], self.path, repack, self.positions, self.options.threads)
         except (OSError, AttributeError, RuntimeError) as e:
             return f"libllama cannot be asked: {e}"
 

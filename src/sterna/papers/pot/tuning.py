@@ -208,7 +208,7 @@ def tune(
         done += 1
         progress(done, total)
 
-    found = []
+    choices = []
     for N, M, K in shapes:
         for kernel in kernels:
             a, b = operands(kernel, N, M, K)
@@ -218,13 +218,13 @@ def tune(
             }
             times = sweep(timers, repeat, tick)
             unroll, default = fastest(times), default_unroll(list(times), N)
-            found.append(
+            choices.append(
                 Choice(
                     cpu_name(), KERNELS_VERSION, kernel, isa, team, N, M, K, unroll,
                     times[unroll], times[default],
                 )
             )  # fmt: skip
-    return found
+    return choices
 
 
 def check_names(kernels: Sequence[str], isa: str | None = None) -> None:

@@ -46,5 +46,5 @@ SUFFIXES = ("weight", "weight_scale", "weight_clip_val", "bias")
 def read(layer: Layer) -> Levels | Floats:
     """What a layer's tensors mean; ModelFormatError, UnsupportedModelError or NonFiniteError."""
     storage = next(s for s in STORAGES if s.recognises(layer))
-    found: Levels | Floats = storage.read(layer)
-    return found
+    weights: Levels | Floats = storage.read(layer)
+    return weights

@@ -122,8 +122,8 @@ def _rule(
     multiples, row_scale = _common_scale(sizes, format)
     odd = not zeros and np.isin(multiples, (0, 1, 3)).all()
     kinds = FOUR if odd else SIXTEEN
-    found = ((row_scale > 0) | (real[:, 0] == 0)).all()
-    return (kinds if found else ()), multiples, row_scale
+    scaled = ((row_scale > 0) | (real[:, 0] == 0)).all()
+    return (kinds if scaled else ()), multiples, row_scale
 
 
 def _block_scales(magnitudes: Sizes, format: str) -> F32 | None:

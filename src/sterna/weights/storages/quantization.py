@@ -105,13 +105,13 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
 
     Raises UnsupportedModelError for another method of quantisation, ModelFormatError.
     """
-    found = config.get(FIELD)
-    if found is None:
+    settings = config.get(FIELD)
+    if settings is None:
         return Quantization(False, True, False, ())
-    method = found.get("quant_method") if isinstance(found, dict) else found
-    if method == "power_of_two" and isinstance(found, dict):
-        excluded = _names(found.get("modules_to_not_convert"), file)
-        return Quantization(False, True, False, excluded, powers=_powers(found, file))
+    method = settings.get("quant_method") if isinstance(settings, dict) else settings
+    if method == "power_of_two" and isinstance(settings, dict):
+        excluded = _names(settings.get("modules_to_not_convert"), file)
+        return Quantization(False, True, False, excluded, powers=_powers(settings, file))
     if method != "bitnet":
         raise UnsupportedModelError(
             f"{file}: {FIELD}.quant_method must be bitnet, power_of_two or absent, but got "
@@ -119,21 +119,21 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
         )
     return Quantization(
         True,
-        _one_of(found, "linear_class", ("bitlinear", "autobitlinear"), file) == "bitlinear",
-        _one_of(found, "quantization_mode", ("offline", "online"), file) == "online",
-        _names(found.get("modules_to_not_convert"), file),
-        _norm_eps(found, file),
+        _one_of(settings, "linear_class", ("bitlinear", "autobitlinear"), file) == "bitlinear",
+        _one_of(settings, "quantization_mode", ("offline", "online"), file) == "online",
+        _names(settings.get("modules_to_not_convert"), file),
+        _norm_eps(settings, file),
     )
 
 
-def _norm_eps(found: dict[str, Any], file: Path) -> float:
+def _norm_eps(settings: dict[str, Any], file: Path) -> float:
     """eps of the norms before the layers, 0 without them."""
-    use = found.get("use_rms_norm")
+    use = settings.get("use_rms_norm")
     if not isinstance(use, bool | None):
         raise ModelFormatError(
             file=file, field=f"{FIELD}.use_rms_norm", expected="true or false", got=use
         )
-    eps = found.get("rms_norm_eps", 1e-6) if use else 0.0
+    eps = settings.get("rms_norm_eps", 1e-6) if use else 0.0
     number = isinstance(eps, int | float) and not isinstance(eps, bool)
     if use and not (number and 0 < eps < 1):
         raise ModelFormatError(
@@ -142,12 +142,12 @@ def _norm_eps(found: dict[str, Any], file: Path) -> float:
     return float(eps)
 
 
-def _powers(found: dict[str, Any], file: Path) -> PowerOfTwo:
-    encoding = found.get("encoding")
+def _powers(settings: dict[str, Any], file: Path) -> PowerOfTwo:
+    encoding = settings.get("encoding")
     if not isinstance(encoding, str) or encoding not in PowerOfTwo.ENCODINGS:
         names = " or ".join(PowerOfTwo.ENCODINGS)
         raise ModelFormatError(file=file, field=f"{FIELD}.encoding", expected=names, got=encoding)
-    zero_free, scale = found.get("zero_free", True), found.get("scale", "row")
+    zero_free, scale = settings.get("zero_free", True), settings.get("scale", "row")
     if not isinstance(zero_free, bool):
         raise ModelFormatError(
             file=file, field=f"{FIELD}.zero_free", expected="true or false", got=zero_free
@@ -162,8 +162,8 @@ def _powers(found: dict[str, Any], file: Path) -> PowerOfTwo:
     return powers
 
 
-def _one_of(found: dict[str, Any], key: str, values: tuple[str, str], file: Path) -> str:
-    value = found.get(key)
+def _one_of(settings: dict[str, Any], key: str, values: tuple[str, str], file: Path) -> str:
+    value = settings.get(key)
     value = values[0] if value is None else value
     if value not in values:
         raise ModelFormatError(
