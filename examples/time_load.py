@@ -36,7 +36,7 @@ memory = dict(line.split(":", 1) for line in open("/proc/self/status"))
 mb = {key: int(memory[key].split()[0]) / 1e3 for key in ("VmHWM", "RssAnon")}
 if llm.engine.model.store is not None:
     llm.engine.model.store.wait()
-print(json.dumps({"ready": ready, "first": first, "MB": mb["VmHWM"], "own": mb["RssAnon"]}))
+print(json.dumps({"ready": ready, "first": first, "MB": mb["VmHWM"], "unshared": mb["RssAnon"]}))
 """
 
 
@@ -64,13 +64,13 @@ def main() -> None:
             for way in ways:
                 rows[way].append(load(args.model, way, args.threads))
     for way, runs in rows.items():
-        ready, first, peak, own = (
-            sorted(run[key] for run in runs) for key in ("ready", "first", "MB", "own")
+        ready, first, peak, unshared = (
+            sorted(run[key] for run in runs) for key in ("ready", "first", "MB", "unshared")
         )
         print(
             f"{way:<7} ready {median(ready):6.2f} s ({ready[0]:.2f}), "
             f"first token {median(first):6.2f} s ({first[0]:.2f}), "
-            f"{median(peak):8,.0f} MB, own {median(own):8,.0f} MB"
+            f"{median(peak):8,.0f} MB, unshared {median(unshared):8,.0f} MB"
         )
 
 

@@ -219,8 +219,8 @@ def test_the_form_of_warnings_is_that_of_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The library's users keep Python's own, and recorders of warnings see them all."""
-    own = warnings.formatwarning
-    monkeypatch.setattr(warnings, "formatwarning", own)  # given back after the test
+    formatter = warnings.formatwarning
+    monkeypatch.setattr(warnings, "formatwarning", formatter)  # given back after the test
     assert command("formats", "--no-measure").exit_code == 0
     text = warnings.formatwarning("a\nb", RuntimeWarning, "x.py", 1)
     assert text == "sterna: warning: a b\n"

@@ -282,8 +282,8 @@ def test_the_bound_holds(name: str) -> None:
             assert (low[n] <= value).all()
             assert (value <= high[n]).all()
         half = (high[n].astype(np.float64) - low[n]) / 2  # E, but for the roundings of its own
-        own = 1e-6 * np.abs(c) + 1e-36 * np.abs(w).sum(axis=1)
-        assert (np.abs(half - e) <= 1e-3 * e + own + 1e-30).all()
+        rounding = 1e-6 * np.abs(c) + 1e-36 * np.abs(w).sum(axis=1)
+        assert (np.abs(half - e) <= 1e-3 * e + rounding + 1e-30).all()
 
 
 def aligned_error() -> tuple[np.ndarray, np.ndarray]:

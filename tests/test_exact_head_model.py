@@ -45,10 +45,10 @@ REQUESTS: list[dict[str, Any]] = [
 def test_an_llm_says_the_same(name: str, checkpoint: Callable[[str], Path]) -> None:
     """Tokens and log-probabilities of every kind of request are those of the full head."""
     exact = LLM(checkpoint(name), head="exact", threads=2)
-    own = exact.engine.model.graph.ops[-1].weight
-    assert own is not None
-    full = LLM(checkpoint(name), head=own.format, threads=2)
-    assert (exact.info()["head"], full.info()["head"]) == ("exact", own.format)
+    head = exact.engine.model.graph.ops[-1].weight
+    assert head is not None
+    full = LLM(checkpoint(name), head=head.format, threads=2)
+    assert (exact.info()["head"], full.info()["head"]) == ("exact", head.format)
     for request in REQUESTS:
         options = {"max_tokens": 12, "seed": 7, "ignore_eos": True, **request}
         a, b = exact.generate(PROMPT, **options), full.generate(PROMPT, **options)

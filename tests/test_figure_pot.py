@@ -186,16 +186,16 @@ def test_own_layers_are_measured_beside(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(roofline, "run", gemv)
     monkeypatch.setattr(linear, "run", gemm)
     rows = rows_of(sizes=(32,), format_names=("f32", "q8_0"), isa=ISA)
-    own = {(row["row"], row["format"]): row for row in rows if row["row"] in ("gemv", "gemm")}
-    assert set(own) == {(row, name) for row in ("gemv", "gemm") for name in ("f32", "q8_0")}
+    layers = {(row["row"], row["format"]): row for row in rows if row["row"] in ("gemv", "gemm")}
+    assert set(layers) == {(row, name) for row in ("gemv", "gemm") for name in ("f32", "q8_0")}
     assert asked == [
         (["f32", "q8_0"], [resolve_threads()], roofline.SHAPE, [ISA]),
         (["f32", "q8_0"], (512,), ["4096x4096"], [ISA]),
     ]
-    assert own["gemv", "f32"]["speedup"] == own["gemm", "f32"]["speedup"] == 1
-    assert own["gemv", "q8_0"]["speedup"] == 3
-    assert own["gemv", "q8_0"]["n"] == 1
-    assert own["gemm", "q8_0"]["n"] == 512
+    assert layers["gemv", "f32"]["speedup"] == layers["gemm", "f32"]["speedup"] == 1
+    assert layers["gemv", "q8_0"]["speedup"] == 3
+    assert layers["gemv", "q8_0"]["n"] == 1
+    assert layers["gemm", "q8_0"]["n"] == 512
 
 
 def test_arguments_are_checked() -> None:

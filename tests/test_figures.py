@@ -340,15 +340,17 @@ def test_litespark_rows(fake: Callable[..., tuple[Entry, ...]], tree: Tree) -> N
     assert [(row["peer"], row["format"]) for row in rows] == [
         ("sterna", "i8"), ("sterna", "i2"), ("torch", "metered"), ("litespark", "crash"),
     ]  # fmt: skip
-    own, _, torch, gone = rows
+    sterna_row, _, torch, gone = rows
     assert {row["energy"] for row in rows} == {NOT_AVAILABLE}
     assert (torch["ttft_ms"], torch["tok_s"]) == (500.0, 2.0)
     assert (torch["joules_per_token"], torch["prompt_joules"]) == (10.0, 40.0)
     assert torch["memory_ratio"] == torch["ttft_ratio"] == torch["tok_s_ratio"] == 1
-    assert own["rss_mb"] > 10
-    assert own["memory_ratio"] == pytest.approx(torch["rss_mb"] / own["rss_mb"], abs=1e-3)
-    assert own["ttft_ratio"] == pytest.approx(500 / own["ttft_ms"], rel=0.01)
-    assert own["tok_s_ratio"] == pytest.approx(own["tok_s"] / 2, rel=0.01)
+    assert sterna_row["rss_mb"] > 10
+    assert sterna_row["memory_ratio"] == pytest.approx(
+        torch["rss_mb"] / sterna_row["rss_mb"], abs=1e-3
+    )
+    assert sterna_row["ttft_ratio"] == pytest.approx(500 / sterna_row["ttft_ms"], rel=0.01)
+    assert sterna_row["tok_s_ratio"] == pytest.approx(sterna_row["tok_s"] / 2, rel=0.01)
     assert "signal 4" in gone["skipped"] or os.name == "nt"
     assert gone["tok_s"] is None
     failure(lambda: litespark.run("tiny", pp=0), RequestError, "at least 1")

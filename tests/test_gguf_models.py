@@ -83,8 +83,8 @@ def test_same_as_the_dequantised_checkpoint(name: str, tmp_path: Path) -> None:
     exact = LLM(tmp_path / "x.gguf", format="f32", head="f32")
     assert_same_bits(logits(exact), expected)
 
-    own = LLM(tmp_path / "x.gguf")
-    rows = logits(own)
+    packed = LLM(tmp_path / "x.gguf")
+    rows = logits(packed)
     spread = float(np.std(expected))
     error = np.abs(rows - expected).max(axis=1)
     assert np.median(error) < 0.15 * spread
@@ -171,9 +171,9 @@ def test_types_of_few_bits(kind: str, arch: str, tmp_path: Path) -> None:
     reference = floating(tmp_path / "hf", tiny, floats)
     expected = logits(reference)
     assert_same_bits(logits(LLM(tmp_path / "x.gguf", format="f32", head="f32")), expected)
-    own = LLM(tmp_path / "x.gguf")
-    assert own.info()["format"] == {"I2_S": "i2", "Q1_0": "q1_0"}.get(kind, "q2_0")
-    assert np.median(np.abs(logits(own) - expected)) < 0.1 * expected.std()
+    packed = LLM(tmp_path / "x.gguf")
+    assert packed.info()["format"] == {"I2_S": "i2", "Q1_0": "q1_0"}.get(kind, "q2_0")
+    assert np.median(np.abs(logits(packed) - expected)) < 0.1 * expected.std()
 
 
 def floating(folder: Path, tiny: Tiny, floats: dict[str, np.ndarray]) -> LLM:

@@ -65,11 +65,11 @@ SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 
 def cutter(family: str) -> pre_tokenizers.PreTokenizer:
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    own = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    splitting = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if family == "gpt-2":
-        return own
+        return splitting
     if family == "smollm":
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), own])
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), splitting])
     cut = {"llama-bpe": LLAMA3, "falcon3": LLAMA3, "qwen2": QWEN2, "tekken": TEKKEN}[family]
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cut), "isolated"), level])
 

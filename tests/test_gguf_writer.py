@@ -470,9 +470,9 @@ def test_what_opens_a_text_stays_from_file_to_file(sources: Path, tmp_path: Path
     first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
     convert(sources / "float", first, "gguf:F16")
     convert(first, second, "gguf:F16")
-    own = [LLM(path, threads=1).tokenizer for path in (sources / "float", first, second)]
-    assert len({tuple(t.encode("Hello there")) for t in own}) == 1
-    assert len({t.eos_ids for t in own}) == 1
+    tokenizers = [LLM(path, threads=1).tokenizer for path in (sources / "float", first, second)]
+    assert len({tuple(t.encode("Hello there")) for t in tokenizers}) == 1
+    assert len({t.eos_ids for t in tokenizers}) == 1
 
 
 def test_names_say_what_is_written(sources: Path, tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def test_a_packed_checkpoint_has_the_same_bits(
     assert weights
     for weight in weights:
         assert not weight.codes.flags.writeable
-        own = replace(weight, codes=weight.codes.copy(), scale=weight.scale.copy())
-        assert_same_bits(ops.dequantize(weight), ops.dequantize(own))
+        copied = replace(weight, codes=weight.codes.copy(), scale=weight.scale.copy())
+        assert_same_bits(ops.dequantize(weight), ops.dequantize(copied))
 
 
 def test_a_file_of_another_program(nano: Path) -> None:

@@ -83,20 +83,20 @@ def test_rows(fake: dict[str, tuple[Entry, ...]]) -> None:
     """One good peer and Sterna: all fields, medians, ratios."""
     rows = run(["ok"], options(n=(1,)), table=fake, repeat=3)
     assert len({tuple(row) for row in rows}) == 1, "all rows have the same fields"
-    own = {(r["what"], r["shape"], r["n"]): r for r in rows if r["peer"] == "sterna"}
-    assert all(row["checked"] and not row["skipped"] for row in own.values()), rows
-    assert len(own) == 1 + 1 + 4
-    assert own["tg3", None, 3]["gb_s"] > 0
-    assert own["pp8", None, 8]["ratio_to_sterna"] == 1
-    assert own["gemm", "512x256", 1]["gops"] > 0
-    assert own["gemm", "512x256", 1]["gb_s"] > 0
-    assert own["pp8", None, 8]["gb_s"] is None
+    of_sterna = {(r["what"], r["shape"], r["n"]): r for r in rows if r["peer"] == "sterna"}
+    assert all(row["checked"] and not row["skipped"] for row in of_sterna.values()), rows
+    assert len(of_sterna) == 1 + 1 + 4
+    assert of_sterna["tg3", None, 3]["gb_s"] > 0
+    assert of_sterna["pp8", None, 8]["ratio_to_sterna"] == 1
+    assert of_sterna["gemm", "512x256", 1]["gops"] > 0
+    assert of_sterna["gemm", "512x256", 1]["gb_s"] > 0
+    assert of_sterna["pp8", None, 8]["gb_s"] is None
     prompt, product = (r for r in rows if r["peer"] == "ok")
     assert (prompt["time_us_min"], prompt["time_us"], prompt["time_us_max"]) == (25e4, 5e5, 75e4)
     assert prompt["tok_s"] == 16
     assert prompt["repeat"] == 3
     assert prompt["version"] == "1.2"
-    expected = own["pp8", None, 8]["time_us"] / 5e5
+    expected = of_sterna["pp8", None, 8]["time_us"] / 5e5
     assert prompt["ratio_to_sterna"] == pytest.approx(expected, abs=1e-4)
     assert product["shape"] == "512x256"
     assert product["gops"] == pytest.approx(2e-9 * 512 * 256 / 1.25, abs=0.01)

@@ -167,11 +167,13 @@ def test_the_files_own_floats(family: str, tmp_path: Path) -> None:
 def test_other_formats(family: str, format: str, stored: str, tmp_path: Path) -> None:
     """Levels go unchanged to a format that has them; to another only where one is asked for."""
     folder = FAMILIES[family].write(tmp_path / "model")
-    own = loading.load(folder, cached=False).weights.modules["model.layers.0.mlp.down_proj"]
+    stored_weight = loading.load(folder, cached=False).weights.modules[
+        "model.layers.0.mlp.down_proj"
+    ]
     model = loading.load(folder, format=format, cached=False)
     assert model.format == stored
     other = model.weights.modules["model.layers.0.mlp.down_proj"]
-    real, got = ops.dequantize(own), ops.dequantize(other)
+    real, got = ops.dequantize(stored_weight), ops.dequantize(other)
     if format in ("t5", "i2", "i8"):
         assert_same_bits(got + np.float32(0), real + np.float32(0))
     else:

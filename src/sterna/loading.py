@@ -170,8 +170,10 @@ def _read_checkpoint(
     """A published checkpoint in safetensors, packed as it is read."""
 
     def weights(module: ModuleType) -> WeightSource:
-        own = CheckpointWeights(checkpoint, format, head, resolve_threads(threads), module.TERNARY)
-        return through(own) if through else own
+        source = CheckpointWeights(
+            checkpoint, format, head, resolve_threads(threads), module.TERNARY
+        )
+        return through(source) if through else source
 
     with reading(checkpoint.files, progress):
         model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
@@ -193,9 +195,9 @@ def _read_gguf(
     warn_of_i2s(file, layout)
     config, team = config_of(file), resolve_threads(threads)
     companions = companions_of(file, config)
-    own = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
+    source = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
     with reading(file.files.values(), progress):
-        model = from_weights(config, path, lambda _: through(own) if through else own)
+        model = from_weights(config, path, lambda _: through(source) if through else source)
     model.path, model.companions = path, companions
     return model
 

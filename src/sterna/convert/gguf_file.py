@@ -196,8 +196,8 @@ class _Writing:
         return formats.get("f16") if item.K % f.scales.block else f
 
     def _table_format(self, item: Item) -> str:
-        own = self._plan.own_format(item) if self._head in (None, "exact") else ""
-        asked = own if self._head in (None, "exact") else head_format(self._head or "", own)
+        stored = self._plan.stored_format(item) if self._head in (None, "exact") else ""
+        asked = stored if self._head in (None, "exact") else head_format(self._head or "", stored)
         if asked in _NAMES:
             return asked
         if self._head in (None, "exact"):

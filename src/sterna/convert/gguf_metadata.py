@@ -62,11 +62,11 @@ def rope_factors(
     return factors
 
 
-def add_tokenizer(gguf: Any, writer: Any, folder: Path, own: Tokenizer, vocab_size: int) -> None:
+def add_tokenizer(gguf: Any, writer: Any, folder: Path, loaded: Tokenizer, vocab_size: int) -> None:
     """The tokenizer of a folder: tokenizer.json, and the special tokens and template beside it.
 
-    own: the same as it is used. Raises UnsupportedModelError for a kind that GGUF has no words for,
-    ModelFormatError.
+    loaded: the same, ready to use. Raises UnsupportedModelError for a kind that GGUF has no words
+    for, ModelFormatError.
     """
     file = folder / "tokenizer.json"
     tokenizer = load_json_object(file, MAX_TOKENIZER_BYTES)
@@ -80,9 +80,9 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, own: Tokenizer, vocab_si
             got=f"{type(error).__name__}: {error}",
         ) from None  # fmt: skip
     # What opens and ends a text is what the tokenizer does, whatever words its files have for it.
-    around = own.encode("")
-    special.add_special_token["bos"] = bool(around) and around[0] == own.bos_id
-    special.add_special_token["eos"] = bool(around) and around[-1] in own.eos_ids
+    around = loaded.encode("")
+    special.add_special_token["bos"] = bool(around) and around[0] == loaded.bos_id
+    special.add_special_token["eos"] = bool(around) and around[-1] in loaded.eos_ids
     special.add_to_gguf(writer, quiet=True)
 
 

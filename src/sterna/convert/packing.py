@@ -122,11 +122,11 @@ class _Writing:
         for i in range(len(runs)):
             yield f"{item.name}.{i}", _finished(runs[i])
 
-    def _target(self, item: Item, own: Format) -> Format:
-        """The format of an item whose pieces are stored as `own`."""
+    def _target(self, item: Item, stored: Format) -> Format:
+        """The format of an item whose pieces are stored in `stored`."""
         if item.kind == "matrix":
-            return self._format or own
-        return formats.get(head_format(self._head, own.name)) if self._head else own
+            return self._format or stored
+        return formats.get(head_format(self._head, stored.name)) if self._head else stored
 
     def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)

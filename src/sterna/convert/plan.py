@@ -42,7 +42,7 @@ class Item(NamedTuple):
 class Plan:
     """A source of weights that writes down what it is asked for, and hands out hollow weights."""
 
-    own: WeightSource
+    source: WeightSource
     items: dict[str, Item] = field(default_factory=dict)
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
@@ -78,30 +78,32 @@ class Plan:
         joined to. None is kept.
         """
         if item.kind == "vector":
-            yield item.name, self.own.vector(item.name, item.M)
+            yield item.name, self.source.vector(item.name, item.M)
         elif item.kind == "table":
-            yield item.name, self.own.table(item.name, item.M, item.K)
-        elif isinstance(self.own, PackedWeights):
-            yield from ((item.name, weight) for weight in self.own.matrix(item.name, [*item.parts]))
+            yield item.name, self.source.table(item.name, item.M, item.K)
+        elif isinstance(self.source, PackedWeights):
+            yield from (
+                (item.name, weight) for weight in self.source.matrix(item.name, [*item.parts])
+            )
         else:
             for part in item.parts:
                 self._forget()
-                yield from ((part.name, weight) for weight in self.own.matrix(part.name, [part]))
+                yield from ((part.name, weight) for weight in self.source.matrix(part.name, [part]))
         self._forget()
 
     def check_all_read(self) -> None:
         """UnsupportedModelError for a tensor of a layer that no item has asked for."""
-        if isinstance(self.own, CheckpointWeights):
-            self.own.refuse_unread()
+        if isinstance(self.source, CheckpointWeights):
+            self.source.refuse_unread()
 
-    def own_format(self, item: Item) -> str:
+    def stored_format(self, item: Item) -> str:
         """The format of an item as the model has it: that of its first piece, which is read."""
         for _, piece in self.read(item):
             return piece.format.name if isinstance(piece, PackedWeight) else "f32"
         raise AssertionError("an item has pieces")
 
     def _forget(self) -> None:
-        for made in (self.own.modules, self.own.tensors):
+        for made in (self.source.modules, self.source.tensors):
             if isinstance(made, dict):
                 made.clear()
 
@@ -112,8 +114,8 @@ def plan(
     """Opens a model as `loading.load` does, reads no weights, and says what there is to read."""
     made: list[Plan] = []
 
-    def through(own: WeightSource) -> WeightSource:
-        made.append(Plan(own))
+    def through(source: WeightSource) -> WeightSource:
+        made.append(Plan(source))
         return made[-1]
 
     return loading.load(path, threads=threads, i2s=i2s, through=through), made[-1]

@@ -171,8 +171,8 @@ class PagePool:
 def _is_ready(sequence: Sequence, count: int) -> bool:
     """Whether it has all pages of so many more positions to itself, for certain."""
     end = pages_of(sequence.length + count)
-    own = sequence.shared <= sequence.length // PAGE
-    return count == 0 or (own and end <= len(sequence.pages))
+    unshared = sequence.shared <= sequence.length // PAGE
+    return count == 0 or (unshared and end <= len(sequence.pages))
 
 
 def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:

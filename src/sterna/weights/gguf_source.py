@@ -90,7 +90,7 @@ class GgufWeights:
                 f"head: exact is for float heads, but {info.name} is {info.dtype}; "
                 "leave it out, which keeps the rows as they are"
             )
-        asked = None if self.head is None else head_format(self.head, self._own(info))
+        asked = None if self.head is None else head_format(self.head, self._stored_format(info))
         self.modules[name] = self._packed([part], asked, "head")
         return self.modules[name]
 
@@ -121,7 +121,7 @@ class GgufWeights:
         )
 
     @staticmethod
-    def _own(info: TensorInfo) -> str:
+    def _stored_format(info: TensorInfo) -> str:
         """The format that holds a tensor's type unchanged."""
         if info.dtype == "I2_S":
             return "i2"
@@ -130,8 +130,8 @@ class GgufWeights:
 
     def _kind(self, part: Linear) -> str:
         """What parts must have in common to be one weight: a type, or levels with a scale each."""
-        own = self._part(part).dtype
-        return "levels" if own == "I2_S" or self._scale(part) is not None else own
+        dtype = self._part(part).dtype
+        return "levels" if dtype == "I2_S" or self._scale(part) is not None else dtype
 
     def _scale(self, part: Linear) -> np.float32 | None:
         """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
@@ -173,15 +173,15 @@ class GgufWeights:
 
     def _floats(self, info: TensorInfo, raw: U8 | None = None) -> Floats:
         """A float tensor [rows, K], finite; of other bytes than the file's if given."""
-        own = formats.float_format(info.dtype.lower())
+        stored = formats.float_format(info.dtype.lower())
         raw = self.model.read(info.name) if raw is None else raw
-        bits = raw.view(own.word)
-        if not own.is_finite(bits, self.threads):
+        bits = raw.view(stored.word)
+        if not stored.is_finite(bits, self.threads):
             raise NonFiniteError(
                 f"{info.file}: {info.name}: weights must be finite, but got NaN or infinity; "
                 "the file is damaged or its training diverged"
             )
-        return Floats(own.name, bits)
+        return Floats(stored.name, bits)
 
     # ---------------------------------------------------------------------------------- packing
 
@@ -204,16 +204,16 @@ class GgufWeights:
         raw = [self.model.read(self._part(p).name) for p in parts]
         order = self._order_of_all(parts)
         try:
-            own = from_ggml(info.dtype.lower(), raw, threads=self.threads, order=order)
+            weight = from_ggml(info.dtype.lower(), raw, threads=self.threads, order=order)
         except NonFiniteError as error:
             raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
         except RequestError as error:
             raise self._error(info, "sound blocks", error) from None
-        if asked in (None, own.format):
-            return own
+        if asked in (None, weight.format):
+            return weight
         if formats.get(asked or "").integer:
             raise self._would_round(info, asked or "", option)
-        values = Floats("f32", ops.dequantize(own, threads=self.threads))
+        values = Floats("f32", ops.dequantize(weight, threads=self.threads))
         return packing.pack_floats([values], asked or "", self.threads, info.name)
 
     @staticmethod
@@ -229,18 +229,18 @@ class GgufWeights:
         """Ternary weights with one scale, in the model's order."""
         info, factor = self._part(part), self._scale(part)
         if info.dtype == "I2_S":
-            stored, own = self._i2s_levels(info)
+            stored, step = self._i2s_levels(info)
             levels = stored[self._order(part.name, part.M)]
         else:
             values = self._values(part, info)
-            own = np.abs(values).max(initial=np.float32(0))
+            step = np.abs(values).max(initial=np.float32(0))
             levels = np.sign(values).astype(np.int8)
-            if not np.array_equal(levels * own, values):
+            if not np.array_equal(levels * step, values):
                 raise UnsupportedModelError(
                     f"{info.file}: {info.name}: weights beside a scale must be ternary, but are "
                     "of several sizes; use the model's safetensors"
                 )
-        scale = np.asarray(own * (np.float32(1) if factor is None else factor), np.float32)
+        scale = np.asarray(step * (np.float32(1) if factor is None else factor), np.float32)
         return Levels(
             TERNARY, levels, scale, lambda: Floats("f32", levels.astype(np.float32) * scale)
         )

@@ -52,7 +52,7 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     if isinstance(part, Floats):
         return Choice(part.format if asked is None else formats.get(asked).name, False)
     if asked is None:
-        name = part.own or next(n for n in NARROWEST if holds(formats.get(n), part, 0))
+        name = part.stored_format or next(n for n in NARROWEST if holds(formats.get(n), part, 0))
         return Choice(f"{name}:g{part.group}" if part.group else name, True)
     format = formats.get(asked)
     keeps = holds(format, part, part.group)
@@ -65,8 +65,8 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
 
 def holds(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
-    if part.own:
-        return format.name.partition(":")[0] == part.own
+    if part.stored_format:
+        return format.name.partition(":")[0] == part.stored_format
     return format.scales.group == group and has_levels(format, part.kinds)
 
 
@@ -133,8 +133,8 @@ def pack_floats(
     format.check_shape(M, K, name)
     if format.scaled:
         return _round_floats(parts, format, threads, scale)
-    own = all(part.format == format.name for part in parts)
-    values = [part.bits if own else part.values() for part in parts]
+    stored_so = all(part.format == format.name for part in parts)
+    values = [part.bits if stored_so else part.values() for part in parts]
     return PackedWeight(format, M, K, pack_codes(format, values, threads), np.float32(1))
 
 

@@ -199,8 +199,8 @@ def converted(
     old = weight.format
     keep = _keeps(new, old)
     # A scale for all of a tensor follows from all of it.
-    own_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
-    whole = not own_scales and new.scaled and (scale or new.scales.default) == "tensor"
+    keeps_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
+    whole = not keeps_scales and new.scaled and (scale or new.scales.default) == "tensor"
     for chunk in row_chunks(weight, whole):
         if keep:
             yield _kept(chunk, new, whole, loss, threads)

@@ -51,10 +51,10 @@ def default_head(stored: str) -> str:
     return stored if formats.get(stored).scaled else DEFAULT_FLOAT_HEAD or stored
 
 
-def head_format(head: str, own: str) -> str:
-    """The format of a head's rows, `own` being the checkpoint's; RequestError for another name."""
+def head_format(head: str, stored: str) -> str:
+    """The format of a head's rows, `stored` in the checkpoint; RequestError for another name."""
     if isinstance(head, str) and head in HEADS:
-        return HEADS[head] or own
+        return HEADS[head] or stored
     if not formats.known(head):
         raise RequestError(
             f"head: must be one of {', '.join(HEADS)} or a weight format such as q8_0, "

@@ -97,9 +97,9 @@ def _sections(shown: Sequence[Row]) -> list[Section]:
          *_by_size([row for row in measured if row["kernel"] == "fxpot"])),
         (f"N = {last}: speed-up over scalar code (Figure 7).", *_vectorised(at_last)),
     ]  # fmt: skip
-    own = [row for row in shown if row["row"] in ("gemv", "gemm")]
-    if own:
-        sections.append(("Sterna's own layers, weights from memory.", own, OWN))
+    layers = [row for row in shown if row["row"] in ("gemv", "gemm")]
+    if layers:
+        sections.append(("Sterna's own layers, weights from memory.", layers, OWN))
     return sections
 
 

@@ -74,8 +74,8 @@ def write_sections(
 def _counted(row: Row) -> dict[str, Any]:
     """Without the figures of a participant whose outputs were wrong."""
     out = dict(row)
-    own, peer = ("prompt_", "eval_", "tok_s", "ttft_"), ("peer_prompt_", "peer_eval_")
-    for flag, prefixes in (("checked", own), ("peer_checked", peer)):
+    sterna, peer = ("prompt_", "eval_", "tok_s", "ttft_"), ("peer_prompt_", "peer_eval_")
+    for flag, prefixes in (("checked", sterna), ("peer_checked", peer)):
         if row.get(flag) is False:
             out |= dict.fromkeys(name for name in row if name.startswith(prefixes))
     return out
@@ -83,11 +83,11 @@ def _counted(row: Row) -> dict[str, Any]:
 
 def _remarks(row: Row, reasons: Sequence[tuple[str, str]]) -> list[str]:
     who = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
-    own = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
-    lines = [f"skipped: {own if reasons else who}: {row['skipped']}"] if row["skipped"] else []
-    lines += [f"skipped: {of} beside {own}: {row[name]}" for name, of in reasons if row.get(name)]
+    case = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
+    lines = [f"skipped: {case if reasons else who}: {row['skipped']}"] if row["skipped"] else []
+    lines += [f"skipped: {of} beside {case}: {row[name]}" for name, of in reasons if row.get(name)]
     if row.get("checked") is False and not row["skipped"]:
-        lines.append(f"not counted: {own if reasons else who}: its outputs were wrong")
+        lines.append(f"not counted: {case if reasons else who}: its outputs were wrong")
     if row.get("peer_checked") is False and not row.get("peer_skipped"):
-        lines.append(f"not counted: {row['peer']} beside {own}: its outputs were wrong")
+        lines.append(f"not counted: {row['peer']} beside {case}: its outputs were wrong")
     return lines

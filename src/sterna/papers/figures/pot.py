@@ -109,7 +109,7 @@ def run(
     if not sizes or not all(2 <= n <= MAX_SIZE for n in sizes):
         raise RequestError(f"sizes: must lie in 2..{MAX_SIZE}, but got {list(sizes)}")
     unit = pot.resolve("f32", isa)[1]
-    own = linear.formats_named(format_names) if format_names else []
+    layer_formats = linear.formats_named(format_names) if format_names else []
     sizes = sorted(set(sizes))
     require_bytes(24 * sizes[-1] ** 2, f"sizes: {sizes[-1]}", "choose smaller ones")
     with open_builds(unit, compilers, progress) as (builds, missing):
@@ -130,7 +130,7 @@ def run(
             cases += at_n
         matmul_rows = of_kernels()
     known(lambda: _whole(matmul_rows))
-    return _whole(matmul_rows + _own_kernels(own, isa, repeat, working_set_mb, progress))
+    return _whole(matmul_rows + _layer_rows(layer_formats, isa, repeat, working_set_mb, progress))
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
@@ -311,7 +311,7 @@ def _roof(case: _Case, core_gops: float, bandwidth: float, gb_s: float) -> Row:
 # ------------------------------------------------------------------------------- Sterna's kernels
 
 
-def _own_kernels(
+def _layer_rows(
     names: Sequence[str],
     isa: str | None,
     repeat: int,

@@ -112,20 +112,20 @@ def _measured(
     """One model in one format, and its peer's."""
     name = options.variant
     positions = max(*options.pp, *options.tg)
-    own = model_bytes(options.shape, name, options.head, positions) + HEADROOM_BYTES
+    needed = model_bytes(options.shape, name, options.head, positions) + HEADROOM_BYTES
     free = available_bytes() * 9 // 10
     row: dict[str, Any] = {"peer": entries[0].peer if entries else None}
     if with_peer and not entries:
         row["peer_skipped"] = f"{PEER} has no dummy model with layers of {name}"
-    if own > free:
-        why = f"needs {own / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
+    if needed > free:
+        why = f"needs {needed / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
         return row | {
             "skipped": why,
             "peer_skipped": "nothing to stand beside" if entries else None,
         }
     if entries and name in TYPE_OF:
         try:
-            both = own + dummy_gguf.file_bytes(options.model, TYPE_OF[name]) + HEADROOM_BYTES
+            both = needed + dummy_gguf.file_bytes(options.model, TYPE_OF[name]) + HEADROOM_BYTES
             why = f"both need {both / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
         except RequestError as e:  # ggml's blocks do not divide the shape
             both, why = free + 1, str(e)

@@ -177,11 +177,11 @@ def _measure(
 def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
     """Rows of one case, with the ratio to the first of Sterna's formats that counts."""
     rows = [_row(r.entry, threads, r) for r in results]
-    own = [row for row in rows if row["peer"] == "sterna" and row["checked"]]
-    if own and own[0]["time_us"]:
+    of_sterna = [row for row in rows if row["peer"] == "sterna" and row["checked"]]
+    if of_sterna and of_sterna[0]["time_us"]:
         for row in rows:
             if row["time_us"] and row["checked"]:
-                row["ratio_to_sterna"] = round(own[0]["time_us"] / row["time_us"], 4)
+                row["ratio_to_sterna"] = round(of_sterna[0]["time_us"] / row["time_us"], 4)
     return rows
 
 

@@ -55,9 +55,9 @@ class Levels:
 
     kinds: the levels that there may be, ascending; scale: float32 (), (M,), or [M, K / group] for
     groups of k; codes: levels int8 [M, K], int16 where they reach 128, or if `is_packed` BitNet's
-    bytes uint8 [M / 4, K]. own: the format of levels that are not all small integers, float32
-    [M, K]; `kinds` is then empty. as_floats: the weights as floats, None where the rounding of
-    activations to int8 is part of the model, so that it has no other form.
+    bytes uint8 [M / 4, K]. stored_format: the format of levels that are not all small integers,
+    float32 [M, K]; `kinds` is then empty. as_floats: the weights as floats, None where the rounding
+    of activations to int8 is part of the model, so that it has no other form.
     """
 
     kinds: tuple[int, ...]
@@ -65,7 +65,7 @@ class Levels:
     scale: F32
     as_floats: Callable[[], Floats] | None = None
     is_packed: bool = False
-    own: str = ""
+    stored_format: str = ""
 
     @property
     def M(self) -> int:

@@ -55,7 +55,11 @@ def read(layer: Layer) -> Levels:
         scale = np.ldexp(scale, below)
     _check_size(layer, levels, scale)
     return Levels(
-        kinds, levels, scale, lambda: _floats(levels, scale), own="" if kinds else stored.format
+        kinds,
+        levels,
+        scale,
+        lambda: _floats(levels, scale),
+        stored_format="" if kinds else stored.format,
     )
 
 
