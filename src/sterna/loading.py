@@ -29,7 +29,7 @@ from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSourc
 
 __all__ = ["Model", "from_weights", "load", "save"]
 
-Through = Callable[[WeightSource], WeightSource]
+Wrap = Callable[[WeightSource], WeightSource]
 #: Is told the bytes read so far, and those of all tensors.
 Progress = Callable[[int, int], None]
 
@@ -110,14 +110,14 @@ def load(
     cached: bool = True,
     threads: int | None = None,
     i2s: str | None = None,
-    through: Through | None = None,
+    wrap: Wrap | None = None,
     progress: Progress | None = None,
     mmap: bool = False,
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; `Model.keep` writes the packed form to
-    the cache, which is read from there the next time. `i2s`: as in `LLM`. `through`: makes a
+    the cache, which is read from there the next time. `i2s`: as in `LLM`. `wrap`: makes a
     source of weights that the architecture asks in place of the model's own, which then reads each
     as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Raises ModelFormatError,
     UnsupportedModelError, RequestError or NonFiniteError.
@@ -128,16 +128,14 @@ def load(
     if is_gguf(source):
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
         stored = f"{format}-{layout}"
-        read = partial(_read_gguf, source, format, head, layout, threads, through, progress)
+        read = partial(_read_gguf, source, format, head, layout, threads, wrap, progress)
     else:
         checkpoint = Checkpoint.open(source)
         beside = FolderCompanions.of(checkpoint.path, checkpoint.config)
         if checkpoint.is_packed:
-            return _load_packed(checkpoint, beside, head, threads, format, through, progress, mmap)
-        read = partial(
-            _read_checkpoint, checkpoint, beside, format, head, threads, through, progress
-        )
-    if not cached or through is not None or cache.cache_dir() is None:
+            return _load_packed(checkpoint, beside, head, threads, format, wrap, progress, mmap)
+        read = partial(_read_checkpoint, checkpoint, beside, format, head, threads, wrap, progress)
+    if not cached or wrap is not None or cache.cache_dir() is None:
         return read()
     # An exact head is stored as the checkpoint's own, and so is the default.
     key = cache.cache_key(source, stored, None if head == "exact" else head, parts)
@@ -164,7 +162,7 @@ def _read_checkpoint(
     format: str | None,
     head: str | None,
     threads: int | None,
-    through: Through | None,
+    wrap: Wrap | None,
     progress: Progress | None,
 ) -> Model:
     """A published checkpoint in safetensors, packed as it is read."""
@@ -173,7 +171,7 @@ def _read_checkpoint(
         source = CheckpointWeights(
             checkpoint, format, head, resolve_threads(threads), module.TERNARY
         )
-        return through(source) if through else source
+        return wrap(source) if wrap else source
 
     with reading(checkpoint.files, progress):
         model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
@@ -187,7 +185,7 @@ def _read_gguf(
     head: str | None,
     layout: str | None,
     threads: int | None,
-    through: Through | None,
+    wrap: Wrap | None,
     progress: Progress | None,
 ) -> Model:
     """A GGUF file, packed as it is read; layout: of I2_S tensors, None for the usual one."""
@@ -197,7 +195,7 @@ def _read_gguf(
     companions = companions_of(file, config)
     source = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
     with reading(file.files.values(), progress):
-        model = from_weights(config, path, lambda _: through(source) if through else source)
+        model = from_weights(config, path, lambda _: wrap(source) if wrap else source)
     model.path, model.companions = path, companions
     return model
 
@@ -220,11 +218,11 @@ def _load_packed(
     head: str | None,
     threads: int | None,
     format: str | None = None,
-    through: Through | None = None,
+    wrap: Wrap | None = None,
     progress: Progress | None = None,
     mmap: bool = False,
 ) -> Model:
-    if through:
+    if wrap:
         packed = open_packed(folder, threads)
     else:
         packed = read_packed(folder, threads, progress, mmap)
@@ -234,7 +232,7 @@ def _load_packed(
     model = from_weights(
         packed.config,
         folder.path / "config.json",
-        lambda _: through(weights) if through else weights,
+        lambda _: wrap(weights) if wrap else weights,
     )
     model.path, model.companions = companions.path, companions
     model.mapped = packed.mapped is not None

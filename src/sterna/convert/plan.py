@@ -114,11 +114,11 @@ def plan(
     """Opens a model as `loading.load` does, reads no weights, and says what there is to read."""
     made: list[Plan] = []
 
-    def through(source: WeightSource) -> WeightSource:
+    def wrap(source: WeightSource) -> WeightSource:
         made.append(Plan(source))
         return made[-1]
 
-    return loading.load(path, threads=threads, i2s=i2s, through=through), made[-1]
+    return loading.load(path, threads=threads, i2s=i2s, wrap=wrap), made[-1]
 
 
 def check_companions(model: loading.Model, required: bool = True) -> None:
