@@ -14,7 +14,7 @@ import pytest
 from checkpoint_factory import EOT, RECIPES, tokenizer, write
 
 from sterna import LLM, Conversation
-from sterna.engine import Kept
+from sterna.engine import CachedPrefix
 from sterna.engine.pages import PAGE
 from sterna.errors import RequestError
 
@@ -60,10 +60,10 @@ def test_logits_after_resuming_are_those_of_a_fresh_run(llm: LLM) -> None:
     old = [int(t) for t in generator.integers(0, 200, 3 * PAGE)]
     engine = llm.engine
     for same in (0, 1, 15, 16, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE):
-        kept = Kept(tokens=old)
-        engine.prefill(kept.sequence, old)
+        prefix = CachedPrefix(tokens=old)
+        engine.prefill(prefix.sequence, old)
         prompt = [*old[:same], 201, *(int(t) for t in generator.integers(0, 200, 40))]
-        sequence = engine.resume(kept, prompt)
+        sequence = engine.resume(prefix, prompt)
         assert sequence.length == same
         assert len(sequence.pages) == -(-same // PAGE)
         logits = engine.prefill(sequence, prompt[same:])

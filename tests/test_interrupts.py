@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from sterna import LLM, Conversation, answers
-from sterna.engine import PAGE, Engine, Kept
+from sterna.engine import PAGE, CachedPrefix, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
@@ -107,26 +107,26 @@ def test_each_instruction_of_growing_and_cutting(llm: LLM) -> None:
     """Of sequences that live on, and of those that the interrupt takes along."""
     engine = llm.engine
 
-    def run(kept: Kept) -> None:
+    def run(prefix: CachedPrefix) -> None:
         short = EngineSequence()
         try:
-            engine.step([(short, [1] * 5, 1), (kept.sequence, [2] * (PAGE + 1), 0)])
-            kept.tokens = [2] * (PAGE + 1)
-            engine.resume(kept, [2] * 5 + [3])
-            engine.rewind(kept.sequence, 3)
-            fork = engine.pool.share(kept.sequence, 2)  # which then both write
-            engine.step([(kept.sequence, [3] * (2 * PAGE), 0), (fork, [1], 1)])
+            engine.step([(short, [1] * 5, 1), (prefix.sequence, [2] * (PAGE + 1), 0)])
+            prefix.tokens = [2] * (PAGE + 1)
+            engine.resume(prefix, [2] * 5 + [3])
+            engine.rewind(prefix.sequence, 3)
+            fork = engine.pool.share(prefix.sequence, 2)  # which then both write
+            engine.step([(prefix.sequence, [3] * (2 * PAGE), 0), (fork, [1], 1)])
             engine.repeated(_prefix(engine), 2 * PAGE)
         finally:
             engine.release(short)
 
     at = 0
     while True:
-        kept = Kept()
-        more = interrupted(lambda kept=kept: run(kept), at, POOL)
-        assert -(-kept.sequence.length // PAGE) <= len(kept.sequence.pages)
-        assert kept.sequence.shared <= 1
-        assert_sound(engine, kept.sequence)
+        prefix = CachedPrefix()
+        more = interrupted(lambda prefix=prefix: run(prefix), at, POOL)
+        assert -(-prefix.sequence.length // PAGE) <= len(prefix.sequence.pages)
+        assert prefix.sequence.shared <= 1
+        assert_sound(engine, prefix.sequence)
         if not more:
             break
         at += 7 if at > 400 else 1  # the middle of a step is many instructions, all alike
@@ -154,7 +154,7 @@ def test_a_conversation_goes_on_as_if_nothing_had_been(llm: LLM) -> None:
         done = not interrupted(lambda talk=talk: talk.ask(second, **options), at, MODULES)
         talk.messages = before
         assert talk.ask(second, **options).tokens == expected[1], at
-        assert_sound(llm.engine, talk._kept.sequence)
+        assert_sound(llm.engine, talk._prefix.sequence)
         del talk  # not closed: what is forgotten is free
         at += 61
     assert at > 1000
@@ -217,6 +217,6 @@ def test_real_signals(llm: LLM) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert_sound(llm.engine, talk._kept.sequence)
+    assert_sound(llm.engine, talk._prefix.sequence)
     del talk
     assert llm.engine.pool.free == llm.engine.pool.count

@@ -8,7 +8,7 @@ from typing import Any
 
 from sterna.answers import Completion, OneAtATime, Piece, Stream
 from sterna.chat import check_messages
-from sterna.engine import Kept
+from sterna.engine import CachedPrefix
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM, TEMPLATE_OPTIONS
 from sterna.runtime import checked_flag
@@ -46,7 +46,7 @@ class Conversation:
         #: Exchanges that the latest turn had to forget.
         self.dropped = 0
         self.last = Completion()
-        self._kept = Kept()
+        self._prefix = CachedPrefix()
         self._running: Stream | None = None
         self._turns = OneAtATime(  # whoever computes a piece or begins a turn
             "conversation: must be used by one thread at a time, but another is in the middle of a "
@@ -67,8 +67,8 @@ class Conversation:
         """Ends a running answer and gives the keys and values back; it can be used again."""
         with self._alone():
             self._end_running()
-            self.llm.engine.release(self._kept.sequence)
-            self._kept.tokens = []
+            self.llm.engine.release(self._prefix.sequence)
+            self._prefix.tokens = []
 
     # ------------------------------------------------------------------------------- messages
 
@@ -139,7 +139,7 @@ class Conversation:
             messages = [*self._messages, {"role": "user", "content": content}]
             template = {name: getattr(self, name) for name in TEMPLATE_OPTIONS[:3]}
             messages = self._fitting(messages, template, options)
-            done, pieces = self.llm._chat(messages, {**template, **options}, self._kept)
+            done, pieces = self.llm._chat(messages, {**template, **options}, self._prefix)
             self.last = done
             self._running = Stream(self._take(messages, done, pieces))
             return done, self._running

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sterna import _native, loading, models
 from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import PREFILL_CHUNK, Engine, Kept, Request, SamplingParams
+from sterna.engine import PREFILL_CHUNK, CachedPrefix, Engine, Request, SamplingParams
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_whole, resolve_threads
@@ -166,11 +166,11 @@ class LLM:
         prompt: str | Sequence[int],
         options: dict[str, Any],
         ends: frozenset[int] = frozenset(),
-        kept: Kept | None = None,
+        prefix: CachedPrefix | None = None,
     ) -> tuple[Completion, Stream]:
         """A completion and the iterator that fills it.
 
-        ends: ids that end the answer beside the tokenizer's. kept: what earlier requests computed.
+        ends: ids that end the answer beside the tokenizer's. prefix: of earlier requests.
         """
         params = self._params(options)
         tokens = self._encode(prompt)
@@ -179,7 +179,7 @@ class LLM:
         else:
             ends = frozenset()
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        return done, Stream(self._run(tokens, params, done, ends, kept))
+        return done, Stream(self._run(tokens, params, done, ends, prefix))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Answer a conversation: [{"role": "user", "content": "Hello"}, ...].
@@ -202,11 +202,11 @@ class LLM:
         return self._chat(messages, options)[1]
 
     def _chat(
-        self, messages: object, options: dict[str, Any], kept: Kept | None = None
+        self, messages: object, options: dict[str, Any], prefix: CachedPrefix | None = None
     ) -> tuple[Completion, Stream]:
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
         others = {name: value for name, value in options.items() if name not in template}
-        return self._start(self.chat_tokens(messages, **template), others, self._turn_ends, kept)
+        return self._start(self.chat_tokens(messages, **template), others, self._turn_ends, prefix)
 
     def chat_prompt(
         self,
@@ -315,7 +315,7 @@ class LLM:
         params: SamplingParams,
         done: Completion,
         ends: frozenset[int],
-        kept: Kept | None,
+        prefix: CachedPrefix | None,
     ) -> Generator[Piece, None, None]:
         request = Request(
             prompt, params, self.tokenizer, context=self.context, ends=ends, completion=done
@@ -323,16 +323,16 @@ class LLM:
         if request.finished:
             return
         try:
-            if kept:
-                request.go_on_from(self.engine.resume(kept, prompt))
+            if prefix:
+                request.go_on_from(self.engine.resume(prefix, prompt))
             while not request.finished:
                 (given,) = self.engine.run([request.feed()])
                 yield from request.pieces(given.drawn)
         finally:
-            if kept is None:
+            if prefix is None:
                 self.engine.release(request.sequence)
-            elif request.sequence is kept.sequence:
-                kept.tokens = request.tokens[: kept.sequence.length].tolist()
+            elif request.sequence is prefix.sequence:
+                prefix.tokens = request.tokens[: prefix.sequence.length].tolist()
 
     # ------------------------------------------------------------------------------- scoring
 

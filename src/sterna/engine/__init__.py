@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given, Kept
+from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, CachedPrefix, Engine, Feed, Given
 from sterna.engine.pages import PAGE, PagePool, Sequence
 from sterna.engine.request import Request
 from sterna.engine.sampling import Draw, SamplingParams, Top
@@ -11,11 +11,11 @@ __all__ = [
     "KV_DTYPES",
     "PAGE",
     "PREFILL_CHUNK",
+    "CachedPrefix",
     "Draw",
     "Engine",
     "Feed",
     "Given",
-    "Kept",
     "PagePool",
     "Request",
     "SamplingParams",

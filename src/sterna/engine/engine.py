@@ -23,7 +23,7 @@ from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
 
-__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Feed", "Given", "Kept"]
+__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "CachedPrefix", "Engine", "Feed", "Given"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -63,7 +63,7 @@ class Given:
 
 
 @dataclass(eq=False)
-class Kept:
+class CachedPrefix:
     """A sequence that outlives a request, and the tokens whose keys and values it holds."""
 
     sequence: Sequence = field(default_factory=Sequence)
@@ -161,18 +161,18 @@ class Engine:
         """Give a sequence's pages back; it is empty again."""
         self.rewind(sequence, 0)
 
-    def resume(self, kept: Kept, prompt: SequenceOf[int]) -> Sequence:
-        """The kept sequence, cut back to where `prompt` begins as it does.
+    def resume(self, prefix: CachedPrefix, prompt: SequenceOf[int]) -> Sequence:
+        """The sequence of a prefix, cut back to where `prompt` begins as it does.
 
         At least the prompt's last token is left to be fed, for its logits. What follows has the
         same bits as after a prefill of the whole prompt, since a prefill may be split anywhere.
         """
         # An interrupt may have kept the tokens of its last steps from being written down.
-        sequence = kept.sequence
-        most = min(sequence.length, len(kept.tokens), len(prompt) - 1)
-        same = next((i for i in range(most) if kept.tokens[i] != prompt[i]), most)
+        sequence = prefix.sequence
+        most = min(sequence.length, len(prefix.tokens), len(prompt) - 1)
+        same = next((i for i in range(most) if prefix.tokens[i] != prompt[i]), most)
         self.rewind(sequence, same)
-        kept.tokens = list(prompt[:same])
+        prefix.tokens = list(prompt[:same])
         sequence.rows_rescored = sequence.head_bytes = 0
         return sequence
 
