@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sterna import _native, ops
-from sterna.engine.sampling import Top
+from sterna.engine.sampling import DecidingLogits
 from sterna.formats import PackedWeight, Shadow
 
 F32 = np.float32
@@ -19,19 +19,19 @@ def pack(w: np.ndarray, format: str = "bf16") -> PackedWeight:
 def screened(
     head: PackedWeight,
     x: np.ndarray,
-    top: list[int] | list[Top],
+    top: list[int] | list[DecidingLogits],
     isa: str = ISAS[-1],
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
     """(logits, low, high, candidates) of rows x, of which the `top` largest matter."""
     shadow = Shadow.of(head, threads)
-    tops = [t if isinstance(t, Top) else Top(t) for t in top]
+    deciding = [t if isinstance(t, DecidingLogits) else DecidingLogits(t) for t in top]
     return _native.screened(
         head.native(),
         shadow.rows.native(),
         shadow.bounds,
         np.ascontiguousarray(x, F32),
-        [(t.count, t.gap, t.penalty, t.history) for t in tops],
+        [(t.count, t.gap, t.penalty, t.history) for t in deciding],
         isa,
         threads,
     )

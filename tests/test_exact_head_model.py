@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sterna import LLM, loading, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
-from sterna.engine.sampling import MAX_GAP, MAX_TOP, SamplingParams, Top
+from sterna.engine.sampling import MAX_GAP, MAX_TOP, DecidingLogits, SamplingParams
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.formats.bf16 import FORMAT as BF16
@@ -68,7 +68,7 @@ def step(engine: Engine, prompts: list[list[int]], counts: list[int]) -> list[np
     """Logits after each prompt, all in one step."""
     sequences = [Sequence() for _ in prompts]
     batch = [(s, p, 1) for s, p in zip(sequences, prompts, strict=True)]
-    rows = [r[0] for r in engine.step(batch, [Top(k) for k in counts])]
+    rows = [r[0] for r in engine.step(batch, [DecidingLogits(k) for k in counts])]
     for s in sequences:
         engine.release(s)
     return rows
@@ -97,9 +97,9 @@ def test_what_is_counted(checkpoint: Callable[[str], Path]) -> None:
     assert head.shadow is not None
     group = head.weight.codes.nbytes // (head.weight.M // 16)
     s = Sequence()
-    engine.step([(s, [1, 2], 0)], [Top(1)])
+    engine.step([(s, [1, 2], 0)], [DecidingLogits(1)])
     assert (s.rows_rescored, s.head_bytes) == (0, 0)
-    row = engine.step([(s, [3], 1)], [Top(1)])[0][0]
+    row = engine.step([(s, [3], 1)], [DecidingLogits(1)])[0][0]
     candidates = np.flatnonzero(row != -np.inf)
     assert s.rows_rescored == len(candidates)
     assert s.head_bytes == head.shadow.nbytes + group * len(np.unique(candidates // 16))
@@ -150,8 +150,16 @@ def test_integer_heads_are_refused(checkpoint: Callable[[str], Path], tmp_path: 
 def test_tops_are_checked(checkpoint: Callable[[str], Path]) -> None:
     """One for each sequence, none out of range."""
     engine = Engine(loading.load(checkpoint("llama-bf16")), threads=1)
-    for tops in ([], [Top(1)] * 2, [Top(-1)], [Top(1, gap=-1)], [Top(1, penalty=0)]):
-        failure(lambda tops=tops: engine.step([(Sequence(), [1], 1)], tops), RequestError, "tops")
+    for tops in (
+        [],
+        [DecidingLogits(1)] * 2,
+        [DecidingLogits(-1)],
+        [DecidingLogits(1, gap=-1)],
+        [DecidingLogits(1, penalty=0)],
+    ):
+        failure(
+            lambda tops=tops: engine.step([(Sequence(), [1], 1)], tops), RequestError, "deciding"
+        )
 
 
 def test_top_of_requests() -> None:
@@ -160,7 +168,7 @@ def test_top_of_requests() -> None:
     base = SamplingParams(temperature=1.0, top_k=40, top_p=0.5, min_p=0.1)
 
     def top(**change: Any) -> tuple[int, float]:
-        got = replace(base, **change).top(history)
+        got = replace(base, **change).deciding(history)
         return got.count, got.gap
 
     assert top() == (40, 0)
@@ -169,7 +177,7 @@ def test_top_of_requests() -> None:
     count, gap = top(top_k=0, top_p=1.0)
     assert (count, math.log(10) < gap < math.log(10) + 0.002) == (1, True)
     assert top(top_k=0, top_p=1.0, min_p=0.01) == (0, 0) != MAX_GAP
-    penalised = replace(base, repetition_penalty=1.2).top(history)
+    penalised = replace(base, repetition_penalty=1.2).deciding(history)
     assert (penalised.penalty, penalised.history is history) == (1.2, True)
 
 
@@ -191,7 +199,7 @@ def test_penalties_and_gaps(data: st.DataObject) -> None:
         min_p=data.draw(st.sampled_from([0.02, 0.05, 0.5, 1.0])),
         repetition_penalty=data.draw(st.sampled_from([0.01, 0.8, 1.0, 1.1, 1.5, 100.0])),
     )
-    top = params.top(history)
+    top = params.deciding(history)
     if not 1 <= top.count <= M:
         return
     got, _, _, (candidates,) = screened(head, x, [top])

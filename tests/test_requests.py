@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from sterna import LLM, Completion, Piece, _native
-from sterna.engine import PREFILL_CHUNK, Draw, Engine, Feed, Request, SamplingParams, Sequence, Top
+from sterna.engine import (
+    PREFILL_CHUNK,
+    DecidingLogits,
+    Draw,
+    Engine,
+    Feed,
+    Request,
+    SamplingParams,
+    Sequence,
+)
 from sterna.errors import NonFiniteError, RequestError
 
 PARAMS = (
@@ -133,7 +142,7 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
             Feed(a, [4, 5, 6], 2),
             Feed(b, history, 1, draw=Draw(params, history)),
             Feed(c, [7]),
-            Feed(d, [8, 9], 1, Top(1)),
+            Feed(d, [8, 9], 1, DecidingLogits(1)),
         ]
     )
     assert [g.logits.shape[0] for g in given] == [2, 0, 0, 1]
@@ -174,7 +183,7 @@ def test_a_request_without_an_engine(llm: LLM) -> None:
     feed = request.feed(1)
     assert (feed.tokens, feed.wanted) == ([2], 1)
     assert feed.draw is not None
-    assert feed.draw.top.count == 1
+    assert feed.draw.deciding.count == 1
     logits = np.zeros(vocab, np.float32)
     logits[5] = 1
     piece = request.advance(request.draw(logits))
@@ -199,6 +208,6 @@ def test_tops_and_twins_are_refused(llm: LLM) -> None:
     sequence = Sequence()
     with pytest.raises(RequestError, match="twice"):
         llm.engine.run([Feed(sequence, [1]), Feed(sequence, [2])])
-    with pytest.raises(RequestError, match="tops"):
-        llm.engine.run([Feed(sequence, [1], 1, Top(-1))])
+    with pytest.raises(RequestError, match="deciding"):
+        llm.engine.run([Feed(sequence, [1], 1, DecidingLogits(-1))])
     assert len(sequence.pages) == 0

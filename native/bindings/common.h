@@ -124,9 +124,9 @@ struct PyWeight {
     Mappings mappings{};
 };
 
-// (count, gap, penalty, history) as `Top`; it views the array. Checked: 0 <= count <= vocab.
-using PyTop = std::tuple<int32_t, double, float, In<int32_t, 1>>;
-Top make_top(const PyTop& top, int64_t vocab);
+// (count, gap, penalty, history) as `DecidingLogits`; it views the array. Checked: 0 <= count <= vocab.
+using PyDeciding = std::tuple<int32_t, double, float, In<int32_t, 1>>;
+DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab);
 
 // Bounds float [3][rows of all tiles] of a shadow, checked to fit its weight (bindings/head.cpp).
 ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds);

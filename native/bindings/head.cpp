@@ -50,20 +50,21 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
 }
 
 // (logits [N, M], -inf where a row was not computed; low and high [N, M], which hold the full
-// head's logits; candidates [N]) of x [N, K], where top[n] says which logits of row n decide.
+// head's logits; candidates [N]) of x [N, K], where deciding[n] says which logits of row n decide.
 std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> screened(
     const PyWeight& w, const PyWeight& s, In<float, 2> bounds, In<float, 2> x,
-    const std::vector<PyTop>& tops, const std::string& isa, const nb::int_& threads) {
+    const std::vector<PyDeciding>& deciding, const std::string& isa, const nb::int_& threads) {
     const Weight& floats = w.weight;
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
     Screen screen(floats, s.weight, shadow_bounds(floats, s.weight, bounds));
     const auto N = static_cast<int64_t>(x.shape(0));
     require(static_cast<int64_t>(x.shape(1)) == floats.K, "x: last dimension must be K");
-    require(static_cast<int64_t>(tops.size()) == N, "tops: one for each row of x");
-    std::vector<Top> checked;
-    for (const PyTop& top : tops) checked.push_back(make_top(top, floats.M));
-    for (const Top& top : checked) require(top.count >= 1, "tops: count must be at least 1");
+    require(static_cast<int64_t>(deciding.size()) == N, "deciding: one for each row of x");
+    std::vector<DecidingLogits> checked;
+    for (const PyDeciding& of_row : deciding) checked.push_back(make_deciding(of_row, floats.M));
+    for (const DecidingLogits& of_row : checked)
+        require(of_row.count >= 1, "deciding: count must be at least 1");
     const size_t shape[2] = {x.shape(0), static_cast<size_t>(floats.M)};
     auto logits = make_array<float, 2>(shape), low = make_array<float, 2>(shape);
     auto high = make_array<float, 2>(shape);
@@ -104,11 +105,11 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
 
 }  // namespace
 
-Top make_top(const PyTop& top, int64_t vocab) {
-    const auto& [count, gap, penalty, history] = top;
-    require(count >= 0 && count <= vocab, "tops: count must lie in 0..vocabulary");
-    require(gap >= 0 && gap <= 1e30, "tops: gap must lie in 0..1e30");
-    require(penalty > 0 && penalty <= 1e30f, "tops: penalty must be positive");
+DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab) {
+    const auto& [count, gap, penalty, history] = deciding;
+    require(count >= 0 && count <= vocab, "deciding: count must lie in 0..vocabulary");
+    require(gap >= 0 && gap <= 1e30, "deciding: gap must lie in 0..1e30");
+    require(penalty > 0 && penalty <= 1e30f, "deciding: penalty must be positive");
     return {count, gap, penalty, {history.data(), history.shape(0)}};
 }
 
@@ -127,7 +128,7 @@ ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const In<
 
 void bind_head(nb::module_& m) {
     m.def("shadow", &shadow, "weight"_a, "isa"_a, "threads"_a);
-    m.def("screened", &screened, "weight"_a, "shadow"_a, "bounds"_a, "x"_a, "tops"_a, "isa"_a,
+    m.def("screened", &screened, "weight"_a, "shadow"_a, "bounds"_a, "x"_a, "deciding"_a, "isa"_a,
           "threads"_a);
 }
 

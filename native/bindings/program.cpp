@@ -272,7 +272,7 @@ void bind_program(nb::module_& m) {
         .def_prop_ro("head_seconds", [](const PyProgram& p) { return p.program.head_seconds(); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
-             "tops"_a = std::vector<PyTop>(), "draws"_a = std::vector<PyDraw>());
+             "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>());
 }
 
 }  // namespace sterna::border

@@ -7,7 +7,7 @@ namespace {
 
 struct StepBatch {
     std::vector<SequenceSpan> spans;
-    std::vector<Top> tops;    // of every row of logits
+    std::vector<DecidingLogits> deciding;  // of every row of logits
     std::vector<Draw> draws;  // logits are filled in after the run
     std::vector<size_t> drawn_rows, kept_rows;  // of the logits
 };
@@ -25,12 +25,12 @@ void add_span(StepBatch& batch, const KvCache& cache, const PySpan& sequence) {
 }
 
 // The rows of the last span, whose draws rank what was seen before each row's own position.
-void add_rows(StepBatch& batch, const Top& top, const PyDraw& draw) {
+void add_rows(StepBatch& batch, const DecidingLogits& deciding, const PyDraw& draw) {
     const SequenceSpan& span = batch.spans.back();
     const size_t end = static_cast<size_t>(span.start) + static_cast<size_t>(span.count);
     for (int i = 0; i < span.logits; ++i) {
-        const size_t row = batch.tops.size();
-        batch.tops.push_back(top);
+        const size_t row = batch.deciding.size();
+        batch.deciding.push_back(deciding);
         if (!draw) {
             batch.kept_rows.push_back(row);
             continue;
@@ -39,28 +39,29 @@ void add_rows(StepBatch& batch, const Top& top, const PyDraw& draw) {
         require(history.shape(0) == end, "draws: history must be the sequence's tokens");
         const std::span<const int32_t> seen{history.data(),
                                             end - static_cast<size_t>(span.logits - 1 - i)};
-        if (!top.history.empty()) batch.tops.back().history = seen;
+        if (!deciding.history.empty()) batch.deciding.back().history = seen;
         batch.drawn_rows.push_back(row);
         batch.draws.push_back({params, seen, nullptr});
     }
 }
 
 StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1>& tokens,
-                     const std::vector<PySpan>& sequences, const std::vector<PyTop>& tops,
+                     const std::vector<PySpan>& sequences, const std::vector<PyDeciding>& deciding,
                      const std::vector<PyDraw>& draws) {
-    require(tops.empty() || tops.size() == sequences.size(), "tops: one for each sequence");
+    require(deciding.empty() || deciding.size() == sequences.size(),
+            "deciding: one for each sequence");
     require(draws.empty() || draws.size() == sequences.size(), "draws: one for each sequence");
     StepBatch batch;
     int64_t total = 0;
     for (size_t i = 0; i < sequences.size(); ++i) {
         add_span(batch, cache, sequences[i]);
-        add_rows(batch, tops.empty() ? Top{} : make_top(tops[i], p.vocab),
+        add_rows(batch, deciding.empty() ? DecidingLogits{} : make_deciding(deciding[i], p.vocab),
                  draws.empty() ? PyDraw{} : draws[i]);
         total += batch.spans.back().count;
     }
     size_t row = 0;
     for (auto& span : batch.spans) {
-        span.tops = batch.tops.data() + row;
+        span.deciding = batch.deciding.data() + row;
         row += static_cast<size_t>(span.logits);
     }
     require(total == static_cast<int64_t>(tokens.shape(0)) && total > 0,
@@ -96,9 +97,9 @@ const float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache,
 
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
-                    const nb::int_& threads, const std::vector<PyTop>& tops,
+                    const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws) {
-    auto batch = make_batch(p, cache, tokens, sequences, tops, draws);
+    auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
     require_fit(p, cache);
     const auto& kernels = table(isa);
     Pool& workers = pool(threads);

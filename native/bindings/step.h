@@ -53,7 +53,7 @@ using StepResult =
 
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
-                    const nb::int_& threads, const std::vector<PyTop>& tops,
+                    const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws);
 
 }  // namespace sterna::border

@@ -91,13 +91,14 @@ Interval logit_interval(const TokenBounds& x, float error, float norm, float pea
     return {bounded ? c - e : -kInfinity, bounded ? c + e : kInfinity};
 }
 
-void Screen::begin(std::span<const Top> tops, const KernelTable& kernels, const Reading& reading) {
+void Screen::begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
+                   const Reading& reading) {
     reading_ = reading;
     kernels_ = &kernels;
     block_rows_ = kernels.formats[shadow_.format].tile_rows;
     rows_.clear();
-    for (const Top& top : tops) rows_.push_back({top, {}, 0, 0, 0});
-    const auto rows = static_cast<int64_t>(tops.size());
+    for (const DecidingLogits& of_row : deciding) rows_.push_back({of_row, {}, 0, 0, 0});
+    const auto rows = static_cast<int64_t>(deciding.size());
     if (rows <= capacity_) return;
     const auto floats = [](int64_t n) { return HugeBuffer(static_cast<size_t>(n) * 4); };
     planes_.reserve(2 * rows);
@@ -219,25 +220,25 @@ void Screen::block_maxima(int64_t row, int64_t block) {
 // The sampler's penalty never decreases with the logit, roundings included, so that the penalised
 // ends of an interval hold the penalised logit. Each token of history is penalised once.
 void Screen::penalise(int64_t row) {
-    const Top& top = rows_[static_cast<size_t>(row)].top;
-    if (top.penalty == 1 || top.history.empty()) return;
+    const DecidingLogits& deciding = rows_[static_cast<size_t>(row)].deciding;
+    if (deciding.penalty == 1 || deciding.history.empty()) return;
     float *low = plane_y(2 * row), *high = plane_y(2 * row + 1);
     uint8_t* seen = seen_.data() + row * shadow_.M;
     const auto valid = [&](int32_t token) { return token >= 0 && token < shadow_.M; };
-    for (const int32_t token : top.history) {
+    for (const int32_t token : deciding.history) {
         if (!valid(token) || seen[token]) continue;
         seen[token] = 1;
-        low[token] = penalised(low[token], top.penalty);
-        high[token] = penalised(high[token], top.penalty);
+        low[token] = penalised(low[token], deciding.penalty);
+        high[token] = penalised(high[token], deciding.penalty);
     }
-    for (const int32_t token : top.history)
+    for (const int32_t token : deciding.history)
         if (valid(token)) seen[token] = 0;
     for (int64_t block = 0; block < blocks(); ++block) block_maxima(row, block);
 }
 
-// The `top`-th largest lower bound: at least so many logits are not below it.
+// The count-th largest lower bound: at least so many logits are not below it.
 float Screen::threshold_of(int64_t row) {
-    const int64_t top = rows_[static_cast<size_t>(row)].top.count, n = blocks();
+    const int64_t top = rows_[static_cast<size_t>(row)].deciding.count, n = blocks();
     const float* most = reinterpret_cast<float*>(block_low_.data()) + row * n;
     float* values = reinterpret_cast<float*>(values_.data()) + row * shadow_.M;
     const auto nth = [&](int64_t count) {
@@ -265,7 +266,7 @@ float Screen::threshold_of(int64_t row) {
 void Screen::choose(int64_t row) {
     Row& r = rows_[static_cast<size_t>(row)];
     penalise(row);
-    r.threshold = threshold_of(row) - r.top.gap;
+    r.threshold = threshold_of(row) - r.deciding.gap;
     auto* found = reinterpret_cast<int32_t*>(row_blocks_.data()) + row * row_block_count();
     const float* most = reinterpret_cast<float*>(block_high_.data()) + row * blocks();
     const float* high = this->high(row);

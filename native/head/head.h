@@ -20,7 +20,7 @@ namespace sterna {
 
 // Which logits of a row decide: the `count` largest (0: all) and those at most `gap` below them, of
 // logits that the sampler's repetition penalty has changed for the tokens of history.
-struct Top {
+struct DecidingLogits {
     int32_t count = 0;
     double gap = 0;
     float penalty = 1;
@@ -61,7 +61,8 @@ class Screen {
 
     // Before a step: for each row of x to screen, which logits decide; 1 <= count <= M. Allocates
     // only where there are more rows than ever before.
-    void begin(std::span<const Top> tops, const KernelTable& kernels, const Reading& reading);
+    void begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
+               const Reading& reading);
     int64_t scratch_bytes() const;  // that a worker needs in this step
     Division units(ScreenStage stage, int threads) const;
     // Units [begin, end) of a stage, on one thread with its scratch. What is no candidate gets -inf.
@@ -79,7 +80,7 @@ class Screen {
 
   private:
     struct Row {
-        Top top;
+        DecidingLogits deciding;
         TokenBounds bounds;
         double threshold;
         int64_t candidates, row_blocks;  // row_blocks: those with a candidate among their rows

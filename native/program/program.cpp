@@ -61,7 +61,7 @@ void Program::reserve(int64_t tokens) {
     sin_.resize(angles);
     for (auto* v : {&sequence_of_, &position_of_, &selected_})
         v->reserve(static_cast<size_t>(tokens));
-    top_.reserve(static_cast<size_t>(tokens));
+    deciding_.reserve(static_cast<size_t>(tokens));
     blocks_.reserve(static_cast<size_t>(tokens * rope_.n_kv_heads));
     capacity_ = tokens;
 }
@@ -98,7 +98,8 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     }
     for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
     // Where one row wants all logits, the float head is read anyway and serves every row.
-    screened_ = screen_ && std::ranges::all_of(top_, [](const Top& t) { return t.count > 0; });
+    screened_ =
+        screen_ && std::ranges::all_of(deciding_, [](const auto& row) { return row.count > 0; });
     Run run{batch,
             cache,
             kernels,
@@ -107,7 +108,7 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
             pool.size(),
             pool.reading(),
             screened_};
-    if (screened_) screen_->begin(top_, kernels, run.reading);
+    if (screened_) screen_->begin(deciding_, kernels, run.reading);
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {

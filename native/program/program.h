@@ -88,7 +88,8 @@ struct SequenceSpan {
     int count;  // new tokens
     const int32_t* pages;  // page table covering start + count positions
     int logits;  // how many of the last new tokens want logits
-    const Top* tops = nullptr;  // for each of those, which of its logits decide; null: all
+    // For each of those, which of its logits decide; null: all of them.
+    const DecidingLogits* deciding = nullptr;
 };
 
 struct Batch {
@@ -194,7 +195,7 @@ class Program {
     int64_t capacity_ = 0;  // tokens that the buffers hold
     std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
     std::vector<int32_t> sequence_of_, position_of_, selected_;
-    std::vector<Top> top_;
+    std::vector<DecidingLogits> deciding_;
     std::unique_ptr<Screen> screen_;
     int64_t full_bytes_ = 0, shadow_bytes_ = 0, full_rows_ = 0;  // of the exact head
     bool screened_ = false;  // the last run was

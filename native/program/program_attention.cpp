@@ -50,7 +50,7 @@ void Program::plan(const Batch& batch, int threads) {
     const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * rope_.n_heads;
     const int tokens_per_block =
         std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / group);
-    sequence_of_.clear(), position_of_.clear(), selected_.clear(), top_.clear();
+    sequence_of_.clear(), position_of_.clear(), selected_.clear(), deciding_.clear();
     blocks_.clear();
     for (int s = 0, first = 0; const auto& span : batch.sequences) {
         for (int i = 0; i < span.count; ++i) {
@@ -59,7 +59,7 @@ void Program::plan(const Batch& batch, int threads) {
             const int row = i - (span.count - span.logits);
             if (row < 0) continue;
             selected_.push_back(first + i);
-            top_.push_back(span.tops ? span.tops[row] : Top{});
+            deciding_.push_back(span.deciding ? span.deciding[row] : DecidingLogits{});
         }
         // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
         // hand them out first, so that no worker ends late.

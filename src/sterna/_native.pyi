@@ -116,7 +116,7 @@ def screened(
     shadow: Weight,
     bounds: npt.NDArray[np.float32],
     x: npt.NDArray[np.float32],
-    tops: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]],
+    deciding: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]],
     isa: str,
     threads: int,
 ) -> tuple[
@@ -233,7 +233,7 @@ class Program:
         sequences: Sequence[tuple[int, int, int, npt.NDArray[np.int32]]],
         isa: str,
         threads: int,
-        tops: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]] = (),
+        deciding: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]] = (),
         draws: Sequence[tuple[SampleParams, npt.NDArray[np.int32]] | None] = (),
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 

@@ -19,7 +19,7 @@ from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
 from sterna.bench.report import fractions, spread
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, Engine, Top
+from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.runtime import resident_bytes, resolve_threads
@@ -143,7 +143,7 @@ def run(
     if any(depth):
         progress("a context to measure at")
         for z, source in sources.items():
-            engines[z].prefill(source, _tokens(engine, _SOURCE), Top(1))
+            engines[z].prefill(source, _tokens(engine, _SOURCE), DecidingLogits(1))
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
         progress("measuring memory bandwidth and peak")
         yardsticks.measure_bandwidth(engine.threads)
@@ -244,7 +244,7 @@ def prompt(
     with _sequences(engine, 1, depth, source) as (sequence,):
         before = engine.seconds
         begin = time.perf_counter()
-        engine.prefill(sequence, _tokens(engine, n), Top(1))
+        engine.prefill(sequence, _tokens(engine, n), DecidingLogits(1))
         took = time.perf_counter() - begin
         spent = _spent(engine, before)
         return Measured(took, took, spent["linear"], spent["attention"])

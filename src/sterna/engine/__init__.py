@@ -5,13 +5,14 @@ from __future__ import annotations
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, CachedPrefix, Engine, Feed, Given
 from sterna.engine.pages import PAGE, PagePool, Sequence
 from sterna.engine.request import Request
-from sterna.engine.sampling import Draw, SamplingParams, Top
+from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 
 __all__ = [
     "KV_DTYPES",
     "PAGE",
     "PREFILL_CHUNK",
     "CachedPrefix",
+    "DecidingLogits",
     "Draw",
     "Engine",
     "Feed",
@@ -20,5 +21,4 @@ __all__ = [
     "Request",
     "SamplingParams",
     "Sequence",
-    "Top",
 ]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.engine.pages import NO_PAGES, PAGE, PagePool, Sequence, page_counts
-from sterna.engine.sampling import EVERYTHING, Draw, Top
+from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast
@@ -41,13 +41,13 @@ class Feed:
     """A sequence's share of a step: its new tokens, and what is wanted of the last of them.
 
     wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
-    which those of `top` decide.
+    which those of `deciding` decide.
     """
 
     sequence: Sequence
     tokens: SequenceOf[int] | I32
     wanted: int = 0
-    top: Top = EVERYTHING
+    deciding: DecidingLogits = EVERYTHING
     draw: Draw | None = None
 
 
@@ -225,14 +225,14 @@ class Engine:
         """
         if len({id(feed.sequence) for feed in feeds}) < len(feeds):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
-        tops = [self._checked(f.draw.top if f.draw else f.top) for f in feeds]
+        deciding = [self._checked(f.draw.deciding if f.draw else f.deciding) for f in feeds]
         draws = [(f.draw.params.native, f.draw.history) if f.draw else None for f in feeds]
         self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
         spans = [(f.sequence.length, len(f.tokens), f.wanted, f.sequence.pages) for f in feeds]
         try:
             logits, drawn, rescored, head_bytes = self._program.run(
-                self._cache, tokens, spans, self.isa, self.threads, tops, draws
+                self._cache, tokens, spans, self.isa, self.threads, deciding, draws
             )
         except FloatingPointError as e:
             raise NonFiniteError(
@@ -255,43 +255,45 @@ class Engine:
     def step(
         self,
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
-        tops: SequenceOf[Top] | None = None,
+        deciding: SequenceOf[DecidingLogits] | None = None,
     ) -> list[F32]:
         """As `run`, of (sequence, tokens, how many of the last of them want logits).
 
-        tops: for each sequence, which logits of its rows decide; None: all, for all of them.
+        deciding: for each sequence, which logits of its rows decide; None: all, for all of them.
         Returns float32 [logits wanted, vocab] for each.
         """
-        if tops is not None and len(tops) != len(batch):
+        if deciding is not None and len(deciding) != len(batch):
             raise RequestError(
-                f"tops: must be one for each of {len(batch)} sequences, but got {len(tops)}"
+                f"deciding: must be one for each of {len(batch)} sequences, but got {len(deciding)}"
             )
         feeds = [
-            Feed(sequence, tokens, wanted, tops[i] if tops is not None else EVERYTHING)
+            Feed(sequence, tokens, wanted, deciding[i] if deciding is not None else EVERYTHING)
             for i, (sequence, tokens, wanted) in enumerate(batch)
         ]
         return [given.logits for given in self.run(feeds)]
 
-    def _checked(self, top: Top) -> tuple[int, float, float, I32]:
+    def _checked(self, deciding: DecidingLogits) -> tuple[int, float, float, I32]:
         """As the program takes it; more than there are tokens is all of them."""
-        if top.count < 0 or not 0 <= top.gap <= 1e30 or not 0 < top.penalty <= 1e30:
+        if deciding.count < 0 or not 0 <= deciding.gap <= 1e30 or not 0 < deciding.penalty <= 1e30:
             raise RequestError(
-                f"tops: needs count >= 0, gap >= 0 and penalty > 0, but got {top.count}, "
-                f"{top.gap}, {top.penalty}"
+                f"deciding: needs count >= 0, gap >= 0 and penalty > 0, but got {deciding.count}, "
+                f"{deciding.gap}, {deciding.penalty}"
             )
-        count = top.count if top.count <= self.model.config.vocab_size else 0
-        return count, top.gap, top.penalty, top.history
+        count = deciding.count if deciding.count <= self.model.config.vocab_size else 0
+        return count, deciding.gap, deciding.penalty, deciding.history
 
-    def prefill(self, sequence: Sequence, tokens: SequenceOf[int], top: Top | None = None) -> F32:
+    def prefill(
+        self, sequence: Sequence, tokens: SequenceOf[int], deciding: DecidingLogits | None = None
+    ) -> F32:
         """Feed a prompt in chunks; returns the logits after its last token, float32 [vocab].
 
-        top: which of them decide, as in `step`.
+        deciding: which of them decide, as in `step`.
         """
         last = np.zeros(0, np.float32)
         for start in range(0, len(tokens), PREFILL_CHUNK):
             part = tokens[start : start + PREFILL_CHUNK]
             done = start + len(part) == len(tokens)
-            (logits,) = self.step([(sequence, part, int(done))], [top or Top()])
+            (logits,) = self.step([(sequence, part, int(done))], [deciding or DecidingLogits()])
             if done:
                 last = logits[0]
         return last

@@ -16,7 +16,7 @@ from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_whole
 
-__all__ = ["Draw", "SamplingParams", "Top"]
+__all__ = ["DecidingLogits", "Draw", "SamplingParams"]
 
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
@@ -27,7 +27,7 @@ NO_HISTORY: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
-class Top:
+class DecidingLogits:
     """Which logits of a step decide: the `count` largest, ties included, and those within `gap`.
 
     count 0: all of them. gap: logits at most so much below the count-th largest decide, too.
@@ -42,7 +42,7 @@ class Top:
 
 
 #: All logits decide.
-EVERYTHING = Top()
+EVERYTHING = DecidingLogits()
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class SamplingParams:
                     f"{shown(s)}; decode it as UTF-8"
                 )
 
-    def top(self, history: npt.NDArray[np.int32]) -> Top:
+    def deciding(self, history: npt.NDArray[np.int32]) -> DecidingLogits:
         """Which logits decide the next token, given the tokens so far; a superset is harmless."""
         count, gap = self._decisive
-        return Top(count, gap, self.repetition_penalty, history) if count else EVERYTHING
+        return DecidingLogits(count, gap, self.repetition_penalty, history) if count else EVERYTHING
 
     @cached_property
     def _decisive(self) -> tuple[int, float]:
-        """`Top`'s count and gap; 0 where all logits may decide.
+        """`DecidingLogits`'s count and gap; 0 where all logits may decide.
 
         Top-k comes before top-p and min-p, which see only what it has left. Min-p alone drops what
         weighs less than min_p times the likeliest token: what is -temperature ln(min_p) below it.
@@ -147,9 +147,9 @@ class Draw:
     history: npt.NDArray[np.int32]
 
     @property
-    def top(self) -> Top:
+    def deciding(self) -> DecidingLogits:
         """Which logits decide it."""
-        return self.params.top(self.history)
+        return self.params.deciding(self.history)
 
 
 def checked(drawn: _native.SampleResult) -> _native.SampleResult:
