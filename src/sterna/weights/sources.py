@@ -36,8 +36,9 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
-#: What a head's rows are stored as; an exact head's as they are in the checkpoint. The name of a
-#: weight format, such as q8_0, is a head as well.
+#: Head -> the format of its rows; an exact head has the checkpoint's. The name of a weight format,
+#: such as q8_0, is a head as well. The head "int8" is rows of the format "i8": two spellings of
+#: one thing, both understood, of which a model's `head` says "int8".
 HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8", "exact": None}
 #: The head of a model whose rows are floats, where none is asked for: "exact", or None for the rows
 #: alone. The logits that decide are the same; "exact" reads fewer bytes and takes more memory.
