@@ -90,8 +90,8 @@ def test_random_weights_look_like_a_models(name: str) -> None:
     assert np.std(values) == pytest.approx(256**-0.5, rel=0.4)
     assert f.codes_valid(first.codes, 1)
     assert not np.array_equal(first.codes, second.codes)
-    again = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
-    np.testing.assert_array_equal(first.codes, again.codes)
+    redrawn = RandomWeights(name, "bf16").matrix("a", [Linear("a", 3 * f.tile_rows - 5, 256)])[0]
+    np.testing.assert_array_equal(first.codes, redrawn.codes)
     full = np.zeros((f.tile_rows, 256), f.codebook.dtype if f.codebook else np.float32)
     full[:-5] = first.unpacked()[2 * f.tile_rows :]
     if name in INTEGER:  # what lies beyond M is as in a packed weight

@@ -88,8 +88,8 @@ def test_commands_of_a_pipe(llm: LLM, tmp_path: Path) -> None:
         {"role": "assistant", "content": first},
     ]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    again = run(stdin=f"/load {file}\ndef f(x):\n")
-    assert again.stdout == answers(llm, "import os", "def f(x):")[1] + "\n"
+    loaded = run(stdin=f"/load {file}\ndef f(x):\n")
+    assert loaded.stdout == answers(llm, "import os", "def f(x):")[1] + "\n"
 
 
 @pytest.mark.parametrize(

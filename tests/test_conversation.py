@@ -76,9 +76,9 @@ def test_the_same_prompt_again_computes_its_last_token(llm: LLM) -> None:
         first = chat.ask("Hello", **PLAIN)
         assert chat.undo() == "Hello"
         assert chat.messages == []
-        again = chat.ask("Hello", **PLAIN)
-        assert again.tokens == first.tokens
-        assert again.stats.n_cached == again.stats.n_prompt - 1
+        second = chat.ask("Hello", **PLAIN)
+        assert second.tokens == first.tokens
+        assert second.stats.n_cached == second.stats.n_prompt - 1
         assert chat.undo() == "Hello"
         assert chat.undo() is None
 

@@ -95,9 +95,9 @@ def test_packed_directory(tmp_path: Path, checkpoint: Callable[[str], Path]) -> 
     model = loading.load(checkpoint("qwen3-bias"), format="q4_0", head="q8_0")
     loading.save(model, tmp_path / "packed")
     tokens = [list(range(20))]
-    again = loading.load(tmp_path / "packed")
-    assert again.format == "q4_0"
-    assert_same_bits(Engine(again).logits(tokens)[0], Engine(model).logits(tokens)[0])
+    reread = loading.load(tmp_path / "packed")
+    assert reread.format == "q4_0"
+    assert_same_bits(Engine(reread).logits(tokens)[0], Engine(model).logits(tokens)[0])
 
 
 def test_bad_tensors(tmp_path: Path) -> None:

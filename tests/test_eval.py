@@ -173,9 +173,9 @@ def test_rewind(nano: LLM) -> None:
     for length in (-1, 4):
         failure(lambda n=length: nano.engine.rewind(sequence, n), RequestError, "0..3")
     nano.engine.rewind(sequence, 1)
-    again = nano.engine.prefill(sequence, [2, 3])
+    resumed = nano.engine.prefill(sequence, [2, 3])
     nano.engine.release(sequence)
-    assert (again == nano.logits([1, 2, 3])[-1]).all()
+    assert (resumed == nano.logits([1, 2, 3])[-1]).all()
 
 
 def test_non_finite_scores_are_an_error(nano: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,8 @@ def test_packed_and_cached(
     first.keep()
     assert first.store is not None
     first.store.wait()
-    again = loading.load(folder)
-    assert (again.store, again.head) == (None, sources.default_head("bf16"))
+    reread = loading.load(folder)
+    assert (reread.store, reread.head) == (None, sources.default_head("bf16"))
 
 
 def test_the_default(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,8 +146,8 @@ def test_cache(
     store = first.engine.model.store
     assert store is not None
     assert store.wait(60) is not None
-    again = LLM(folder(name), threads=1)
-    assert again.engine.model.store is None
-    assert again.engine.model.format == first.engine.model.format
+    second = LLM(folder(name), threads=1)
+    assert second.engine.model.store is None
+    assert second.engine.model.format == first.engine.model.format
     ids = tokens(1, 12)[0]
-    assert_same_bits(again.logits(ids), first.logits(ids))
+    assert_same_bits(second.logits(ids), first.logits(ids))

@@ -150,8 +150,8 @@ def test_a_weights_format_does_for_its_name(name: str) -> None:
     assert f"{f} {f:>9}" == f"{name} {name:>9}"
     assert repr(packed) == f"PackedWeight(format='{name}', M=3, K=256)"
     levels, scale = ops.unpack(packed)
-    again = ops.pack(levels, scale if f.scaled else None, format=f)
-    np.testing.assert_array_equal(again.codes, packed.codes)
+    repacked = ops.pack(levels, scale if f.scaled else None, format=f)
+    np.testing.assert_array_equal(repacked.codes, packed.codes)
 
 
 def test_codes_of_files() -> None:
@@ -192,9 +192,9 @@ def test_round_trip_of_levels(name: str, data: st.DataObject) -> None:
     levels, scale = data.draw(matrices(name))
     packed = ops.pack(levels, scale, format=name)
     assert (packed.format, packed.M, packed.K) == (name, *levels.shape)
-    again, scale_again = ops.unpack(packed)
-    np.testing.assert_array_equal(again, levels)
-    assert_same_bits(np.asarray(scale_again), scale)
+    unpacked, unpacked_scale = ops.unpack(packed)
+    np.testing.assert_array_equal(unpacked, levels)
+    assert_same_bits(np.asarray(unpacked_scale), scale)
 
 
 @pytest.mark.parametrize("name", FLOAT)

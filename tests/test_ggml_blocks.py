@@ -86,9 +86,9 @@ def test_linear_of_raw_blocks(name: str) -> None:
 def test_rounding_again(name: str) -> None:
     """Levels and scales of blocks pass through ops.pack unchanged: every value is one of ours."""
     packed = from_ggml(name, random_blocks(name, 5, 2, seed=4))
-    again = ops.pack(*ops.unpack(packed), format=packed.format)
-    np.testing.assert_array_equal(again.codes, packed.codes)
-    np.testing.assert_array_equal(again.scale, packed.scale)
+    repacked = ops.pack(*ops.unpack(packed), format=packed.format)
+    np.testing.assert_array_equal(repacked.codes, packed.codes)
+    np.testing.assert_array_equal(repacked.scale, packed.scale)
 
 
 @pytest.mark.parametrize("half", [0x7C, 0xFC, 0x7E])  # inf, -inf, NaN

@@ -115,8 +115,8 @@ def test_ternary_scales_that_are_halves_lose_nothing(tmp_path: Path) -> None:
     losses = convert(src, tmp_path / "a.gguf", "gguf:TQ2_0")
     rounded = [loss for loss in losses if not loss.exact]
     assert all(loss.relative_rms <= 2.0**-11 for loss in rounded)
-    again = convert(tmp_path / "a.gguf", tmp_path / "b.gguf", "gguf:TQ2_0")
-    assert all(loss.exact for loss in again)
+    second_losses = convert(tmp_path / "a.gguf", tmp_path / "b.gguf", "gguf:TQ2_0")
+    assert all(loss.exact for loss in second_losses)
     reader = [gguf.GGUFReader(tmp_path / f"{name}.gguf") for name in "ab"]
     for a, b in zip(reader[0].tensors, reader[1].tensors, strict=True):
         assert (a.name, a.tensor_type) == (b.name, b.tensor_type)

@@ -111,9 +111,9 @@ def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
     f, K = formats.get(name), shape_for(name, groups)
     packed = random_weight(name, M, K, seed)
     levels, scales = ops.unpack(packed)
-    again = ops.pack(levels, scales, format=name)
-    np.testing.assert_array_equal(again.codes, packed.codes)
-    np.testing.assert_array_equal(again.scale, packed.scale)
+    repacked = ops.pack(levels, scales, format=name)
+    np.testing.assert_array_equal(repacked.codes, packed.codes)
+    np.testing.assert_array_equal(repacked.scale, packed.scale)
     assert packed.nbytes == packed.codes.nbytes + packed.scale.nbytes
     if M and groups and name not in SUPER:  # [tile][group][scale, minimum][row of the tile]
         m, g = M - 1, groups - 1

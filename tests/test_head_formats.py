@@ -54,9 +54,9 @@ def test_a_head_in_any_format(tied: bool, head: str, tmp_path: Path) -> None:
     logits = llm.logits(tokens)
     loading.save(llm.engine.model, tmp_path / "packed")
     for asked in (None, head):
-        again = LLM(tmp_path / "packed", head=asked, threads=1)
-        assert again.engine.model.head == head
-        assert_same_bits(again.logits(tokens), logits)
+        reread = LLM(tmp_path / "packed", head=asked, threads=1)
+        assert reread.engine.model.head == head
+        assert_same_bits(reread.logits(tokens), logits)
     if head == "q8_0":
         exact = LLM(folder, threads=2, cache=False).logits(tokens)
         assert np.abs(logits - exact).max() < 0.1 * exact.std()

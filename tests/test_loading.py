@@ -126,8 +126,8 @@ def test_memory_is_taken_again() -> None:
     held[:] = 3
     assert (held == 3).all()
     del held
-    again = scratch.alloc(size)
-    assert not again.any()  # fresh
+    second = scratch.alloc(size)
+    assert not second.any()  # fresh
 
 
 class Terminal(io.StringIO):

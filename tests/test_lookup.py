@@ -116,11 +116,11 @@ def test_any_bytes_are_codes(name: str) -> None:
     assert f.codes_valid(codes, 1)
     levels, _ = ops.unpack(packed)
     assert LEVELS[name][0] <= levels.min() <= levels.max() <= LEVELS[name][-1]
-    again = ops.pack(levels, 0.5, format=name)
+    repacked = ops.pack(levels, 0.5, format=name)
     for n in (3, 6, 20):
         x = rng.standard_normal((n, 130), np.float32)
         for isa in ISAS:
-            assert_same_bits(ops.linear(x, packed, isa=isa), ops.linear(x, again, isa="scalar"))
+            assert_same_bits(ops.linear(x, packed, isa=isa), ops.linear(x, repacked, isa="scalar"))
 
 
 @pytest.mark.parametrize("name", ["tmac2_0", "tmac2_1"])

@@ -179,8 +179,8 @@ def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Pa
     fresh = engine.logits([[*start, *ends[0]], [*start[:-4], *ends[1]]])
     for got, expected in zip(rows, fresh, strict=True):
         assert got[-1].tobytes() == expected[-1].tobytes()
-    again = engine.step([(source, [1], 1)])[0]
-    assert again[0].tobytes() == engine.logits([[*start, *ends[0], 1]])[0][-1].tobytes()
+    logits = engine.step([(source, [1], 1)])[0]
+    assert logits[0].tobytes() == engine.logits([[*start, *ends[0], 1]])[0][-1].tobytes()
 
 
 def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

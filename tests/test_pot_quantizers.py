@@ -119,9 +119,9 @@ def test_any_floats(w: np.ndarray, quantizer: Quantizer) -> None:
 def test_powers_of_two_stay(quantizer: Quantizer, scale: str) -> None:
     """What has been rounded is rounded to itself."""
     w = quantizer(normal(6, K, seed=1), scale).values()
-    again = quantizer(w, scale)
-    np.testing.assert_array_equal(again.values(), w)
-    assert error(w, again) == (0, 0, math.inf)
+    requantized = quantizer(w, scale)
+    np.testing.assert_array_equal(requantized.values(), w)
+    assert error(w, requantized) == (0, 0, math.inf)
 
 
 @each

@@ -168,11 +168,11 @@ def test_writing(encoding: str, scale: str, zero_free: bool, method: str, tmp_pa
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert f"{LAYER}.weight: " in made.stdout
-    again = subprocess.run(
+    second_run = subprocess.run(
         [sys.executable, EXAMPLE, src, src], capture_output=True, text=True, check=False
     )
-    assert again.returncode == 2
-    assert "exists" in again.stderr
+    assert second_run.returncode == 2
+    assert "exists" in second_run.stderr
     stored = storage.description(encoding, scale, zero_free=zero_free)
     rule = quantizer(method, stored.max_exponent, not zero_free, encoding)
     levels = rule(load_file(src / "model.safetensors")[f"{LAYER}.weight"].numpy(), scale)

@@ -56,8 +56,8 @@ def test_round_trip(name: str) -> None:
     rng = np.random.default_rng(3)
     values, scale = powers(name, (70, 90), rng), rng.uniform(0.1, 9, 70).astype(np.float32)
     packed = ops.pack(values, scale, format=name)
-    again, scales = ops.unpack(packed)
-    assert_same_bits(again, values)
+    unpacked, scales = ops.unpack(packed)
+    assert_same_bits(unpacked, values)
     assert_same_bits(scales, scale)
     assert_same_bits(ops.dequantize(packed), values * scale[:, None])
 
@@ -142,9 +142,9 @@ def test_a_group_of_zeros(name: str) -> None:
     w = np.random.default_rng(7).standard_normal((3, 64)).astype(np.float32)
     w[1, :32] = 0
     packed = ops.quantize(w, name)
-    again = ops.pack(*ops.unpack(packed), format=name)
-    np.testing.assert_array_equal(again.codes, packed.codes)
-    np.testing.assert_array_equal(again.scale, packed.scale)
+    repacked = ops.pack(*ops.unpack(packed), format=name)
+    np.testing.assert_array_equal(repacked.codes, packed.codes)
+    np.testing.assert_array_equal(repacked.scale, packed.scale)
     np.testing.assert_array_equal(ops.dequantize(packed)[1, :32], 0)
 
 

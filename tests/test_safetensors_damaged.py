@@ -363,9 +363,9 @@ def test_model_format_error_is_one_printable_line_and_can_be_pickled() -> None:
     assert len(message) < 700
     assert "expected F32 shape [3], but got an integer of 16610 bits (at byte 7)" in message
     assert message.endswith("; convert again")
-    again = pickle.loads(pickle.dumps(error))
-    assert str(again) == message
-    assert (again.file, again.field, again.offset) == (error.file, error.field, 7)
+    copied = pickle.loads(pickle.dumps(error))
+    assert str(copied) == message
+    assert (copied.file, copied.field, copied.offset) == (error.file, error.field, 7)
     assert isinstance(error, SternaError)
     assert str(ModelFormatError(file="f")) == "f: malformed"
     assert str(RequestError("two\nlines\x07")) == "two lines\\x07"

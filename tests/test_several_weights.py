@@ -176,10 +176,10 @@ def test_a_packed_directory_of_several(tmp_path: Path, checkpoint: Callable[[str
     """Stored and loaded under the names of `in_runs`; the logits are the same."""
     model = apart(checkpoint("llama-256"), Q4_K_M)
     loading.save(model, tmp_path / "packed")
-    again = loading.load(tmp_path / "packed")
-    assert "model.layers.0.self_attn.qkv_proj.2" in again.weights.modules
-    assert again.format == model.format
-    assert_same_bits(logits_of(again), logits_of(model))
+    reread = loading.load(tmp_path / "packed")
+    assert "model.layers.0.self_attn.qkv_proj.2" in reread.weights.modules
+    assert reread.format == model.format
+    assert_same_bits(logits_of(reread), logits_of(model))
 
 
 def test_damaged_modules(checkpoint: Callable[[str], Path]) -> None:

@@ -254,9 +254,9 @@ def test_norms_before_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     first = LLM(folder, threads=1)
     assert first.engine.model.store is not None
     assert first.engine.model.store.wait(60) is not None
-    again = LLM(folder, threads=1)
-    assert again.engine.model.store is None
-    assert_same_bits(again.logits([1, 2, 3]), first.logits([1, 2, 3]))
+    second = LLM(folder, threads=1)
+    assert second.engine.model.store is None
+    assert_same_bits(second.logits([1, 2, 3]), first.logits([1, 2, 3]))
     monkeypatch.setenv("STERNA_CACHE", "off")
     name = "model.layers.1.mlp.up_proj.rms_norm.weight"
     config = json.loads((folder / "config.json").read_text())["quantization_config"]

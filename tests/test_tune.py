@@ -116,9 +116,9 @@ def test_what_cannot_be_tuned_is_refused() -> None:
 @pytest.mark.parametrize("kernel", ["pot8", "pot16", "pot4", "fxpot", "f32", "i32"])
 def test_operands_are_the_same_each_time_and_sound(kernel: str) -> None:
     a, b = tuning.operands(kernel, 3, 4, 33)
-    again = tuning.operands(kernel, 3, 4, 33)
-    np.testing.assert_array_equal(a, again[0])
-    np.testing.assert_array_equal(b, again[1])
+    second = tuning.operands(kernel, 3, 4, 33)
+    np.testing.assert_array_equal(a, second[0])
+    np.testing.assert_array_equal(b, second[1])
     out = _papers.matmul(kernel, a, b, 33, ISA, 1, UNROLLS[-1], True)
     assert out.shape == (3, 4)
     assert np.isfinite(out).all()

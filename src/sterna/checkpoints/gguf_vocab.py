@@ -104,8 +104,8 @@ class Vocabulary:
             raise metadata.error(f"{PREFIX}tokens", f"1 to {MAX_VOCAB} tokens", len(self.tokens))
         self._ids = {token: i for i, token in enumerate(self.tokens)}
         if len(self._ids) < len(self.tokens):
-            again = Counter(self.tokens).most_common(1)[0][0]
-            raise metadata.error(f"{PREFIX}tokens", "each token once", f"{shown(again)} again")
+            repeated = Counter(self.tokens).most_common(1)[0][0]
+            raise metadata.error(f"{PREFIX}tokens", "each token once", f"{shown(repeated)} again")
         self._types = self._read_types()
         self.pre = self._pre(kind)
         self.bos_id = self._id("bos")
