@@ -20,7 +20,7 @@ from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, ver
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.formats.codec import rounded
 from sterna.weights.loss import Loss
-from sterna.weights.rounding import Rows, holds, row_chunks
+from sterna.weights.rounding import Rows, has_levels_of, row_chunks
 from sterna.weights.sources import WeightSource
 
 SOURCES = ("bitnet-multiply", "bitnet-online", "falcon-e", "llama-bf16", "llama-f32", "llama-256")
@@ -95,7 +95,7 @@ def test_levels_in_groups_of_powers_of_two_are_kept() -> None:
     rows = Rows(formats.get("q8_0"), 70, 256, "row", 1)
     assert rows.add(weight, "w").exact
     np.testing.assert_array_equal(ops.dequantize(rows.finish()), ops.dequantize(weight))
-    assert not holds(formats.get("mxfp4"), formats.get("i2:g32"))
+    assert not has_levels_of(formats.get("mxfp4"), formats.get("i2:g32"))
 
 
 @pytest.mark.parametrize("format", ["i4", "i2:g64", "q4_k", "t5", None])
@@ -166,7 +166,7 @@ def test_ternary_in_blocks_rounds_its_scale_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", formats.names())
 def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
-    """Whatever `holds` says yes to comes through exactly, but for scales that become f16."""
+    """What `has_levels_of` says yes to comes through exactly, but for scales that become f16."""
     rng = np.random.default_rng(0)
     weight = ops.quantize(rng.standard_normal((70, 256)), old)
     book = formats.get(old).codebook
@@ -175,7 +175,7 @@ def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
     before = ops.dequantize(weight)
     for new in [*formats.names(), "i8:g64"]:
         f = formats.get(new)
-        if not (formats.get(old).integer and f.integer and holds(f, formats.get(old))):
+        if not (formats.get(old).integer and f.integer and has_levels_of(f, formats.get(old))):
             continue
         rows = Rows(f, 70, 256, "row", 1)
         loss = rows.add(weight, "w")

@@ -21,9 +21,9 @@ from sterna.weights.storages import Floats, Levels
 
 __all__ = [
     "Choice",
+    "can_keep",
     "choose",
     "has_levels",
-    "holds",
     "layer_scale",
     "pack",
     "pack_floats",
@@ -52,10 +52,10 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     if isinstance(part, Floats):
         return Choice(part.format if asked is None else formats.get(asked).name, False)
     if asked is None:
-        name = part.stored_format or next(n for n in NARROWEST if holds(formats.get(n), part, 0))
+        name = part.stored_format or next(n for n in NARROWEST if can_keep(formats.get(n), part, 0))
         return Choice(f"{name}:g{part.group}" if part.group else name, True)
     format = formats.get(asked)
-    keeps = holds(format, part, part.group)
+    keeps = can_keep(format, part, part.group)
     if not keeps and part.as_floats is None:
         raise RequestError(
             f"format: a ternary checkpoint runs as t5, i2 or i8, but got {shown(asked)}"
@@ -63,7 +63,7 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     return Choice(format.name, keeps)
 
 
-def holds(format: Format, part: Levels, group: int) -> bool:
+def can_keep(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
     if part.stored_format:
         return format.name.partition(":")[0] == part.stored_format

@@ -23,7 +23,7 @@ from sterna.weights.packing import has_levels, layer_scale
 __all__ = [
     "CHUNK_WEIGHTS",
     "Rows",
-    "holds",
+    "has_levels_of",
     "repacked",
     "row_chunks",
 ]
@@ -45,7 +45,7 @@ def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeig
         yield PackedWeight(f, rows.stop - start, weight.K, weight.codes[of_tiles], scale)
 
 
-def holds(new: Format, old: Format) -> bool:
+def has_levels_of(new: Format, old: Format) -> bool:
     """Whether a format has all levels of another and may keep them; scales may be rounded.
 
     Where old groups do not consist of new ones, it is better to round again, but for +-1 and 0.
@@ -68,7 +68,7 @@ def _finer(new: Format, old: Format) -> bool:
 
 def _keeps(new: Format, old: Format) -> bool:
     """Whether the levels of a weight stay what they are in a format."""
-    return new.scaled and (_differ_in_name(new, old) or holds(new, old))
+    return new.scaled and (_differ_in_name(new, old) or has_levels_of(new, old))
 
 
 def _base(f: Format) -> str:
