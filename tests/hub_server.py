@@ -114,13 +114,13 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._file(path)
 
-    def _api(self, rest: str) -> None:
+    def _api(self, path: str) -> None:
         hub = self.state
         if hub.api_body is not None:
             return self._send(200, hub.api_body)
         if "api" in hub.status:
             return self._fail(*hub.status["api"])
-        repo, _, revision = rest.partition("/revision/")
+        repo, _, revision = path.partition("/revision/")
         if repo not in hub.repos:
             return self._fail(401, "RepoNotFound")
         commit = self._commit(repo, revision)

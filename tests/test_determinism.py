@@ -75,9 +75,9 @@ def digests(
 
 def check_one_digest(named_digests: Iterator[tuple[str, str]]) -> None:
     """All combinations have the digest of the first; otherwise names those that do not."""
-    (name, expected), *rest = named_digests
-    different = [other for other, digest in rest if digest != expected]
-    assert not different, f"{len(different)} of {len(rest)} differ from {name}: {different[:8]}"
+    (name, expected), *others = named_digests
+    different = [other for other, digest in others if digest != expected]
+    assert not different, f"{len(different)} of {len(others)} differ from {name}: {different[:8]}"
 
 
 @pytest.mark.parametrize("case", INTEGER, ids=lambda case: "-".join(map(str, case)))

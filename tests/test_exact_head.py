@@ -239,13 +239,13 @@ def terms(head: PackedWeight, x: np.ndarray) -> tuple[np.ndarray, dict[str, np.n
     shadow = Shadow.of(head, 1)
     levels, scale = ops.unpack(shadow.rows)
     error, norm, peak = shadow.bounds[:, : head.M].astype(np.float64)
-    rest, coarse, planes = x[None].astype(F32), np.zeros(head.M, F32), []
+    remainder, coarse, planes = x[None].astype(F32), np.zeros(head.M, F32), []
     for _ in range(2):
-        q, s = quantize_activations(rest)
+        q, s = quantize_activations(remainder)
         t = 2 * (levels.astype(np.int64) @ q[0].astype(np.int64))
         coarse = coarse + t.astype(F32) * (scale * F32(0.5) * s[0])
         planes.append(q[0] * np.float64(s[0]))
-        rest = (rest.astype(np.float64) - planes[-1]).astype(F32)
+        remainder = (remainder.astype(np.float64) - planes[-1]).astype(F32)
     xd = x.astype(np.float64)
     size, small = np.linalg.norm(xd), np.ones(len(x), bool)
     for _ in range(3):
@@ -304,11 +304,11 @@ def giant_element() -> tuple[np.ndarray, np.ndarray]:
 def aligned_planes() -> tuple[np.ndarray, np.ndarray]:
     """W, exact in int8, along what the planes miss of x."""
     x = np.random.default_rng(0).uniform(-1, 1, 64).astype(F32)
-    rest = x[None]
+    remainder = x[None]
     for _ in range(2):
-        q, s = quantize_activations(rest)
-        rest = (rest.astype(np.float64) - q * np.float64(s[0])).astype(F32)
-    return np.where(rest > 0, F32(127), F32(-127)), x
+        q, s = quantize_activations(remainder)
+        remainder = (remainder.astype(np.float64) - q * np.float64(s[0])).astype(F32)
+    return np.where(remainder > 0, F32(127), F32(-127)), x
 
 
 def rounded_each_time() -> tuple[np.ndarray, np.ndarray]:

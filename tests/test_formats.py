@@ -66,11 +66,11 @@ def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
     if layout == "b8":  # line f of a step, byte 4r + j: row 16f + r at k + j
         return quads.transpose(0, 3, 1, 2, 4).reshape(n, -1)
     if layout in LOOKUPS:
-        main, rest = LOOKUPS[layout]
-        fit = padded // 48 * 48 if rest else padded
+        main, tail = LOOKUPS[layout]
+        fit = padded // 48 * 48 if tail else padded
         parts = [lookup_blocks(tiles[:, :, :fit], *main)]
-        if rest and fit < padded:
-            parts.append(lookup_blocks(tiles[:, :, fit:], *rest))
+        if tail and fit < padded:
+            parts.append(lookup_blocks(tiles[:, :, fit:], *tail))
         return np.concatenate(parts, axis=1)
     if layout == "t5":
         v = quads[:, 0].astype(int) + 3 * quads[:, 1] + 9 * quads[:, 2] - 13

@@ -112,8 +112,8 @@ def test_rolling_is_the_whole_text(model: SternaLM) -> None:
     ids = model.llm.tokenizer.encode(text)
     assert len(ids) > 1025
     whole = float(model.llm.logprobs(ids[:1024]).sum())
-    rest = model.loglikelihood_rolling(instances("loglikelihood_rolling", (text,)))[0] - whole
-    assert -200 < rest < 0
+    later = model.loglikelihood_rolling(instances("loglikelihood_rolling", (text,)))[0] - whole
+    assert -200 < later < 0
 
 
 def test_generate_until(model: SternaLM) -> None:

@@ -87,8 +87,8 @@ def test_imports_go_downwards() -> None:
     """No module imports its own layer's neighbours or anything above."""
     wrong = []
     for path, source, name in edges():
-        head, *rest = name.split(".")
-        target = rest[0] if rest else "__init__"
+        head, *parts = name.split(".")
+        target = parts[0] if parts else "__init__"
         if name == "sterna.__version__":  # a constant of the package, for --version
             continue
         target = target if target in RANK else "__init__"

@@ -238,9 +238,9 @@ def test_products_run_with_the_tuned_unroll(cache: Path, monkeypatch: pytest.Mon
     used: list[Any] = []
     native = _papers.matmul
 
-    def spy(kernel: str, a: Any, b: Any, K: int, isa: str, threads: int, unroll: Any, *rest: Any):  # type: ignore[no-untyped-def]
+    def spy(kernel: str, a: Any, b: Any, K: int, isa: str, threads: int, unroll: Any, *more: Any):  # type: ignore[no-untyped-def]
         used.append(tuple(unroll))
-        return native(kernel, a, b, K, isa, threads, unroll, *rest)
+        return native(kernel, a, b, K, isa, threads, unroll, *more)
 
     monkeypatch.setattr(_papers, "matmul", spy)
     a, b = tuning.operands("pot8", 8, 8, 8)

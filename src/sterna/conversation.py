@@ -95,9 +95,9 @@ class Conversation:
     def system(self, text: str | None) -> None:
         if text is not None and not isinstance(text, str):
             raise RequestError(f"system: must be text, but got {type(text).__name__}; pass a str")
-        rest = self._messages[1:] if self.system is not None else self._messages
+        turns = self._messages[1:] if self.system is not None else self._messages
         opening = [{"role": "system", "content": text}] if text else []
-        self.messages = [*opening, *rest]
+        self.messages = [*opening, *turns]
 
     def reset(self, *, system: str | None = None) -> None:
         """Forgets all messages; a system prompt may open the next ones."""

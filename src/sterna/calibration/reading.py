@@ -163,10 +163,10 @@ def _set(threads: Threads, reading: Reading) -> None:
 
 def _pin(threads: Threads, text: str) -> None:
     try:
-        streams, turn_bytes, prefetch_bytes, *rest = map(int, text.split(","))
-        if rest not in ([], [0], [1]):
+        streams, turn_bytes, prefetch_bytes, *next_page = map(int, text.split(","))
+        if next_page not in ([], [0], [1]):
             raise ValueError("next_page: must be 0 or 1")
-        _set(threads, Reading(streams, turn_bytes, prefetch_bytes, rest != [0]))
+        _set(threads, Reading(streams, turn_bytes, prefetch_bytes, next_page != [0]))
     except (TypeError, ValueError) as error:
         raise RequestError(
             "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, and "

@@ -281,13 +281,13 @@ class _Rows:
 
     def __init__(self, pieces: Iterator[npt.NDArray[np.uint8]]) -> None:
         self._pieces = pieces
-        self._rest: npt.NDArray[np.uint8] | None = None
+        self._left: npt.NDArray[np.uint8] | None = None
 
     def take(self, count: int) -> Iterator[npt.NDArray[np.uint8]]:
         """The next `count` rows."""
         while count:
-            piece = next(self._pieces) if self._rest is None else self._rest
-            self._rest = piece[count:] if len(piece) > count else None
+            piece = next(self._pieces) if self._left is None else self._left
+            self._left = piece[count:] if len(piece) > count else None
             piece = piece[:count]
             count -= len(piece)
             yield piece

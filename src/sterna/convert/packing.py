@@ -96,7 +96,7 @@ class _Writing:
     def made(self, item: Item) -> Iterator[tuple[str, PackedWeight | F32]]:
         """An item as it is written: named weights, neighbours of one format joined."""
         runs: list[Rows | PackedWeight] = []
-        rest = item.M
+        rows_left = item.M
         for name, piece in self._plan.read(item):
             if not isinstance(piece, PackedWeight):
                 yield name, piece
@@ -107,15 +107,15 @@ class _Writing:
                     f"{name}: stored as {piece.format}, its layer rounds activations as well, so "
                     f"must stay whole numbers, but got {target.name}; choose such as i8"
                 )
-            if rest == piece.M and not runs and target == piece.format:
+            if rows_left == piece.M and not runs and target == piece.format:
                 runs.append(piece)  # as it is, without a copy
                 self.losses.append(_kept(name, piece))
             else:
                 run = runs[-1] if runs else None
                 if not isinstance(run, Rows) or run.format != target:
-                    runs.append(run := self._rows(item, target, rest))
+                    runs.append(run := self._rows(item, target, rows_left))
                 self.losses.append(run.add(piece, name))
-            rest -= piece.M
+            rows_left -= piece.M
             del piece
         if len(runs) == 1:
             yield item.name, _finished(runs.pop())

@@ -120,10 +120,10 @@ class Request:
         full = len(done.tokens) == self.params.max_tokens or self._known >= self.context
         if not self._at_end and not full:
             return None
-        rest = self._text.push(self._detokenizer.flush()) + self._text.flush()
+        held_text = self._text.push(self._detokenizer.flush()) + self._text.flush()
         self._finish("stop" if self._at_end or self._text.stopped else "length")
-        done.text += rest
-        return Piece(rest, done.tokens[-1]) if rest and done.tokens else None
+        done.text += held_text
+        return Piece(held_text, done.tokens[-1]) if held_text and done.tokens else None
 
     def _finish(self, reason: str) -> None:
         self.completion.finish_reason = reason

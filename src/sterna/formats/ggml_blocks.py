@@ -239,8 +239,8 @@ def _tq1_0(raw: U8) -> Parsed:
     pieces = []
     for first, size, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
         powers = np.array([3**i for i in range(digits)], np.uint8)[:, None]
-        rest = raw[:, None, first : first + size] * powers  # modulo 256
-        pieces.append((rest.astype(np.uint16) * 3 >> 8).reshape(len(raw), digits * size))
+        fractions = raw[:, None, first : first + size] * powers  # modulo 256
+        pieces.append((fractions.astype(np.uint16) * 3 >> 8).reshape(len(raw), digits * size))
     levels = np.concatenate(pieces, axis=1).astype(np.int8) - np.int8(1)
     return levels, _f16(raw[:, 52:])[:, 0]
 

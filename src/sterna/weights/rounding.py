@@ -123,7 +123,7 @@ class Rows:
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # of so many rows
-    _rest: list[npt.NDArray[Any]] = field(default_factory=list)  # rows that fill no tile yet
+    _waiting: list[npt.NDArray[Any]] = field(default_factory=list)  # rows that fill no tile yet
     _done: int = 0
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class Rows:
         """All rows of a weight, which becomes one entry of `losses`."""
         loss = Loss(name, weight.M, weight.K, weight.format.name, self.format.name)
         self.losses.append(loss)
-        aligned = weight.M % self.format.tile_rows == 0 and not self._rest
+        aligned = weight.M % self.format.tile_rows == 0 and not self._waiting
         if weight.format == self.format.name and aligned:
             self._copy_tiles(weight)
             return loss
@@ -165,21 +165,21 @@ class Rows:
 
     def _take(self, levels: npt.NDArray[Any], scale: npt.NDArray[Any]) -> None:
         self._scales.append((len(levels), scale))
-        self._rest.append(levels)
+        self._waiting.append(levels)
         self._pack(final=False)
 
     def _pack(self, final: bool) -> None:
         """The rows that fill tiles; at the end all."""
-        rows = sum(map(len, self._rest))
+        rows = sum(map(len, self._waiting))
         packed = rows if final else rows // self.format.tile_rows * self.format.tile_rows
         if packed == 0:
             return
-        levels = self._rest[0] if len(self._rest) == 1 else np.concatenate(self._rest)
+        levels = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
         codes = codec.codes_of(self.format, levels[:packed], self.threads)
         start = self._done // self.format.tile_rows
         self._codes[start : start + len(codes)] = codes
         self._done += packed
-        self._rest = [levels[packed:].copy()] if packed < rows else []
+        self._waiting = [levels[packed:].copy()] if packed < rows else []
 
     def _scale(self) -> npt.NDArray[Any]:
         scales = self.format.scales

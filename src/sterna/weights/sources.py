@@ -144,13 +144,13 @@ class PackedWeights:
         if f"{name}.0" not in self.modules:
             return [self._layer(name, sum(p.M for p in parts), K)]
         weights: list[PackedWeight] = []
-        rest = list(parts)
-        while rest:
+        parts_left = list(parts)
+        while parts_left:
             module = f"{name}.{len(weights)}"
             stored = self.modules.get(module)
-            rows = rest.pop(0).M
-            while rest and stored is not None and rows < stored.M:
-                rows += rest.pop(0).M
+            rows = parts_left.pop(0).M
+            while parts_left and stored is not None and rows < stored.M:
+                rows += parts_left.pop(0).M
             weights.append(self._layer(module, rows, K))
         return weights
 

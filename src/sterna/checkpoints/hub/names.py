@@ -35,13 +35,13 @@ class HubName:
     @classmethod
     def parse(cls, text: str) -> HubName:
         """Reads `org/name[@revision][:file]`; RequestError where a part breaks the Hub's rules."""
-        rest = text.removeprefix(PREFIX)
-        if len(rest) > MAX_CHARS:
+        name = text.removeprefix(PREFIX)
+        if len(name) > MAX_CHARS:
             raise _malformed(text[:40] + "...", f"at most {MAX_CHARS} characters")
-        if "://" in rest:
+        if "://" in name:
             raise _malformed(text, "without an address in front")
-        rest, colon, file = rest.partition(":")  # git allows no colon in the name of a revision
-        repo, at, revision = rest.partition("@")
+        name, colon, file = name.partition(":")  # git allows no colon in the name of a revision
+        repo, at, revision = name.partition("@")
         if len(repo) > MAX_REPO_CHARS or not _REPO.fullmatch(repo) or _reserved(repo):
             raise _malformed(text, "with letters, digits, '-', '_' and '.' in both parts")
         if at and (not _REVISION.fullmatch(revision) or not is_plain_path(revision)):

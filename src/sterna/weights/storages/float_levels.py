@@ -89,12 +89,12 @@ def _row_sizes(magnitudes: Sizes) -> Sizes | None:
     table = np.zeros((len(magnitudes), MAX_SIZES), magnitudes.dtype)
     count = 1
     for band in _bands(len(magnitudes)):
-        rest, j = magnitudes[band], 0
-        while (largest := rest.max(axis=1)).any():
+        left, j = magnitudes[band], 0
+        while (largest := left.max(axis=1)).any():
             if j == MAX_SIZES:
                 return None
             table[band, j] = largest
-            rest = rest * (rest < largest[:, None])  # three times as fast as np.where
+            left = left * (left < largest[:, None])  # three times as fast as np.where
             j += 1
         count = max(count, j)
     return table[:, :count]
