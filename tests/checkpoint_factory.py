@@ -136,7 +136,7 @@ RECIPES: dict[str, Recipe] = {
     "mistral": replace(
         LLAMA, architecture="MistralForCausalLM", config={"sliding_window": None}, seed=18
     ),
-    # As bitnet_b1_58-3B, whose heads of 100 are no multiple of 16 either.
+    # The heads of bitnet_b1_58-3B, 100 wide, are no multiple of 16 either.
     "llama-heads-of-20": replace(LLAMA, hidden=100, kv_heads=5, seed=23),
     "qwen3-heads-of-36": replace(QWEN3, head_dim=36, config={"attention_bias": True}, seed=24),
     "qwen2": QWEN2,
@@ -198,7 +198,7 @@ def _linear(recipe: Recipe, shape: tuple[int, int], rng: torch.Generator) -> dic
         return {"weight": pack_rows(ternary), "weight_scale": stored.to(recipe.dtype)}
     weight = scale * torch.randn(m, k, generator=rng)
     if recipe.weights == "online":
-        # As in published masters; 1e-39 is denormal in bf16 and in f32. All become the code 0.
+        # Published masters have such values; 1e-39 is denormal in bf16 and f32. All become code 0.
         weight[::7, ::5] = 1e-34
         weight[3::7, 1::5] = -1e-39
     return {"weight": weight.to(recipe.dtype)}

@@ -217,7 +217,7 @@ def metadata(tiny: Tiny) -> dict[str, Any]:
 
 
 def add_metadata(writer: gguf.GGUFWriter, tiny: Tiny) -> None:
-    """The same, through the package."""
+    """Writes the metadata through the gguf package."""
     for key, value in metadata(tiny).items():
         if isinstance(value, bool):
             writer.add_bool(key, value)
@@ -247,7 +247,7 @@ def write(path: Path, tiny: Tiny, **options: Any) -> dict[str, np.ndarray]:
 
 
 def checkpoint(folder: Path, tiny: Tiny, floats: dict[str, np.ndarray]) -> Path:
-    """The same model as float32 safetensors."""
+    """The model as float32 safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {n: torch.from_numpy(w.copy()) for n, w in floats.items()}, folder / "model.safetensors"

@@ -129,7 +129,7 @@ def one_step_effect(pair: Pair, sequence: list[int], expected: np.ndarray) -> fl
 
 
 def check_choices(expected: np.ndarray, got: np.ndarray, tolerance: float) -> None:
-    """The same argmax wherever the reference's margin exceeds twice the tolerance."""
+    """The argmax is the reference's wherever the reference's margin exceeds twice the tolerance."""
     top = np.sort(expected, axis=-1)
     decided = top[..., -1] - top[..., -2] > 2 * tolerance
     assert decided.mean() > 0.2, "too few clear choices for this test to mean anything"

@@ -307,7 +307,7 @@ def test_the_process_waits_at_its_exit(source: Path, root: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_wait(source: Path, root: Path, number: signal.Signals) -> None:
-    """And removes what is half written, whether the writer listens or not."""
+    """A signal removes what is half written, whether the writer listens or not."""
     key = cache.cache_key(source, "i2", "bf16")
     writer = """
     (folder / "a").write_bytes(b"x" * 1_000_000)

@@ -282,7 +282,7 @@ def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
 
 @pytest.mark.parametrize("module", ["click", "tokenizers"])
 def test_ctrl_c_while_modules_are_imported(module: str, tmp_path: Path) -> None:
-    """Those of the program itself, and those of a command."""
+    """The options of the program itself, and those of a command."""
     interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
     (tmp_path / f"{module}.py").write_text(interrupt)
     package = sys.modules["sterna"].__file__

@@ -86,7 +86,7 @@ def test_hf_endpoint(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_built_in_model_has_its_name(tmp_path: Path) -> None:
-    """And not the path of the package, in what a conversion says."""
+    """A conversion's message does not name the path of the package."""
     pytest.importorskip("gguf")
     target = str(tmp_path / "x.gguf")
     result = command("convert", "nano", target, "--format", "gguf:F16")

@@ -101,7 +101,7 @@ def test_a_place_for_no_files_is_not_called_full(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, format: str,
     total: int, writable: bool,
 ) -> None:  # fmt: skip
-    """Nor one for others' files alone: the error is that of writing, not of no bytes free."""
+    """A place for others' files alone: the error is that of writing, not of no bytes free."""
 
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     os_open, mkdir = os.open, Path.mkdir

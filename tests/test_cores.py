@@ -43,7 +43,7 @@ Put = Callable[[Tree, list[int]], None]
 
 
 def test_the_default_is_a_thread_for_each_core(tree: Tree, on: Put) -> None:
-    """Of both kinds: dynamic chunks balance them."""
+    """Cores of both kinds have threads: dynamic chunks balance them."""
     on(intel_hybrid(tree), list(range(14)))
     assert resolved() == (10, [], False)
     assert resolved(cores="all") == (10, [], False)

@@ -82,14 +82,14 @@ def check_one_digest(named_digests: Iterator[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("case", INTEGER, ids=lambda case: "-".join(map(str, case)))
 def test_integer_formats(case: Case, checkpoint: Callable[[str], Path]) -> None:
-    """The same bits for every instruction set, thread count, chunk and batch."""
+    """Bits are the same for every instruction set, thread count, chunk and batch."""
     check_one_digest(digests(checkpoint(case[0]), case, ISAS))
 
 
 @pytest.mark.parametrize("case", FLOAT, ids=lambda case: "-".join(map(str, case)))
 @pytest.mark.parametrize("isa", ISAS)
 def test_float_formats(isa: str, case: Case, checkpoint: Callable[[str], Path]) -> None:
-    """The same bits for every thread count, chunk and batch on one instruction set."""
+    """Bits are the same for every thread count, chunk and batch on one instruction set."""
     check_one_digest(digests(checkpoint(case[0]), case, [isa]))
 
 

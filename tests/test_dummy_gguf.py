@@ -58,7 +58,7 @@ def test_blocks(type: str, row_bytes: int) -> None:
 
 @pytest.mark.parametrize("type", ["TQ1_0", "TQ2_0", "IQ2_BN"])
 def test_random_rows(type: str) -> None:
-    """As many rows as asked for, of valid codes, tiles unlike one another."""
+    """There are as many rows as asked for, of valid codes, tiles unlike one another."""
     rows = np.concatenate(list(blocks.random_matrix(type, 150, 512, np.random.default_rng(1))))
     levels, _ = decode(type, rows, 512)
     assert levels.shape == (150, 512)
@@ -70,7 +70,7 @@ def test_random_rows(type: str) -> None:
 
 @pytest.mark.parametrize("type", ["Q4_K", "Q6_K"])
 def test_random_super_blocks(type: str) -> None:
-    """As the gguf package reads them: centred, of variance 1 / K, tiles unlike one another."""
+    """The gguf package reads them as centred, of variance 1 / K, tiles unlike one another."""
     quants = pytest.importorskip("gguf.quants", reason=NEEDS_GGUF)
     rows = np.concatenate(list(blocks.random_matrix(type, 150, 512, np.random.default_rng(1))))
     assert rows.shape == (150, blocks.row_bytes(type, 512))

@@ -103,7 +103,7 @@ def test_a_winogrande_line() -> None:
 
 
 def test_the_boundary_is_a_natural_one(nano: LLM) -> None:
-    """As in lm-evaluation-harness: spaces belong to what follows them."""
+    """Spaces belong to what follows them, as in lm-evaluation-harness."""
     pair = encode_pair(nano.tokenizer.encode, "return the lines  ", "of")
     text = nano.tokenizer.decode(pair.tokens[-pair.scored :])
     assert text == "  of"

@@ -163,7 +163,7 @@ def test_tops_are_checked(checkpoint: Callable[[str], Path]) -> None:
 
 
 def test_top_of_requests() -> None:
-    """Which requests need which logits."""
+    """Each kind of request asks for the logits that it needs, and no others."""
     history = np.array([1, 2], np.int32)
     base = SamplingParams(temperature=1.0, top_k=40, top_p=0.5, min_p=0.1)
 

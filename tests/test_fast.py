@@ -138,7 +138,7 @@ def test_large_values(name: str) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", FLOAT)
 def test_non_finite(name: str, bad: float) -> None:
-    """As in `linear`: they reach the token's own outputs and no other's."""
+    """They reach the token's own outputs and no other's, as in `linear`."""
     rng = np.random.default_rng(7)
     packed = ops.pack(rng.standard_normal((70, 40), np.float32), format=name)
     for n in (2, 20):
@@ -151,7 +151,7 @@ def test_non_finite(name: str, bad: float) -> None:
 
 @pytest.mark.parametrize("name", FLOAT)
 def test_deterministic_is_the_default(name: str) -> None:
-    """And what units without bf16 products do anyway."""
+    """It is also what units without bf16 products do anyway."""
     rng = np.random.default_rng(8)
     packed = ops.pack(rng.standard_normal((70, 90), np.float32), format=name)
     x = rng.standard_normal((20, 90), np.float32)

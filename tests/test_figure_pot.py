@@ -105,7 +105,7 @@ def test_the_roof_is_the_lower_of_two(rows: list[dict[str, Any]]) -> None:
 
 
 def test_rows_are_limited_where_matrices_are_large() -> None:
-    """As many as POINT_MACS takes; fewer of the scalar kernels; `rows` says otherwise."""
+    """There are as many as POINT_MACS takes; fewer of the scalar kernels; `rows` says otherwise."""
 
     class Build:
         name = compiler = "stub"

@@ -141,7 +141,7 @@ def test_kernels_and_numpy_read_the_same(name: str) -> None:
 
 
 def test_all_types_are_the_kernels_too() -> None:
-    """Of the same sizes."""
+    """The sizes are the same."""
     assert _native.ggml_types() == {name: (b.k, b.nbytes) for name, b in BLOCKS.items()}
 
 

@@ -74,8 +74,8 @@ def margins(rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_same_as_the_dequantised_checkpoint(name: str, tmp_path: Path) -> None:
-    """As floats the file gives the bits of the weights that the gguf package reads; in its own
-    types it differs by the rounding of activations."""
+    """Read as floats, the file gives the bits of the weights that the gguf package reads; in its
+    own types it differs by the rounding of activations."""
     tiny = MODELS[name]
     floats = write(tmp_path / "x.gguf", tiny)
     reference = floating(tmp_path / "hf", tiny, floats)
@@ -330,7 +330,7 @@ def test_formats_that_would_round_again(mixed: Path) -> None:
 
 
 def test_floats_take_any_format(tmp_path: Path) -> None:
-    """As a float checkpoint's do."""
+    """They round as a float checkpoint's do."""
     write(tmp_path / "x.gguf", MODELS["F16"])
     for format in ("q4_k", "i8", "bf16"):
         assert LLM(tmp_path / "x.gguf", format=format, head="int8").info()["format"] == format

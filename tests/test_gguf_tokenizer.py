@@ -228,7 +228,7 @@ def test_sentencepiece(prefix: bool) -> None:
 
 
 def test_sentencepiece_is_llamas() -> None:
-    """The same ids as transformers' own way of writing a Llama tokenizer."""
+    """The ids are those of transformers' own way of writing a Llama tokenizer."""
     tokens, scores, _ = pieces()
     ids = {token: i for i, token in enumerate(tokens)}
     merges = []
@@ -276,7 +276,7 @@ def test_what_stands_around_a_text() -> None:
 
 
 def test_ends_of_a_text() -> None:
-    """Those that the file names, and control tokens that are known to end a turn."""
+    """The tokens that the file names end a text, and control tokens known to end a turn."""
     built = byte_level("qwen2")
     data = {"tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.eot_token_id": 5}
     ends = Vocabulary(metadata_of(built, **data)).eos_ids

@@ -63,7 +63,7 @@ def shape_for(name: str, groups: int) -> int:
 @pytest.mark.parametrize("isa", _native.isas())
 @pytest.mark.parametrize("name", NAMES)
 def test_linear_equals_the_reference(name: str, isa: str) -> None:
-    """The same bits as numpy's on every unit, for few tokens and for many, and every pool."""
+    """The bits are numpy's on every unit, for few tokens and for many, and every pool."""
     # 8 | 9 and 16 | 17 tokens are borders between ways to multiply.
     for M, groups, n in (
         (1, 1, 1),

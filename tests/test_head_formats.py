@@ -16,7 +16,7 @@ from sterna import LLM, _native, formats, loading
 from sterna.errors import RequestError
 from sterna.graph import Graph, Rope
 
-# Of every layout, with odd and even zero_x2, minima and powers of two.
+# A format of every layout, with odd and even zero_x2, minima and powers of two.
 TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "tl2_1", "bf16"]
 
 

@@ -104,7 +104,7 @@ def assert_sound(engine: Engine, *alive: EngineSequence) -> None:
 
 @pytest.mark.usefixtures("unlocked")
 def test_each_instruction_of_growing_and_cutting(llm: LLM) -> None:
-    """Of sequences that live on, and of those that the interrupt takes along."""
+    """No page is lost, of sequences that live on and of those that the interrupt takes along."""
     engine = llm.engine
 
     def run(prefix: CachedPrefix) -> None:
@@ -162,7 +162,7 @@ def test_a_conversation_goes_on_as_if_nothing_had_been(llm: LLM) -> None:
 
 
 def test_pages_of_the_forgotten_are_free(llm: LLM) -> None:
-    """And there are no more than there are."""
+    """A full pool refuses a page, and what is forgotten makes room."""
     engine = llm.engine
     held = fill(engine)
     assert engine.pool.free == 0

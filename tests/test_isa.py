@@ -113,7 +113,7 @@ def test_unknown_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["avx9", "../scalar"])
 def test_unknown_name_in_the_environment(name: str) -> None:
-    """The same through STERNA_ISA, whose name the message gives."""
+    """STERNA_ISA is refused likewise, and the message names it."""
     kind, message = run(TRY, name).splitlines()
     assert kind == "RequestError"
     assert "STERNA_ISA" in message

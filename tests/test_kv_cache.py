@@ -27,7 +27,7 @@ VECTOR = {
 
 
 def logits(engine: Engine, tokens: list[int], chunk: int | None = None) -> np.ndarray:
-    """Of one sequence."""
+    """The logits of one sequence."""
     return engine.logits([tokens], chunk=chunk)[0]
 
 

@@ -99,7 +99,7 @@ def test_chunks_of_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_memory_is_taken_again() -> None:
-    """That of an array whose last view is gone, if it is about as large, until it is closed."""
+    """Memory of an array whose last view is gone serves one about as large, until it is closed."""
     scratch = _native.Scratch()
     size = 8 << 20
 

@@ -95,7 +95,7 @@ def test_large_activations(name: str) -> None:
 
 
 def test_large_activations_are_refused_where_sums_overflow() -> None:
-    """Of rows as of groups; a float format says infinity."""
+    """Sums of rows as of groups; a float format says infinity."""
     x = np.full(512, 1e38, np.float32)
     w = np.ones((2, 512), np.float32)
     for name in ("i8", "i2", "q4_0", "q4_1", "q6_k"):
@@ -105,7 +105,7 @@ def test_large_activations_are_refused_where_sums_overflow() -> None:
 
 @pytest.mark.parametrize("name", ["tq1_0", "tq2_0", "q4_0", "i8"])
 def test_how_many_activations_share_a_scale(name: str) -> None:
-    """As the docstring of `ops.linear` has it: 256, 32, or a row."""
+    """The docstring of `ops.linear` has it: 256, 32, or a row."""
     span = {"tq1_0": 256, "tq2_0": 256, "q4_0": 32, "i8": 512}[name]
     weight = ops.quantize(np.eye(512, dtype=np.float32)[1:], name)  # row i reads x[i + 1]
     x = np.ones(512, np.float32)

@@ -126,7 +126,7 @@ def test_options() -> None:
 
 
 def test_progress_counts_what_is_mapped(nano: Path) -> None:
-    """As what is read."""
+    """Progress reaches the total, as where a file is read."""
     told: list[tuple[int, int]] = []
     LLM(nano, threads=1, mmap=True, progress=lambda done, total: told.append((done, total)))
     assert told[-1][0] == told[-1][1] > 0.9 * (nano / WEIGHTS).stat().st_size
@@ -134,7 +134,7 @@ def test_progress_counts_what_is_mapped(nano: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_last_view_unmaps(nano: Path) -> None:
-    """And not the model's end: a weight may be kept."""
+    """The mapping outlives the model: a weight may be kept."""
     llm = LLM(nano, threads=1, mmap=True)
     assert maps_of(nano) == 1
     kept = next(iter(llm.engine.model.weights.modules.values())).codes[1:]

@@ -62,7 +62,7 @@ def sterna_nats(reference: Reference, ids: list[int]) -> Iterator[torch.Tensor]:
 def transformers_nats(
     reference: Reference, ids: list[int], window: int, stride: int
 ) -> Iterator[torch.Tensor]:
-    """As the guide's loop: the tokens of a window that the last one had are masked."""
+    """The guide's loop: the tokens of a window that the last one had are masked."""
     seen = 0
     for begin in range(0, len(ids), stride):
         end = min(begin + window, len(ids))

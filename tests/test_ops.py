@@ -164,21 +164,21 @@ def test_a_row_is_the_same_in_any_batch(name: str) -> None:
 
 
 def unaligned(x: np.ndarray) -> np.ndarray:
-    """The same values at an odd address."""
+    """The values at an odd address."""
     buffer = np.zeros(x.nbytes + 1, np.uint8)
     buffer[1:] = np.frombuffer(x.tobytes(), np.uint8)
     return buffer[1:].view(x.dtype).reshape(x.shape)
 
 
 def read_only(x: np.ndarray) -> np.ndarray:
-    """The same values, not writeable."""
+    """The values, not writeable."""
     copy = x.copy()
     copy.flags.writeable = False
     return copy
 
 
 def gaps(x: np.ndarray) -> np.ndarray:
-    """The same values in every second row and third column of a larger array."""
+    """The values in every second row and third column of a larger array."""
     big = np.full((2 * x.shape[0], 3 * x.shape[1]), 99, x.dtype)
     big[::2, ::3] = x
     return big[::2, ::3]

@@ -90,12 +90,12 @@ class Sequences(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def forget(self, data: st.DataObject) -> None:
-        """Without a word to the pool."""
+        """A sequence is forgotten without a word to the pool."""
         self.alive.remove(self._draw(data))
 
     @invariant()
     def everyone_reads_what_it_wrote(self) -> None:
-        """Through its own pages."""
+        """A sequence reads its values through its own pages."""
         for sequence, values in getattr(self, "alive", []):
             assert len(sequence.pages) >= -(-len(values) // PAGE)
             read = self.memory[sequence.pages].reshape(-1)[: len(values)]
@@ -103,7 +103,7 @@ class Sequences(RuleBasedStateMachine):
 
     @invariant()
     def pages_are_free_or_held(self) -> None:
-        """And those that one sequence alone says it has, it has."""
+        """Pages that a sequence says it has alone, it has alone."""
         if not hasattr(self, "alive"):
             return
         held = np.zeros(COUNT, np.int64)

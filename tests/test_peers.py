@@ -191,7 +191,7 @@ class Toy(EndToEnd):
 
 
 def test_a_model_that_computes_nothing_is_noticed() -> None:
-    """As a kernel that returns at once for more tokens than it was made for."""
+    """A peer like a kernel that returns at once for more tokens than it was made for."""
     case = Case("pp8", 8)
     good, bad = Toy(options()), Toy(options())
     bad.most = 4

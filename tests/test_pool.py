@@ -102,7 +102,7 @@ def dynamic(tiles: int, tokens: int, slowdown: list[int]) -> int:
 
 
 def static(tiles: int, slowdown: list[int]) -> int:
-    """The same with an even split made beforehand."""
+    """The time with an even division made beforehand."""
     n = len(slowdown)
     return max((tiles * (i + 1) // n - tiles * i // n) * s for i, s in enumerate(slowdown))
 

@@ -86,7 +86,7 @@ SPECIAL = np.array(
 
 @pytest.mark.parametrize("encoding", FLOATS, ids=lambda e: e.name)
 def test_ieee_products(encoding: Encoding) -> None:
-    """As one multiplication after the other by 2 gives, whose results are exact or infinite."""
+    """One multiplication after the other by 2 gives the same: results are exact or infinite."""
     x = SPECIAL
     for e in range(encoding.max_exponent + 1):
         for sign in (1, -1):

@@ -185,7 +185,7 @@ def test_zeros() -> None:
 
 
 def test_nearest() -> None:
-    """As a function, for the exponents of an encoding; no more than 31 of them are of use."""
+    """A function serves the exponents of an encoding; no more than 31 of them are of use."""
     w = normal(3, K)
     for got, rule in (
         (nearest(w), Quantizer("nearest", 7)),

@@ -37,7 +37,7 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "write_power_of_two.py"
 
 
 def words(value: int) -> Change:
-    """The same for uint16, of which torch indexes little."""
+    """`filled` for uint16, of which torch indexes little."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         changed = tensor.numpy().copy()

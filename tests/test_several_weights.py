@@ -66,7 +66,7 @@ def rows_of(
 @pytest.mark.parametrize("names", MIXTURES, ids="-".join)
 @pytest.mark.parametrize("biased", [False, True])
 def test_each_writes_its_columns(names: tuple[str, ...], biased: bool) -> None:
-    """As ops.linear of each alone and one addition, to the bit, on every unit."""
+    """The bits are those of ops.linear of each alone and one addition, on every unit."""
     rng = np.random.default_rng(1)
     table = rng.standard_normal((VOCAB, WIDTH)).astype(np.float32)
     weights = weights_of(names)
@@ -140,7 +140,7 @@ def logits_of(model: loading.Model, isa: str | None = None, threads: int = 2) ->
 
 @pytest.mark.parametrize("recipe", ["llama-f32", "llama-bias", "qwen2", "qwen3"])
 def test_parts_apart_are_the_parts_as_one(recipe: str, checkpoint: Callable[[str], Path]) -> None:
-    """The same rows in more weights are the same bits: feed-forward widths of 212 and 160."""
+    """Rows in more weights have the same bits: feed-forward widths of 212 and 160."""
     folder = checkpoint(recipe)
     fused = loading.load(folder, format="i8", head="int8")
     split = apart(folder, {})

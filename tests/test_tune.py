@@ -155,7 +155,7 @@ def test_the_nearest_shape_counts_by_logarithm(cache: Path) -> None:
 
 
 def test_choices_of_other_cpus_and_kernels_do_not_count(cache: Path) -> None:
-    """Nor an unrolling that is not compiled; but they stay in the file."""
+    """An unrolling that is not compiled is not used either; but they stay in the file."""
     strangers = [choice(cpu="another"), choice(kernels=tuning.KERNELS_VERSION + 1)]
     tuning.store(strangers)
     assert tuning.load() == []
@@ -234,7 +234,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(
 
 
 def test_products_run_with_the_tuned_unroll(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And with the default where nothing is tuned, and with what is asked for."""
+    """It runs with the default where nothing is tuned, and with what is asked for."""
     used: list[Any] = []
     native = _papers.matmul
 

@@ -106,7 +106,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     const auto vocab = static_cast<size_t>(p.vocab);
     auto out = make_array<float, 2>({batch.kept_rows.size(), vocab});
     std::vector<SampleResult> drawn(batch.draws.size());
-    std::vector<int64_t> rescored(batch.tops.size());
+    std::vector<int64_t> rescored(batch.deciding.size());
     std::mutex& mutex = p.lock();  // under the GIL
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);

@@ -110,7 +110,7 @@ class OneAtATime:
         self._lock = threading.Lock()  # two threads do not both find nobody in
 
     def enter(self) -> Visit:
-        """To be kept, and ended in a `finally`. RequestError while another thread is in."""
+        """A visit to keep, and to end in a `finally`. RequestError while another thread is in."""
         visit = Visit()
         with self._lock:
             here = [ref for ref in self._visits if _thread(ref) is not None]
@@ -121,7 +121,7 @@ class OneAtATime:
 
 
 def _thread(visit: weakref.ref[Visit]) -> int | None:
-    """Whose it is; None where it has ended or is forgotten."""
+    """The thread whose visit it is; None where it has ended or is forgotten."""
     owner = visit()
     return None if owner is None else owner.thread
 

@@ -126,7 +126,7 @@ class Conversation:
         return done
 
     def stream(self, content: str, **options: Any) -> Stream:
-        """As `ask`, a piece of text at a time; an answer that is cut short stays as it is then.
+        """Answers as `ask`, a piece of text at a time; one that is cut short stays as it is then.
 
         Checks its arguments at once. Where no text has come, the messages stay as they were.
         """
@@ -162,7 +162,7 @@ class Conversation:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """For the time of a step; RequestError where another thread is in the middle of one."""
+        """Keeps other threads out of a step; RequestError where one is in the middle of one."""
         visit = self._turns.enter()
         try:
             yield

@@ -153,7 +153,7 @@ class LLM:
         return done
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
-        """As `generate`, a piece of text at a time.
+        """Answers as `generate`, a piece of text at a time.
 
         Checks its arguments at once, before the first piece is asked for. A stream has one reader
         at a time. `last` is the completion of the request started last; where several threads share
@@ -198,7 +198,7 @@ class LLM:
         return done
 
     def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Stream:
-        """As `chat`, a piece of text at a time."""
+        """Answers as `chat`, a piece of text at a time."""
         return self._chat(messages, options)[1]
 
     def _chat(

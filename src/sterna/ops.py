@@ -51,7 +51,7 @@ def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _float32(a: npt.NDArray[Any]) -> F32:
-    """As float32, row-major; what is too large becomes infinity, which those who ask then find."""
+    """An array as float32, row-major; what is too large becomes infinity: the caller checks."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(a, dtype=np.float32)
 
@@ -66,7 +66,7 @@ def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _finite(weights: npt.NDArray[Any], format: str) -> F32:
-    """As float32; NonFiniteError where one is not finite, or too large for it."""
+    """Weights as float32; NonFiniteError where one is not finite, or too large for it."""
     values = _float32(weights)
     if not np.isfinite(values).all():
         at = first_index(~np.isfinite(values))

@@ -67,7 +67,7 @@ class _Test:
 
     @property
     def positions(self) -> int:
-        """Of a sequence, at its end."""
+        """Positions of a sequence at its end."""
         return self.depth + (self.n if self.prompt else PROMPT_OF_TG + self.n)
 
     def run(self, engine: Engine, source: EngineSequence) -> None:
@@ -225,7 +225,7 @@ def _tokens(engine: Engine, n: int, first: int = 0) -> list[int]:
 def _sequences(
     engine: Engine, count: int, depth: int, source: EngineSequence | None
 ) -> Iterator[list[EngineSequence]]:
-    """So many sequences with `depth` positions, copied from `source`'s; their pages are freed."""
+    """`count` sequences with `depth` positions, copied from `source`'s; their pages are freed."""
     sequences: list[EngineSequence] = []
     try:
         for _ in range(count):

@@ -85,7 +85,7 @@ class Shape:
         return self.layer_bytes(format) + tables
 
     def config(self) -> dict[str, Any]:
-        """As a config.json."""
+        """The content of a config.json."""
         return {
             "architectures": [self.architecture],
             "hidden_size": self.hidden,
@@ -103,13 +103,13 @@ class Shape:
 
 
 def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
-    # As the published checkpoints of this family: no grouped queries, a tied embedding of 32,002.
+    # Published checkpoints of this family: as many KV heads as heads, a tied embedding of 32,002.
     return Shape(
         "BitNetForCausalLM", hidden, intermediate, layers, heads, heads, 32002, True, context=2048
     )
 
 
-#: Those with a name from the models' own config.json files. Those named by a size alone are models
+#: Shapes with a name are from the models' own config.json files; those named by a size are models
 #: of Bitnet.cpp (arXiv 2502.11880), Table 7. The paper does not print their sizes: 700m is that of
 #: bitnet_b1_58-large, the others those of the paper's code (utils/generate-dummy-bitnet-model.py in
 #: microsoft/BitNet), but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, as
@@ -145,8 +145,8 @@ class Zeros:
 
     @classmethod
     def parse(cls, text: str) -> Zeros:
-        """Of "up=.68,down=.83". RequestError for other words, or rates that random weights cannot
-        have: half of the gates are closed anyway."""
+        """Reads "up=.68,down=.83". RequestError for other words, or rates that random weights
+        cannot have: half of the gates are closed anyway."""
         try:
             parts = dict(part.split("=") for part in text.split(","))
             zeros = cls(**{name.strip(): float(value) for name, value in parts.items()})

@@ -179,7 +179,7 @@ def _kernel(name: str, isa: str, deterministic: bool | None) -> _Kernel:
 def _seconds(
     kernel: _Kernel, weights: list[_native.Weight], threads: int, rounds: int
 ) -> list[float]:
-    """Of one token's call, for each round over the weights."""
+    """Seconds of one token's call, for each round over the weights."""
     return _native.time_linear(weights, 1, kernel.isa, threads, rounds, not kernel.fast)
 
 

@@ -27,7 +27,7 @@ COUNTS = (2, 4, 6, 8, 12, 16)
 BUDGET_S = 0.15
 _LEAST_WEIGHT_BYTES = 1 << 20
 _WHAT = "direct tokens"
-# Of the most direct tokens: the unit's guess, a panel for every step, and for none.
+# Values of "most direct tokens": the unit's guess, a panel for every step, and for none.
 _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
 
 
@@ -83,7 +83,7 @@ def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
 
 
 def _samples(weights: Iterable[PackedWeight]) -> dict[str, PackedWeight]:
-    """Of each format the smallest weight that a step is timed well with, or the largest."""
+    """For each format the smallest weight that a step is timed well with, or the largest."""
     samples: dict[str, PackedWeight] = {}
     for weight in sorted(weights, key=lambda w: w.nbytes, reverse=True):
         if weight.format.name not in samples or weight.nbytes >= _LEAST_WEIGHT_BYTES:

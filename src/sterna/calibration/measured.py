@@ -65,7 +65,7 @@ def kept(what: str, where: str) -> Any:
 
 
 def keep(what: str, where: str, value: Any) -> None:
-    """Beside what is kept already; a folder that cannot be written is no error."""
+    """Adds a value to the file; a folder that cannot be written is no error."""
     folder = cache_dir()
     if folder is None:
         return

@@ -143,7 +143,7 @@ def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Re
 
 
 def _of_pages(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading:
-    """And on the keys and values of one token's attention, as a model has them by default."""
+    """Chooses `next_page` on the keys and values of one token's attention, of the default type."""
     start = time.perf_counter()
     page = _native.page_positions
     pages = nbytes // (page * _native.kv_bytes(1, _KV_HEADS, _HEAD_DIM, "i16"))

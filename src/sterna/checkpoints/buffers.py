@@ -17,7 +17,7 @@ __all__ = ["buffer"]
 def buffer(
     nbytes: int, file: Path, what: str, scratch: _native.Scratch | None = None
 ) -> npt.NDArray[np.uint8]:
-    """So many bytes for `what` of a file, in huge pages where the system grants them.
+    """`nbytes` bytes for `what` of a file, in huge pages where the system grants them.
 
     Aligned to a line, as kernels want them, and as reading wants them: where a copy starts 16 bytes
     behind a page's begin, as in numpy's own arrays, the system's runs at a third of its speed

@@ -63,7 +63,7 @@ class Companions(ABC):
 
 @dataclass(frozen=True)
 class FolderCompanions(Companions):
-    """Those of a folder in the Hugging Face layout."""
+    """The companions of a folder in the Hugging Face layout."""
 
     @classmethod
     def of(cls, folder: Path, config: dict[str, Any]) -> FolderCompanions:
@@ -82,13 +82,13 @@ class FolderCompanions(Companions):
         return os.path.lexists(self.path / TOKENIZER)
 
     def tokenizer(self) -> Tokenizer:
-        """That of tokenizer.json."""
+        """The tokenizer of tokenizer.json."""
         file = self.path / TOKENIZER
         configs = [self.generation_config, self.config]
         return Tokenizer.from_parts(file, read_backend(file), self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
-        """That of the folder's files."""
+        """The template of the folder's files."""
         return ChatTemplate.load(self.path, self.tokenizer_config)
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class FolderCompanions(Companions):
 
 @dataclass(frozen=True)
 class FileCompanions(Companions):
-    """Those of a single file that holds all: GGUF."""
+    """The companions that a single file holds: GGUF."""
 
     backend: tokenizers.Tokenizer
 
@@ -114,12 +114,12 @@ class FileCompanions(Companions):
         return True
 
     def tokenizer(self) -> Tokenizer:
-        """That of the file's vocabulary."""
+        """The tokenizer of the file's vocabulary."""
         configs = [self.generation_config, self.config]
         return Tokenizer.from_parts(self.path, self.backend, self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
-        """That of the file's metadata."""
+        """The template of the file's metadata."""
         return ChatTemplate.from_settings(self.path, self.tokenizer_config)
 
     @contextlib.contextmanager

@@ -89,7 +89,7 @@ class Checkpoint:
         shape: Iterable[int] | None = None,
         dtype: str | Collection[str] | None = None,
     ) -> TensorInfo:
-        """As `info`, and the shape and dtype (one, or any of several) must be these.
+        """The answer of `info`, whose shape and dtype (one, or any of several) must be these.
 
         Raises ModelFormatError naming file, tensor, expected and got.
         """

@@ -110,7 +110,7 @@ class GgufModel:
             raise self.metadata.error("split.tensors.count", len(self.tensors), total)
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
-        """As GgufFile.read, from the file that has the tensor."""
+        """The bytes of a tensor, as `GgufFile.read` has them, from the file that has it."""
         return self._file_of(name).read(name)
 
     def buffer(self, name: str, nbytes: int) -> npt.NDArray[np.uint8]:

@@ -116,7 +116,7 @@ def read_packed(
 def open_packed(
     source: str | os.PathLike[str] | Checkpoint, threads: int | None = None
 ) -> PackedModel:
-    """The same with each weight read and checked when it is taken, and not kept."""
+    """A packed model whose weights are each read and checked when they are taken, and not kept."""
     config, specs, file = _opened(source)
     team = resolve_threads(threads)
     plain = [n for n in file.tensors if n.removesuffix(CODES).removesuffix(SCALE) not in specs]

@@ -39,7 +39,7 @@ COMMANDS = (
     "verify",
     "info",
 )
-#: Those of what reproduces papers, and their modules.
+#: Commands that reproduce papers, and their modules.
 PAPERS = {"tune": "sterna.papers.cli.tune"}
 
 

@@ -70,7 +70,7 @@ GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 
 
 class _Bench(click.Group):
-    """With the commands of what reproduces papers, which load when they are asked for."""
+    """`bench` with the commands that reproduce papers, which load when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of the help page."""

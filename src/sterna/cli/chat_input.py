@@ -72,7 +72,7 @@ class Commands(Completer):
     """Tab completes a command."""
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        """Those that begin as the text does."""
+        """The commands that begin as the text does."""
         text = document.text
         if text.startswith("/") and " " not in text:
             for usage, what in COMMANDS.items():

@@ -64,7 +64,7 @@ class Texts:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Texts:
-        """Those that the options name, which are taken out; RequestError for one not readable."""
+        """The texts that the options name, taken out of them; RequestError for one not readable."""
         from sterna.evaluate.perplexity import held_out_stdlib, read_text, text_files
 
         files, folder = options.pop("files"), options.pop("folder")

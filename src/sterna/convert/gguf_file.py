@@ -188,7 +188,7 @@ class _Writing:
         return permutes(self.architecture, module)
 
     def _format(self, item: Item) -> Format:
-        """Of an item's weights: what is asked for, or F16 where rows are no whole blocks."""
+        """The format of an item: what is asked for, or F16 where its rows are no whole blocks."""
         name = TYPES[self._type]
         if item.kind == "table":
             name = self._table_format(item)

@@ -53,7 +53,7 @@ def rope_factors(
     scaled = np.asarray(c.rope.inverse_frequencies, np.float32)
     if np.array_equal(base, scaled):
         return None
-    # Of neighbouring factors one that gives back the frequency itself, where there is one.
+    # Rounding may miss the frequency: where a neighbouring factor gives it back, that one is taken.
     factors = (base / scaled).astype(np.float32)
     for towards in (0.0, np.inf):
         near = np.nextafter(factors, np.float32(towards))

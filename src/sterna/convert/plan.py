@@ -58,7 +58,7 @@ class Plan:
         return [_hollow(sum(part.M for part in parts), parts[0].K)]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The same."""
+        """A weight of this shape, without codes."""
         self.items[name] = Item("table", name, (Linear(name, M, K),))
         return _hollow(M, K)
 
@@ -133,7 +133,7 @@ def check_companions(model: loading.Model, required: bool = True) -> None:
 
 
 def companions_of(model: loading.Model) -> Companions:
-    """Those of a model of `plan`, which was loaded from a path and so has them."""
+    """The companions of a model of `plan`, which was loaded from a path and so has them."""
     assert model.companions is not None
     return model.companions
 

@@ -257,7 +257,7 @@ class Engine:
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
         deciding: SequenceOf[DecidingLogits] | None = None,
     ) -> list[F32]:
-        """As `run`, of (sequence, tokens, how many of the last of them want logits).
+        """`run` for a batch of (sequence, tokens, how many of the last of them want logits).
 
         deciding: for each sequence, which logits of its rows decide; None: all, for all of them.
         Returns float32 [logits wanted, vocab] for each.
@@ -273,7 +273,7 @@ class Engine:
         return [given.logits for given in self.run(feeds)]
 
     def _checked(self, deciding: DecidingLogits) -> tuple[int, float, float, I32]:
-        """As the program takes it; more than there are tokens is all of them."""
+        """The arguments of the program; a count of more than there are tokens is all of them."""
         if deciding.count < 0 or not 0 <= deciding.gap <= 1e30 or not 0 < deciding.penalty <= 1e30:
             raise RequestError(
                 f"deciding: needs count >= 0, gap >= 0 and penalty > 0, but got {deciding.count}, "

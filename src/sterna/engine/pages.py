@@ -87,7 +87,7 @@ class PagePool:
         """`count`: how many there are; `copy_page`: writes what the first holds to the second."""
         self.count = count
         self._copy_page = copy_page
-        # By id, which a new sequence may have from one that is forgotten. A WeakSet that is
+        # The keys are ids, and a new sequence may have that of a forgotten one. A WeakSet that is
         # interrupted where its iteration begins never again drops what is forgotten.
         self._sequences: dict[int, weakref.ref[Sequence]] = {}
         self._lock = threading.Lock()  # nobody else takes pages that this thread has seen free

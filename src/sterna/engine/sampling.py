@@ -120,7 +120,7 @@ class SamplingParams:
 
     @cached_property
     def native(self) -> _native.SampleParams:
-        """As the sampler takes them."""
+        """The arguments of the native sampler."""
         return _native.SampleParams(
             self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
             self.seed, 0, self.logprobs,

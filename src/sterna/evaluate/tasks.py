@@ -81,7 +81,7 @@ TASKS: dict[str, Callable[[Mapping[str, Any]], Question]] = {
 
 
 def _cleaned(text: str) -> str:
-    """Without the marks in brackets that WikiHow's texts have; a title ends a sentence."""
+    """A text without the marks in brackets that WikiHow's have; a title ends a sentence."""
     text = _BRACKETS.sub("", text.strip().replace(" [title]", ". "))
     return text.replace("  ", " ")
 

@@ -37,7 +37,7 @@ def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]:
-    """The same for a writer that opens the file by its name: an empty file to be filled."""
+    """`replacing` for a writer that opens the file by its name: an empty file to be filled."""
     temporary = _temporary(path)
     try:
         require_space(path, nbytes)
@@ -154,7 +154,7 @@ def require_space(path: Path, nbytes: int) -> None:
     """RequestError if the file system of `path` has fewer than `nbytes` bytes free."""
     with contextlib.suppress(OSError):  # what cannot be asked is found out by writing
         total, _, free = shutil.disk_usage(path.parent)
-        # Of a place for no files, or not for these, zero bytes free is not what is wrong
+        # A place for no files, or not for these, may have 0 bytes free; that is not what is wrong.
         if free < nbytes and total and os.access(path.parent, os.W_OK):
             raise RequestError(
                 f"{path}: must have {nbytes} bytes of disk space, but {free} are free; "

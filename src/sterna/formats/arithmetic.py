@@ -48,7 +48,7 @@ def half_if_finite(d: F32) -> F32:
 
 
 def half_or_smallest(d: F32) -> F32:
-    """As `half_if_finite`, but what is not 0 becomes no 0: the smallest f16 of its sign."""
+    """`half_if_finite`, but what is not 0 becomes no 0: the smallest f16 of its sign."""
     half = half_if_finite(d)
     lifted = np.where((half == 0) & (d != 0), np.copysign(SMALLEST_F16, d), half)
     return np.asarray(lifted, np.float32)

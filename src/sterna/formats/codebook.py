@@ -54,7 +54,7 @@ class Codebook:
 
     @property
     def step(self) -> int:
-        """From a level to the next: 1 or 2; 1 where they are not evenly spaced."""
+        """The step from a level to the next: 1 or 2; 1 where they are not evenly spaced."""
         return self.levels.step if isinstance(self.levels, range) else 1
 
     @property
@@ -69,7 +69,7 @@ class Codebook:
 
     @property
     def dtype(self) -> type[np.signedinteger[Any]]:
-        """Of arrays of levels: int8, or int16 where they reach 128."""
+        """The dtype of arrays of levels: int8, or int16 where they reach 128."""
         return np.int16 if self.high > 127 else np.int8
 
     @cached_property

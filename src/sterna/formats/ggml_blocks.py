@@ -217,7 +217,7 @@ def _q4_k(raw: U8) -> Parsed:
 
 
 def _q5_k(raw: U8) -> Parsed:
-    """The same with 32 bytes of high bits before the codes."""
+    """Blocks as of q4_k, with 32 bytes of high bits before the codes."""
     scales = _with_minima(raw[:, :4], *_six_bits(raw[:, 4:16]))
     codes = _fields(raw[:, 48:], 4, 32) | _fields(raw[:, 16:48], 1, 32) << 4
     return codes.astype(np.int8), scales
@@ -251,7 +251,7 @@ def _tq2_0(raw: U8) -> Parsed:
     return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
 
 
-#: By the ggml type.
+#: ggml type -> its blocks.
 BLOCKS = {
     "q4_0": Block(32, 18, _q4_0, q4_0.FORMAT),
     "q4_1": Block(32, 20, _q4_1, q4_1.FORMAT),

@@ -63,7 +63,7 @@ def _tq2_0(levels: Array, d: U8) -> U8:
     return np.concatenate([_bytes(_unsigned(levels, 1), 2, 32), d], axis=1)
 
 
-#: By the name of format and ggml type.
+#: Name of format and ggml type -> encoder.
 ENCODERS: dict[str, Callable[[Array, U8], U8]] = {
     "q4_0": _q4_0,
     "q4_1": _q4_1,

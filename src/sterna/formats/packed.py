@@ -34,7 +34,7 @@ class PackedWeight:
     scale: npt.NDArray[Any] = field(repr=False)
 
     def __repr__(self) -> str:
-        """With the format's name and the shape."""
+        """The format's name and the shape."""
         return f"PackedWeight(format='{self.format}', M={self.M}, K={self.K})"
 
     @property

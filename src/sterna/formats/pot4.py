@@ -7,7 +7,7 @@ from sterna.formats.layout import Layout
 from sterna.formats.pot_levels import PowerLevels
 from sterna.formats.scales import RowScales
 
-# By nibble: sign << 3 | e.
+# The level of nibble sign << 3 | e.
 LEVELS = tuple(sign << e for sign in (1, -1) for e in range(8))
 
 FORMAT = PowerLevels(

@@ -7,7 +7,7 @@ from sterna.formats.layout import Layout
 from sterna.formats.pot_levels import PowerLevels
 from sterna.formats.scales import RowScales
 
-# By nibble: sign << 3 | m for sign * 2^(m - 1), or 0 where m is 0.
+# The level of nibble sign << 3 | m: sign * 2^(m - 1), or 0 where m is 0.
 LEVELS = tuple(sign * (1 << m >> 1) for sign in (1, -1) for m in range(8))
 
 FORMAT = PowerLevels(

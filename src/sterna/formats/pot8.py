@@ -32,7 +32,7 @@ class ByteFloats(PowerFloats):
         return codes
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """As of all powers, w float32 [M, K]; RequestError for weights that need a larger scale."""
+        """Levels of w float32 [M, K]; RequestError where they need a scale above MAX_SCALE."""
         values, s = super().quantize(w, scale)
         if (s > MAX_SCALE).any():
             at = first_index(np.abs(w) == np.abs(w).max())

@@ -38,12 +38,12 @@ class Powers(Format):
         return self.codebook is not None and 0 in self.codebook.levels
 
     def with_method(self, method: str) -> Powers:
-        """The same format, which rounds otherwise; RequestError for levels that it lacks."""
+        """This format with another rounding; RequestError for levels that it lacks."""
         quantizer(method, self.max_exponent, self.has_zero, self.name)
         return replace(self, method=method)
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """As of any format; RequestError for a scale that is not positive, naming it.
+        """The scales as held; RequestError for a scale that is not positive, naming it.
 
         A group may have the scale 0: its weights are then 0, which the levels may lack. What else
         an f16 would round to 0 becomes the smallest that it has.

@@ -331,7 +331,7 @@ def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
 
 
 def _weights(w: Any, what: str) -> F32:
-    """As float32 [M, K], finite."""
+    """Weights as float32 [M, K], checked to be finite."""
     given = np.asarray(w)
     if given.ndim != 2 or given.dtype.kind not in "iuf":
         raise RequestError(

@@ -156,7 +156,7 @@ class GgufWeights:
         return order
 
     def _order_of_all(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
-        """The same of the rows of several layers, one after the other; None where all stay."""
+        """The order of the rows of several layers, one after the other; None where all stay."""
         orders = [self._order(part.name, part.M) for part in parts]
         if all(isinstance(order, slice) for order in orders):
             return None

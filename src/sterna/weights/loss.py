@@ -65,7 +65,7 @@ class Loss:
             self.moved_zeros += int(np.count_nonzero(error[before == 0]))
 
     def row(self) -> dict[str, Any]:
-        """As a row of a table or of JSON."""
+        """A row of a table or of JSON."""
         return {
             "tensor": self.name,
             "M": self.M,

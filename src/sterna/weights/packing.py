@@ -29,7 +29,7 @@ __all__ = [
     "pack_floats",
 ]
 
-#: By bits: what levels run as where no format is asked for.
+#: Formats that levels run as where none is asked for, the fewest bits first.
 NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", "i8")
 
 

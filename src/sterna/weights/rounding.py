@@ -72,7 +72,7 @@ def _keeps(new: Format, old: Format) -> bool:
 
 
 def _base(f: Format) -> str:
-    """Its name without what it says of scales."""
+    """The name of a format without what it says of scales."""
     return f.name.partition(":")[0]
 
 

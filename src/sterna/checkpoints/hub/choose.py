@@ -10,7 +10,7 @@ from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKL
 from sterna.checkpoints.hub.names import HubName
 from sterna.errors import ModelFormatError, RequestError, shown
 
-# Beside the weights: whatever of these the repository's root has.
+# Small files that are fetched beside the weights, where the repository's root has them.
 TOKENIZER = "tokenizer.json"
 SMALL = (
     CONFIG,

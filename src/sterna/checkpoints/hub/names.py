@@ -13,7 +13,7 @@ DEFAULT_REVISION = "main"
 MAX_REPO_CHARS = 96  # the Hub's own limit
 MAX_CHARS = 512
 
-# As the Hub allows them; a leading dash would be an option to someone, "--" and ".." are reserved.
+# The Hub allows these; a leading dash would be an option to someone, "--" and ".." are reserved.
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPO = re.compile(rf"{_PART}/{_PART}")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*")

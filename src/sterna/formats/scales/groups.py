@@ -45,7 +45,7 @@ class GroupScales(BlockScales):
 
     @property
     def any_number(self) -> bool:
-        """As the number says."""
+        """Whether a scale can be any number, which the number's type says."""
         return self.number.any_number
 
     @property

@@ -44,7 +44,7 @@ class ScaleNumber(ABC):
 
     @abstractmethod
     def lifted(self, scales: F32) -> F32:
-        """The same, but what is not 0 becomes no 0: the smallest of its sign."""
+        """`nearest`, but what is not 0 becomes no 0: the smallest of its sign."""
 
     @abstractmethod
     def encoded(self, scales: F32) -> Array:
@@ -107,7 +107,7 @@ class _PowerOfTwo(ScaleNumber):
         return np.exp2(np.rint(np.log2(scales))).astype(np.float32)
 
     def lifted(self, scales: F32) -> F32:
-        """The same: no power is 0."""
+        """`nearest`, since no power is 0."""
         return self.nearest(scales)
 
     def encoded(self, scales: F32) -> Array:

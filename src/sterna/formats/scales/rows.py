@@ -28,7 +28,7 @@ class RowScales(ScaleLayout):
 
     @property
     def single(self) -> bool:
-        """It is."""
+        """True: a row has one number."""
         return True
 
     @property
@@ -76,7 +76,7 @@ class RowScales(ScaleLayout):
         return "tensor", "row"
 
     def kind_of(self, held: Held) -> str:
-        """By its shape."""
+        """The kind, by the shape."""
         return "row" if held.ndim else "tensor"
 
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:

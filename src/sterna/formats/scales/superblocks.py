@@ -57,7 +57,7 @@ class SuperBlockScales(BlockScales):
 
     @property
     def single(self) -> bool:
-        """It is two."""
+        """False: a scale is a product of two numbers."""
         return False
 
     @property
@@ -67,7 +67,7 @@ class SuperBlockScales(BlockScales):
 
     @property
     def kernel_name(self) -> str:
-        """By the bits of whole numbers."""
+        """The kernels' name, by the bits of whole numbers."""
         return "super4" if self.nibbles else "super8"
 
     @property
@@ -83,7 +83,7 @@ class SuperBlockScales(BlockScales):
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Of s_g, and where there are minima of m_g."""
+        """The range of s_g, and where there are minima that of m_g."""
         return [self.scale_range, *([self.minimum_range] if self.minimum_range else [])]
 
     @property

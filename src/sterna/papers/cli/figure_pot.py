@@ -104,7 +104,7 @@ def _sections(shown: Sequence[Row]) -> list[Section]:
 
 
 def _named(row: Row) -> dict[str, Any]:
-    """With what is a list, or part of a name, as text."""
+    """A row in which what is a list, or part of a name, is text."""
     special = ", special values" if row["special"] else ""
     unroll = " × ".join(map(str, row["unroll"]))
     return {**row, "kernel": f"{row['kernel']}{special}", "unroll": unroll}

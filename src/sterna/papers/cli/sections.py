@@ -72,7 +72,7 @@ def write_sections(
 
 
 def _counted(row: Row) -> dict[str, Any]:
-    """Without the figures of a participant whose outputs were wrong."""
+    """A row without the figures of a participant whose outputs were wrong."""
     out = dict(row)
     sterna, peer = ("prompt_", "eval_", "tok_s", "ttft_"), ("peer_prompt_", "peer_eval_")
     for flag, prefixes in (("checked", sterna), ("peer_checked", peer)):

@@ -26,7 +26,7 @@ from sterna.runtime import Threads
 __all__ = ["FIELDS", "Measured", "Plan", "decode", "plans", "skipped_row", "together"]
 
 SETTLE_S = 0.05
-#: Of every row of a figure about decoding; docs/figures.md defines them.
+#: Fields of every row of a figure about decoding; docs/figures.md defines them.
 FIELDS = (
     "model", "format", "head", "threads", "isa", "n", "tok_s", "tok_s_min", "tok_s_max", "repeat",
     "bytes_per_token", "gb_s", "bandwidth_gb_s", "fraction_of_bandwidth", "skipped",
@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def positions(self) -> int:
-        """Of the KV cache, at the end."""
+        """Positions of the KV cache at the end."""
         return -(-(PROMPT_OF_TG + self.n) // PAGE) * PAGE
 
     @property

@@ -35,7 +35,7 @@ BASELINES = {
     "pot8": "f32", "pot16": "f32", "pot4": "f32", "pot8-fma": "f32", "pot4-fma": "f32",
     "fxpot": "i32",
 }  # fmt: skip
-#: Of Figure 7: not vectorised, vectorised by the compiler; the handwritten one has the bare name.
+#: Kernels of Figure 7: not vectorised, or by the compiler; the handwritten one has the bare name.
 SCALARS = tuple(f"{name}-{how}" for name in ("f32", "i32", "pot8") for how in ("scalar", "auto"))
 #: Kernels that handle special values, or do not.
 SPECIAL = ("pot8", "pot16", "pot4")
@@ -134,7 +134,7 @@ def run(
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
-    """With all fields, in their order."""
+    """Rows with all fields, in their order."""
     return [{name: row.get(name) for name in FIELDS} for row in rows]
 
 

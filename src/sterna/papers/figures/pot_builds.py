@@ -26,7 +26,7 @@ from sterna.papers.pot.tuning import Unroll
 
 __all__ = ["UNROLLS", "Build", "Compiled", "Module", "open_builds"]
 
-#: Those compiled by other compilers: all 23 would take some minutes each.
+#: Unrollings that other compilers compile: all 23 would take some minutes each.
 UNROLLS: tuple[Unroll, ...] = (
     (1, 1, 1), (1, 1, 4), (1, 4, 1), (1, 4, 4), (2, 2, 2), (2, 4, 2), (4, 1, 2), (4, 2, 1),
     (4, 2, 2), (4, 4, 1),
@@ -57,7 +57,7 @@ class Build(Protocol):
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
-        """Of each of so many products of a [N, K] and b [M, words], on one thread."""
+        """Seconds of each of `rounds` products of a [N, K] and b [M, words], on one thread."""
 
 
 class Module:
@@ -80,7 +80,7 @@ class Module:
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
-        """Of each of so many products."""
+        """Seconds of each of `rounds` products."""
         return _papers.time(kernel, a, b, K, self._isa, 1, unroll, special, rounds)
 
 
@@ -130,7 +130,7 @@ class Compiled:
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
-        """Of each of so many products, less what a call without rows of a takes."""
+        """Seconds of each of `rounds` products, less what a call without rows of a takes."""
         c = np.empty((len(a), len(b)), a.dtype)
 
         def timed(N: int) -> float:
@@ -192,8 +192,8 @@ def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Un
         chosen = listed if kind == "plain" else "U(1,1,1)"
         compiled, linked = folder / f"{kind}.o", folder / f"{kind}.so"
         _run([path, *flags, *extra, f"-DSTERNA_POT_ONLY(U)={chosen}", source, "-o", str(compiled)])
-        # By itself and without -ffast-math, with which older compilers link what turns subnormal
-        # numbers off in the process that loads the object.
+        # Linking is a command of its own, without -ffast-math: with it older compilers link what
+        # turns subnormal numbers off in the process that loads the object.
         _run([path, "-shared", str(compiled), "-o", str(linked)])
         libraries.append(linked)
     number = re.search(r"\d+\.\d+(\.\d+)*", version)

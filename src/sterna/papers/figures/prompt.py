@@ -24,7 +24,7 @@ from sterna.runtime import resolve_isa, resolve_threads
 __all__ = ["FIELDS", "FORMATS", "MODELS", "head_of", "run"]
 
 MODELS = ("tinyllama-1.1b", "mistral-7b")
-#: Those of the paper.
+#: Formats of the paper.
 FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 PEER = "llama.cpp"
 MODULE = llama_cpp.__name__

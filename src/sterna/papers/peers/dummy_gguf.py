@@ -21,7 +21,7 @@ Plan = list[tuple[str, int, int, str]]
 
 
 def head_type(type: str) -> str:
-    """Of the output matrix: Q6_K, as llama.cpp's quantiser chooses below 8 bits, else the layers'.
+    """The output matrix's type: Q6_K, llama.cpp's choice below 8 bits, else the layers'.
 
     An embedding tied to it has this type too.
     """

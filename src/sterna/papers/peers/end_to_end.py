@@ -44,7 +44,7 @@ class EndToEnd(ABC):
 
     @property
     def positions(self) -> int:
-        """That the longest case needs, in whole pages of 256."""
+        """Positions that the longest case needs, in whole pages of 256."""
         return -(-max(case.depth + case.n for case in self.cases) // 256) * 256
 
     @abstractmethod

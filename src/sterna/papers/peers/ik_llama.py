@@ -140,12 +140,12 @@ class IkModel(EndToEnd):
             return f"libllama cannot be asked: {e}"
 
     def reset(self) -> None:
-        """In the library."""
+        """Clears the library's context."""
         assert isinstance(self.library, Library)
         self.library.clear()
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """In the library."""
+        """Decodes tokens in the library."""
         assert isinstance(self.library, Library)
         self.library.decode(tokens)
 

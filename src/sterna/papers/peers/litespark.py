@@ -91,7 +91,7 @@ class LitesparkModel(EndToEnd):
                 self.last = self.runtime.forward_prefill(self.model, self.state, part)
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Also says what becomes of more than 64 tokens at once."""
+        """Checks a case, and says what becomes of more than 64 tokens at once."""
         ok, how = super().check(case)
         if case.n > CHUNK:
             tokens = self._prompt(case.n)
@@ -150,7 +150,7 @@ class LitesparkProducts(Products):
         return self.y
 
     def result(self, y: Any) -> F32:
-        """As it is."""
+        """The array itself."""
         values: F32 = y
         return values
 
@@ -159,7 +159,7 @@ class LitesparkProducts(Products):
         self.weights = []
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Also says what becomes of more than 64 tokens at once."""
+        """Checks a case, and says what becomes of more than 64 tokens at once."""
         self._prepare(case)
         self.y.fill(-1e30)  # outputs left alone must not look right
         ok, how = super().check(case)

@@ -104,7 +104,7 @@ class GgmlProducts(Products):
         self.context: ctypes.c_void_p | None = None
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Into ggml's blocks."""
+        """Packs the weight into ggml's blocks."""
         self.packed = blocks.encode(self.options.variant, weight, 1.0)
         self.M, self.K = weight.shape
         return self.packed.nbytes

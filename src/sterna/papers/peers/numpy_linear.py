@@ -20,7 +20,7 @@ class Float32(Products):
         return self.weight.nbytes
 
     def copy(self, count: int) -> None:
-        """As many arrays."""
+        """Makes `count` arrays of the weight."""
         self.weights = [self.weight.copy() for _ in range(count)]
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
@@ -33,7 +33,7 @@ class Float32(Products):
         return np.matmul(self.x, self.weights[copy], out=self.y)
 
     def result(self, y: object) -> F32:
-        """As it is."""
+        """The array as float32."""
         return np.asarray(y, np.float32)
 
     def release(self) -> None:

@@ -69,7 +69,7 @@ class SternaProducts(Products):
         self.weights: list[PackedWeight] = []
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Into tiles."""
+        """Packs the weight into tiles."""
         f = formats.get(self.options.variant)
         scale = 1 / f.value if f.scaled else None  # a level of 1 is worth 1
         self.packed = ops.pack(weight, scale, format=f.name, threads=self.threads)
@@ -108,7 +108,7 @@ class SternaProducts(Products):
         return _native.linear(self.native[copy], self.x, self.isa, self.threads, self.in_order)
 
     def result(self, y: Any) -> F32:
-        """As it is."""
+        """The array itself."""
         values: F32 = y
         return values
 

@@ -30,7 +30,7 @@ class TorchProducts(Products):
     def _pack(self) -> Any: ...
 
     def result(self, y: Any) -> F32:
-        """As float32."""
+        """The tensor as a float32 array."""
         values: F32 = y.float().numpy()
         return values
 

@@ -59,7 +59,7 @@ TUNING_FILE = "pot-tuning.json"
 FILE_VERSION = 1
 KERNELS_VERSION = 1  # raise it when the kernels change: what older ones measured holds no longer
 MAX_FILE_BYTES = 1 << 20
-#: In the first-level cache, in the second, and out of it; one token, some, and many.
+#: Shapes in the first-level cache, in the second, and out of it; one token, some, and many.
 SHAPES: tuple[Shape, ...] = (
     (64, 64, 64), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024),
     (1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096),
@@ -126,7 +126,7 @@ def best(kernel: str, isa: str, N: int, M: int, K: int, threads: int) -> Unroll 
 
 
 def default_unroll(unrolls: Sequence[Unroll], N: int) -> Unroll:
-    """Of a kernel that was never tuned: as many rows of a as there are, since those share the
+    """The choice for a kernel that was never tuned: as many rows of a as there are, which share the
     decoding, then rows of b.
     """
     fitting = [one for one in unrolls if one[0] <= max(1, N)]

@@ -45,7 +45,7 @@ class Floats:
     bits: npt.NDArray[Any]
 
     def values(self) -> F32:
-        """The same as float32."""
+        """The weights as float32."""
         return formats.float_format(self.format).floats(self.bits)
 
 
@@ -116,7 +116,7 @@ class Tensors:
         return Floats(f.name, raw.view(f.word))
 
     def floats(self, name: str, shape: tuple[int, ...]) -> F32:
-        """The same as float32."""
+        """A tensor as float32, where `read` has it in its own type."""
         return self.read(name, shape).values()
 
 
