@@ -128,7 +128,7 @@ struct PyWeight {
 using PyDeciding = std::tuple<int32_t, double, float, In<int32_t, 1>>;
 DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab);
 
-// Bounds float [3][rows of all tiles] of a shadow, checked to fit its weight (bindings/head.cpp).
+// The bounds of a shadow, float [3][rows of all tiles], checked to fit its weight (bindings/head.cpp).
 ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds);
 
 // The ModelFormatError of sterna.errors.

@@ -8,8 +8,8 @@ namespace {
 
 using Rows = nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu>;
 
-// Where the rows of all parts are, in the order of `order` if there is one: of BitNet's bytes, each of which holds
-// one of M / 4 rows in its lowest bits, then of the next M / 4, and so on.
+// The places of the rows of all parts, in the order of `order` if there is one. BitNet's bytes hold one of the first
+// M / 4 rows in their lowest bits, then one of the next M / 4, and so on.
 std::vector<SourceRow> rows_of(const std::vector<Rows>& parts, size_t element, bool bitnet,
                                const std::optional<In<int64_t, 1>>& order) {
     require(!parts.empty(), "parts: must be one or more");

@@ -146,7 +146,7 @@ class LinearRun {
     }
     // One worker's share; `counter` hands out the tiles.
     void work(int worker, ChunkCounter& counter) const { work(worker, counter, args_); }
-    // The same of another weight of the same shape.
+    // Takes another weight of the same shape.
     void work(int worker, ChunkCounter& counter, const Weight& weight) const {
         LinearArgs args = args_;
         args.codes = weight.codes;

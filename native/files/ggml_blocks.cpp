@@ -15,8 +15,8 @@ using Out = uint8_t* __restrict;
 
 constexpr uint8_t kSign = 0x80;  // of an f16's upper byte
 
-// Codes of kBits from n bytes: of each kSpan bytes first all lowest fields, then the next; put above kShift bits
-// that are there already.
+// Reads codes of kBits from n bytes: all lowest fields of each kSpan bytes first, then the next fields; they go above
+// kShift bits that are there already.
 template <int kBits, int kSpan, int kShift = 0>
 void add_fields(In from, int n, Levels to) {
     constexpr int kFields = 8 / kBits, kMask = (1 << kBits) - 1;
@@ -34,7 +34,7 @@ void lower(int8_t* levels, int by) {
     for (int i = 0; i < kCount; ++i) levels[i] = static_cast<int8_t>(levels[i] - by);
 }
 
-// Codes of kBits, those of a byte side by side, its lowest first.
+// Reads codes of kBits, those of a byte side by side, its lowest first.
 template <int kBits>
 void unpack(In from, int n, Levels to) {
     constexpr int kFields = 8 / kBits;
@@ -157,7 +157,7 @@ struct q4_k {
     }
 };
 
-// The same with 32 bytes of high bits before the codes.
+// Blocks as of q4_k, with 32 bytes of high bits before the codes.
 struct q5_k {
     static constexpr int k = 256, bytes = 176, halves = 2, singles = 16;
     static bool decode(In block, Levels levels, Out scales) {
@@ -183,7 +183,7 @@ struct q6_k {
     }
 };
 
-// Five (or four) digits of base 3 of n bytes each, a fraction of 256: first the first digit of all bytes.
+// Reads five (or four) digits in base 3 from n bytes, each a fraction of 256: the first digit of all bytes first.
 template <int kDigits>
 void thirds(In from, int n, Levels to) {
     for (int i = 0; i < n; ++i) {
@@ -274,7 +274,7 @@ constexpr BlockType kTypes[] = {
     type<q5_k>("q5_k"),   type<q6_k>("q6_k"),    type<tq1_0>("tq1_0"),      type<tq2_0>("tq2_0"),
     type<q1_0>("q1_0"),   type<q2_0<1>>("q2_0"), type<q2_0<2>>("q2_0_128"),
 };
-// What is decoded before it is packed: of a tile of 64 rows 64 KiB, which stay in L2.
+// What is decoded before it is packed: 64 KiB for a tile of 64 rows, which stay in L2.
 constexpr int64_t kChunkK = 1024;
 static_assert(kChunkK % kPad == 0 &&
               std::ranges::all_of(kTypes, [](const BlockType& t) { return kChunkK % t.k == 0; }));

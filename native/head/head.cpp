@@ -13,8 +13,8 @@ namespace sterna {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Roundings below the least normal: at most 2^16 of the float head (2^-150 each, grown by less than
-// 2) and, in a plane, one of a scale times |t| < 2^31. 2^-115 in all; and those of E itself.
+// Bound of roundings below the least normal: at most 2^16 of the float head (2^-150 each, grown by less
+// than 2) and, in a plane, one of a scale times |t| < 2^31; 2^-115 in all, those of E itself included.
 constexpr float kUnderflow = 0x1p-100f;
 // E is six rounded operations on values that are not negative: it loses less than 6 * 2^-24.
 constexpr float kSlack = 1.0f + 0x1p-20f;
@@ -147,7 +147,7 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
         if (stage == ScreenStage::kToInt8Planes) {
             finite &= to_int8_planes(unit, x.row(unit));
         } else if (stage == ScreenStage::kBound) {
-            // At once, while the tile's products are in the cache.
+            // The tile's products are still in the cache.
             for (size_t row = 0; row < rows_.size(); ++row)
                 bound(static_cast<int64_t>(row), unit, logits);
         } else if (stage == ScreenStage::kChoose) {
@@ -159,7 +159,7 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
     return finite;
 }
 
-// x as two int8 planes, the second of what the first has missed.
+// Writes x as two int8 planes, the second of what the first has missed.
 bool Screen::to_int8_planes(int64_t row, const float* x) {
     const int64_t K = shadow_.K, n = 2 * row;
     const int block = kernels_->x_block(planes());
@@ -194,7 +194,7 @@ void Screen::shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const
     kernels_->formats[shadow_.format].linear(a);
 }
 
-// Intervals of one block of rows, in place of the planes' products; every logit starts as -inf.
+// Puts the intervals of one block of rows in place of the planes' products; every logit starts as -inf.
 void Screen::bound(int64_t row, int64_t block, const Activations& logits) {
     const int64_t begin = block * block_rows_;
     const int64_t end = std::min(begin + block_rows_, shadow_.M);
@@ -262,7 +262,7 @@ float Screen::threshold_of(int64_t row) {
     return nth(count);
 }
 
-// The row blocks that hold a row whose interval reaches the threshold.
+// Lists the row blocks that hold a row whose interval reaches the threshold.
 void Screen::choose(int64_t row) {
     Row& r = rows_[static_cast<size_t>(row)];
     penalise(row);

@@ -27,8 +27,8 @@ struct DecidingLogits {
     std::span<const int32_t> history{};
 };
 
-// Of every row of the shadow, upper bounds: ||W_i - s_i q_i||_2, ||s_i q_i||_2 and
-// max_k |W_ik - s_i q_ik|, each [M] at least.
+// Upper bounds for every row of the shadow, each [M] at least: ||W_i - s_i q_i||_2, ||s_i q_i||_2 and
+// max_k |W_ik - s_i q_ik|.
 struct ShadowBounds {
     const float *error = nullptr, *norm = nullptr, *peak = nullptr;
 };

@@ -29,7 +29,7 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
         STERNA_UNROLL(8)
         for (int p = 0; p < kParts; ++p) acc[i][p] = F::zero();
     }
-    // As in linear.h: ascending k, one fused multiply-add each, padding included.
+    // The order is that of linear.h: ascending k, one fused multiply-add each, padding included.
     for (int64_t k = 0; k < a.K; k += F::kStepK) {
         STERNA_UNROLL(8)
         for (int i = 0; i < J; ++i) {
@@ -63,8 +63,8 @@ void rescore(const sterna::RescoreArgs& a) {
 
 // Below this largest |w| a row counts as zero: 127 / |w| must not overflow, nor s be denormal.
 constexpr float kLeastRow = 1e-30f;
-// More than what squares below the least denormal, lost in a sum of 2^16 of them, can add to a
-// norm: sqrt(2^16 * 2^-150) = 2^-67.
+// Squares below the least denormal are lost; a sum of 2^16 of them can add less than this to a norm:
+// sqrt(2^16 * 2^-150) = 2^-67.
 constexpr float kLostSquares = 0x1p-64f;
 
 template <int n>

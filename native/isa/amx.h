@@ -30,7 +30,7 @@ inline void tile_end() { asm volatile("tilerelease"); }
 #define tile_load(t, p, stride)                                                              \
     asm volatile("tileloadd (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
                  "m"(*reinterpret_cast<const char (*)[]>(p)))
-// The same, of lines that need not stay in L1.
+// Loads a tile whose lines need not stay in L1.
 #define tile_load_once(t, p, stride)                                                           \
     asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
                  "m"(*reinterpret_cast<const char (*)[]>(p)))
@@ -40,7 +40,7 @@ inline void tile_end() { asm volatile("tilerelease"); }
                  : "r"(p), "r"(int64_t{64}))
 // acc (int32) += x (s8) * u (u8), four products a lane.
 #define tile_dot(acc, x, u) asm volatile("tdpbsud %tmm" #u ", %tmm" #x ", %tmm" #acc)
-// The same of other signs: x and w unsigned, x unsigned and w signed, both signed.
+// tile_dot for other signs: x and w unsigned, x unsigned and w signed, both signed.
 #define tile_dot_uu(acc, x, w) asm volatile("tdpbuud %tmm" #w ", %tmm" #x ", %tmm" #acc)
 #define tile_dot_us(acc, x, w) asm volatile("tdpbusd %tmm" #w ", %tmm" #x ", %tmm" #acc)
 #define tile_dot_ss(acc, x, w) asm volatile("tdpbssd %tmm" #w ", %tmm" #x ", %tmm" #acc)
@@ -76,7 +76,7 @@ inline VF widened_bf16(const uint16_t* p) {
 inline VI b_gather(VI a, VI b, const uint8_t* index) {
     return _mm512_permutex2var_epi8(a, i_load(index), b);
 }
-// Of each 16 bits; the sign fills what becomes free.
+// Shifts each 16 bits; the sign fills what becomes free.
 template <int n>
 inline VI h_sar(VI a) {
     return _mm512_srai_epi16(a, n);

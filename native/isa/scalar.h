@@ -19,7 +19,7 @@ using VU = uint32_t __attribute__((vector_size(4 * kLanes)));
 using VW = uint16_t __attribute__((vector_size(4 * kLanes)));
 using VB = uint8_t __attribute__((vector_size(4 * kLanes)));
 
-// The same bits as another vector.
+// The bits of a vector as another type.
 template <class To, class From>
 inline To as(From a) {
     return reinterpret_cast<To>(a);
@@ -56,7 +56,7 @@ inline VF f_mul(VF a, VF b) { return a * b; }
 inline VF f_div(VF a, VF b) { return a / b; }
 // a * b + c, rounded once.
 inline VF f_fma(VF a, VF b, VF c) { STERNA_LANES(VF, __builtin_fmaf(a[i], b[i], c[i])); }
-// The second operand where either is NaN, as x86 does.
+// The maximum; it is the second operand where either is NaN, as on x86.
 inline VF f_max(VF a, VF b) { return a > b ? a : b; }
 inline VF f_min(VF a, VF b) { return a < b ? a : b; }
 // Lane i of the result is lane i ^ n.
@@ -65,7 +65,7 @@ inline VF f_swap(VF a) {
     STERNA_LANES(VF, a[i ^ n]);
 }
 inline VF f_from_i(VI a) { return __builtin_convertvector(a, VF); }
-// Nearest even, |a| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
+// Rounds to nearest even, |a| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
 inline VI i_round(VF a) { return as<VI>(a + 12582912.0f) - 0x4B400000; }
 inline VI i_bits(VF a) { return as<VI>(a); }
 inline VF f_bits(VI a) { return as<VF>(a); }
@@ -90,7 +90,7 @@ inline VI i_shl(VI a) {
     return as<VI>(as<VU>(a) << n);
 }
 inline VI i_or(VI a, VI b) { return a | b; }
-// Bits of a where m has ones, of b where it has zeros.
+// Takes the bits of a where m has ones, of b where it has zeros.
 inline VI b_select(VI m, VI a, VI b) { return (a & m) | (b & ~m); }
 // Bytes t[c & 31] of a table of 32 bytes, stored twice, whose upper half mirrors the lower around 1:
 // t[16 + i] = 2 - t[i].

@@ -15,15 +15,15 @@ constexpr int kLine = 64;  // bytes of 16 rows x 4 k
 
 constexpr int kParts = 16 / kLanes;  // native vectors of a row block
 
-// How many products of bytes up to kByte with activations an int16 holds, a pair of them at a time.
+// Steps of a run that int16 can hold: a step adds a pair of products of bytes up to kByte with activations.
 template <int kByte>
 constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 
-// A dot product of signed bytes, of which |w| <= 128: pairs of products fit int16.
+// The dot product of signed bytes with |w| <= 128, whose pairs of products fit int16.
 inline VI dot_signed(VI acc, VI w, VI x) { return dot(acc, b_abs(w), b_signed(x, w)); }
 
-// Tokens that a panel is worth its making for. Where pair sums are int16 of 256 bits, a panel's block has three
-// times as many tokens as one straight from the decoder. On a Zen 3 EPYC, one thread, 512x1024 in L2, straight and
+// The fewest tokens for which the making of a panel pays. Where pair sums are int16 in vectors of 256 bits, a panel's block
+// has three times as many tokens as one straight from the decoder. On a Zen 3 EPYC, one thread, 512x1024 in L2, straight and
 // with a panel, us: `i2` 43 and 45 for 8 tokens, 64 and 59 for 12, 86 and 76 for 16; `q4_k` 66 and 67, 99 and 84,
 // 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
 constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
@@ -93,7 +93,7 @@ struct FloatDot {
     }
 };
 
-// As F::decode, with no field left in its place: each byte is a code.
+// Decodes as F::decode does, but leaves no field in its place: each byte is a code.
 template <class F>
 inline void decode_codes(const uint8_t* step, int part, int j, VI* w) {
     if constexpr (requires { F::codes(step, part, j, w); }) {
@@ -128,7 +128,7 @@ struct PanelLevels : IntegerDot {
     static constexpr int kMaxByte = 128, kDecodedOffsetX2 = 256;
     static VI dot(VI acc, VI w, VI x) { return dot_signed(acc, w, x); }
 };
-// Of codes up to `most`. Sums of pairs in int16 hold short runs of great bytes, and long runs of small ones.
+// Unsigned codes up to `most`: int16 pair sums hold short runs of large bytes, and long runs of small ones.
 template <int most>
 using CodesUpTo = std::conditional_t<
     !kPairSums16, PanelCodes<255>,
@@ -155,7 +155,7 @@ struct PanelOf<F> {
 template <class F>
 using Panel = typename PanelOf<F>::type;
 
-// Those of which an even number is taken: levels are whole numbers.
+// Bytes from which an even offset is taken (z2 is even), so that levels are whole numbers.
 template <class P>
 struct Even : P {
     static constexpr bool kEvenOffset = true;

@@ -63,8 +63,8 @@ struct Nibbles : IntegerDot {
     }
 };
 
-// Those whose nibbles stand for bytes of a table that are too great for a run of 32 k in int16: straight from
-// the decoder each product is summed in int32.
+// Layouts whose nibbles stand for bytes of a table that are too large for a run of 32 k in int16. Straight from
+// the decoder, each of their products is summed in int32.
 template <class Codes>
 struct TableNibbles : Nibbles<Codes> {
     static constexpr bool kRuns = false;

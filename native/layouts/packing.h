@@ -42,9 +42,8 @@ struct TileSource {
     sterna::SourceRow rows[kRows];
 };
 
-// 64 bytes of each row of a tile, turned over: of all rows the first word, then the second. What is read with a
-// stride of a row, which may be one of a page, is so read a line at a time and once, and steps find the rows they
-// join side by side.
+// 64 bytes of each row of a tile, transposed: the first word of all rows, then the second. Rows may lie a page apart;
+// each line of them is read once and whole, and steps then find the rows that they join side by side.
 template <class F>
 struct PackBlock {
     static constexpr int kRows = kTileRows<F>, kWords = 16;

@@ -1,4 +1,4 @@
-// Codes of three, five and six bits: the low bits as b2 and b4 hold them, the high ones in a plane besides.
+// Codes of three, five and six bits: the low bits lie as in b2 and b4, the high ones in a bit plane.
 //
 // A step is as many k of 64 rows as fill a line of the plane: 8 where it has one bit, 4 where two. First come
 // the lines of low bits, for four k after four, then the plane. Of row 16*f + r at k + j, j < 4:
@@ -40,7 +40,7 @@ struct BitPlanes : IntegerDot {
     static constexpr int kMaxByte = static_cast<int>(kLowMask | kHighMask);
     static constexpr bool kRuns = kSpan / 4 <= kRunSteps<kMaxByte>;
 
-    // Where field f of quad q has its bits.
+    // The position of the bits of field f of quad q.
     static constexpr int line_of(int q, int f) { return 64 * (q * kLines + f * kLow / 8); }
     static constexpr int low_bit(int f) { return f * kLow % 8; }
     static constexpr int high_bit(int q, int f) { return kHigh == 1 ? 4 * q + f : 2 * f; }

@@ -1,4 +1,4 @@
-// Past the memory's speed with the same bits: weights that meet a zero are not read.
+// Faster than the memory allows, with the same bits: weights that meet a zero are not read.
 //
 // A layer down(norm(relu(gate)^2 * up)) multiplies `down` with many zeros, and `up` by many. In an integer sum a
 // zero adds nothing, and relu(gate) = 0 makes the product 0 whatever `up` is. So one token needs the rows of `up`
@@ -27,7 +27,7 @@ using sterna::kActiveBlock;
 
 // ---- What is active
 
-// The places of the values that are not 0, and these; then zeros, up to a whole block.
+// Lists the values that are not 0 and their places, then zeros up to a whole block.
 int64_t list_nonzero(const int8_t* x, int64_t padded, int32_t* places, int8_t* values) {
     int64_t count = 0;
     for (int64_t i = 0; i < padded; i += 64)
@@ -43,7 +43,7 @@ int64_t list_nonzero(const int8_t* x, int64_t padded, int32_t* places, int8_t* v
     return count;
 }
 
-// The rows of [begin, end) whose gate relu does not close: greater than 0, or no number.
+// Lists the rows of [begin, end) whose gate relu leaves open: it is greater than 0, or NaN.
 inline int64_t list_open(const float* gate, int64_t begin, int64_t end, int32_t* rows) {
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
@@ -112,8 +112,8 @@ inline VI line_dot(VI sum, const uint8_t* line, const int8_t* x) {
     return kPairSums16 ? run_end(sum, run) : run;
 }
 
-// Rows [begin, end) of a copy for one token: y of those that the gate leaves open, 0 for the others. How many they
-// are; -1, and nothing done, where they are so many that the tiles are read faster.
+// Computes rows [begin, end) of a copy for one token: y of those that the gate leaves open, 0 for the others. Returns
+// how many are open; or -1, and does nothing, where they are so many that the tiles are read faster.
 int64_t linear_open_rows(const sterna::LinearArgs& a, const sterna::ActiveRows& s, int64_t begin,
                          int64_t end) {
     // Whole lines of x, of which the row of activations may lack the last.
@@ -157,7 +157,7 @@ constexpr int kColumnSteps = 8;
 static_assert(run_fits<b2>(kColumnSteps* b2::kStepK));
 static_assert(kActiveBlock % (kColumnSteps * b2::kStepK) == 0);
 
-// y of the rows of lines [begin, end), for one token, from the columns that are listed.
+// Computes y of the rows of lines [begin, end), for one token, from the columns that are listed.
 void linear_columns(const sterna::LinearArgs& args, const sterna::ActiveColumns& s, int64_t begin,
                     int64_t end) {
     constexpr int P = Block<b2, 1>::P, C = Block<b2, 1>::C, kTiles = 4;  // of b2 in a line

@@ -7,7 +7,7 @@
 
 namespace {
 
-// Two bits of every byte of four codes, for f = 0..3.
+// Puts the two bits of each of four codes, one code a byte, at field f = 0..3.
 inline void add_codes(uint8_t* to, uint32_t four, int f) {
     uint32_t was;
     __builtin_memcpy(&was, to, 4);

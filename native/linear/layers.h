@@ -15,7 +15,7 @@
 
 namespace {
 
-// Whether a step goes straight from the decoder, which `most` is this unit's guess for.
+// Whether the tokens go straight from the decoder; `most` is this unit's guess of the most that do.
 inline bool is_direct(const sterna::LinearArgs& a, int most) {
     return a.n <= (a.direct_tokens ? a.direct_tokens : most);
 }
@@ -99,7 +99,7 @@ void linear_layer(const sterna::LinearArgs& a) {
     }
 }
 
-// A row of real weights where scales are in groups.
+// One row of a weight with scales in groups, as floats.
 template <class F>
 void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int zero_x2) {
     if constexpr (F::kSuperGroup != 0) {
@@ -108,7 +108,7 @@ void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z
     if constexpr (F::kGroupScales) group_values<F>(a, s, zero_x2);
 }
 
-// A format that does not read its codes step by step says itself what it takes.
+// The bytes of a tile. A format whose codes are not read step by step says them itself.
 template <class F>
 int64_t tile_bytes(int64_t K) {
     if constexpr (requires { F::tile_bytes(K); }) {

@@ -1,7 +1,7 @@
 // Linear layers: the loops that every format and instruction set share.
 //
 // A format decodes one step (a few consecutive k of all rows of a tile) into row blocks. Few
-// tokens take it straight from the decoder (tile_block), so a GEMV reads weights at the speed of
+// tokens take it straight from the decoder (tile_turn), so a GEMV reads weights at the speed of
 // memory. For many tokens an integer format is decoded once into a panel of bytes, which blocks of
 // tokens then sweep: panel.h, or tiles.h where there is a matrix unit. Integer formats sum exactly in
 // any order; float formats sum over k in ascending order with one fused multiply-add each, whatever
@@ -28,13 +28,13 @@ inline auto broadcast_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     }
 }
 
-// Twice the offset that is still in what the format's decoder gives.
+// Twice the offset that the decoder has left in the codes.
 template <class F>
 constexpr int offset_x2(int zero_x2) {
     return zero_x2 - F::kDecodedOffsetX2;
 }
 
-// One native vector of outputs from an integer accumulator:
+// Makes one native vector of outputs from an integer accumulator:
 // t = 2 * acc - zero_x2 * sum(x) fits int32 (kMaxIntegerK); then one rounding per operation.
 template <class F>
 inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int row_block, int64_t row) {
@@ -43,7 +43,7 @@ inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int row_block, 
     return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
 }
 
-// And from a float sum: rows of powers of two have a scale.
+// Makes one native vector of outputs from a float sum: rows of powers of two have a scale.
 inline VF scaled_float(const sterna::LinearArgs& a, VF sum, int64_t row) {
     return a.scale ? f_mul(sum, f_load(a.scale + row)) : sum;
 }
@@ -68,16 +68,16 @@ inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, 
 // memory are few; its prefetcher has more, but follows a stream within a page of 4 KiB alone. So a stream either
 // asks for lines a page ahead by itself, or there are several: which is faster is the machine's (reading.h).
 using sterna::kMostStreams;
-// Steps of a round, of which a turn has whole ones: two where C runs take one dot product of each.
+// Steps of a round: two where each of C runs takes one dot product of a step. A turn has whole rounds.
 template <class F, int C>
 constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
 
-// Whether a run goes on with the sum: in int32, or floats, which must stay in order. Else it has pair sums in
-// int16, or of what is not a level yet (kSigns), and is added at its end.
+// Whether a run continues the sum itself: in int32, or in floats, whose order must stay. Otherwise the run is a
+// sum of its own, of pairs in int16, or of what is not a level yet (kSigns), and is added at its end.
 template <class F>
 constexpr bool kRunIsSum = !F::kSigns && !(kPairSums16 && F::kRuns);
-// A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two, of
-// the first two and of the last two of every four k. They wrap on the way; what counts is that the end fits.
+// A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two int16,
+// the sums over the first two and over the last two of every four k. They may wrap on the way; the end has to fit.
 template <class F, int kSpan>
 struct PairSums : F {
     static constexpr bool kRuns = false, kPairs = true;
@@ -86,17 +86,18 @@ struct PairSums : F {
     static VI in_place(VI start, int row_block) {
         return w_mul(start, F::in_place(i_set1(0x10001), row_block));
     }
-    // The span's sum, times a factor for each of a lane's two.
+    // The span's sum, after each of a lane's two has been multiplied by its half of `factor`.
     static VI end(VI acc, VI factor, int row_block) {
         return F::settle(pair_dot(i_set1(0), acc, factor), row_block);
     }
 };
-// Whether a span's levels, or codes, up to `most` times those that stay in place, end within an int16.
+// Whether the pair sums of a span fit int16 at its end, if levels (or codes, times the unit of their place) are
+// `most` at most.
 template <class F>
 constexpr bool pairs_fit(int most, int64_t span) {
     return kPairSums16 && kRunSteps<F::kMaxByte> >= 1 && most * 127 * (span / 2) <= 32767;
 }
-// Whether a run over so many k holds its sums.
+// Whether the sums of a run over k fit.
 template <class F>
 constexpr bool run_fits(int64_t k) {
     if constexpr (kRunIsSum<F>) {
@@ -105,7 +106,7 @@ constexpr bool run_fits(int64_t k) {
         return k / F::kDotK <= kRunSteps<F::kMaxByte>;
     }
 }
-// k of so many bytes of a tile: whole rounds, one at least.
+// The k that `bytes` of a tile hold: whole rounds, one at least.
 template <class F>
 constexpr int64_t rounds_k(int64_t bytes) {
     const int64_t rounds = bytes / (2 * F::kStepBytes);
@@ -121,7 +122,7 @@ inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F
         return run_dot(run, w, x);
     }
 }
-// `c` counts the runs.
+// Adds run number c to the sum.
 template <class F>
 inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[maybe_unused]] int c) {
     if constexpr (F::kPairs && F::kSigns) {
@@ -139,19 +140,19 @@ inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[may
 template <class F, int N>
 struct Block {
     static constexpr int G = F::kRowBlocks;
-    // One token: all parts of a line together where their accumulators fit, and two runs. But sums in int16 wait for
-    // nothing, and lookups and signs want registers.
+    // One token takes all parts of a line together, where their accumulators fit, in two runs. Where pair sums are
+    // int16 there is no latency to hide, and the lookups of a format with signs need the registers.
     static constexpr bool kMany = N == 1 && !(F::kSigns && kPairSums16);
     static constexpr int P = kMany && kParts * G <= F::kSums ? kParts : 1;
     static constexpr int C = kMany && F::kInteger && !F::kPairs && P * G <= 4 ? 2 : 1;
 };
-// Where it keeps the sum of a token n x part p of P x row block g.
+// The place of a sum in a block: token n, part p of P, row block g.
 template <class F, int P>
 constexpr int sum_at(int n, int p, int g) {
     return (n * P + p) * F::kRowBlocks + g;
 }
 
-// Tokens [n0, n0 + N) and parts [part0, part0 + P) over k in [k0, k1), which start at `step`.
+// Adds tokens [n0, n0 + N) x parts [part0, part0 + P) over k in [k0, k1), whose codes start at `step`.
 // Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
 // there C is 1.
 template <class F, int N, int P, int C>
@@ -208,7 +209,7 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     }
 }
 
-// f of blocks of tokens, alike in size: f(Tokens<N>, first token).
+// Calls body(Tokens<N>, first token) for blocks of tokens that differ in size by one at most.
 template <int N>
 struct Tokens {
     static constexpr int value = N;
@@ -256,7 +257,7 @@ struct DirectSums {
             }
         }
     }
-    // Those of the block [n0, n0 + N) and a part of stream s.
+    // The sums of the block [n0, n0 + N) and one part, of stream s.
     template <int N>
     void part(int s, int n0, int part, typename F::Acc (&out)[N][G]) const {
         constexpr int P = Block<F, N>::P;
@@ -308,8 +309,8 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t tile_
         });
 }
 
-// A chunk's tiles: f(tile, tile_stride, count) of those that are read side by side. Each stream has an even part of
-// the chunk, so that it goes on from one tile to the next; what is left makes fewer streams.
+// Calls tiles(first, tile_stride, count) for the tiles of a chunk that are read side by side. Each stream has an even
+// part of the chunk, so that it continues from one tile to the next; the tiles left over make fewer streams.
 template <class Tiles>
 inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
     const int streams = a.reading.streams;
@@ -319,7 +320,7 @@ inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
     if (rest < a.tile_end) tiles(rest, 1, static_cast<int>(a.tile_end - rest));
 }
 
-// Tokens straight from the decoder.
+// A layer of few tokens, which take the weights straight from the decoder.
 template <class F, class Blocks>
 void linear_direct(const sterna::LinearArgs& a) {
     static_assert(F::kDirectTokens <= kFewTokens);

@@ -17,10 +17,10 @@
 
 namespace {
 
-// How the table entries of a block are held. Exact: v = 31 * high + low, two bytes which are looked up
-// each. Not exact: one byte, v rounded to 127 / (the token's largest sum).
+// How the table entries of a block are held. Exact entries are two bytes, v = 31 * high + low, and each is looked
+// up. Others are one byte: v in units of (the token's largest sum) / 127, rounded.
 constexpr int kRadix = 31, kMaxLow = kRadix / 2;
-// What b_store_digits makes of v: all that a table may hold has digits of that size.
+// b_store_digits cuts v into digits; whatever a table may hold has digits that fit int8.
 constexpr bool digits_fit(int largest) {
     for (int v = -largest; v <= largest; ++v) {
         const int high = (v * ((32768 + kRadix / 2) / kRadix) + 16384) >> 15,
@@ -67,7 +67,7 @@ struct ByteSums {
     }
 };
 
-// Codes i..7 of a block.
+// Adds codes i..7 of a block.
 template <class L, int i = 0>
 inline void add_codes(const uint8_t* block, const uint8_t* tables, int part, VI signs,
                       VI (&run)[L::kSums], ByteSums (&sums)[L::kSums]) {
@@ -90,7 +90,7 @@ inline void add_codes(const uint8_t* block, const uint8_t* tables, int part, VI 
     if constexpr (i < 7) add_codes<L, i + 1>(block, tables, part, signs, run, sums);
 }
 
-// Blocks read before it is the next tile's turn (linear.h says why tiles take turns).
+// Blocks of one turn, before the next tile has its turn (linear.h says why tiles take turns).
 constexpr int64_t kTurnBlocks = 2;
 
 template <class L>
@@ -222,7 +222,7 @@ struct MainAndRest {
     static_assert(Main::kExact == Rest::kExact && Main::kHighest == Rest::kHighest);
 
     int64_t main_k() const { return main * Main::kK; }
-    // Where k, the first of a block, starts in a tile.
+    // The offset in a tile of the block that starts at k.
     int64_t bytes_before(int64_t k) const {
         const int64_t beyond = k - main_k();
         return beyond < 0 ? k / Main::kK * Main::kBytes

@@ -23,7 +23,7 @@ inline void turn_bytes(const VI (&v)[4], VI (&out)[4]) {
     out[3] = b_select(words, i_shr<16>(odd0), odd1);
 }
 
-// The weights of 64 rows at the block's k, as 0..kHighest; a byte is a row, as in its lines.
+// Looks up the weights of 64 rows at the block's k, as 0..kHighest; a byte is a row, as in the block's lines.
 template <class L, int k>
 inline VI weights_at(const uint8_t* block, VI signs) {
     using Code = typename L::Code;
@@ -43,7 +43,7 @@ inline VI weights_at(const uint8_t* block, VI signs) {
     }
 }
 
-// One part of a block into a panel of kc k; `out` is where its first row block has the block's k.
+// Decodes one part of a block into a panel of kc k; `out` is where its first row block has the block's k.
 template <class L, int k = 0>
 inline void decode_block(const uint8_t* block, VI signs, int64_t kc, uint8_t* out) {
     VI rows[4];
@@ -55,7 +55,7 @@ inline void decode_block(const uint8_t* block, VI signs, int64_t kc, uint8_t* ou
     if constexpr (k + 4 < L::kK) decode_block<L, k + 4>(block, signs, kc, out);
 }
 
-// Blocks that hold k in [k0, k1), which they start and end with, into a panel of kc k, at `out` for k0.
+// Decodes the blocks that make up [k0, k1) into a panel of kc k, in which `out` is the place of k0.
 template <class L>
 inline void decode_blocks(const uint8_t* block, int64_t k0, int64_t k1, int64_t kc, uint8_t* out) {
     for (int64_t k = k0; k < k1; k += L::kK, block += L::kBytes, out += panel_at(kc, 0, 0, L::kK)) {

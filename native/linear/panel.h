@@ -1,9 +1,9 @@
 // Many tokens on vector units: a tile is decoded once into a panel of bytes, which stays in L2 while blocks
-// of tokens sweep it. For each row block, and each native vector of these (4 k a lane), it has a run over
-// k: with vectors of 256 bits lines of all 16 rows would come from L2 twice.
+// of tokens sweep it. For each row block, and each native vector of it (4 k a lane), the panel has a run
+// over k: with vectors of 256 bits, lines of all 16 rows would come from L2 twice.
 //
-// What sweeps a panel knows no format, but what its bytes are: so a unit has these loops once for each kind of
-// bytes, and not once for each of twenty formats.
+// The loops that sweep a panel know the kind of its bytes and not the format, so a unit has them once for each
+// kind, and not once for each of twenty formats.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/linear.h"
@@ -24,7 +24,7 @@ struct PanelTile {
     }
 };
 
-// Where a panel of kc k has the vector of a part of a row block at k, and its bytes.
+// The offset in a panel of kc k of one native vector: a part of a row block at k. And the bytes of a whole panel.
 constexpr int64_t panel_at(int64_t kc, int row_block, int part, int64_t k) {
     return (row_block * kParts + part) * kc * kLanes + k * kLanes;
 }
@@ -54,7 +54,7 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     }
 }
 
-// Where k starts in a tile, and [k0, k0 + kc) of it decoded; a layout not read step by step has its own.
+// The offset of k in a tile, and the decoder of [k0, k0 + kc); a layout that is not read step by step has its own.
 template <class F>
 inline int64_t bytes_before([[maybe_unused]] int64_t K, int64_t k) {
     if constexpr (requires { F::bytes_before(K, k); }) {
@@ -73,8 +73,8 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
     }
 }
 
-// Where pairs of products are summed in int16, a run of them is, as long as it fits: one addition instead of
-// two instructions for each product.
+// Whether a panel is summed in runs of int16 pair sums, as long as they fit: one addition in place of two
+// instructions for each product.
 template <class P>
 constexpr bool kPanelRuns = kPairSums16 && !P::kPairs && kRunSteps<P::kMaxByte> >= 4;
 
@@ -112,15 +112,15 @@ template <class P, int GN, int N>
     }
 }
 
-// How blocks of tokens come to their outputs where a row has one scale (or none: floats): straight from the decoder
-// of F, or of a panel of F's bytes.
+// How blocks of tokens get their outputs where a row has one scale (or none: floats): straight from the decoder
+// of F, or from a panel of F's bytes.
 template <class F>
 struct RowBlocks {
     using Sweep = RowBlocks;
-    // What a call computes once, and where its scratch is free.
+    // begin: what a call computes once. scratch: where its scratch is free after that.
     static void begin(const sterna::LinearArgs&) {}
     static uint8_t* scratch(const sterna::LinearArgs& a) { return a.scratch; }
-    // A panel just decoded.
+    // Called once for each panel, after it is decoded.
     static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
         direct_rows<F>(a, tile, tile_stride, count);
@@ -144,8 +144,9 @@ struct RowBlocks {
     }
 };
 
-// Tokens from n0 on, in blocks of N; of those that are left an even number, overlapping the tokens before where they
-// are odd: a block for every number would be as much code again. There are two tokens at least.
+// Takes the tokens from n0 on, in blocks of N, then in one smaller block. That one has an even number of tokens, and
+// overlaps the tokens before it where an odd number is left: a block for every number would be as much code again.
+// There are two tokens at least.
 template <class Blocks, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part,
                          int n0) {

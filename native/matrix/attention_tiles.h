@@ -189,7 +189,7 @@ struct AttentionTiles {
         pipeline.drain();
     }
 };
-// Sums of low x low over a chunk, beside what of `middle` is added to them.
+// Sums of low x low over a chunk fit int32, with the part of `middle` that is added to them.
 static_assert(int64_t{kChunk} * 255 * 255 + (15 << 8) < int64_t{1} << 31);
 
 }  // namespace

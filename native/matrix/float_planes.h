@@ -17,7 +17,7 @@ constexpr int64_t kHalfTile = kTileBytes / 2;  // bf16 of a tile
 template <class F>
 constexpr int kXPlanes = F::kPlanes == 1 ? 1 : 3;
 
-// Which planes of weights and activations are multiplied, in this order.
+// The pairs of planes, of weights and of activations, that are multiplied, in this order.
 template <class F>
 struct PlaneProducts {
     int count = 0, w[6] = {}, x[6] = {};
@@ -45,7 +45,7 @@ struct WeightTiles {
     int64_t line;
 };
 
-// Planes of k in [begin, end) of `step`, of which those from `valid` on count as 0.
+// Writes the planes of k in [begin, end) of `step`; k from `valid` on count as 0.
 // w = w0 + w1 + w2 exactly: each plane takes the upper 8 bits of what is left. A format that is bf16 may
 // have a shorter way to it.
 template <class F>
@@ -85,7 +85,7 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
     }
 }
 
-// Such weights lie in tiles as they are, where no k is missing.
+// Weights of one plane that lie in lines of the unit's tiles are copied, where no k is missing.
 template <class F>
 inline bool tiles_in_place(int64_t valid, int64_t steps) {
     return F::kBf16Tiles && valid >= steps * kTileK;
@@ -99,7 +99,7 @@ inline WeightTiles tiles_of_panel(const uint8_t* panel, int64_t steps) {
     constexpr int P = F::kPlanes;
     return {panel, steps * P * kTileBytes, P * kTileBytes, kTileBytes, kLine};
 }
-// Weight tiles of `steps` x 32 k from `step` on, of which `valid` k are there.
+// Makes weight tiles of `steps` x 32 k from `step` on, of which `valid` k exist.
 template <class F>
 inline WeightTiles weight_tiles(const uint8_t* step, int64_t valid, int64_t steps, uint8_t* panel) {
     if (tiles_in_place<F>(valid, steps)) return tiles_of_codes<F>(step);

@@ -22,8 +22,8 @@ namespace {
 constexpr int kFloatTileTokens = 512;  // whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
 
-// On the first product of a block of k the accumulators hold the block before, [row block][16][16], which
-// goes to `previous` (null: there was none), each just before it is cleared.
+// At the first product of a block of k the accumulators hold the block before, [row block][16][16]. It goes
+// to `previous` (null: there was none), each accumulator just before it is cleared.
 struct SumsTurn {
     float* previous;
     bool first;
@@ -108,7 +108,7 @@ inline void float_block(const WeightTiles& t, const uint8_t* x, int64_t steps, S
 // What a thread's scratch holds.
 template <class F>
 struct FloatTileScratch {
-    // With many tokens one panel of a block of k, with few two of a step, in turn.
+    // One panel of a block of k for many tokens; two panels of a step, used in turn, for few.
     static constexpr int64_t kPanel = kFloatSteps<F> * F::kRowBlocks * F::kPlanes * kTileBytes;
     static_assert(kFloatSteps<F> >= 2);
     static constexpr int64_t kBlock = F::kRowBlocks * 256;
@@ -226,7 +226,7 @@ template <class F>
     }
 }
 
-// Memory to ask for, four pages side by side and a window of them ahead of the arithmetic: a prefetcher
+// Asks for memory in four pages side by side, a window of them ahead of the arithmetic: a prefetcher
 // follows a stream within a page alone (linear.h), and tiles are read one by one here.
 class PagesAhead {
   public:
@@ -300,7 +300,7 @@ class StepDecoder {
     PagesAhead ahead_;
 };
 
-// At most 16 tokens: their weights pass once.
+// A layer of at most 16 tokens, which reads its weights once.
 template <class F>
 [[gnu::noinline]] void float_few_tokens(const sterna::LinearArgs& a) {
     const FloatTileScratch<F> s(a.scratch);

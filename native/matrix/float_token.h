@@ -11,8 +11,7 @@
 
 namespace {
 
-// Of one tile: the outputs, the block of k that goes on, and of its step what the even k and the odd add up
-// to.
+// The sums of one tile: the outputs, the block of k in progress, and the even and odd k of its present step.
 template <class F>
 struct TokenSums {
     static constexpr int G = F::kRowBlocks;

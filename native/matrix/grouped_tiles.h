@@ -42,7 +42,7 @@ struct GroupedTokens {
         return blocks(n) * (K / kGroupK * (kTileBytes + 64) + K / kSpan * 64);
     }
 
-    // Tokens [n0, n1), and with them what fills the last block of 16.
+    // Converts tokens [n0, n1), and what fills the last block of 16.
     void gather(const sterna::LinearArgs& a, int64_t n0, int64_t n1) const {
         uint8_t* tile = tiles;
         float *s = scale, *m = minimum;
@@ -95,7 +95,7 @@ class Levels {
     VF factor_[F::kRowBlocks], offset_[F::kRowBlocks];
 };
 
-// Two k of 16 rows as a line of a bf16 tile; and in the kPlanes - 1 tiles behind it what 8 bits do not hold.
+// Writes two k of 16 rows as a line of a bf16 tile, and what 8 bits do not hold to the kPlanes - 1 tiles behind it.
 template <int kPlanes>
 [[gnu::always_inline]] inline void store_planes(uint8_t* to, VF low, VF high) {
     const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
@@ -107,7 +107,7 @@ template <int kPlanes>
     }
 }
 
-// A tile of weights over kc k: panel[row block][k / 32][plane]. `scale(k, g)` is what levels are multiplied with.
+// Decodes a tile of weights over kc k to panel[row block][k / 32][plane]; levels are multiplied by scale(k, g).
 template <class F, int kPlanes, class Scale>
 inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int64_t kc,
                           uint8_t* panel, Scale scale) {
@@ -135,7 +135,7 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
     }
 }
 
-// What sums of 16 tokens x 16 rows are multiplied with in a block of k, and their outputs.
+// The factors of the sums of 16 tokens x 16 rows in a block of k, and their outputs.
 struct GroupedRun {
     const float *w, *w_minimum;  // [group of k][rows of a tile]
     const float *x, *x_minimum;  // [group of k][16]
@@ -177,7 +177,7 @@ struct PlainTile {
         STERNA_UNROLL(16)
         for (int n = 0; n < 16; ++n) y[n] = k0 || run.begin ? f_load(run.y + 16 * n) : f_set1(0.0f);
     }
-    // Group j of the block.
+    // Adds group j of the block to the outputs.
     [[gnu::always_inline]] void add(const GroupedRun& run, const float* sums, int j,
                                     VF (&y)[16]) const {
         const VF s = f_load(run.w + j * kRows);
@@ -263,7 +263,7 @@ class GroupedSweep {
     static constexpr int64_t kWeights = kPlanes * kTileBytes;  // of a group
     GroupedSweep(const Tile& tile, float* sums) : tile_(tile), even_(sums), odd_(sums + 256) {}
 
-    // Of groups of k from x on.
+    // Multiplies groups of k, from x on.
     static void hold(const uint8_t* x, int count) {
         tile_load(4, x, kLine);
         tile_load(5, x + kTileBytes, kLine);

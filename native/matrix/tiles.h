@@ -47,7 +47,7 @@ inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_
     }
 }
 
-// How a block's sums join those of earlier blocks of k. A row has one scale: as integers.
+// A block's sums join those of earlier blocks of k as integers, where a row has one scale.
 template <class F>
 struct JoinRows {
     using Sum = int32_t;
@@ -65,7 +65,7 @@ struct JoinRows {
     }
 };
 
-// Long groups: a block of k is one, and becomes a float.
+// With long groups, a block of k is one group, whose sums become floats.
 template <class F>
 struct JoinGroups {
     using Sum = float;
@@ -75,7 +75,7 @@ struct JoinGroups {
     GroupOffset<GroupPanel<F>> offset;
     VF scale[kPanelRowBlocks], minimum[kPanelRowBlocks];
     int64_t k;
-    // Of row blocks [g0, g0 + kPanelRowBlocks) of a tile, at k.
+    // The scales of row blocks [g0, g0 + kPanelRowBlocks) of a tile, at k.
     JoinGroups(const sterna::LinearArgs& a, int64_t tile, int64_t k, int g0)
         : offset(a.zero_x2), k(k) {
         const TileScales<kTileRowsOf<F>> scales(a, tile, F::kRowBlocks);
@@ -123,7 +123,7 @@ struct Epilogue {
     }
 };
 
-// Weights that are wanted next, asked for a line at a time.
+// Asks for the weights that are needed next, a line at a time.
 struct Ahead {
     const uint8_t *line, *end;
     void run(int64_t count) {
@@ -211,7 +211,7 @@ inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int 
     epilogue.template run<G>(16);
 }
 
-// Writes behind a panel of `bytes` what its levels of 128 lack; whether there are any.
+// Writes what levels of 128 lack behind a panel of `bytes`; says whether there are any.
 inline bool level_128_panel(uint8_t* panel, int64_t bytes) {
     VI any = i_set1(0);
     for (int64_t i = 0; i < bytes; i += kLine) {
@@ -290,7 +290,7 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
     }
 }
 
-// More than kFewTokens tokens.
+// A layer of more than kFewTokens tokens.
 template <class F, class Join>
 void many_tokens(const sterna::LinearArgs& a) {
     tile_begin(16);
@@ -309,7 +309,7 @@ void many_tokens(const sterna::LinearArgs& a) {
     tile_end();
 }
 
-// Few tokens, so that their sums stay in the unit over all of K: decode 64 k, multiply, go on.
+// A layer of few tokens, whose sums stay in the unit over all of K: 64 k are decoded and multiplied at a time.
 template <class F, int G0 = 0>
 inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     constexpr int G = F::kRowBlocks - G0 < 4 ? F::kRowBlocks - G0 : 4;

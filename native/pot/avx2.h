@@ -13,7 +13,7 @@ constexpr int kLanes = 8;
 using VF = __m256;
 using VI = __m256i;
 
-// Which lanes of a vector are read: all, or the first ones; the others are 0 then.
+// The lanes of a vector that are read: all, or the first ones; the others are then 0.
 struct All {};
 struct First {
     int n;  // 0..8

@@ -13,7 +13,7 @@ constexpr int kLanes = 16;
 using VF = __m512;
 using VI = __m512i;
 
-// Which lanes of a vector are read: all, or the first ones; the others are 0 then.
+// The lanes of a vector that are read: all, or the first ones; the others are then 0.
 struct All {};
 struct First {
     __mmask16 mask;

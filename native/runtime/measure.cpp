@@ -152,7 +152,7 @@ double bandwidth_gb_s(Pool& pool, size_t nbytes) {
     const ReadFn read = widest_read();
     std::atomic<uint64_t> sink{0};  // keeps the reads alive
     constexpr size_t kCount = std::size(kPatterns);
-    // Of each pattern the median counts, as that of the kernels held against it does. They take turns.
+    // A pattern's result is its median, as that of the kernels compared with it. Patterns take turns.
     std::array<std::array<double, kRepeats>, kCount> times_s{};
     for (int i = 0; i < kRepeats; ++i)
         for (size_t p = 0; p < kCount; ++p) {

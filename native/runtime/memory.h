@@ -32,7 +32,7 @@ class HugeBuffer {
 // first, which takes as long as reading a file into it (and where a host lends the memory, several times that).
 class SpareBuffers {
   public:
-    // Of any content. Throws std::bad_alloc.
+    // A buffer of any content. Throws std::bad_alloc.
     HugeBuffer take(size_t bytes);
     void give(HugeBuffer buffer);
     // Frees what is spare now or comes back later.

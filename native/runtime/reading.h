@@ -4,7 +4,7 @@
 
 namespace sterna {
 
-// What serves this CPU's maker where nothing was measured: four streams read 29 % more than one on a Xeon, one
+// The Reading for CPUs of this maker, where nothing was measured: four streams read 29 % more than one on a Xeon, one
 // that asks a page ahead 1.1 to 1.8 times what four do on Zen 4 (docs/architecture.md, How memory is read).
 Reading default_reading();
 

@@ -27,11 +27,11 @@ struct Topology {
     double cpu_quota = 0.0;
 };
 
-// Of the calling thread. Reads affinity and quota at every call (both may change), the machine's
-// description once per process.
+// The CPUs of the calling thread. Affinity and quota are read at every call (both may change), the
+// machine's description once per process.
 Topology topology();
 
-// The same with `root` before every path and a list of allowed CPUs, for tests on a made-up tree.
+// The topology with `root` before every path and a list of allowed CPUs, for tests on a made-up tree.
 // Whatever is missing or damaged is taken for the plain case: a core for each CPU, all of one kind,
 // one node, no quota.
 Topology topology(const std::string& root, const std::vector<int>& allowed);

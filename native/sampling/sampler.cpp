@@ -140,7 +140,7 @@ void penalise(const float* logits, int vocab, float penalty, std::span<const int
     out.assign(logits, logits + vocab);
     for (const int32_t token : history) {
         if (token < 0 || token >= vocab) continue;
-        // From the raw logit each time, so that a repeated token is penalised once.
+        // Each time it starts from the raw logit, so that a repeated token is penalised once.
         out[static_cast<size_t>(token)] = penalised(logits[token], penalty);
     }
 }

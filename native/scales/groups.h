@@ -42,7 +42,7 @@ struct TileScales {
 
     int rows() const { return kRows ? kRows : given_rows; }
     const uint8_t* at(int64_t k) const { return tile + s.line_of(k) * s.line_bytes(rows()); }
-    // Of rows [row, row + kLanes) of the tile; `line` is at(k), or rows() values further the minima.
+    // The values of rows [row, row + kLanes) of the tile; `line` is at(k) for scales, rows() values further for minima.
     VF load(const uint8_t* line, int row) const {
         if (s.type == ScaleType::kF16)
             return f_load_f16(reinterpret_cast<const uint16_t*>(line) + row);
@@ -100,19 +100,19 @@ inline int32_t span_sum(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     return total;
 }
 
-// Of a group of kX activations.
+// The scale of a group of kX activations.
 template <int kX = kGroupK>
 inline float group_scale(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     return a.x_scale[n * (a.ldx / kX) + k / kX];
 }
 
-// What a group's minimum is multiplied with.
+// The factor of a group's minimum: float(sum of x) s_x.
 template <int kSpan, int kX = kGroupK>
 inline float span_factor(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     return static_cast<float>(span_sum<kSpan>(a, n, k)) * group_scale<kX>(a, n, k);
 }
 
-// Values of which a token has `width`.
+// An array with a row of `width` values for each token.
 template <class T>
 struct TokenRows {
     T* at;
@@ -120,15 +120,15 @@ struct TokenRows {
     T* row(int64_t n) const { return at + n * width; }
 };
 
-// What groups of activations mean to all rows: their scales, and what a thread computes once for an operation, at
-// the start of its scratch.
+// The terms of groups of activations that are the same for all rows: their scales, and what a thread computes once
+// for an operation, at the start of its scratch.
 template <int kSpan, int kMinimumK, int kX>
 struct TokenTerms {
     TokenRows<const float> scale;  // for every kX
     TokenRows<int32_t> taken;  // for every kSpan: from the sum of codes to that of levels
     TokenRows<float> factor;  // for every kMinimumK: what minima are multiplied with
 
-    // z times the sum over a span of the first two of every four, and of the last two: the halves of a lane.
+    // The two halves of a lane: z times the sum of the first two of every four x of a span, and of the last two.
     static int32_t pair_of_sums(const int8_t* x, int z) {
         int first = 0, last = 0;
         if (z == 0) return 0;
@@ -147,7 +147,7 @@ struct TokenTerms {
     }
     static uint8_t* behind(const sterna::LinearArgs& a) { return a.scratch + bytes(a.K, a.n); }
 
-    // `z` times the sum of x is taken, or of each of a lane's two sums (PairSums).
+    // Fills `taken` with z times the sum of x, or times each of a lane's two sums (PairSums), and `factor`.
     template <bool kPairs>
     void fill(const sterna::LinearArgs& a, int z) const {
         if (a.scratch_ready) return;
@@ -164,14 +164,14 @@ struct TokenTerms {
     }
 };
 
-// What becomes of a group's sums where each group has a scale of its own, and with kMinima perhaps a minimum:
-// superblocks.h has the other way.
+// Turns a group's sums into outputs where each group has a scale of its own, and with kMinima perhaps a minimum;
+// superblocks.h does it for super-blocks.
 template <class F, int kGroup, bool kMinima>
 struct PlainGroups {
     static constexpr int kX = kGroup;  // k of a scale of activations
     static constexpr int kSpans = 1;  // groups, whose sums `add` takes
     static constexpr int kFloats = 1;  // vectors that it keeps for each of outputs
-    // Whether accumulators start at what is taken, so that they end as the sum of levels.
+    // Whether accumulators start at `taken`, so that they end as the sum of levels.
     static constexpr bool kStarts = F::kEvenOffset && kGroup == kGroupK;
     static_assert(!F::kPairs || kStarts);
     using Terms = TokenTerms<kGroup, kGroup, kGroup>;
@@ -196,8 +196,9 @@ struct PlainGroups {
         prefetch(scales.at(k) + kScalesAhead + kLine);
     }
 
-    // For pair_panel.h, which has no minima: a group's scale, what the sums of a lane and then their total are
-    // multiplied with, where that is added, and what follows after how many k.
+    // The part that pair_panel.h uses, which has no minima. ready: a group's scale; factor and scaled: the factors
+    // of a lane's two sums and of their total; kInto: the outputs that it is added to; end_groups() follows every
+    // end_k() k.
     static constexpr int kInto = 0;
     VI ready(int64_t k, int row) const { return i_bits(scales.scale(scales.at(k), row)); }
     static VI factor(VI) { return i_set1(0x10001); }
@@ -249,7 +250,7 @@ struct PlainGroups {
     }
 };
 
-// Of GN row blocks, the first of which has `row` of the matrix.
+// Stores the outputs of GN row blocks, the first of which starts at `row` of the matrix.
 template <int GN, int N>
 inline void store_outputs(const sterna::LinearArgs& a, int64_t row, int n0, const float* y,
                           int done = 0) {
@@ -259,12 +260,12 @@ inline void store_outputs(const sterna::LinearArgs& a, int64_t row, int n0, cons
                           row + g * sterna::kRowBlock);
 }
 
-// Tokens of a block: scales and outputs take registers too, and six tokens x 4 row blocks spill (q4_0, 512-bit
+// The most tokens of a block: scales and outputs take registers too, and six tokens x 4 row blocks spill (q4_0, 512-bit
 // vectors, weights in L2: 84 us for one block of six, 54 for two of three).
 template <class F>
 constexpr int kGroupTokens = kTokens<F> < 4 ? kTokens<F> : 4;
 
-// Outputs of few tokens x tiles side by side, as Groups::add keeps them: blocks of tokens, of each its parts.
+// Outputs of few tokens x tiles side by side, in the order of Groups::add: blocks of tokens, then parts.
 template <class F, class Groups, int kMost>
 struct DirectOutputs {
     static constexpr int kOfPart = Groups::kFloats * F::kRowBlocks * kLanes,
@@ -288,7 +289,7 @@ struct DirectOutputs {
     }
 };
 
-// Tokens [n0, n0 + N) of a tile over k in [k0, k1), straight from the decoder, added to their block of y.
+// Adds tokens [n0, n0 + N) of a tile over k in [k0, k1), straight from the decoder, to their block of y.
 template <class F, class Groups, int N>
 [[gnu::noinline]] void grouped_turn(const sterna::LinearArgs& args, int64_t tile, int64_t k0,
                                     int64_t k1, int n0, float* y) {
@@ -296,7 +297,7 @@ template <class F, class Groups, int N>
     const Groups groups(a, tile, F::kRowBlocks);
     const uint8_t* codes = a.codes + tile * a.tile_bytes;
     constexpr int G = F::kRowBlocks, kSpan = kGroupK / Groups::kSpans;
-    // Where there are more spans than one, the next one hides what a run waits for.
+    // With several spans, the next one hides the latency of a run, so that one run is enough.
     constexpr bool kOne = Groups::kSpans == 1;
     constexpr int P = kOne ? Block<F, N>::P : 1, C = kOne ? Block<F, N>::C : 1;
     constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
@@ -338,7 +339,7 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t til
                           int count) {
     constexpr int kMost = kGroupTokens<F>;
     DirectOutputs<F, Groups, kMost> outputs(a, count);
-    // Whole groups; of a tile alone as many as a super-block has, for a turn's beginning costs something too.
+    // A turn has whole groups, and for a tile alone at least a super-block of them, since each turn has a cost.
     constexpr int64_t kGroupBytes = kGroupK / F::kStepK * F::kStepBytes;
     const int64_t asked = a.reading.turn_bytes / kGroupBytes * kGroupK;
     const int64_t least = count == 1 ? sterna::kSuperK : kGroupK;
@@ -354,7 +355,7 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t til
     outputs.store(a, tile, tile_stride, count);
 }
 
-// The same where groups are long: sums of one, then what becomes of them.
+// Computes `count` tiles with long groups: the sums of a whole group, then their part of the outputs.
 template <class F, class Groups>
 inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride,
                                int count) {
@@ -384,13 +385,13 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
     outputs.store(a, tile, tile_stride, count);
 }
 
-// For any kind of groups.
+// Bytes of the terms of any kind of groups, at most.
 constexpr int64_t token_terms_bytes(int64_t K, int64_t n) {
     return TokenTerms<sterna::kSumK, sterna::kSumK, kGroupK>::bytes(K, n);
 }
 
 constexpr int kMostFloats = 2;
-// Beside a panel of K k: outputs of a block, and scales as pair_panel.h wants them.
+// Bytes beside a panel of K k: the outputs of a block, and the scales that pair_panel.h prepares.
 template <class F>
 constexpr int64_t grouped_scratch(int64_t K) {
     const int64_t scales =
@@ -398,8 +399,8 @@ constexpr int64_t grouped_scratch(int64_t K) {
     return scales + kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};
 }
 
-// What linear.h and panel.h need of a kind of blocks: of a format F straight from the decoder, or of a panel of bytes
-// F. What comes behind a panel in scratch: a block's outputs.
+// The blocks of tokens that linear.h and panel.h call, of a format F straight from the decoder or of a panel of the
+// bytes F. A block's outputs lie behind the panel in scratch.
 template <class F, class Groups>
 struct GroupedBlocks {
     static_assert(Groups::kFloats <= kMostFloats);

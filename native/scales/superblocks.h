@@ -46,7 +46,7 @@ struct SuperScales {
     const uint8_t* line(int64_t k) const {
         return head(k) + head_bytes + k % kSuperK / kSpan * line_bytes;
     }
-    // The floats of a super-block, and whole numbers of a group as floats.
+    // The floats of a super-block, and the whole numbers of a group.
     VF d(int64_t k, int row) const {
         return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
     }
@@ -56,7 +56,7 @@ struct SuperScales {
         return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
     }
     VF scale(int64_t k, int row) const { return f_from_i(whole(k, row)); }
-    // For each of a lane's two sums.
+    // The scale twice, for each of a lane's two sums.
     VI pair(int64_t k, int row) const {
         const VI s = whole(k, row);
         return i_or(i_and(s, i_set1(0xFFFF)), i_shl<16>(s));
@@ -86,13 +86,13 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     }
 }
 
-// Whether panels hold s_g level, and as what: 128 more than the negative, [-128, 124], for b3 with scales of -32..31;
-// as they are, 0..45, for b2 with scales of 0..15. Where pair sums are int16, codes have more room.
+// Whether panels hold the products s_g level. b2, with scales 0..15, has them as they are, 0..45; b3, with scales
+// -32..31, has 128 - s_g level, since s_g level lies in [-128, 124]. Where pair sums are int16, codes have more room.
 template <class F>
 constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
 constexpr int kNegatedOffset = 128;
 
-// A row block of a panel of K k, whose codes become those products.
+// Turns the codes of a row block of a panel of K k into those products.
 template <class F, bool kNegated>
 inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, int row_block,
                         uint8_t* panel) {
@@ -119,7 +119,7 @@ inline void scale_panel(const SuperScales<F::kSuperGroup>& scales, int64_t K, in
         }
 }
 
-// k of a sum of a group that ends within an int16, of levels up to kLevel times those that stay in place.
+// The k over which pair sums of levels (times the unit of their place) fit int16 at their end; 0: none.
 template <class F>
 constexpr int kSuperPairSpan = [] {
     constexpr int kLevel = F::kSuperOffset ? F::kMaxByte - F::kSuperOffset < F::kSuperOffset
@@ -138,15 +138,15 @@ using SuperPanel =
     std::conditional_t<kSuperPairSpan<F> != 0, PairSums<Even<CodesUpTo<255>>, kSuperPairSpan<F>>,
                        Even<CodesUpTo<255>>>;
 
-// What a panel's bytes, or a format's codes, are to their group.
+// What a panel's bytes, or a format's codes, stand for in their group.
 enum class SuperCodes {
     kLevels,
-    kOffset,  // a number is taken away: SuperBlocks says which
-    kProducts,  // with the group's scale: whole sums of kGroupK
-    kNegated,  // and kNegatedOffset more than the negative of it
+    kOffset,  // levels plus a number, which SuperBlocks says
+    kProducts,  // s_g level: sums over kGroupK are whole
+    kNegated,  // kNegatedOffset - s_g level
 };
 
-// groups.h's way of adding sums, of groups of kSpan_ k. It keeps y and p, [n][g] each.
+// Turns sums into outputs, as PlainGroups does, for groups of kSpan_ k. It keeps y and p, [n][g] each.
 template <class F, int kSpan_, SuperCodes kCodes>
 struct SuperGroups {
     static constexpr int kX = kGroupK;
@@ -158,7 +158,7 @@ struct SuperGroups {
         return kWhole ? 1 : kGroupK / kSpan;
     }();
     static constexpr int kFloats = 2;
-    // Accumulators start at what is taken, in place.
+    // Whether accumulators start at `taken`, in place.
     static constexpr bool kStarts = kCodes == SuperCodes::kOffset || kCodes == SuperCodes::kNegated;
     static_assert(!kStarts || F::kEvenOffset);
     using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
@@ -175,7 +175,7 @@ struct SuperGroups {
         return kStarts ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
     }
 
-    // For pair_panel.h, as in PlainGroups: p adds up behind y until its super-block ends.
+    // The part that pair_panel.h uses, as in PlainGroups: p adds up behind y until its super-block ends.
     static constexpr int kInto = 1;
     VI ready(int64_t k, int row) const { return scales.pair(k, row); }
     static VI factor(VI s) { return s; }
@@ -186,7 +186,7 @@ struct SuperGroups {
         end<GN, N>(k, n0, row0, y, y + N * GN * kLanes);
     }
 
-    // An eighth of the scales of the next super-block: all of them, by the time this one ends.
+    // Asks for an eighth of the next super-block's scales, so that all have come when this one ends.
     void ask_ahead(int64_t k) const {
         const int64_t part = scales.bytes * kGroupK / kSuperK;
         const uint8_t* from = scales.head(k) + scales.bytes + k % kSuperK / kGroupK * part;
@@ -239,7 +239,7 @@ struct SuperGroups {
     }
 
   private:
-    // The super-block from k on.
+    // Ends the super-block that starts at k: p and the minima go to y.
     template <int GN, int N>
     [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y, float* p) const {
         STERNA_UNROLL(8)
@@ -287,12 +287,12 @@ struct SuperGroups {
 template <class F>
 constexpr SuperCodes kSuperCodes = F::kSuperOffset ? SuperCodes::kOffset : SuperCodes::kLevels;
 
-// What linear.h and panel.h need of a format F: its offset, which loops that it shares with others do not know.
+// Blocks of a format F: they add its offset, which the loops that it shares with others do not know.
 template <class F, class Blocks, class Groups>
 struct SuperBlocks : Blocks {
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a, F::kSuperOffset); }
 };
-// Where panels hold products.
+// Blocks whose panels hold products.
 template <class F>
 struct ScaledBlocks {
     static constexpr bool kNegated = F::kSuperOffset != 0;

@@ -24,7 +24,7 @@ void inherit(T& own, T extended) {
     if (!own) own = extended;
 }
 
-// What a layout lacks, and a unit's table, is that of the unit that it extends.
+// Fills in what a layout, or a unit's table, lacks from the unit that it extends.
 void inherit_from(FormatKernels& own, const FormatKernels& extended) {
     FormatKernels k = extended;  // its facts too
     if (own.linear) k.linear = own.linear, k.scratch_bytes = own.scratch_bytes;

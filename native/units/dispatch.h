@@ -10,7 +10,7 @@ namespace sterna {
 
 // Every unit of this build, lowest rank first.
 std::span<const KernelTable* const> all_tables();
-// Those this CPU and operating system can run, lowest rank first; never empty (scalar).
+// The units that this CPU and operating system can run, lowest rank first; never empty (scalar).
 const std::vector<const KernelTable*>& runnable_tables();
 // A unit by name; null if it is unknown or cannot run here.
 const KernelTable* find_table(std::string_view isa);

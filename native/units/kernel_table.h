@@ -41,7 +41,7 @@ struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
         scale;  // [tiles * tile_rows], unit premultiplied; 0 in padded rows; null for groups, may be for floats
-    // In place of `scale`; x_scale is [n][ldx / x_group_k] then, and x_sum [n][ldx / kSumK].
+    // Takes the place of `scale`; x_scale is then [n][ldx / x_group_k], and x_sum [n][ldx / kSumK].
     GroupScales groups;
     int64_t tile_bytes;
     int64_t M;  // rows; outputs are written in whole row blocks, so ldy covers M rounded up
@@ -68,8 +68,8 @@ struct LinearArgs {
     int direct_tokens;
 };
 
-// Where 64 consecutive k of a token start: blocks of x_block tokens by 64 k, so that a block of 16 is
-// one 1,024-byte tile of the matrix unit. x_block 1 is plain rows.
+// The offset of token n at k: blocks of x_block tokens by 64 k, so that a block of 16 is one 1,024-byte
+// tile of the matrix unit. x_block 1 is plain rows.
 [[gnu::always_inline]] constexpr int64_t x_offset(int64_t n, int64_t k, int64_t ldx, int x_block) {
     return n / x_block * x_block * ldx + k / 64 * 64 * x_block + n % x_block * 64 + k % 64;
 }
@@ -91,7 +91,7 @@ struct PackArgs {
     int64_t tile_begin, tile_end;
 };
 
-// out[k] = raw code or float value of W[row][k]; the weight itself from FormatKernels::values.
+// out[k] = raw code or float value of W[row][k]; FormatKernels::values gives the weight itself.
 struct RowArgs {
     const uint8_t* codes;
     int64_t tile_bytes;
@@ -130,7 +130,7 @@ struct ShadowArgs {
 constexpr int kActiveLine = 256;  // codes of a line: k of a row, or rows of a column
 // Values listed as active fill up whole blocks of so many.
 constexpr int kActiveBlock = 64;
-// Above one half tiles are read faster: on Zen 4 the two ways met at 0.6 to 0.7.
+// Whether so many values are active that tiles are read faster: on Zen 4 the two ways met at 0.6 to 0.7.
 [[gnu::always_inline]] constexpr bool mostly_active(int64_t active, int64_t all) {
     return 2 * active > all;
 }
@@ -231,8 +231,8 @@ struct AttentionArgs {
     KvType type;
     bool next_page;  // Reading
     uint8_t* scratch;  // KernelTable::attention_scratch(head_dim) bytes, aligned to 64
-    // Where several threads share a block: [chunk][attention_partial] floats. attention_chunk fills in
-    // one chunk of positions, attention_merge makes the outputs of all.
+    // [chunk][attention_partial] floats, where several threads share a block: attention_chunk fills in one
+    // chunk of positions, attention_merge makes the outputs from all.
     float* partial;
 };
 constexpr int kMaxAttentionRows = 256;
@@ -295,7 +295,7 @@ struct FormatKernels {
     FastKernels fast;
 };
 
-// Those of one folder of layouts/.
+// The code layouts of one folder of layouts/.
 struct FormatFamily {
     const FormatKernels* formats;
     int count;
@@ -325,11 +325,11 @@ struct KernelTable {
     int64_t (*list_nonzero)(const int8_t* x, int64_t padded, int32_t* places, int8_t* values);
     int64_t (*linear_open_rows)(const LinearArgs&, const ActiveRows&, int64_t begin, int64_t end);
     void (*linear_columns)(const LinearArgs&, const ActiveColumns&, int64_t begin, int64_t end);
-    // Those of all families, in the same order in every unit (dispatch.cpp).
+    // The formats of all families, in the same order in every unit (dispatch.cpp).
     const FormatKernels* formats = nullptr;
     int n_formats = 0;
 };
-// x in whole lines and a list of rows; or sums of whole lines of rows.
+// Bytes for x in whole lines and a list of rows, or for the sums of whole lines of rows.
 [[gnu::always_inline]] constexpr int64_t active_scratch(int64_t K, int64_t M) {
     return K + 4 * (M + kActiveLine) + kActiveLine;
 }

@@ -13,7 +13,7 @@ extern "C" sterna::FormatFamily STERNA_JOIN(sterna_layouts,
 
 namespace {
 
-// Where a layout is in its family.
+// The index of a layout in its family.
 enum Index : int {
 #define STERNA_LAYOUT(name) k_##name,
     STERNA_LAYOUT_LIST

@@ -38,7 +38,7 @@ int64_t peak_int8(int64_t ops) {
     const VI x[4] = {x_broadcast(bytes), x_broadcast(bytes + 1), x_broadcast(bytes + 2),
                      x_broadcast(bytes + 3)};
     VI u[4] = {i_set1(0x01020102), i_set1(0x02040204), i_set1(0x04080408), i_set1(0x08100810)};
-    // Of runs, as panel.h has them; where their sums are int16 they wrap here, which takes no time.
+    // Products are added in runs, as in panel.h; int16 sums wrap here, which takes no time.
     return peak_of<2 * 4 * kLanes>(ops, u, x, i_set1(0),
                                    [](VI a, VI b, VI c) { return run_dot(a, b, c); });
 }

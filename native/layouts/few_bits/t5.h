@@ -78,8 +78,8 @@ struct t5_layout : IntegerDot {
     }
 };
 
-// For few tokens where a byte is looked up in 16 entries: x takes the sign of v, and what is multiplied with it, a
-// lookup for each row block, is never negative. The sums of levels are differences of the three sums:
+// The form for few tokens where a byte is looked up in 16 entries: x takes the sign of v, and its factors, one
+// lookup for each row block, are never negative. The sums of levels are differences of the three sums:
 // t1 = (t1 + 3 * t2) - 3 * t2, t0 = v - 3 * (t1 + 3 * t2). These may wrap; a pair, 2 * 13 * 127, fits an int16.
 struct t5_signs : t5_layout {
     static constexpr bool kSigns = true;

@@ -10,7 +10,7 @@
 
 namespace {
 
-// Where the bytes of 16 rows of two steps go: twice each, the second step's behind the first's.
+// The order that puts the bytes of 16 rows of two steps twice each, the second step's behind the first's.
 struct PairTable {
     alignas(64) uint8_t index[kFloatRowBlocks][64];
     constexpr PairTable() : index() {
