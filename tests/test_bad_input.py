@@ -210,7 +210,7 @@ def test_cli_with_spoilt_files(folder: Path) -> None:
 
 
 def test_cli_works(checkpoint: Callable[[str], Path]) -> None:
-    """The same command with sound input, so that the failures above mean something."""
+    """The command works with sound input, so that the failures above mean something."""
     model = str(checkpoint("bitnet-multiply"))
     done = cli("generate", PROMPT, "--model", model, "--max-tokens", "4", "--temperature", "0")
     assert done.returncode == 0, done.stderr

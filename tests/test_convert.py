@@ -353,7 +353,7 @@ def test_verify(sources: Path, tmp_path: Path) -> None:
 def test_verify_reads_the_settings_of_a_packed_directory(
     sources: Path, tmp_path: Path, key: str, value: float, problem: str | None
 ) -> None:
-    """By their own hash; without one, as in folders written earlier, by what a start refuses."""
+    """Settings have a hash; without one, in older folders, they fail where a start refuses them."""
     convert(sources / "llama-256", tmp_path / "m", "i4")
     path, weights = tmp_path / "m" / "config.json", tmp_path / "m" / "model.safetensors"
     config = json.loads(path.read_text())

@@ -239,11 +239,11 @@ def terms(head: PackedWeight, x: np.ndarray) -> tuple[np.ndarray, dict[str, np.n
     shadow = Shadow.of(head, 1)
     levels, scale = ops.unpack(shadow.rows)
     error, norm, peak = shadow.bounds[:, : head.M].astype(np.float64)
-    remainder, coarse, planes = x[None].astype(F32), np.zeros(head.M, F32), []
+    remainder, shadow_products, planes = x[None].astype(F32), np.zeros(head.M, F32), []
     for _ in range(2):
         q, s = quantize_activations(remainder)
         t = 2 * (levels.astype(np.int64) @ q[0].astype(np.int64))
-        coarse = coarse + t.astype(F32) * (scale * F32(0.5) * s[0])
+        shadow_products = shadow_products + t.astype(F32) * (scale * F32(0.5) * s[0])
         planes.append(q[0] * np.float64(s[0]))
         remainder = (remainder.astype(np.float64) - planes[-1]).astype(F32)
     xd = x.astype(np.float64)
@@ -253,12 +253,12 @@ def terms(head: PackedWeight, x: np.ndarray) -> tuple[np.ndarray, dict[str, np.n
     step_k = head.format.layout.step_k
     steps = -(-head.K // step_k) * step_k
     height = sum(float(np.linalg.norm(p)) for p in planes)
-    return coarse, {
+    return shadow_products, {
         "peak": peak * np.abs(xd[~small]).sum(),
         "error": error * np.linalg.norm(xd[small]),
         "planes": norm * np.linalg.norm(xd - planes[0] - planes[1]),
         "head's rounding": 1.01 * HALF_ULP * (steps + 2) * size * (error + norm),
-        "coarse rounding": 8 * HALF_ULP * height * norm,
+        "rounding of products": 8 * HALF_ULP * height * norm,
         "underflow": np.full(head.M, 2.0**-100),
     }
 

@@ -87,7 +87,7 @@ def test_weights(name: str, folder: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits(name: str, folder: Callable[[str], Path]) -> None:
-    """As the reference whose layers round their inputs to int8, within one step of these.
+    """Logits are within one step of int8 of the reference whose layers round their inputs to it.
 
     Where the file's dtype has rounded weights that Sterna knows the rule of, the reference is the
     model before that: the rounding moves logits as much as a step does.

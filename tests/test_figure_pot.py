@@ -170,7 +170,7 @@ def test_a_compiler_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_own_layers_are_measured_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the benchmarks that there are; ratios are to f32."""
+    """The benchmarks that there are measure them; ratios are to f32."""
     asked: list[Any] = []
     times = {"f32": 6.0, "q8_0": 2.0}
 

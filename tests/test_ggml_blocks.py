@@ -146,7 +146,7 @@ def test_all_types_are_the_kernels_too() -> None:
 
 
 def test_a_bad_row_is_named_as_it_is_packed() -> None:
-    """By its number among all parts, after they are put in order."""
+    """The message has its number among all parts, after they are put in order."""
     raw = random_blocks("q8_0", 6, 2, seed=8)
     raw[4, 35] = 0x7C
     order = np.array([4, 0, 1, 2, 3, 5])

@@ -34,7 +34,7 @@ from sterna.convert import convert  # noqa: E402
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError  # noqa: E402
 
 TEXT = "def read_lines(path): the meaning of life is 42, née"
-#: As Q4_K_M: what matters most has more bits.
+#: Q4_K_M likewise gives more bits to what matters most.
 MIXED = {"": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K"}
 MODELS = {
     **{

@@ -46,7 +46,7 @@ TRICKY = [
     "<0x41> <0x0A>", "\ufffd", "a" * 300, " " * 70,
 ]  # fmt: skip
 
-# As the published tokenizer.json files of each family have them
+# The rules of the published tokenizer.json files of each family.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"

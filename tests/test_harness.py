@@ -60,7 +60,7 @@ def instances(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
     return [Instance(kind, {}, args, i) for i, args in enumerate(arguments)]
 
 
-# As the harness's own files of these tasks have them, but for the data.
+# The harness's own files of these tasks say the same, but for the data.
 TASKS = {
     "hellaswag": {
         "process_docs": process_docs,

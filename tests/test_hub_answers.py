@@ -183,7 +183,7 @@ def test_a_downgrade_is_refused() -> None:
 
 
 def test_a_trickle_is_cut(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of its own: each piece comes a minute after the one before."""
+    """The clock is made up: each piece comes a minute after the one before."""
     now = 0.0
 
     class Clock:

@@ -37,7 +37,7 @@ def llm() -> LLM:
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    """By default some 3,000 tokens that the model has not seen."""
+    """Some 3,000 tokens, by default, that the model has not seen."""
     texts = (read_text(path, "replace") for path in held_out_stdlib())
     return "".join(texts)[: int(os.environ.get("STERNA_REFERENCE_BYTES", "9000"))]
 

@@ -45,7 +45,7 @@ class Sequences(RuleBasedStateMachine):
         sequence.length += count
 
     def _draw(self, data: st.DataObject) -> tuple[Sequence, list[int]]:
-        # By its place: what hypothesis has drawn it keeps.
+        # Hypothesis keeps what it has drawn, so it draws a place and not a sequence.
         return self.alive[data.draw(st.integers(0, len(self.alive) - 1))]
 
     @rule()
@@ -134,7 +134,7 @@ def copies(count: int) -> tuple[PagePool, list[tuple[int, int]]]:
 
 
 def test_only_a_partial_page_is_copied() -> None:
-    """By whoever writes first; the last one that has it writes in place."""
+    """Whoever writes first copies a page; the last one that has it writes in place."""
     pool, copied = copies(8)
     first = Sequence()
     pool.reserve([(first, 3 * PAGE)])

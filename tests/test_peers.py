@@ -348,7 +348,7 @@ def test_llama_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_llama_bench_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By option or variable, and be there."""
+    """An option or a variable names it, and it must be there."""
     monkeypatch.delenv(ik_llama.VARIABLE, raising=False)
     with pytest.raises(Missing, match="--ik-llama-bench"):
         ik_llama.create(options())

@@ -36,7 +36,7 @@ inline auto halves(F f, Vectors... v) {
     [](auto... vectors) {                                                             \
         return emulated::halves([](auto... half) { return f(half...); }, vectors...); \
     }
-// The same with a number that is part of the instruction.
+// STERNA_HALVES for an instruction with a number that is part of it.
 #define STERNA_HALVES_BY(f, v, number) \
     emulated::halves([](auto half) { return f(half, number); }, v)
 

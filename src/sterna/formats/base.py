@@ -150,7 +150,7 @@ class Format:
         return self.quantize(blocks, "row")
 
     def axis(self, scale: str | None) -> int | None:
-        """Of `quantize`: which axis of weights [M, K] shares a scale; None: all."""
+        """The axis of weights [M, K] that shares a scale in `quantize`; None: all."""
         return 1 if (scale or self.scales.default) == "row" else None
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:

@@ -39,7 +39,7 @@ class EndToEnd(ABC):
         self.cases = end_to_end(options)
         self._expected: dict[tuple[int, int], F32] = {}
         self._rapl = Rapl()
-        #: Of the machine during the last timed run; None where it does not tell.
+        #: Energy of the machine during the last timed run; None where it does not tell.
         self.joules: float | None = None
 
     @property
