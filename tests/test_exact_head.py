@@ -1,4 +1,4 @@
-"""The exact head has the full head's bits, and its bound holds (docs/exact-head.md).
+"""The exact head has the float head's bits, and its bound holds (docs/exact-head.md).
 
 Adversarial and random heads × instruction sets × k; the bound against exact sums; and, for every
 term of the bound, a case that would break without it.
@@ -26,21 +26,21 @@ HALF_ULP = 2.0**-24
 
 
 def check(head: PackedWeight, x: np.ndarray, k: int, isa: str = ISAS[-1], threads: int = 1) -> int:
-    """The k largest logits, ties included, are there with the full head's bits; the candidates."""
-    full = ops.linear(x, head, isa=isa, threads=threads)
+    """The k largest logits, ties included, are there with the float head's bits; the candidates."""
+    floats = ops.linear(x, head, isa=isa, threads=threads)
     got, low, high, candidates = screened(head, x, [k] * len(x), isa, threads)
     for n in range(len(x)):
         there = got[n] != -np.inf
-        assert_same_bits(got[n][there], full[n][there])
-        least = np.sort(full[n])[-k]
-        assert there[full[n] >= least].all()
-        np.testing.assert_array_equal(ranked(got[n])[:k], ranked(full[n])[:k])
+        assert_same_bits(got[n][there], floats[n][there])
+        least = np.sort(floats[n])[-k]
+        assert there[floats[n] >= least].all()
+        np.testing.assert_array_equal(ranked(got[n])[:k], ranked(floats[n])[:k])
         assert there.sum() == candidates[n] >= k
-        assert (low[n] <= full[n]).all()
-        assert (full[n] <= high[n]).all()
+        assert (low[n] <= floats[n]).all()
+        assert (floats[n] <= high[n]).all()
         for temperature in (0.0, 0.8):  # the sampler decides the same
             params = SamplingParams(temperature=temperature, top_k=k, top_p=0.9, seed=5)
-            tokens = {int(params.sample(rows[n], NO_HISTORY, 3).token) for rows in (got, full)}
+            tokens = {int(params.sample(rows[n], NO_HISTORY, 3).token) for rows in (got, floats)}
             assert len(tokens) == 1
     return sum(candidates)
 
@@ -169,11 +169,11 @@ def test_what_may_overflow_is_computed() -> None:
     w[101] = -3e38
     head, x = pack(w), np.ones((1, 64), F32)
     got, low, high, _ = screened(head, x, [1])
-    full = ops.linear(x, head)
-    assert full[0, 100] == np.inf
-    assert_same_bits(got[0, 100:102], full[0, 100:102])
+    floats = ops.linear(x, head)
+    assert floats[0, 100] == np.inf
+    assert_same_bits(got[0, 100:102], floats[0, 100:102])
     assert (low[0, 100], high[0, 100]) == (-np.inf, np.inf)
-    for rows in (got, full):
+    for rows in (got, floats):
         with pytest.raises(NonFiniteError, match="logits"):
             SamplingParams().sample(rows[0], NO_HISTORY, 0)
 
@@ -270,14 +270,14 @@ def test_the_bound_holds(name: str) -> None:
     head = pack(HEADS[name](rng)[:130])
     w = ops.dequantize(head).astype(np.float64)
     x = np.concatenate([activations(rng, head.K) for _ in range(2)])
-    full = ops.linear(x, head)
+    floats = ops.linear(x, head)
     _, low, high, _ = screened(head, x, [1] * len(x))
     for n in range(len(x)):
         c, parts = terms(head, x[n])
         e = sum(parts.values())
         products = w * x[n].astype(np.float64)  # exact: 8 + 24 bits
         exact = np.array([math.fsum(row) for row in products])
-        for value in (full[n], exact):
+        for value in (floats[n], exact):
             assert (np.abs(value - c.astype(np.float64)) <= e).all()
             assert (low[n] <= value).all()
             assert (value <= high[n]).all()
@@ -333,12 +333,12 @@ def test_no_term_can_go(term: str, case: Callable[[], tuple[np.ndarray, np.ndarr
     """With all terms the bound holds; with half of E, or without this term, it would not."""
     w, x = case()
     head = pack(w)
-    full = ops.linear(x[None], head)[0].astype(np.float64)
+    floats = ops.linear(x[None], head)[0].astype(np.float64)
     c, parts = terms(head, x)
-    off = np.abs(full - c.astype(np.float64))
+    off = np.abs(floats - c.astype(np.float64))
     e = sum(parts.values())
     assert (off <= e).all()
     assert (off > e / 2).any()
     assert (off > e - parts[term]).any()
     _, low, high, _ = screened(head, x[None], [1])
-    assert ((low[0] <= full) & (full <= high[0])).all()
+    assert ((low[0] <= floats) & (floats <= high[0])).all()

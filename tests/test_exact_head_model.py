@@ -1,6 +1,6 @@
 """The exact head in a whole model: the same text, what is counted, kept and refused.
 
-That its bits are the full head's, row by row, is shown in test_exact_head.py.
+That its bits are the float head's, row by row, is shown in test_exact_head.py.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", ["bitnet-multiply", "bitnet-untied", "llama-f16", "llama-f32"])
 def test_an_llm_says_the_same(name: str, checkpoint: Callable[[str], Path]) -> None:
-    """Tokens and log-probabilities of every kind of request are those of the full head."""
+    """Tokens and log-probabilities of every kind of request are those of the float head."""
     exact = LLM(checkpoint(name), head="exact", threads=2)
     head = exact.engine.model.graph.ops[-1].weight
     assert head is not None
-    full = LLM(checkpoint(name), head=head.format, threads=2)
-    assert (exact.info()["head"], full.info()["head"]) == ("exact", head.format)
+    floats = LLM(checkpoint(name), head=head.format, threads=2)
+    assert (exact.info()["head"], floats.info()["head"]) == ("exact", head.format)
     for request in REQUESTS:
         options = {"max_tokens": 12, "seed": 7, "ignore_eos": True, **request}
-        a, b = exact.generate(PROMPT, **options), full.generate(PROMPT, **options)
+        a, b = exact.generate(PROMPT, **options), floats.generate(PROMPT, **options)
         assert (a.tokens, a.logprobs) == (b.tokens, b.logprobs)
         assert b.stats.head_rows_rescored == 0
         rows = a.stats.head_rows_rescored / 12
@@ -60,8 +60,8 @@ def test_an_llm_says_the_same(name: str, checkpoint: Callable[[str], Path]) -> N
             request["temperature"] == 0 or 0 < request.get("top_k", 0) < vocab or "min_p" in request
         )
         assert (rows < vocab) == screens, request
-    assert_same_bits(exact.logits(PROMPT), full.logits(PROMPT))
-    np.testing.assert_array_equal(exact.logprobs(PROMPT), full.logprobs(PROMPT))
+    assert_same_bits(exact.logits(PROMPT), floats.logits(PROMPT))
+    np.testing.assert_array_equal(exact.logprobs(PROMPT), floats.logprobs(PROMPT))
 
 
 def step(engine: Engine, prompts: list[list[int]], counts: list[int]) -> list[np.ndarray]:
@@ -81,9 +81,9 @@ def test_a_batch_may_mix(checkpoint: Callable[[str], Path]) -> None:
     for isa in ISAS:
         for threads in (1, 2, 3):
             engine = Engine(model, isa=isa, threads=threads)
-            full = step(engine, prompts, [0] * 4)
+            floats = step(engine, prompts, [0] * 4)
             for tops in ([1, 1, 1, 1], [1, 5, 40, 2], [0, 1, 5, 0], [1, 0, MAX_TOP + 1, 3]):
-                for k, got, expected in zip(tops, step(engine, prompts, tops), full, strict=True):
+                for k, got, expected in zip(tops, step(engine, prompts, tops), floats, strict=True):
                     n = k or len(expected)
                     assert_same_bits(got[ranked(got)[:n]], expected[ranked(expected)[:n]])
                     np.testing.assert_array_equal(ranked(got)[:n], ranked(expected)[:n])
@@ -184,14 +184,14 @@ def test_top_of_requests() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_penalties_and_gaps(data: st.DataObject) -> None:
-    """Repetition penalties (also below 1) and min-p: the sampler's token is the full head's."""
+    """Repetition penalties (also below 1) and min-p: the sampler's token is the float head's."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     M, K = data.draw(st.integers(1, 600)), data.draw(st.integers(1, 60))
     size = data.draw(st.sampled_from([0.01, 0.1, 1.0, 1e18]))
     head = pack(rng.standard_normal((M, K)) * size + data.draw(st.sampled_from([0, size])))
     x = (rng.standard_normal((1, K)) * size).astype(F32)
-    full = ops.linear(x, head)
-    best = ranked(full[0])[: data.draw(st.integers(0, 9))]  # what a model would say again
+    floats = ops.linear(x, head)
+    best = ranked(floats[0])[: data.draw(st.integers(0, 9))]  # what a model would say again
     history = np.concatenate([best, best, rng.integers(-3, M + 3, 5)]).astype(np.int32)
     params = SamplingParams(
         temperature=data.draw(st.sampled_from([0.0, 0.3, 0.7, 1.0])),
@@ -205,7 +205,7 @@ def test_penalties_and_gaps(data: st.DataObject) -> None:
     got, _, _, (candidates,) = screened(head, x, [top])
     there = got[0] != -np.inf
     assert there.sum() == candidates
-    assert_same_bits(got[0][there], full[0][there])
+    assert_same_bits(got[0][there], floats[0][there])
     for position in range(20):
-        tokens = [int(params.sample(rows[0], history, position).token) for rows in (got, full)]
+        tokens = [int(params.sample(rows[0], history, position).token) for rows in (got, floats)]
         assert tokens[0] == tokens[1]

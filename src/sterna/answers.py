@@ -44,7 +44,7 @@ class Stats:
 
     n_cached: of the prompt's tokens, those that were not computed again (`Conversation`).
     head_bytes: read of the output head. head_rows_rescored: rows of an exact head that were
-    computed from its full weights; 0 with another head.
+    computed from its float rows; 0 with another head.
     """
 
     n_prompt: int = 0

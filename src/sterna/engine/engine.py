@@ -150,11 +150,11 @@ class Engine:
     def seconds(self) -> dict[str, float]:
         """Seconds that all steps so far spent in each kind of operation, barriers included.
 
-        "linear" is that of the layers; "head" that of the head, screened or whole.
+        "linear" is that of the layers; "head" that of the head, screened or not.
         """
-        seconds, whole = dict(self._program.seconds), self._program.head_seconds
-        seconds["head"] = seconds.pop("screen") + whole
-        seconds["linear"] -= whole
+        seconds, unscreened = dict(self._program.seconds), self._program.head_seconds
+        seconds["head"] = seconds.pop("screen") + unscreened
+        seconds["linear"] -= unscreened
         return seconds
 
     def release(self, sequence: Sequence) -> None:
@@ -218,7 +218,7 @@ class Engine:
         """One step: computes the new tokens of each sequence, and gives what is wanted of them.
 
         With an exact head, logits that do not decide are -inf where they are not computed, and what
-        is finite has the bits of the full head.
+        is finite has the bits of the float head.
 
         Raises RequestError where a sequence grows over the context or the pool, or comes twice,
         NonFiniteError naming layer and operation.
