@@ -7,9 +7,9 @@ namespace {
 
 struct StepBatch {
     std::vector<SequenceSpan> spans;
-    std::vector<DecidingLogits> deciding;  // of every row of logits
+    std::vector<DecidingLogits> deciding;  // for every row of logits
     std::vector<Draw> draws;  // logits are filled in after the run
-    std::vector<size_t> drawn_rows, kept_rows;  // of the logits
+    std::vector<size_t> drawn_rows, kept_rows;  // rows of the logits
 };
 
 void add_span(StepBatch& batch, const KvCache& cache, const PySpan& sequence) {

@@ -19,9 +19,9 @@ struct PyProgram {
     std::vector<Weight> weights;
     Mappings mappings;
     Draws draws;
-    std::vector<int64_t> widths;  // of the buffers, padded
+    std::vector<int64_t> widths;  // padded width of each buffer
     std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
-    int layers = 0;               // that the operations name
+    int layers = 0;               // layers that the operations name
     int64_t vocab = 0;
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();

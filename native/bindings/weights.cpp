@@ -301,7 +301,7 @@ bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32
     const size_t element = a.itemsize();
     std::atomic<bool> found{false};
     const auto scan = [&]<class T>(const T* values, T mask, int64_t begin, int64_t end) {
-        T bad = 0;  // of the values' own width, so that the loop vectorises
+        T bad = 0;  // as wide as the values, so that the loop vectorises
         for (int64_t i = begin; i < end; ++i)
             bad = static_cast<T>(bad | ((values[i] & mask) == mask ? 1 : 0));
         if (bad) found = true;

@@ -13,7 +13,7 @@ using In = const uint8_t* __restrict;
 using Levels = int8_t* __restrict;
 using Out = uint8_t* __restrict;
 
-constexpr uint8_t kSign = 0x80;  // of an f16's upper byte
+constexpr uint8_t kSign = 0x80;  // the sign in an f16's upper byte
 
 // Reads codes of kBits from n bytes: all lowest fields of each kSpan bytes first, then the next fields; they go above
 // kShift bits that are there already.

@@ -42,7 +42,7 @@ class MappedFile {
     const std::string path_;
     const size_t bytes_;
     int descriptor_ = -1;  // its own
-    timespec time_{};  // of the file's last change
+    timespec time_{};  // time of the file's last change
     const uint8_t* data_ = nullptr;
     Slot* slot_ = nullptr;
 };

@@ -63,7 +63,7 @@ class Screen {
     // only where there are more rows than ever before.
     void begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
                const Reading& reading);
-    int64_t scratch_bytes() const;  // that a worker needs in this step
+    int64_t scratch_bytes() const;  // bytes that a worker needs in this step
     Division units(ScreenStage stage, int threads) const;
     // Units [begin, end) of a stage, on one thread with its scratch. What is no candidate gets -inf.
     // False: an activation is not finite.
@@ -104,7 +104,7 @@ class Screen {
     std::vector<Row> rows_;
     int64_t capacity_ = 0;  // rows that the buffers hold
     Reading reading_;
-    const KernelTable* kernels_ = nullptr;  // of the step
+    const KernelTable* kernels_ = nullptr;  // the step's unit
     int64_t block_rows_ = 0;  // rows of a tile of the shadow
     Activations planes_, y_;  // two rows for each row of x
     HugeBuffer codes_;  // [2 * rows][ld]: the planes' codes as plain rows

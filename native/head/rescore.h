@@ -72,7 +72,7 @@ struct Shift {
     static constexpr int value = n;
 };
 
-struct RowBounds {  // of 16 rows, a lane each
+struct RowBounds {  // bounds of 16 rows, a lane each
     float scale[16], inverse[16], squares[16], codes[16], peak[16];
 };
 

@@ -35,7 +35,7 @@ struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
     static constexpr bool kLookup = false;  // whether tables of sums are looked up: lookup.h
     static constexpr bool kPairs = false;  // PairSums
-    static constexpr int kSourceBytes = 1;  // of a level
+    static constexpr int kSourceBytes = 1;  // bytes of a level to be packed
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
     // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
@@ -74,7 +74,7 @@ struct FloatDot {
     static constexpr bool kLookup = false;
     static constexpr bool kPairs = false, kSigns = false;
     static constexpr int kSums = kAccumulators, kRunBytes = 512;
-    static constexpr int kSourceBytes = 2;  // of a weight to be packed
+    static constexpr int kSourceBytes = 2;  // bytes of a weight to be packed
     static constexpr bool kBf16Tiles =
         false;  // whether steps are lines of a matrix unit's bf16 tiles
     static constexpr int kSuperGroup = 0;

@@ -19,7 +19,7 @@ struct LookupCode {
     // Odd C: levels -(C-1)/2..(C-1)/2, one apart. Even C: -(C-1)..C-1, two apart.
     static constexpr int kSpacing = kLevels % 2 ? 1 : 2;
     static constexpr int kMaxLevel = kSpacing * (kLevels - 1) / 2;
-    static constexpr int kMaxSum = kMaxLevel * kWeights * 127;  // of a code, |x| <= 127
+    static constexpr int kMaxSum = kMaxLevel * kWeights * 127;  // largest sum of a code, |x| <= 127
     static_assert(2 * 127 * kMaxLevel <= 32767);  // dot() of levels and x
 
     static constexpr int power(int n) { return n ? kLevels * power(n - 1) : 1; }

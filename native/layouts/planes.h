@@ -30,7 +30,7 @@ inline VI moved_down(VI v) {
 template <int kLow, int kHigh, int kSpan, int kZero>
 struct BitPlanes : IntegerDot {
     static constexpr int kRowBlocks = 4, kStepK = 8 / kHigh;
-    static constexpr int kLines = kLow / 2;  // of low bits of four k
+    static constexpr int kLines = kLow / 2;  // lines of the low bits of four k
     static constexpr int kPlane = kStepK / 4 * kLines * 64;  // where the plane starts
     static constexpr int kStepBytes = kPlane + 64;
     static constexpr int kSuperGroup = kSpan, kSuperOffset = kZero, kSuperBits = kLow + kHigh;

@@ -160,7 +160,7 @@ static_assert(kActiveBlock % (kColumnSteps * b2::kStepK) == 0);
 // Computes y of the rows of lines [begin, end), for one token, from the columns that are listed.
 void linear_columns(const sterna::LinearArgs& args, const sterna::ActiveColumns& s, int64_t begin,
                     int64_t end) {
-    constexpr int P = Block<b2, 1>::P, C = Block<b2, 1>::C, kTiles = 4;  // of b2 in a line
+    constexpr int P = Block<b2, 1>::P, C = Block<b2, 1>::C, kTiles = 4;  // tiles of b2 in a line
     constexpr int kSums = kParts * b2::kRowBlocks, kSteps = kActiveBlock / b2::kStepK;
     sterna::LinearArgs a = args;
     a.reading.prefetch_bytes = 0;

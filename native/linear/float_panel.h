@@ -16,19 +16,19 @@
 namespace {
 
 constexpr int64_t kFloatPanelK = 512;  // 64 rows: 128 KB
-constexpr int64_t kFloatPanelTokens = 512;  // whose sums (128 KB) wait between two blocks of k
+constexpr int64_t kFloatPanelTokens = 512;  // tokens whose sums (128 KB) wait between blocks of k
 
 template <class F>
 struct FloatPanel {
     static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
-    static constexpr int kBlockRows = kPanelVectors * kLanes;  // of a tile, that share their tokens
+    static constexpr int kBlockRows = kPanelVectors * kLanes;  // rows that share their tokens
     static constexpr int kBlocks = kRows / kBlockRows;
     static_assert(kBlocks * kBlockRows == kRows);
     static constexpr int64_t kWeights = kRows * kFloatPanelK, kSums = kRows * kFloatPanelTokens;
 
     const sterna::LinearArgs& a;
     float* weights;  // [block][k][kBlockRows]
-    float* sums;  // of earlier blocks of k: [token][kRows]
+    float* sums;  // sums of earlier blocks of k: [token][kRows]
     int64_t tile = 0, k0 = 0, kc = 0;  // what the panel holds
     int64_t n0 = 0;  // first token of the sums
     const uint8_t *next, *end;  // weights to ask for, while tokens pass

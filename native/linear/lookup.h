@@ -33,14 +33,14 @@ template <class Block, bool kExact_>
 struct Lookup : Block {
     static constexpr bool kExact = kExact_;
     static constexpr int kEntryBytes = kExact ? 2 : 1, kSums = kEntryBytes * Block::kPlanes;
-    static constexpr int kTableBytes = 16 * kEntryBytes * Block::kTables;  // of a block
+    static constexpr int kTableBytes = 16 * kEntryBytes * Block::kTables;  // bytes for a block
     // Lookups that are added up in int8: 8 for ternary weights, as 8 * 15 <= 127.
     static constexpr int kMaxHigh = (Block::Code::kMaxSum + kMaxLow) / kRadix;
     static constexpr int kMaxByte = kMaxHigh > kMaxLow ? kMaxHigh : kMaxLow;
     static constexpr int kRun = !kExact ? 1 : 8 * kMaxByte <= 127 && Block::kTables == 8 ? 8 : 4;
     static_assert(!kExact || (kRun * kMaxByte <= 127 && digits_fit(Block::Code::kMaxSum)));
     // A run is added to int16 as a byte of at most 255: 256 runs fit.
-    static constexpr int kRuns = Block::kTables / kRun;  // of a block and a sum
+    static constexpr int kRuns = Block::kTables / kRun;  // runs of a block, for each of its sums
     static constexpr int kSpan = 256 / kRuns;  // blocks until int16 sums go to int32
     static_assert(kSpan * kRuns * 255 <= 65535);
     // 128 is added to every run, so that bytes are unsigned.
@@ -181,8 +181,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
     const auto& entries = L::Code::kTable;
     const VI zero = i_set1(0);
     for (int64_t t = 0; t < blocks * L::kTables; ++t, out += 16 * L::kEntryBytes) {
-        const VI four =
-            x_broadcast(x + t * L::Code::kWeights);  // those beyond the code count 0 times
+        const VI four = x_broadcast(x + t * L::Code::kWeights);  // x beyond the code counts 0 times
         VI v[kParts];
         STERNA_UNROLL(2)
         for (int p = 0; p < kParts; ++p) {
@@ -206,7 +205,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
 struct LookupFormat : IntegerDot {
     static constexpr bool kLookup = true, kGroupScales = false;
     static constexpr int kRowBlocks = 4, kStepK = 64;
-    static constexpr int kMaxByte = 4;  // of a panel of codes: five levels
+    static constexpr int kMaxByte = 4;  // greatest code in a panel: five levels
 };
 
 template <class F>
@@ -232,7 +231,7 @@ struct MainAndRest {
     int64_t table_bytes() const { return main * Main::kTableBytes + rest * Rest::kTableBytes; }
 };
 
-constexpr int kTableTokens = 8;  // whose tables are kept at a time
+constexpr int kTableTokens = 8;  // tokens whose tables are kept at a time
 
 // Exact tables are given up where a panel, from which products give the same sums, serves so many.
 constexpr int kFewestProductTokens = 5;
@@ -329,7 +328,7 @@ inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile
 
 template <class F>
 void linear_lookup(const sterna::LinearArgs& a) {
-    if constexpr (F::Main::kExact) {  // the same sums
+    if constexpr (F::Main::kExact) {  // products have the same sums
         if (takes_products<F>(a.n)) return linear_panel<F, RowBlocks<Panel<F>>>(a);
     }
     for (int n0 = 0; n0 < a.n; n0 += kTableTokens) {

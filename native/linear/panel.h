@@ -16,7 +16,7 @@ namespace {
 // A decoded tile.
 struct PanelTile {
     uint8_t* bytes;
-    int64_t index;  // of the matrix's tiles
+    int64_t index;  // the tile's, in the matrix
     int row_blocks;
 
     int64_t row(int row_block, int part) const {

@@ -80,16 +80,16 @@ struct TilePipeline {
 
 template <class Element>
 struct AttentionTiles {
-    static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // of 16 rows
+    static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // blocks of 16 rows
     static constexpr int kFewestTileRows = 8;  // below, most of a tile would be empty
 
     const sterna::AttentionArgs& a;
     Rows& rows;
-    int64_t steps;  // of 64 d
+    int64_t steps;  // steps of 64 values of a head
     uint8_t* q;  // [block of 16 rows][step][low, high][16 rows][64 d]
     uint8_t* w;  // [block of 16 rows][page][low, high][16 rows][64 positions]
     uint8_t* kv;  // what a block of 16 keys, or of 16 d, is multiplied by: see split_columns
-    int32_t* sums;  // of a TilePipeline
+    int32_t* sums;  // sums of a TilePipeline
 
     AttentionTiles(const sterna::AttentionArgs& a, Rows& rows, uint8_t* scratch)
         : a(a),

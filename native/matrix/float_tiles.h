@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int kFloatTileTokens = 512;  // whose sums wait in L2 between two blocks of k
+constexpr int kFloatTileTokens = 512;  // tokens whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
 
 // At the first product of a block of k the accumulators hold the block before, [row block][16][16]. It goes
@@ -112,10 +112,10 @@ struct FloatTileScratch {
     static constexpr int64_t kPanel = kFloatSteps<F> * F::kRowBlocks * F::kPlanes * kTileBytes;
     static_assert(kFloatSteps<F> >= 2);
     static constexpr int64_t kBlock = F::kRowBlocks * 256;
-    static constexpr int64_t kTileSums = kBlock / 16 * kFloatTileTokens;  // of a weight tile
+    static constexpr int64_t kTileSums = kBlock / 16 * kFloatTileTokens;  // sums of a weight tile
     uint8_t* panel;
     float* block;  // [row block][16 tokens][16 rows], a finished block of k
-    float* sums;  // of earlier blocks: [tile of a chunk][token][row block][16]
+    float* sums;  // sums of earlier blocks: [tile of a chunk][token][row block][16]
     explicit FloatTileScratch(uint8_t* p)
         : panel(p), block(reinterpret_cast<float*>(p + kPanel)), sums(block + kBlock) {}
     static constexpr int64_t bytes(int n) {
@@ -132,7 +132,7 @@ struct FloatEpilogue {
     float* sums = nullptr;  // [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
-    bool first = true, last = true;  // of the blocks of k
+    bool first = true, last = true;  // whether it is the first, or last, block of k
 
     void run(int count) {
         constexpr int G = F::kRowBlocks;
@@ -155,7 +155,7 @@ struct FloatEpilogue {
         if (a.residual) {
             f_store(a.y + at, f_add(f_load(a.residual + at), y));
         } else {
-            f_stream(a.y + at, y);  // as in tiles.h
+            f_stream(a.y + at, y);  // past the caches, as in tiles.h
         }
     }
     // The block that the accumulators hold now: tokens from `token` on, `left` to the last.
@@ -252,7 +252,8 @@ class PagesAhead {
 template <class F>
 class StepDecoder {
   public:
-    static constexpr int64_t kPanel = F::kRowBlocks * F::kPlanes * kTileBytes;  // of two
+    // Bytes of one of the two panels.
+    static constexpr int64_t kPanel = F::kRowBlocks * F::kPlanes * kTileBytes;
     static constexpr int64_t kPartK = 8;
     // Parts to do beside each product, so that a step is decoded before its tiles are loaded: a tile that
     // is loaded just after it was stored waits for the store.

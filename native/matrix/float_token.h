@@ -20,7 +20,7 @@ struct TokenSums {
     // `count` k from `step` on.
     [[gnu::always_inline]] void add(const uint8_t* step, const uint8_t* x, int64_t count,
                                     int64_t ahead) {
-        constexpr int kBytes = 2 / F::kStepK * F::kStepBytes;  // of two k
+        constexpr int kBytes = 2 / F::kStepK * F::kStepBytes;  // bytes of two k
         const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
         VF even[G], odd[G];
         STERNA_UNROLL(8)

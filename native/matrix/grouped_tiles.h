@@ -25,7 +25,7 @@ constexpr int kGroupedChunkRowBlocks = 32;
 // The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
 template <int kSpan>
 struct GroupedTokens {
-    int64_t groups;  // of 32 k
+    int64_t groups;  // groups of 32 k
     uint8_t* tiles;  // [token / 16][k / 32], 16 tokens x 32 k in bf16
     float* scale;  // [token / 16][k / 32][16]
     float* minimum;  // [token / 16][k / kSpan][16]: what minima are multiplied with
@@ -140,8 +140,8 @@ struct GroupedRun {
     const float *w, *w_minimum;  // [group of k][rows of a tile]
     const float *x, *x_minimum;  // [group of k][16]
     float* y;  // [16 tokens][16 rows]
-    float* part;  // as much, for what a super-block's runs have in common
-    int row;  // of the tile
+    float* part;  // [16 tokens][16 rows]: what a super-block's runs add up
+    int row;  // first row, in the tile
     int begin, end;  // the run's groups of k
     bool last;  // run of the block
 };
@@ -207,9 +207,9 @@ struct GroupedScratch {
     static constexpr int64_t kFactors = kGroupedBlockK / sterna::kSumK * Tile::kRows;
     static constexpr int64_t kTileOutputs = int64_t{kGroupedBlockTokens} * Tile::kRows;
     uint8_t* panel;
-    float *scale, *minimum;  // of a tile's rows
+    float *scale, *minimum;  // for a tile's rows
     float* sums;  // [2][16 tokens][16 rows]
-    float* part;  // of one tile, as y
+    float* part;  // for one tile, laid out as y
     float* y;  // [tile of a chunk][token / 16][row block][16 tokens][16 rows]
     GroupedTokens<Tile::kSpan> x;
     GroupedScratch(uint8_t* p, int64_t K, int n)
@@ -260,7 +260,7 @@ template <class Tile>
 class GroupedSweep {
   public:
     static constexpr int kPlanes = Tile::kPlanes, kHeld = kPlanes == 1 ? 4 : 2;  // x tiles
-    static constexpr int64_t kWeights = kPlanes * kTileBytes;  // of a group
+    static constexpr int64_t kWeights = kPlanes * kTileBytes;  // bytes of a group's weights
     GroupedSweep(const Tile& tile, float* sums) : tile_(tile), even_(sums), odd_(sums + 256) {}
 
     // Multiplies groups of k, from x on.
@@ -318,12 +318,12 @@ template <class Tile>
 inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, float* y,
                           const GroupedScratch<Tile>& s) {
     using Sweep = GroupedSweep<Tile>;
-    constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // of a group
+    constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // minima of a group
     const int groups = static_cast<int>(kc / kGroupK);
     Sweep sweep(tile, s.sums);
     for (int begin = 0; begin < groups; begin += Sweep::kHeld) {
         const int end = begin + Sweep::kHeld < groups ? begin + Sweep::kHeld : groups;
-        int64_t at = tile.k0 / kGroupK;  // of the tokens' groups
+        int64_t at = tile.k0 / kGroupK;  // place among the tokens' groups
         int64_t out = 0;
         for (int64_t n = n0; n < n1; n += 16, at += s.x.groups) {
             sweep.hold(s.x.tiles + (at + begin) * kTileBytes, end - begin);

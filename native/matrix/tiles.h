@@ -106,10 +106,10 @@ struct Epilogue {
     const sterna::LinearArgs& a;
     const int32_t* block;  // [row block][16 tokens][16 rows]
     Join join;
-    typename Join::Sum* sums = nullptr;  // of earlier blocks of k: [token][row block][16]
+    typename Join::Sum* sums = nullptr;  // sums of earlier blocks of k: [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
-    bool first = true, last = true;  // of the blocks of k
+    bool first = true, last = true;  // whether it is the first, or last, block of k
 
     template <int G>
     void run(int count) {

@@ -63,7 +63,7 @@ constexpr uint32_t mask_of(Feature feature) { return 1u << static_cast<int>(feat
 struct Detected {
     CpuInfo info;
     uint32_t mask = 0;  // bit i: Feature i
-    bool cpu_has_tiles = false;  // says CPUID, whatever the system makes of it
+    bool cpu_has_tiles = false;  // what CPUID says, whether or not the system allows it
 };
 
 #if defined(__x86_64__)

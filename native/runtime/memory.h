@@ -44,7 +44,7 @@ class SpareBuffers {
 
     std::mutex mutex_;
     std::vector<HugeBuffer> spare_;
-    size_t bytes_ = 0;  // of `spare_`
+    size_t bytes_ = 0;  // bytes of `spare_`
     bool closed_ = false;
 };
 

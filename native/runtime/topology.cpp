@@ -133,7 +133,7 @@ Topology restricted_to(const Machine& m, const std::vector<int>& allowed) {
     const std::set<int> sorted(allowed.begin(), allowed.end());
     Topology t;
     t.cpus.assign(sorted.begin(), sorted.end());
-    std::map<int, size_t> index;  // of a core in t.cores
+    std::map<int, size_t> index;  // key of a core -> its place in t.cores
     for (const int cpu : t.cpus) {
         const auto known = m.core_of.find(cpu);
         const int name = known == m.core_of.end() ? cpu : known->second;

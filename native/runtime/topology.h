@@ -16,7 +16,7 @@ struct Core {
 
 struct NumaNode {
     int id = 0;
-    std::vector<int> cpus;  // those that may be used, ascending
+    std::vector<int> cpus;  // CPUs that may be used, ascending
 };
 
 struct Topology {

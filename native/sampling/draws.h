@@ -23,7 +23,7 @@ class Draws {
     void run(std::span<const Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results);
 
   private:
-    std::vector<SampleMemory> memory_;  // of each thread
+    std::vector<SampleMemory> memory_;  // one for each thread
 };
 
 }  // namespace sterna

@@ -26,7 +26,7 @@ float penalised(float logit, float penalty);
 
 struct SampleResult {
     int32_t token = -1;
-    float logprob = 0.0f;  // of `token`; NaN where n_logprobs is 0
+    float logprob = 0.0f;  // log-probability of `token`; NaN where n_logprobs is 0
     std::vector<std::pair<int32_t, float>> top{};  // the n_logprobs likeliest tokens, best first
     bool finite = false;  // false: a NaN or +inf among the logits, or no logit above -inf; no token
 };

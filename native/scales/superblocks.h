@@ -28,7 +28,7 @@ struct SuperScales {
     bool nibbles;
     int given_rows;
     int64_t head_bytes, line_bytes,
-        bytes;  // of a super-block; a division by `group_k` would be slow
+        bytes;  // bytes of a super-block; a division by `group_k` would be slow
     const uint8_t* tile;
 
     SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int row_blocks)

@@ -77,7 +77,7 @@ struct LinearArgs {
 // A row of a matrix to be packed. Several may lie in one: BitNet's checkpoints have four codes in a byte.
 struct SourceRow {
     const uint8_t* at;
-    int shift;  // of its codes, in bits
+    int shift;  // bits below its codes
 };
 
 // Packs tiles [tile_begin, tile_end) of a matrix whose rows are words of a float format as the format
@@ -115,7 +115,7 @@ struct RescoreArgs {
 // Rounds row blocks of a float matrix W to rows s q in the layout "b8", with what a bound on the
 // error of s q x needs (docs/exact-head.md). Every value is the same in every unit.
 struct ShadowArgs {
-    const uint8_t* codes;  // of W
+    const uint8_t* codes;  // the codes of W
     int64_t tile_bytes, K;  // K padded to the format's step
     uint8_t* out;  // b8 tiles; bytes beyond K are left as they are
     int64_t out_tile_bytes;
@@ -138,11 +138,11 @@ constexpr int kActiveBlock = 64;
     return (codes + kActiveLine - 1) / kActiveLine * 64;
 }
 struct ActiveCopyArgs {
-    const uint8_t* codes;  // of the format, as in LinearArgs
+    const uint8_t* codes;  // the format's tiles, as in LinearArgs
     int64_t tile_bytes, tiles, M, K;
     uint8_t* out;  // zeros; row i, or column k, starts at i * stride
     int64_t stride;  // active_stride
-    int64_t first_tile;  // of rows: its first is row 0 of the copy
+    int64_t first_tile;  // tile whose first row is row 0 of the copy (rows)
     int64_t begin, end;  // tiles of rows; columns, multiples of 64
 };
 struct ActiveRows {
@@ -174,7 +174,7 @@ struct RowwiseArgs {
     int8_t* yq;  // [padded width] or null
     int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block
     int64_t group_k;  // values of yq that share a scale; 0: all
-    float* x_scale;  // with yq: one value each, or one for each group
+    float* x_scale;  // with yq: one value, or one for each group
     int32_t* x_sum;  // with yq: one value, or one for every kSumK
 };
 
@@ -260,24 +260,24 @@ struct Bf16PlanesArgs {
 struct FastKernels {
     void (*linear)(const LinearArgs&) = nullptr;  // null: the unit has none
     int64_t (*scratch_bytes)(int64_t K, int n) = nullptr;
-    int x_planes = 0;  // of Bf16PlanesArgs
-    int products = 0;  // of bf16 numbers, for one of a weight and an activation
+    int x_planes = 0;  // bf16 planes of an activation (Bf16PlanesArgs)
+    int products = 0;  // bf16 products for one of a weight and an activation
 };
 
 struct FormatKernels {
     const char* name;  // the code layout: "b2", "b8", "f32" ...
     bool integer;
     int tile_rows;
-    int source_bytes;  // of an element that `pack` takes
+    int source_bytes;  // bytes of an element that `pack` takes
     bool rows;  // whether weights may have a scale for each row, and in groups of k
     bool groups;
     bool minima;  // whether groups of k may have minima
     bool long_groups;  // whether activations may have a scale for each kLongGroupK
     bool even_offset;  // whether groups need an even zero_x2: whole numbers as levels
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
-    int super_offset;  // and the code of level 0 there
+    int super_offset;  // the code of level 0 in super-blocks
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
-    int64_t (*tile_bytes)(int64_t K);  // of tile_rows x K, which is padded
+    int64_t (*tile_bytes)(int64_t K);  // bytes of tile_rows x K, which is padded
     void (*linear)(const LinearArgs&);
     int64_t (*scratch_bytes)(int64_t K, int n);
     void (*pack)(const PackArgs&);

@@ -11,7 +11,7 @@ struct tl2_1 : LookupFormat {
     using Main = Lookup<LookupBlock<LookupCode<3, 3, true>>, true>;
     using Rest = Lookup<LookupBlock<LookupCode<3, 2, false>>, true>;
     static constexpr int kFit = 48;
-    static constexpr int64_t kBlockUnit = 192;  // of which 48 is a divisor, too
+    static constexpr int64_t kBlockUnit = 192;  // k: a multiple of 64 and of 48
 
     static int64_t tile_bytes(int64_t K) { return MainAndRest<tl2_1>(K).tile_bytes(); }
     static int64_t bytes_before(int64_t K, int64_t k) {
