@@ -65,12 +65,12 @@ class Screen {
                const Reading& reading);
     int64_t scratch_bytes() const;  // bytes that a worker needs in this step
     Division units(ScreenStage stage, int threads) const;
-    // Units [begin, end) of a stage, on one thread with its scratch. What is no candidate gets -inf.
-    // False: an activation is not finite.
+    // Runs units [begin, end) of a stage on one thread with its scratch. A row that is no candidate gets -inf.
+    // Returns false where an activation is not finite.
     bool step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
               const Activations& logits, uint8_t* scratch);
 
-    // After a step: candidates of a row, and the bytes that all rows' row blocks of W have.
+    // After a step: the candidates of a row, and the bytes of W that the row blocks of all rows have.
     int64_t rescored(int64_t row) const { return rows_[static_cast<size_t>(row)].candidates; }
     int64_t bytes() const;
     // The intervals of a row's logits, [M], from the stage kBound to the next step; after kChoose those

@@ -1,5 +1,5 @@
-// What a code layout says of itself: a struct of layouts/*/*.h derives from IntegerDot or FloatDot, which hold what
-// most have in common, and adds its decoder. linear.h and panel.h multiply what it decodes.
+// The facts of a code layout: a struct of layouts/*/*.h derives from IntegerDot or FloatDot, which have what most
+// layouts share, and adds its decoder. linear.h and panel.h multiply what it decodes.
 #pragma once
 #include <type_traits>
 
@@ -28,9 +28,8 @@ inline VI dot_signed(VI acc, VI w, VI x) { return dot(acc, b_abs(w), b_signed(x,
 // 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
 constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
 
-// What formats share of an integer dot product. A format says in kMaxByte how much it decodes at most. A run
-// of products ends with its turn; where pair sums are int16 it has to fit there, or kRuns says that runs are
-// int32.
+// What integer layouts share. A layout says in kMaxByte the greatest byte that it decodes. A run of products ends
+// with its turn; where pair sums are int16 it has to fit int16, or kRuns is false and runs are int32.
 struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
     static constexpr bool kLookup = false;  // whether tables of sums are looked up: lookup.h
@@ -38,7 +37,7 @@ struct IntegerDot {
     static constexpr int kSourceBytes = 1;  // bytes of a level to be packed
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
-    // Tokens that go straight through the decoder, kTokens at a time: a panel that so few use would cost more.
+    // The most tokens that go straight from the decoder, kTokens at a time: a panel for so few would cost more.
     static constexpr int kDirectTokens = kFewestOfPanel - 1;
     static constexpr bool kMinima = false;  // whether groups of k may have minima
     // Whether there are kernels for activations with a scale for each kLongGroupK.
@@ -47,26 +46,26 @@ struct IntegerDot {
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
     static constexpr bool kHasLevel128 = false;
-    // Whether codes are 0..3, of which active.h makes copies.
+    // Whether codes are 0..3, so that active.h can make copies of them.
     static constexpr bool kTwoBits = false;
     // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
     static constexpr int kSums = kAccumulators, kRunBytes = 512;
-    // Whether all row blocks of a byte share a sign, which x takes: a vector of it comes behind those that decode gives
-    // for row blocks, and levels() makes the sums of levels from a run's.
+    // Whether all row blocks of a byte share a sign, which x takes. decode() then gives a vector of signs behind those
+    // of the row blocks, and levels() turns the sums of a run into those of levels.
     static constexpr bool kSigns = false;
-    // Twice what the decoder takes away from codes: 0 where they stay unsigned.
+    // Twice the offset that the decoder subtracts from codes: 0 where they stay unsigned.
     static constexpr int kDecodedOffsetX2 = 0;
     static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }
     static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
-    // The sum of a row block from its accumulator, where a field may stay in place; and back.
+    // settle: the sum of a row block from its accumulator, in which a field may stay in place. in_place: back.
     static VI settle(VI acc, int) { return acc; }
     static VI in_place(VI sum, int) { return sum; }
 };
 
-// What a float format F shares with others. A row block is decoded by itself, as an exact head wants it.
+// What float layouts share. A row block can be decoded by itself, as an exact head needs it.
 constexpr int kFloatRowBlocks = 4;
 template <class F>
 struct FloatDot {
@@ -155,7 +154,7 @@ struct PanelOf<F> {
 template <class F>
 using Panel = typename PanelOf<F>::type;
 
-// Bytes from which an even offset is taken (z2 is even), so that levels are whole numbers.
+// Bytes from which an even offset is taken (zero_x2 is even), so that levels are whole numbers.
 template <class P>
 struct Even : P {
     static constexpr bool kEvenOffset = true;

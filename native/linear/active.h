@@ -9,9 +9,9 @@
 //   columns: column k is lines of 256 consecutive rows. Byte 16 q + r of a line: row 64 q + 16 f + r likewise, so
 //            that four columns, taken byte by byte in turn, are a step of each of four tiles of layout b2
 // active_copies.h makes them.
-// Runs are read a block at a time: the next block is asked for into L2, while this one is read line by line *across*
-// its runs. Run by run, as they lie, reached 0.32 to 0.53 of a sequential read on Zen 4, across the block 0.62 to 0.83; on
-// Zen 3 across the block 0.40 to 0.59.
+// Runs (a row's or column's lines) are read a block at a time: the next block is asked for into L2, while this one is
+// read line by line *across* its runs. That reaches 0.62 to 0.83 of a sequential read on Zen 4 and 0.40 to 0.59 on Zen 3;
+// run by run, as they lie, 0.32 to 0.53 on Zen 4.
 #pragma once
 #include "layouts/few_bits/b2.h"
 #include "layouts/layout.h"
@@ -96,7 +96,7 @@ inline int32_t lane_sum(VI a) {
     return sum;
 }
 
-// 256 products of a line of a row and x.
+// Adds the 256 products of a line of a row and x.
 inline VI line_dot(VI sum, const uint8_t* line, const int8_t* x) {
     VI run = kPairSums16 ? i_set1(0) : sum;
     STERNA_UNROLL(8)
@@ -116,7 +116,7 @@ inline VI line_dot(VI sum, const uint8_t* line, const int8_t* x) {
 // how many are open; or -1, and does nothing, where they are so many that the tiles are read faster.
 int64_t linear_open_rows(const sterna::LinearArgs& a, const sterna::ActiveRows& s, int64_t begin,
                          int64_t end) {
-    // Whole lines of x, of which the row of activations may lack the last.
+    // x is copied to whole lines: the row of activations may end before its last line does.
     auto* x = reinterpret_cast<int8_t*>(a.scratch);
     const int64_t lines = s.stride / kLine, padded = lines * kLineCodes;
     auto* rows = reinterpret_cast<int32_t*>(a.scratch + padded);

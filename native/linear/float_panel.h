@@ -3,8 +3,8 @@
 // tokens, one of an activation all rows).
 //
 // A tile's weights are decoded to f32 once for a block of k: a panel that stays in L2 while the tokens
-// pass, and from there to L1 a line or so a cycle. Sums that wait for the next block of k are kept as
-// floats, as they are: each output adds over k in ascending order, one fused multiply-add each, as in
+// pass, and from there to L1 a line or so a cycle. Sums that wait for the next block of k stay
+// floats: each output adds over k in ascending order, one fused multiply-add each, as in
 // linear.h.
 #pragma once
 #include "layouts/layout.h"
@@ -64,7 +64,7 @@ struct FloatPanel {
         next = step;
     }
 
-    // Tokens [n, n + N) x one block of rows.
+    // Adds tokens [n, n + N) x one block of rows.
     template <int N>
     inline void outer_products(int64_t n, int block) {
         VF acc[N][kPanelVectors];
@@ -107,7 +107,7 @@ struct FloatPanel {
         }
     }
 
-    // The panel times tokens [n0, n1), while the weights of the next one come nearer.
+    // Multiplies the panel with tokens [n0, n1), while the weights of the next one are asked for.
     void sweep(int64_t n1) {
         const int64_t blocks = (n1 - n0 + kPanelTokens - 1) / kPanelTokens;
         const int64_t bytes = kc / F::kStepK * F::kStepBytes;

@@ -5,7 +5,7 @@
 // i + j < kXPlanes<F>, the smallest first (PlaneProducts): what is left out is below 2^-21 of a
 // product. For bf16 weights that is one product, and activations are rounded to bf16. A product of
 // tiles adds 32 k as the unit does, which flushes denormals; kFloatSteps<F> such steps are a block of
-// k, and blocks are join in ascending order. Neither the result nor the error is that of linear.h, but
+// k, and blocks are added in ascending order. Neither the result nor the error is that of linear.h, but
 // it is the same for any number of tokens, threads and tiles.
 #pragma once
 #include "layouts/layout.h"
@@ -70,7 +70,7 @@ inline void float_product(const WeightTiles& t, const uint8_t* w, const uint8_t*
 #undef float_dot
 #undef float_sums_turn
 
-// All products of one step of 32 k; `more`: another step follows, and its first x tile is loaded.
+// Makes all products of one step of 32 k; `more`: another step follows, whose first x tile is loaded.
 // `between` runs after each product, while the unit works.
 template <class F, int X, int I = 0, class Between>
 inline void float_step(const WeightTiles& t, const uint8_t* w, const uint8_t* x, bool more,
@@ -86,7 +86,7 @@ inline void float_step(const WeightTiles& t, const uint8_t* w, const uint8_t* x,
     }
 }
 
-// 16 tokens x 4 row blocks x `steps` x 32 k of a block.
+// Multiplies 16 tokens x 4 row blocks over `steps` x 32 k of a block.
 template <class F, class Between>
 inline void float_block(const WeightTiles& t, const uint8_t* x, int64_t steps, SumsTurn turn,
                         Between between) {
@@ -123,7 +123,7 @@ struct FloatTileScratch {
     }
 };
 
-// A finished block of 16 tokens x a weight tile x a block of k. It is join to the sums of earlier blocks
+// A finished block of 16 tokens x a weight tile x a block of k. It is joined to the sums of earlier blocks
 // of k, or turned into outputs, a few tokens at a time while the unit does the next block.
 template <class F>
 struct FloatEpilogue {
@@ -173,7 +173,7 @@ struct FloatEpilogue {
     }
 };
 
-// Weight tiles [first, last) times tokens [n0, n1), over one block of k: steps [step0, step0 + steps).
+// Multiplies weight tiles [first, last) with tokens [n0, n1), over one block of k: steps [step0, step0 + steps).
 template <class F>
 inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t step0,
                           int64_t steps, int64_t n0, int64_t n1, const FloatTileScratch<F>& s) {
@@ -247,7 +247,7 @@ class PagesAhead {
     uint32_t turn_ = 0;
 };
 
-// The weights of one step of 32 k after another, decoded a part at a time while the unit multiplies the
+// Decodes the weights of one step of 32 k after another, a part at a time, while the unit multiplies the
 // step before.
 template <class F>
 class StepDecoder {
@@ -272,7 +272,7 @@ class StepDecoder {
         }
         k_ += kPartK;
     }
-    // The tiles of the step, whatever of it was missing; the next part is the next step's.
+    // Decodes what is missing of the step, and returns its tiles; the next part is the next step's.
     WeightTiles finish() {
         while (k_ < kTileK) part();
         const WeightTiles tiles = tiles_in_place<F>(valid(), 1)
@@ -326,7 +326,7 @@ template <class F>
     epilogue.drain(s.block);
 }
 
-// y = 0, or the residual.
+// Sets y to 0, or to the residual.
 template <class F>
 void float_no_terms(const sterna::LinearArgs& a) {
     for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile)

@@ -1,9 +1,9 @@
 // Many tokens on a matrix unit where scales are in groups of 32 k. Levels and activations are whole numbers of
 // eight bits at most, and exact as bf16; the sum of 32 products is below 2^24, and exact as a float. So a
-// product of bf16 tiles, 16 tokens x 32 k and 32 k x 16 rows, is the sums of one group, and already
-// floats. A product of bytes would take as long, as 32 k fill it by half, and leave the conversions to the
-// vector units, which have the more to do: a multiplication and an addition for each vector of sums, 32 in 16
-// cycles of the unit.
+// product of bf16 tiles, 16 tokens x 32 k and 32 k x 16 rows, gives the sums of one group, and as floats.
+// A product of bytes would take as long, since 32 k fill it by half, and would leave the conversions to the
+// vector units. These have more to do than the matrix unit: a multiplication and an addition for each vector
+// of sums, 32 in 16 cycles.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/panel.h"
@@ -19,7 +19,7 @@ namespace {
 // k of a block: a tile of weights in bf16, of which half (16 KB) stays in L1 while the tokens pass by.
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
-// Groups of rows whose outputs (32 KB each) wait in L2 at a time, beside a block of k of all tokens.
+// Row blocks whose outputs (32 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int kGroupedChunkRowBlocks = 32;
 
 // The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
@@ -62,7 +62,7 @@ struct GroupedTokens {
     }
 };
 
-// Codes of 16 rows x 4 k as levels; twice them where these are halves, as GroupOffset has it.
+// Turns codes of 16 rows x 4 k into levels, or twice the levels where these are halves (GroupOffset).
 template <class F>
 class Levels {
   public:
@@ -77,14 +77,14 @@ class Levels {
                                f_set1(static_cast<float>(-zero_x2 * twice / 2)));
         }
     }
-    // Byte j of each double word. It becomes bits of a float from 2^15 on, whose units they count.
+    // Makes a float of byte j of each double word: in bits 8 to 15 of a float in [2^15, 2^16) it counts ones.
     template <int j>
     VF at(VI codes, int row_block) const {
         const VI byte = j == 0 ? i_shl<8>(codes) : j == 1 ? codes : i_shr<j == 3 ? 16 : 8>(codes);
         const VF level = f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))),
                                factor_[row_block], offset_[row_block]);
         if constexpr (!F::kHasLevel128) return level;
-        // Powers of two, and 127 in place of 128: what carries into the exponent makes it that.
+        // Levels are powers of two, and 127 in place of 128, which the carry into the exponent makes 128.
         return f_bits(i_and(i_add(i_bits(level), i_set1(1 << 17)),
                             i_set1(static_cast<int32_t>(0xFF800000u))));
     }
@@ -146,7 +146,7 @@ struct GroupedRun {
     bool last;  // run of the block
 };
 
-// 16 tokens x 16 rows over the groups of a block of k.
+// Adds the sums of 16 tokens x 16 rows over the groups of a block of k to the outputs.
 template <class F>
 struct PlainTile {
     using Format = F;
@@ -252,10 +252,10 @@ inline void group_product(const uint8_t* w) {
     }
 }
 
-// 16 tokens x a tile of weights over a few groups of k, whose x tiles stay in the unit while the row blocks
-// pass by, as many as leave a register for each weight tile of two groups: loads of tiles cost as much as
-// products. The unit is a group ahead of the sums that are stored, and these one ahead of those that are
-// added, as a tile just stored is slow to read.
+// Multiplies 16 tokens with a tile of weights over a few groups of k. The groups' x tiles stay in the unit while
+// the row blocks pass by, since loads of tiles cost as much as products: as many as leave a register for each
+// weight tile of two groups. The unit is a group ahead of the sums that are stored, and these are one ahead of
+// those that are added, since a tile just stored is slow to read.
 template <class Tile>
 class GroupedSweep {
   public:
@@ -313,7 +313,7 @@ class GroupedSweep {
     VF sum_[16];
 };
 
-// A tile of weights times tokens [n0, n1), over the block of k of `tile`.
+// Multiplies a tile of weights with tokens [n0, n1), over the block of k of `tile`.
 template <class Tile>
 inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, float* y,
                           const GroupedScratch<Tile>& s) {
@@ -346,7 +346,7 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
     sweep.drain();
 }
 
-// Weight tiles [first, last) x tokens [n0, n1).
+// Computes weight tiles [first, last) for tokens [n0, n1).
 template <class Tile>
 inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t n0,
                           int64_t n1, const GroupedScratch<Tile>& s) {

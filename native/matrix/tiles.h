@@ -1,5 +1,5 @@
 // Many tokens on a matrix unit (AMX): x tiles of 16 tokens x 64 k, weight tiles of 64 k x 16 rows in
-// the very lines that a panel is made of, accumulators of 16 tokens x 16 rows.
+// the same lines as a panel's, accumulators of 16 tokens x 16 rows.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/panel.h"
@@ -15,9 +15,9 @@ constexpr int kFewestTileTokens = 4;
 
 constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
-// Four row blocks x 384 k, decoded, are 24 KB and stay in L1 (48) while the tokens pass by, one tile
-// of them for four of weights. Tokens and the sums that wait for the next block of k come from L2 at
-// 32 bytes a cycle; a whole decoded panel there would want 64 of the 44 that L2 gives. Token tiles are
+// Four row blocks x 384 k, decoded, are 24 KB and stay in L1 (48 KB) while the tokens pass by, one tile of
+// tokens for four of weights. Tokens and the sums that wait for the next block of k come from L2 at 32 bytes
+// a cycle; with a whole decoded panel there it would be 64, and L2 gives 44. Token tiles are
 // read past L1 (tile_load_once), which gained 4 % on one thread.
 constexpr int64_t kBlockK = 384;
 constexpr int kPanelRowBlocks = 4;
@@ -25,7 +25,7 @@ constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
 
-// Panels of a block: a second one of what the first lacks (IntegerDot::kHasLevel128).
+// Panels of a block: where levels reach 128, a second one has what the first lacks (IntegerDot::kHasLevel128).
 template <class F>
 constexpr int kPanels = F::kHasLevel128 ? 2 : 1;
 
@@ -252,7 +252,7 @@ struct TileScratch {
     }
 };
 
-// Groups [G0, G0 + G) of weight tiles [first, last) against tokens [n0, n1), over one block of k.
+// Multiplies row blocks [G0, G0 + G) of weight tiles [first, last) with tokens [n0, n1), over one block of k.
 template <class F, class Join, int G0, int G>
 inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
                          int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
@@ -319,7 +319,7 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     tile_zero(2);
     tile_zero(3);
     for (int64_t k = 0; k < a.K; k += 64, step += 64 / F::kStepK * F::kStepBytes) {
-        // Four buffers in turn: decoding runs ahead of the unit.
+        // Four buffers are used in turn, so that decoding runs ahead of the unit.
         uint8_t* w = a.scratch + k / 64 % 4 * 4 * kTileBytes;
         decode_panel<F, G0, G, true>(step, 64, w);
         tile_load(4, a.xq + k, a.ldx);
