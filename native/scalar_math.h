@@ -36,7 +36,7 @@ static inline double exp_d(double z) {
     const double t = clamped * kLog2e + kRoundD;
     const double n = t - kRoundD;
     const double r = (clamped - n * kLn2Hi) - n * kLn2Lo;
-    // Taylor to r^11 by Estrin's scheme: |r| <= 0.3466, so the rest is below 0.3466^12/12!
+    // Taylor to r^11 by Estrin's scheme: |r| <= 0.3466, so the remainder is below 0.3466^12/12!
     // = 6.4e-15.
     const double r2 = r * r, r4 = r2 * r2;
     const double a = (1.0 + r) + r2 * (1.0 / 2 + r * (1.0 / 6));
@@ -44,7 +44,7 @@ static inline double exp_d(double z) {
     const double c =
         (1.0 / 40320 + r * (1.0 / 362880)) + r2 * (1.0 / 3628800 + r * (1.0 / 39916800));
     const double p = a + r4 * (b + r4 * c);
-    // n sits in the low bits of t; n = 1024 only beyond 709.4, hence the split of the scale.
+    // n sits in the low bits of t; n = 1024 only beyond 709.4, hence the scale in two factors.
     const uint64_t bits = std::bit_cast<uint64_t>(t) << 52;
     const double scaled =
         (p * 2.0) * std::bit_cast<double>(bits + (static_cast<uint64_t>(1022) << 52));

@@ -11,5 +11,5 @@
 #define STERNA_UNROLL(n) STERNA_PRAGMA(GCC unroll n)
 #endif
 
-// Before and after it memory is what it is: nothing is kept in a register across, or loaded early.
+// A fence for the compiler: it keeps nothing of memory in a register across it, and loads nothing early.
 #define STERNA_FENCE() asm volatile("" ::: "memory")

@@ -23,10 +23,10 @@ inline void tile_begin(int x_rows) {
     asm volatile("ldtilecfg %0" ::"m"(c));
 }
 inline void tile_end() { asm volatile("tilerelease"); }
-// Macros, as a tile's number is part of the instruction; and not the compiler's intrinsics, which do
-// not say that they read and write memory, so that stores may move across them.
+// These are macros, as a tile's number is part of the instruction. They are not the compiler's intrinsics, which
+// do not say that they read and write memory, so that stores may move across them.
 #define tile_zero(t) asm volatile("tilezero %tmm" #t)
-// 16 rows of 64 bytes, `stride` bytes apart.
+// Loads 16 rows of 64 bytes, `stride` bytes apart.
 #define tile_load(t, p, stride)                                                              \
     asm volatile("tileloadd (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
                  "m"(*reinterpret_cast<const char (*)[]>(p)))
@@ -50,13 +50,13 @@ inline void tile_end() { asm volatile("tilerelease"); }
 // (Intel SDM vol. 2, TDPBF16PS). Denormals count as 0.
 #define tile_dot_bf16(acc, x, w) asm volatile("tdpbf16ps %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
-// prefetch() where GCC 12 would drop it, as from a member function that only adds up.
+// A prefetch() that GCC 12 does not drop, as it would from a member function that only adds up.
 inline void prefetch_surely(const void* p) {
     asm volatile("prefetcht0 %0" ::"m"(*static_cast<const char*>(p)));
 }
 
-// Denormals count as 0 for vectors too, until what this returns is restored. It holds for functions that
-// are called and not inlined: a compiler does not know that arithmetic depends on it. Not a class, whose
+// Makes denormals count as 0 for vectors too, until the state that it returns is restored. That holds in functions
+// that are called and not inlined: a compiler does not know that arithmetic depends on it. It is not a class, whose
 // destructor would need the runtime of exceptions.
 inline unsigned flush_denormals() {
     const unsigned before = _mm_getcsr();

@@ -12,7 +12,7 @@ constexpr int kPanelVectors = 1, kPanelTokens = 6;  // accumulators of a panel's
 constexpr int kAttentionRows = 4;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
 
-// The compiler's own vectors, which it lowers to what the CPU has: a tenth of the code that loops over arrays make.
+// The vectors are the compiler's own, which it lowers to what the CPU has: a tenth of the code of loops over arrays.
 using VF = float __attribute__((vector_size(4 * kLanes)));
 using VI = int32_t __attribute__((vector_size(4 * kLanes)));
 using VU = uint32_t __attribute__((vector_size(4 * kLanes)));
@@ -126,7 +126,7 @@ inline VI b_signed(VI a, VI sign) { return b_negate<7>(a, sign); }
 inline void b_store(uint8_t* p, const VI* v) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(v[i / kLanes][i % kLanes]);
 }
-// 16 int16, as int32, kLanes at a time, cut into two digits each: v = radix * high + low, high rounded
+// Cuts 16 int16 (as int32, kLanes at a time) into two digits each: v = radix * high + low, high rounded
 // to nearest by a 15-bit reciprocal. 16 bytes of low, 16 of high, which have to fit int8.
 template <int radix>
 inline void b_store_digits(uint8_t* p, const VI* v) {
@@ -137,7 +137,7 @@ inline void b_store_digits(uint8_t* p, const VI* v) {
         p[16 + i] = static_cast<uint8_t>(high);
     }
 }
-// a, computed here: compilers put off additions, and what is to be added then needs registers.
+// Returns a, and has it computed here: compilers put off additions, whose operands would then need registers.
 inline VI i_now(VI a) { return a; }
 // int16, modulo 2^16.
 inline VI w_add(VI a, VI b) { return as<VI>(as<VW>(a) + as<VW>(b)); }
@@ -216,7 +216,7 @@ inline uint64_t b_nonzero(const int8_t* p) {
     for (int i = 0; i < 64; ++i) mask |= static_cast<uint64_t>(p[i] != 0) << i;
     return mask;
 }
-// The bytes of four lines of 64 in turn: byte 16 q + r of line j goes to byte 4 r + j of 64 at out + q * stride.
+// Takes the bytes of four lines of 64 in turn: byte 16 q + r of line j goes to byte 4 r + j of 64 at out + q * stride.
 inline void b_interleave(const uint8_t* const* from, uint8_t* out, int64_t stride) {
     for (int q = 0; q < 4; ++q)
         for (int r = 0; r < 16; ++r)

@@ -33,7 +33,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                     *out++ = groups.ready(k, g * sterna::kRowBlock + kLanes * part);
     }
 
-    // Where a block's operands are at a group of k; further row blocks, and tokens, are so far apart.
+    // The places of a block's operands at a group of k, and the strides to the next row block and token.
     struct At {
         const int8_t* x;
         const uint8_t* codes;

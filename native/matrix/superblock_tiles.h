@@ -1,5 +1,6 @@
-// superblocks.h on a matrix unit, as grouped_tiles.h. Where groups are of 16 k, tiles hold the products s_g level,
-// in two planes of bf16 where they have more than 8 bits: a product, or two, then is the whole T.
+// Super-blocks on a matrix unit: the sums of superblocks.h by the products of grouped_tiles.h. With groups of 16 k, tiles
+// hold the products s_g level, as two bf16 planes where they have more than 8 bits; one product of tiles, or two, then
+// gives the whole T.
 #pragma once
 #include "matrix/grouped_tiles.h"
 #include "scales/groups.h"
@@ -10,7 +11,7 @@
 
 namespace {
 
-// 16 tokens x 16 rows over a super-block.
+// Adds the sums of 16 tokens x 16 rows over a super-block to the outputs.
 template <class F>
 struct SuperTile {
     using Format = F;

@@ -13,7 +13,7 @@ void Draws::run(std::span<const Draw> draws, int vocab, Pool& pool,
     const bool alone = draws.size() < 2 || pool.size() == 1;
     const size_t threads = alone ? 1 : static_cast<size_t>(pool.size());
     if (memory_.size() < threads) memory_.resize(threads);
-    // Every thread for every draw: the next step may divide them otherwise.
+    // Every thread gets memory for every draw, since the next step may divide them otherwise.
     for (size_t t = 0; t < threads; ++t)
         for (const Draw& d : draws) memory_[t].reserve(d.params, vocab);
     if (alone) {

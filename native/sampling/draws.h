@@ -18,8 +18,8 @@ struct Draw {
 
 class Draws {
   public:
-    // Draws each, results[i] being draws[i]'s. Takes no memory but for log-probabilities, once as
-    // much was needed before.
+    // Draws each token, draws[i] to results[i]. Takes no memory once as much was needed before, but for
+    // log-probabilities.
     void run(std::span<const Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results);
 
   private:

@@ -67,8 +67,8 @@ double weight_of(float logit, float max, double temperature) {
     return math::exp_d((static_cast<double>(logit) - max) / temperature);
 }
 
-// Sum of all weights in ascending order of ids. In blocks, so that the exponentials vectorise while
-// the sum keeps its order.
+// The sum of all weights in ascending order of ids. It is made in blocks, so that the exponentials vectorise
+// while the sum keeps its order.
 double sum_of_weights(const float* logits, int vocab, float max, double temperature) {
     constexpr int kBlock = 256;
     double sum = 0.0;
@@ -81,7 +81,7 @@ double sum_of_weights(const float* logits, int vocab, float max, double temperat
     return sum;
 }
 
-// What turns a logit into a log-probability.
+// The constants that turn a logit into a log-probability.
 double log_sum_exp(const float* logits, int vocab, float max) {
     return math::log_d(sum_of_weights(logits, vocab, max, 1.0));
 }
@@ -211,7 +211,7 @@ bool uses_penalty(const SampleParams& params) {
 // ids: the draw depends on which tokens are left, not on how they were found.
 void keep_candidates(const Scores& scores, const SampleParams& params, SampleMemory& memory) {
     const bool use_p = params.top_p < 1.0f;
-    // Relative to the best token's weight, 1. A weight of 0 cannot be drawn.
+    // min_p is relative to the best token's weight, 1. A weight of 0 cannot be drawn.
     const double least =
         params.min_p > 0.0f ? std::min(1.0, static_cast<double>(params.min_p)) : 0.0;
     const auto drawable = [&](double weight) { return weight > 0.0 && weight >= least; };
@@ -246,7 +246,7 @@ int32_t draw(const Candidates& candidates, double uniform) {
     return candidates.back().token;  // uniform * total was rounded up to total
 }
 
-// Not inlined: the compiler may move arithmetic across the change of control state, but not across
+// This is not inlined: the compiler may move arithmetic across the change of control state, but not across
 // a call.
 __attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vocab,
                                                      const SampleParams& params,
@@ -267,8 +267,8 @@ __attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vo
     }
     result.token = best.token;
     if (params.temperature > 0.0f && best.token >= 0) {
-        // Finite, as -inf / inf is NaN; at the largest float all finite logits weigh the same
-        // anyway.
+        // The temperature stays finite, as -inf / inf is NaN; at the largest float all finite logits weigh the
+        // same anyway.
         const double temperature = std::min(params.temperature, kMaxFinite);
         const double uniform = philox_uniform(params.seed, params.sequence, position);
         const Scores drawn_from = {scores, vocab, best.logit, temperature};
