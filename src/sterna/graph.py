@@ -200,8 +200,8 @@ class Graph:
     @property
     def can_be_fast(self) -> bool:
         """Whether all layers hold floats of one format, so that bf16 products may sum them."""
-        found = {weight.format for _, weight in self._layers()}
-        return len(found) == 1 and not any(f.integer for f in found)
+        formats = {weight.format for _, weight in self._layers()}
+        return len(formats) == 1 and not any(f.integer for f in formats)
 
     def linear_weights(self) -> list[PackedWeight]:
         """Every packed weight that a linear layer or the head reads, once."""
@@ -255,10 +255,10 @@ class Graph:
     def skips(self) -> dict[_Op, int]:
         """The layers around a relu2 that may leave out what meets a zero (native/linear/active.h).
 
-        Of [gate | up], with how many rows are gates: `up` needs no row whose gate is closed. Of
-        what reads the product, with 0: it needs no column whose activation is 0.
+        [gate | up] comes with the number of its rows that are gates: `up` needs no row whose gate
+        is closed. What reads the product comes with 0: it needs no column whose activation is 0.
         """
-        found: dict[_Op, int] = {}
+        gate_rows: dict[_Op, int] = {}
         for product in (op for op in self.ops if op.glu == "relu2"):
             x = product.inputs[0]
             makers = [op for op in self.ops if op.output is x]
@@ -270,11 +270,11 @@ class Graph:
                 assert weight is not None
                 whole = product.up % weight.format.tile_rows == 0
                 if whole and 2 * product.up == weight.M:
-                    found[makers[0]] = product.up
+                    gate_rows[makers[0]] = product.up
             for op in self.ops:
                 if product.output in op.inputs and op.kind == "linear" and _has_copies(op):
-                    found[op] = 0
-        return found
+                    gate_rows[op] = 0
+        return gate_rows
 
     def _mark_floats(self) -> None:
         """Notes which values are read as floats: the others exist only as int8."""

@@ -79,13 +79,13 @@ class Tokenizer:
         text = token.get("content") if isinstance(token, dict) else token
         with _library_errors(self.path):  # a lone surrogate in the name, for one
             named = self._backend.token_to_id(text) if isinstance(text, str) else None
-        found = [] if named is None else [named]
+        ids = [] if named is None else [named]
         for config in configs:
             value = config.get(f"{kind}_token_id")
             for id in value if isinstance(value, list) else [value]:
                 if isinstance(id, int) and not isinstance(id, bool) and id >= 0:  # -1 means none
-                    found.append(id)
-        return found
+                    ids.append(id)
+        return ids
 
     @property
     def vocab_size(self) -> int:
@@ -156,10 +156,10 @@ class Tokenizer:
     def added_at(self, text: str) -> int | None:
         """The id of the longest added token, such as <|im_end|>, that `text` begins with."""
         added = self._backend.get_added_tokens_decoder().items()
-        found = [
+        matches = [
             (len(t.content), id) for id, t in added if t.content and text.startswith(t.content)
         ]
-        return max(found)[1] if found else None
+        return max(matches)[1] if matches else None
 
     def _token(self, id: int) -> str | None:
         try:
