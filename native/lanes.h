@@ -134,5 +134,63 @@ inline VF f_exp2_softmax(VF x) {
 }
 inline F16x l_exp2_softmax(F16x x) { STERNA_EACH(f_exp2_softmax(x.v[i])); }
 
+inline VF f_abs(VF x) { return f_bits(i_and(i_bits(x), i_set1(0x7FFFFFFF))); }
+// tanh(x), NaN for NaN; relative error below 2^-21.
+inline VF f_tanh(VF x) {
+    // With e = exp(2 |x|) - 1 it is e / (e + 2), and from 10 on the float 1. e = (2^n - 1) + 2^n (exp(r) - 1) keeps
+    // the digits of a small x, for which n = 0.
+    const VF a = f_min(f_set1(10.0f), f_abs(x));  // in this order a NaN stays one
+    const VI n = i_round(f_mul(a, f_set1(2.88539008f)));
+    const VF nf = f_from_i(n);
+    VF r = f_fma(nf, f_set1(-0.693145751953125f), f_add(a, a));
+    r = f_fma(nf, f_set1(-1.42860682030941723212e-6f), r);
+    // Taylor's series of (e^r - 1) / r to r^6 / 7!: what is left out is below 2^-25.
+    VF p = f_set1(1.0f / 5040);
+    p = f_fma(p, r, f_set1(1.0f / 720));
+    p = f_fma(p, r, f_set1(1.0f / 120));
+    p = f_fma(p, r, f_set1(1.0f / 24));
+    p = f_fma(p, r, f_set1(1.0f / 6));
+    p = f_fma(p, r, f_set1(0.5f));
+    p = f_fma(p, r, f_set1(1.0f));
+    const VF power = f_bits(i_shl<23>(i_add(n, i_set1(127))));
+    const VF e = f_fma(power, f_mul(p, r), f_sub(power, f_set1(1.0f)));
+    const VF t = f_div(e, f_add(e, f_set1(2.0f)));
+    return f_bits(i_or(i_bits(t), i_and(i_bits(x), i_set1(INT32_MIN))));
+}
+// cap * tanh(x / cap); inverse: 1 / cap.
+inline F16x l_cap(F16x x, F16x cap, F16x inverse) {
+    STERNA_EACH(f_mul(cap.v[i], f_tanh(f_mul(x.v[i], inverse.v[i]))));
+}
+
+// x (1 + erf(x / sqrt 2)) / 2, NaN for NaN; relative error below 2^-20 from x = -13 on, and below that less than 2^-120.
+inline VF f_gelu(VF x) {
+    // With Q(a) the normal distribution beyond a it is max(x, 0) - a Q(a), a = |x|; and Q(a) = exp(-a^2 / 2) t P(t),
+    // t = 1 / (1 + 0.3 a), since Q(a) exp(a^2 / 2) is smooth. P: minimax of relative error for a <= 14, 2^-28.
+    const VF a = f_min(f_set1(14.0f), f_abs(x));  // in this order a NaN stays one
+    const VF t = f_div(f_set1(1.0f), f_fma(f_set1(0.3f), a, f_set1(1.0f)));
+    VF p = f_set1(-0.0206128359f);
+    p = f_fma(p, t, f_set1(0.112375811f));
+    p = f_fma(p, t, f_set1(-0.228067577f));
+    p = f_fma(p, t, f_set1(0.191581786f));
+    p = f_fma(p, t, f_set1(-0.0792474076f));
+    p = f_fma(p, t, f_set1(0.096057862f));
+    p = f_fma(p, t, f_set1(0.0784255713f));
+    p = f_fma(p, t, f_set1(0.110227324f));
+    p = f_fma(p, t, f_set1(0.119572841f));
+    p = f_fma(p, t, f_set1(0.119686633f));
+    // What the square rounds off counts: exp would make 2^-17 of 2^-24 of a square of 98.
+    const VF square = f_mul(a, a), rest = f_fma(a, a, f_sub(f_set1(0.0f), square));
+    const VF e = f_exp(f_mul(square, f_set1(-0.5f)));
+    const VF tail = f_mul(f_mul(f_fma(e, f_mul(rest, f_set1(-0.5f)), e), t), p);
+    return f_fma(f_sub(f_set1(0.0f), a), tail, f_max(f_set1(0.0f), x));
+}
+// x (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3), which is x / (1 + exp(-2 u)), so that nothing cancels; NaN
+// for NaN. Relative error below 2^-21 (1 + |u|), and where exp(-2 u) is above exp(88) less than 2^-126 |x|.
+inline VF f_gelu_tanh(VF x) {
+    const VF square = f_mul(x, x);
+    const VF minus_2u = f_mul(x, f_fma(square, f_set1(-0.0713548163f), f_set1(-1.59576912f)));
+    return f_div(x, f_add(f_set1(1.0f), f_exp(minus_2u)));
+}
+
 #undef STERNA_EACH
 }  // namespace

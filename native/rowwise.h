@@ -15,25 +15,45 @@ inline VF silu_up(VF g, VF up) {
     return f_mul(f_div(g, f_add(f_set1(1.0f), e)), up);
 }
 
-inline F16x glu_up(sterna::Glu glu, F16x g, F16x up) {
+template <sterna::Glu kGlu>
+inline F16x glu_up(F16x g, F16x up) {
     F16x y;
-    for (int i = 0; i < 16 / kLanes; ++i)
-        y.v[i] = glu == sterna::Glu::kRelu2 ? relu2_up(g.v[i], up.v[i]) : silu_up(g.v[i], up.v[i]);
+    for (int i = 0; i < 16 / kLanes; ++i) {
+        if constexpr (kGlu == sterna::Glu::kRelu2) {
+            y.v[i] = relu2_up(g.v[i], up.v[i]);
+        } else if constexpr (kGlu == sterna::Glu::kSilu) {
+            y.v[i] = silu_up(g.v[i], up.v[i]);
+        } else if constexpr (kGlu == sterna::Glu::kGelu) {
+            y.v[i] = f_mul(f_gelu(g.v[i]), up.v[i]);
+        } else {
+            y.v[i] = f_mul(f_gelu_tanh(g.v[i]), up.v[i]);
+        }
+    }
     return y;
 }
 
 // yf = glu(x), or x where there is none; returns the sum of squares.
-inline float activate(const sterna::RowwiseArgs& a) {
+template <sterna::Glu kGlu>
+inline float activate_as(const sterna::RowwiseArgs& a) {
+    constexpr bool kNone = kGlu == sterna::Glu::kNone;
     const float *gate = a.x, *up = a.x + a.up_offset;
-    const bool copy = a.glu == sterna::Glu::kNone && !a.norm && a.x != a.yf;
+    const bool copy = kNone && !a.norm && a.x != a.yf;
     F16x squares = l_set1(0.0f);
     sixteens(a.width, [&](int64_t i, auto part) {
         F16x v = part.load(gate + i);
-        if (a.glu != sterna::Glu::kNone) v = glu_up(a.glu, v, part.load(up + i));
-        if (a.glu != sterna::Glu::kNone || copy) part.store(a.yf + i, v);
+        if constexpr (!kNone) v = glu_up<kGlu>(v, part.load(up + i));
+        if (!kNone || copy) part.store(a.yf + i, v);
         squares = l_fma(v, v, squares);
     });
     return l_sum(squares);
+}
+inline float activate(const sterna::RowwiseArgs& a) {
+    using sterna::Glu;
+    return a.glu == Glu::kNone    ? activate_as<Glu::kNone>(a)
+           : a.glu == Glu::kRelu2 ? activate_as<Glu::kRelu2>(a)
+           : a.glu == Glu::kSilu  ? activate_as<Glu::kSilu>(a)
+           : a.glu == Glu::kGelu  ? activate_as<Glu::kGelu>(a)
+                                  : activate_as<Glu::kGeluTanh>(a);
 }
 
 // yf = x / rms(x) * norm; returns max |yf| as bits.
@@ -110,7 +130,8 @@ bool rowwise(const sterna::RowwiseArgs& a) {
 
 // False: a rotated value is not finite.
 bool rope(const sterna::RopeArgs& a) {
-    const int half = a.head_dim / 2, stride = a.interleaved ? 2 : 1, far = a.interleaved ? 1 : half;
+    const int half = a.rotary_dim / 2, stride = a.interleaved ? 2 : 1;
+    const int far = a.interleaved ? 1 : half;
     for (int h = 0; h < a.n_heads; ++h) {
         float* x = a.x + static_cast<int64_t>(h) * a.head_dim;
         int i = 0;
@@ -128,6 +149,13 @@ bool rope(const sterna::RopeArgs& a) {
         }
     }
     return absmax_bits(a.x, static_cast<int64_t>(a.n_heads) * a.head_dim) < 0x7F800000;
+}
+
+void cap(const sterna::CapArgs& a) {
+    const F16x cap = l_set1(a.cap), inverse = l_set1(1.0f / a.cap);
+    sixteens(a.count, [&](int64_t i, auto part) {
+        part.store(a.x + i, l_cap(part.load(a.x + i), cap, inverse));
+    });
 }
 
 }  // namespace

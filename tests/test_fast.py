@@ -200,7 +200,7 @@ def test_integer_models_are_not_fast(checkpoint: Callable[[str], Path]) -> None:
 @needs_unit
 def test_planes_must_have_been_made() -> None:
     """The border refuses a layer that would read planes of nothing."""
-    program = _native.Program(1, 1, 16, False, [1.0] * 8)
+    program = _native.Program(1, 1, 16)
     weight = program.weight(ops.pack(np.ones((64, 64), np.float32), format="bf16").native())
     src, dst = program.buffer(64), program.buffer(64)
     with pytest.raises(ValueError, match="planes"):

@@ -14,7 +14,7 @@ from helpers import GROUPED, assert_same_bits, failure
 import sterna.ops as ops
 from sterna import LLM, _native, formats, loading
 from sterna.errors import RequestError
-from sterna.graph import Graph, Rope
+from sterna.graph import Graph, Heads
 
 # A format of every layout, with odd and even zero_x2, minima and powers of two.
 TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "tl2_1", "bf16"]
@@ -22,7 +22,7 @@ TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "tl2_1", "bf1
 
 def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray:
     """The rows float32 [tokens, K] that a program looks up, of a table [K, K]."""
-    g = Graph(Rope(1, 1, 16, (1.0,) * 8))
+    g = Graph(Heads(1, 1, 16))
     identity = ops.pack(np.eye(table.K, dtype=np.float32), format="f32")
     g.linear(g.select(g.embed(table)), identity, "lm_head")  # all products but one are 0
     cache = _native.KvCache(1, 1, 16, 1, "f32")

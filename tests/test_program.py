@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sterna import _native, ops
-from sterna.graph import Graph, Rope
+from sterna.graph import Graph, Heads
 
 WIDTH, VOCAB = 81, 64  # odd: bf16 pads a row to 82, so a kernel reads one value of padding
 
@@ -18,7 +18,7 @@ def program() -> _native.Program:
     table[5] = 1e38
     packed = ops.pack(table, format="bf16")
     weight = ops.pack(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32), format="bf16")
-    g = Graph(Rope(1, 1, 16, (1.0,) * 8))
+    g = Graph(Heads(1, 1, 16))
     ones = np.ones(WIDTH, np.float32)
     x = g.embed(packed)
     x = g.linear(g.linear(x, weight, "big"), weight, "bigger", residual=x)

@@ -6,7 +6,7 @@ import numpy as np
 
 from sterna import ops
 from sterna._native import KvCache, inverse_frequencies
-from sterna.graph import Graph, Rope
+from sterna.graph import Attention, Graph, Heads, Rotary
 
 WIDTH, HEADS, KV_HEADS, DIM, VOCAB = 64, 4, 2, 16, 64
 
@@ -17,10 +17,11 @@ def logits(interleaved: bool, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     table = ops.pack(rng.standard_normal((VOCAB, WIDTH)).astype(np.float32), format="f32")
     v = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32)
     frequencies = tuple(inverse_frequencies(100.0, DIM))
-    g = Graph(Rope(HEADS, KV_HEADS, DIM, frequencies, interleaved))
+    how = Attention(Rotary(frequencies, interleaved))
+    g = Graph(Heads(HEADS, KV_HEADS, DIM))
     x = g.embed(table)
     qkv = ops.pack(np.concatenate([q, k, v]), format="f32")
-    h = g.attention(g.linear(x, qkv, "qkv"), 0)
+    h = g.attention(g.linear(x, qkv, "qkv"), 0, how)
     g.linear(g.select(h), table, "lm_head")
     program = g.compile()
     tokens = np.arange(20, dtype=np.int32)

@@ -16,7 +16,7 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.formats import PackedWeight
-from sterna.graph import Graph, Rope
+from sterna.graph import Graph, Heads
 from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, in_runs
 
 WIDTH, VOCAB = 256, 256
@@ -49,7 +49,7 @@ def rows_of(
     n: int,
 ) -> np.ndarray:
     """What one linear word makes of the table's first n rows, float32 [n, sum of rows]."""
-    g = Graph(Rope(1, 1, 16, (1.0,) * 8))
+    g = Graph(Heads(1, 1, 16))
     packed = ops.pack(table, format="f32")
     y = g.linear(g.embed(packed), weights, "several", bias=bias)
     # Products of outputs and an identity: all of a sum but one are 0.
@@ -83,14 +83,14 @@ def test_each_writes_its_columns(names: tuple[str, ...], biased: bool) -> None:
 
 def test_a_bias_of_another_size() -> None:
     """Neither the graph nor the native program takes one that does not fit."""
-    g = Graph(Rope(1, 1, 16, (1.0,) * 8))
+    g = Graph(Heads(1, 1, 16))
     (w, *_) = weights_of(MIXTURES[0])
     x = g.embed(ops.pack(np.zeros((VOCAB, WIDTH), np.float32), format="f32"))
     with pytest.raises(ValueError, match="bias: must have 100 values"):
         g.linear(x, w, "w", bias=np.zeros(99, np.float32))
     with pytest.raises(ValueError, match="a residual needs one weight"):
         g.linear(x, [w, w], "w", residual=x)
-    p = _native.Program(1, 1, 16, False, [1.0] * 8)
+    p = _native.Program(1, 1, 16)
     weight, narrow, wide = p.weight(w.native()), p.buffer(112), p.buffer(256)
     bad: list[dict[str, object]] = [
         {"bias": np.zeros(99, np.float32)},

@@ -121,7 +121,7 @@ def test_formats_without_copies_read_all() -> None:
 
 
 def test_the_core_refuses_what_cannot_be_skipped() -> None:
-    program = _native.Program(1, 1, 64, False, [1.0] * 32)
+    program = _native.Program(1, 1, 64)
     with pytest.raises(ValueError, match="active: the last operation must be a linear layer"):
         program.read_columns(1)
     with pytest.raises(ValueError, match="active: the last operation must be a linear layer"):

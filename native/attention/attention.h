@@ -13,29 +13,41 @@
 
 namespace {
 
-// The largest logarithm of a row, whose last page is filled up with scores that count for nothing.
-inline float largest_log(Rows& s, int r) {
-    float* scores = s.scores[r];
-    const int padded = whole_pages(s.keys[r]);
-    for (int j = s.keys[r]; j < padded; ++j) scores[j] = -__builtin_inff();
-    F16x m = l_load(scores);
-    for (int j = 16; j < padded; j += 16) m = l_max(l_load(scores + j), m);
-    return l_reduce_max(m) * s.scale[r];
+// The scores of a row, capped: they are logarithms to base 2 then.
+inline void cap_scores(const sterna::AttentionArgs& a, Rows& s, int r) {
+    const float most = a.cap * kLog2E;
+    const F16x cap = l_set1(most), inverse = l_set1(s.scale[r] / most);
+    for (int j = s.from[r] / 16 * 16; j < s.keys[r]; j += 16)
+        l_store(s.scores[r] + j, l_cap(l_load(s.scores[r] + j), cap, inverse));
 }
 
-// scores -> 2^(score * scale - max), times the position's scale where pages have them; returns the sum
+// The largest logarithm of a row, `scale` times a score; its first and last page are filled up with scores that count
+// for nothing.
+inline float largest_log(Rows& s, int r, float scale) {
+    float* scores = s.scores[r];
+    const int begin = page_begin(s.from[r]), padded = whole_pages(s.keys[r]);
+    for (int j = begin; j < s.from[r]; ++j) scores[j] = -__builtin_inff();
+    for (int j = s.keys[r]; j < padded; ++j) scores[j] = -__builtin_inff();
+    F16x m = l_load(scores + begin);
+    for (int j = begin + 16; j < padded; j += 16) m = l_max(l_load(scores + j), m);
+    return l_reduce_max(m) * scale;
+}
+
+// scores -> 2^(score * unit - max), times the position's scale where pages have them; returns the sum
 // before that, and the largest after it.
 template <class Pages>
-inline float softmax(Pages& pages, int64_t first, int r, float max, float* largest) {
+inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, float* largest) {
+    const int from = pages.rows.from[r], keys = pages.rows.keys[r];
     float* scores = pages.rows.scores[r];
-    const F16x scale = l_set1(pages.rows.scale[r]), minus_max = l_set1(-max);
+    const F16x scale = l_set1(unit), minus_max = l_set1(-max);
     F16x sum = l_set1(0.0f), most = l_set1(1e-30f);
-    for (int j0 = 0; j0 < pages.rows.keys[r]; j0 += kPage) {
+    for (int j0 = page_begin(from); j0 < keys; j0 += kPage) {
         const float* scales = pages.value_scales(first + j0);
-        float seen[kPage];  // so that nothing of a page's last owner counts
-        if (Pages::kScaled && pages.rows.keys[r] - j0 < kPage) {
+        float
+            seen[kPage];  // so that nothing of a page's last owner counts, or from before a window
+        if (Pages::kScaled && (from > j0 || keys - j0 < kPage)) {
             for (int j = 0; j < kPage; ++j)
-                seen[j] = j < pages.rows.keys[r] - j0 ? scales[j] : 0.0f;
+                seen[j] = from <= j0 + j && j0 + j < keys ? scales[j] : 0.0f;
             scales = seen;
         }
         for (int j = 0; j < kPage; j += 16) {
@@ -57,7 +69,7 @@ inline float softmax(Pages& pages, int64_t first, int r, float max, float* large
 struct Chunk {
     static constexpr int kRows = sterna::kMaxAttentionRows;
     float max[kRows] = {}, sum[kRows];
-    int begin = 0;  // the first row that sees some of it
+    int begin = 0, end = 0;  // rows that see some of it
 
     template <class Pages>
     void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first) {
@@ -65,26 +77,35 @@ struct Chunk {
         see(a, s, first);
         pages.scores(first);
         float largest[kRows] = {};
+        const bool capped = a.cap > 0.0f;
+        const auto unit = [&](int r) { return capped ? 1.0f : s.scale[r]; };
         // One pass after another over all rows: a row's own are too short to hide their latencies.
-        for (int r = begin; r < a.rows; ++r) max[r] = largest_log(s, r);
-        for (int r = begin; r < a.rows; ++r) sum[r] = softmax(pages, first, r, max[r], largest + r);
+        for (int r = begin; capped && r < end; ++r) cap_scores(a, s, r);
+        for (int r = begin; r < end; ++r) max[r] = largest_log(s, r, unit(r));
+        for (int r = begin; r < end; ++r)
+            sum[r] = softmax(pages, first, r, unit(r), max[r], largest + r);
         if constexpr (Pages::kScaled)
             for (int r = 0; r < a.rows; ++r) pages.weights(r, largest[r]);
         pages.values(first);
     }
     void see(const sterna::AttentionArgs& a, Rows& s, int64_t first) {
-        for (int r = 0; r < a.rows; ++r) s.keys[r] = clamp(a.limit[r] - first, kChunk);
-        while (s.keys[begin] == 0) ++begin;
+        for (int r = 0; r < a.rows; ++r) {
+            s.keys[r] = clamp(a.limit[r] - first, kChunk);
+            s.from[r] = clamp(a.limit[r] - first - a.window, kChunk);
+        }
+        while (begin + 1 < a.rows && s.keys[begin] == 0) ++begin;
+        for (end = a.rows; end > begin && s.from[end - 1] == kChunk;) --end;
+        s.first_page = page_begin(s.from[begin]);
     }
     void store(const sterna::AttentionArgs& a, const Rows& s, float* partial) const {
-        for (int r = begin; r < a.rows; ++r, partial += a.head_dim + 2) {
+        for (int r = begin; r < end; ++r, partial += a.head_dim + 2) {
             __builtin_memcpy(partial, s.chunk_out + r * a.head_dim, size_of(a));
             partial[a.head_dim] = max[r];
             partial[a.head_dim + 1] = sum[r];
         }
     }
     void load(const sterna::AttentionArgs& a, Rows& s, const float* partial) {
-        for (int r = begin; r < a.rows; ++r, partial += a.head_dim + 2) {
+        for (int r = begin; r < end; ++r, partial += a.head_dim + 2) {
             __builtin_memcpy(s.chunk_out + r * a.head_dim, partial, size_of(a));
             max[r] = partial[a.head_dim];
             sum[r] = partial[a.head_dim + 1];
@@ -115,7 +136,7 @@ struct Merged {
             l_store(factor + r, l_exp2_softmax(l_sub(m, larger)));
             l_store(chunk_factor + r, l_exp2_softmax(l_sub(cm, larger)));
         }
-        for (int r = chunk.begin; r < a.rows; ++r) {
+        for (int r = chunk.begin; r < chunk.end; ++r) {
             float* o = s.out + r * a.head_dim;
             const float* co = s.chunk_out + r * a.head_dim;
             const F16x f = l_set1(factor[r]), cf = l_set1(chunk_factor[r]);
@@ -158,7 +179,8 @@ template <template <class> class Tiles>
 void attention(const sterna::AttentionArgs& a) {
     with_pages<Tiles>(a, [&](auto& pages) {
         Merged merged(a, pages.rows);
-        for (int64_t first = 0; first < a.limit[a.rows - 1]; first += kChunk) {
+        const int64_t begin = sterna::first_attention_chunk(a) * kChunk;
+        for (int64_t first = begin; first < a.limit[a.rows - 1]; first += kChunk) {
             Chunk chunk;
             chunk.compute(a, pages, first);
             merged.add(chunk);
@@ -181,7 +203,7 @@ void attention_merge(const sterna::AttentionArgs& a) {
     Rows rows(a.scratch, a.head_dim);
     Merged merged(a, rows);
     const int chunks = sterna::attention_chunks(a.limit[a.rows - 1]);
-    for (int64_t index = 0; index < chunks; ++index) {
+    for (int64_t index = sterna::first_attention_chunk(a); index < chunks; ++index) {
         Chunk chunk;
         chunk.see(a, rows, index * kChunk);
         chunk.load(a, rows, a.partial + index * sterna::attention_partial(a.rows, a.head_dim));

@@ -34,6 +34,7 @@ struct FloatKeys {
 
     template <int R>
     void block(int row0) {
+        if (s.from[row0] >= j0 + kPage) return;  // the page lies before the rows' windows
         key_blocks<R>(*this, row0, clamp(s.keys[row0 + R - 1] - j0, kPage));
     }
 
@@ -73,13 +74,18 @@ struct FloatValues {
     const uint8_t *page, *next;
     int j0;
 
-    // Rows see different numbers of keys: what all see is shared, the rest is not.
+    // Rows see different keys: what all see is shared, what comes before and after it is not.
     template <int R>
     void block(int row0) {
-        const int shared = clamp(s.keys[row0] - j0, kPage);
-        positions<R>(row0, 0, shared);
-        for (int r = 1; r < R; ++r)
-            positions<1>(row0 + r, shared, clamp(s.keys[row0 + r] - j0, kPage));
+        int from[R], to[R];
+        for (int r = 0; r < R; ++r) {
+            from[r] = clamp(s.from[row0 + r] - j0, kPage);
+            to[r] = clamp(s.keys[row0 + r] - j0, kPage);
+        }
+        const int begin = from[R - 1], end = to[0] > begin ? to[0] : begin;
+        for (int r = 0; r + 1 < R; ++r) positions<1>(row0 + r, from[r], clamp(to[r], begin));
+        positions<R>(row0, begin, end);
+        for (int r = 1; r < R; ++r) positions<1>(row0 + r, end, to[r]);
     }
 
     template <int R>
@@ -150,8 +156,7 @@ struct FloatPages {
     // it, f16 is widened once, not by each of them.
     template <template <bool> class Blocks, class After>
     void all_pages(int64_t first, const uint8_t* base, After after) {
-        const int keys = rows.keys[a.rows - 1];
-        for (int j = 0; j < keys; j += kPage) {
+        for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {
             const uint8_t* page = page_at(a, base, first + j);
             if (kF16 && a.rows > kAttentionRows) {
                 for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
@@ -160,7 +165,7 @@ struct FloatPages {
                 Blocks<false> blocks{a, rows, widened, widened, j};
                 row_blocks(a.rows, blocks);
             } else {
-                Blocks<kF16> blocks{a, rows, page, after(a, first, j, keys), j};
+                Blocks<kF16> blocks{a, rows, page, after(a, rows, first, j), j};
                 row_blocks(a.rows, blocks);
             }
         }

@@ -47,6 +47,7 @@ struct IntegerKeys {
 
     template <int R>
     void block(int row0) {
+        if (s.rows.from[row0] >= j0 + kPage) return;  // the page lies before the rows' windows
         key_blocks<R>(*this, row0, clamp(s.rows.keys[row0 + R - 1] - j0, kPage));
     }
 
@@ -103,8 +104,9 @@ struct CountedPairs {
     void find(const Integers& s, int64_t chunk, int row0) {
         int32_t most[kPairs];  // of the rows' weights of a pair
         const VI ones = i_set1(0x00010001);
+        const int begin = s.rows.first_page / 2;
         const int pairs = whole_pages(s.rows.keys[row0 + R - 1]) / 2;
-        for (int i = 0; i < pairs; i += kLanes) {
+        for (int i = begin; i < pairs; i += kLanes) {
             VI m = i_set1(0);
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r)
@@ -113,7 +115,7 @@ struct CountedPairs {
         }
         int n = 0;
         int32_t weight = 0;
-        for (int page = 0; page < pairs; page += kPage / 2) {
+        for (int page = begin; page < pairs; page += kPage / 2) {
             const auto* of_page =
                 reinterpret_cast<const Element*>(page_at(s.a, s.a.v_base, chunk + 2 * page));
             for (int i = page; i < page + kPage / 2; ++i, of_page += 2 * s.a.head_dim) {
@@ -296,13 +298,12 @@ struct IntegerPages {
     }
 
     void scores(int64_t first) {
-        const int keys = rows.keys[a.rows - 1];
-        for (int j = 0; j < keys; j += kPage) {
+        for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {
             const uint8_t* page = page_at(a, a.k_base, first + j);
             if (tiles.used()) {
                 tiles.scores(page, j);
             } else {
-                IntegerKeys<Element> blocks{s, page, page_after_keys(a, first, j, keys), j};
+                IntegerKeys<Element> blocks{s, page, page_after_keys(a, rows, first, j), j};
                 row_blocks(a.rows, blocks);
             }
         }
@@ -315,11 +316,13 @@ struct IntegerPages {
     // A row's weights, whose largest is `most`, as integers; zeros where it sees no keys. A NaN is lost here,
     // but not in the softmax's sum, which divides the output.
     void weights(int r, float most) {
-        const int keys = whole_pages(rows.keys[r]);
-        const VF inverse = f_set1(sterna::kWeightLevels / (keys ? most : 1.0f));
+        const bool seen = rows.from[r] < rows.keys[r];
+        const int begin = page_begin(rows.from[r]), keys = whole_pages(rows.keys[r]);
+        const VF inverse = f_set1(sterna::kWeightLevels / (seen ? most : 1.0f));
         const float* x = rows.scores[r];
         int16_t* w = s.w[r];
         int j = 0;
+        for (; j < begin; j += kLanes) i_store_i16(w + j, i_set1(0));
         STERNA_UNROLL(4)
         for (; j < keys; j += kLanes) i_store_i16(w + j, i_round(f_mul(f_load(x + j), inverse)));
         for (; j < kChunk; j += kLanes) i_store_i16(w + j, i_set1(0));

@@ -21,6 +21,7 @@ inline int clamp(int64_t value, int most) {
 // The matrix unit takes 64 of head_dim at a time.
 constexpr int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 63) / 64 * 64; }
 constexpr int whole_pages(int keys) { return (keys + kPage - 1) / kPage * kPage; }
+constexpr int page_begin(int position) { return position / kPage * kPage; }
 
 constexpr float kLog2E = 1.44269504f;
 
@@ -28,7 +29,9 @@ struct Rows {
     float (*scores)[kChunk];  // [rows], in units of a row's
     float scale[sterna::kMaxAttentionRows];  // : times it they are logarithms of weights, to base 2
     float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
-    int keys[sterna::kMaxAttentionRows];  // of this chunk that a row sees; ascending
+    // Positions [from, keys) of this chunk are what a row sees; both ascend.
+    int from[sterna::kMaxAttentionRows], keys[sterna::kMaxAttentionRows];
+    int first_page = 0;  // the first position of the first page that any row sees
 
     Rows(uint8_t* scratch, int64_t head_dim)
         : scores(reinterpret_cast<float (*)[kChunk]>(scratch)),
@@ -48,19 +51,22 @@ inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* bas
 // While a page is read, the next one is asked for where that is faster (Reading), into L2: pages of a head do not adjoin, so that no prefetcher
 // of the hardware finds it, and L1 could not wait for as many lines. A chunk's keys come first, then its
 // values, then the next chunk's keys; at the end, the page itself.
-inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, int64_t first, int j,
-                                      int keys) {
+inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, const Rows& s, int64_t first,
+                                      int j) {
     if (!a.next_page) return page_at(a, a.k_base, first + j);
-    return j + kPage < keys ? page_at(a, a.k_base, first + j + kPage) : page_at(a, a.v_base, first);
+    return j + kPage < s.keys[a.rows - 1] ? page_at(a, a.k_base, first + j + kPage)
+                                          : page_at(a, a.v_base, first + s.first_page);
 }
 inline const uint8_t* page_after_chunk(const sterna::AttentionArgs& a, int64_t first) {
     const bool last = first + kChunk >= a.limit[a.rows - 1];
-    return last ? page_at(a, a.v_base, first) : page_at(a, a.k_base, first + kChunk);
+    return last ? page_at(a, a.v_base, a.limit[a.rows - 1] - 1)
+                : page_at(a, a.k_base, first + kChunk);
 }
-inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, int64_t first, int j,
-                                        int keys) {
+inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, const Rows& s,
+                                        int64_t first, int j) {
     if (!a.next_page) return page_at(a, a.v_base, first + j);
-    return j + kPage < keys ? page_at(a, a.v_base, first + j + kPage) : page_after_chunk(a, first);
+    return j + kPage < s.keys[a.rows - 1] ? page_at(a, a.v_base, first + j + kPage)
+                                          : page_after_chunk(a, first);
 }
 
 // Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for what is left.

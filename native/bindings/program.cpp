@@ -1,4 +1,7 @@
 // Programs as Python writes them; step.cpp runs them.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "bindings/step.h"
@@ -25,6 +28,25 @@ void use_layer(PyProgram& p, int layer) {
     p.layers = std::max(p.layers, layer + 1);
 }
 
+const char* const kGlus[] = {"", "relu2", "silu", "gelu", "gelu_pytorch_tanh"};  // by Glu
+
+Glu glu_of(const std::string& name) {
+    const auto* found = std::find(std::begin(kGlus), std::end(kGlus), name);
+    require(found != std::end(kGlus), "glu: must be relu2, silu, gelu, gelu_pytorch_tanh or empty");
+    return static_cast<Glu>(found - std::begin(kGlus));
+}
+
+// A number that scales something, or the cap of something where 0 means none.
+float checked_factor(float value, const char* rule) {
+    require(std::isfinite(value) && value != 0, rule);
+    return value;
+}
+float checked_cap(float value) {
+    require(std::isfinite(value) && (value == 0 || (value >= 1e-3f && value <= 1e6f)),
+            "cap: must be 0, for none, or in 0.001..1000000");
+    return value;
+}
+
 // A copy of a vector that must have so many values.
 std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char* rule) {
     require(static_cast<int64_t>(from.shape(0)) == count, rule);
@@ -34,7 +56,7 @@ std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
-                 int split) {
+                 int split, int residual) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -43,8 +65,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     op.dst = dst;
     op.width = width;
     op.up_offset = up_offset;
-    require(glu.empty() || glu == "relu2" || glu == "silu", "glu: must be relu2, silu or empty");
-    op.glu = glu.empty() ? Glu::kNone : glu == "relu2" ? Glu::kRelu2 : Glu::kSilu;
+    op.glu = glu_of(glu);
     if (norm) op.norm = values_of(*norm, width, "norm: must have `width` values");
     op.eps = eps;
     require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
@@ -52,6 +73,10 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     op.rounding = rounding;
     op.keep_float = keep_float || !rounding;
     op.selected = selected;
+    require(residual == -1 ||
+                (!rounding && residual != dst && width_of(p, residual) == width_of(p, dst)),
+            "rowwise: a residual has a buffer of its own, and nothing with one is rounded");
+    op.residual = residual;
     require(split == -1 || (weight_of(p, split).padded_k <= width_of(p, dst) && op.keep_float),
             "rowwise: does not fit the weight that reads it in planes");
     op.split = split;
@@ -79,9 +104,10 @@ void add_head(PyProgram& p, const std::string& name, int weight, int shadow, In<
 // The last operation, a linear layer whose weight may have copies of two-bit codes.
 const Weight& last_for_copies(const PyProgram& p) {
     const Op* op = p.program.last();
-    require(op && op->kind == OpKind::kLinear && op->bias.empty() && !op->selected &&
-                op->active == Active::kAll,
-            "active: the last operation must be a linear layer of all tokens, without bias");
+    require(
+        op && op->kind == OpKind::kLinear && op->bias.empty() && !op->selected && op->factor == 1 &&
+            op->cap == 0 && op->active == Active::kAll,
+        "active: the last operation must be a linear layer of all tokens, without bias or factor");
     const Weight& w = weight_of(p, op->weight);
     require(Program::has_active_copies(w, *runnable_tables().back()),
             "active: the layout must have two-bit codes, and the weight a scale for each row");
@@ -118,16 +144,22 @@ void bind_program(nb::module_& m) {
     nb::class_<PyProgram>(m, "Program")
         .def(
             "__init__",
-            [](PyProgram* self, int n_heads, int n_kv_heads, int head_dim, bool interleaved,
-               std::vector<float> inverse_frequencies) {
+            [](PyProgram* self, int n_heads, int n_kv_heads, int head_dim) {
                 require(n_heads >= 1 && n_kv_heads >= 1 && n_heads % n_kv_heads == 0 &&
-                            head_dim >= 2 && head_dim <= kMaxHeadDim && head_dim % 2 == 0 &&
-                            inverse_frequencies.size() == static_cast<size_t>(head_dim / 2),
+                            head_dim >= 2 && head_dim <= kMaxHeadDim && head_dim % 2 == 0,
                         "heads: n_heads must be a multiple of n_kv_heads, head_dim one of 2");
-                new (self) PyProgram(
-                    {n_heads, n_kv_heads, head_dim, interleaved, std::move(inverse_frequencies)});
+                new (self) PyProgram({n_heads, n_kv_heads, head_dim});
             },
-            "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "interleaved"_a, "inverse_frequencies"_a)
+            "n_heads"_a, "n_kv_heads"_a, "head_dim"_a)
+        .def(
+            "rotary",
+            [](PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved) {
+                const auto pairs = static_cast<int64_t>(inverse_frequencies.size());
+                require(pairs >= 1 && 2 * pairs <= p.program.heads().head_dim,
+                        "rotary: must have a frequency for each of 1..head_dim / 2 pairs");
+                return p.program.add_rotary(std::move(inverse_frequencies), interleaved);
+            },
+            "inverse_frequencies"_a, "interleaved"_a)
         .def(
             "buffer",
             [](PyProgram& p, int64_t width) {
@@ -149,15 +181,16 @@ void bind_program(nb::module_& m) {
             "weight"_a)
         .def(
             "embed",
-            [](PyProgram& p, int weight, int dst) {
+            [](PyProgram& p, int weight, int dst, float factor) {
                 Op op{OpKind::kEmbed, "embed_tokens"};
+                op.factor = checked_factor(factor, "embed: factor must be finite and not 0");
                 require(weight_of(p, weight).K <= width_of(p, dst), "embed: dst is too narrow");
                 op.weight = weight;
                 op.dst = dst;
                 p.vocab = weight_of(p, weight).M;
                 p.program.add_op(std::move(op));
             },
-            "weight"_a, "dst"_a)
+            "weight"_a, "dst"_a, "factor"_a = 1.0f)
         .def(
             "select",
             [](PyProgram& p, int src, int dst) {
@@ -172,11 +205,12 @@ void bind_program(nb::module_& m) {
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
-             "split"_a = -1)
+             "split"_a = -1, "residual"_a = -1)
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
-               bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias) {
+               bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias,
+               float factor, float cap) {
                 Op op{OpKind::kLinear, name};
                 const auto& w = weight_of(p, weight);
                 // Whole row blocks are written, aligned: with widths padded to kPad they fit.
@@ -195,11 +229,16 @@ void bind_program(nb::module_& m) {
                 op.selected = selected;
                 op.fast = fast;
                 op.column = column;
+                op.factor = checked_factor(factor, "linear: factor must be finite and not 0");
+                op.cap = checked_cap(cap);
+                require(factor == 1 || residual != dst,
+                        "linear: with a factor the residual has a buffer of its own");
                 if (bias) op.bias = values_of(*bias, w.M, "bias: must have a value for each row");
                 p.program.add_op(std::move(op));
             },
             "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false,
-            "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none())
+            "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(), "factor"_a = 1.0f,
+            "cap"_a = 0.0f)
         .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
         .def("read_columns", &read_columns, "threads"_a)
         .def_prop_ro("left_out", [](const PyProgram& p) { return p.program.left_out(); })
@@ -219,9 +258,11 @@ void bind_program(nb::module_& m) {
         .def(
             "rope",
             [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
-               std::optional<In<float, 1>> k_norm, float eps, int dst) {
+               std::optional<In<float, 1>> k_norm, float eps, int dst, int rotary) {
                 Op op{OpKind::kRope, "model.layers." + std::to_string(layer) + ".self_attn"};
-                const auto& r = p.program.rope();
+                const auto& r = p.program.heads();
+                require(rotary >= -1 && rotary < p.program.rotaries(), "rope: no such rotary");
+                op.rotary = rotary;
                 const int64_t heads = r.n_heads + int64_t{2} * r.n_kv_heads;
                 op.src = qkv;
                 op.dst = dst == -1 ? qkv : dst;
@@ -243,12 +284,19 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
-            "eps"_a = 0.0f, "dst"_a = -1)
+            "eps"_a = 0.0f, "dst"_a = -1, "rotary"_a = -1)
         .def(
             "attention",
-            [](PyProgram& p, int qkv, int dst, int layer) {
+            [](PyProgram& p, int qkv, int dst, int layer, std::optional<int32_t> window,
+               std::optional<float> scale, float cap) {
                 Op op{OpKind::kAttention, "attention"};
-                const auto& r = p.program.rope();
+                const auto& r = p.program.heads();
+                require(!window || *window >= 1, "attention: window must be at least 1");
+                op.window = window.value_or(kNoWindow);
+                op.scale = scale
+                               ? checked_factor(*scale, "attention: scale must be finite and not 0")
+                               : 1.0f / __builtin_sqrtf(static_cast<float>(r.head_dim));
+                op.cap = checked_cap(cap);
                 const int64_t heads = r.n_heads;
                 require(heads * r.padded() <= width_of(p, qkv) &&
                             heads * r.head_dim <= width_of(p, dst),
@@ -259,7 +307,8 @@ void bind_program(nb::module_& m) {
                 op.layer = layer;
                 p.program.add_op(std::move(op));
             },
-            "qkv"_a, "dst"_a, "layer"_a)
+            "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
+            "scale"_a.none() = nb::none(), "cap"_a = 0.0f)
         .def_prop_ro("seconds",
                      [](const PyProgram& p) {
                          const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",

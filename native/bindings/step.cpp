@@ -73,8 +73,8 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
 }
 
 void require_fit(const PyProgram& p, const KvCache& cache) {
-    const auto& rope = p.program.rope();
-    require(cache.kv_heads == rope.n_kv_heads && cache.head_dim == rope.padded() &&
+    const auto& heads = p.program.heads();
+    require(cache.kv_heads == heads.n_kv_heads && cache.head_dim == heads.padded() &&
                 cache.layers >= p.layers,
             "cache: does not fit the program");
     require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");

@@ -37,7 +37,7 @@ struct PyProgram {
         return *mutex;
     }
 
-    explicit PyProgram(Program::Rope rope) : program(std::move(rope)) {}
+    explicit PyProgram(Program::Heads heads) : program(heads) {}
 };
 
 // (start, count, logits, pages) of a sequence: SequenceSpan.

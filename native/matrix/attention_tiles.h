@@ -160,11 +160,13 @@ struct AttentionTiles {
     }
 
     void values(int64_t first, const int16_t (*weights)[kChunk], const float* w_scale) {
-        const int pages = (rows.keys[a.rows - 1] + kPage - 1) / kPage;
+        const int begin = rows.first_page / kPage;
+        const int pages = (rows.keys[a.rows - 1] + kPage - 1) / kPage - begin;
+        first += rows.first_page;
         for (int r = 0; r < a.rows; ++r) {
             uint8_t* low = w + r / 16 * kPages * 2 * kTileBytes + r % 16 * 64;
             for (int p = 0; p < pages; ++p, low += 2 * kTileBytes)
-                split_row(weights[r] + p * kPage, low, low + kTileBytes);
+                split_row(weights[r] + (begin + p) * kPage, low, low + kTileBytes);
         }
         const int64_t hd = a.head_dim;
         TilePipeline pipeline{

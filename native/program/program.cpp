@@ -56,21 +56,21 @@ void Program::reserve(int64_t tokens) {
         };
         buffers_[i].reserve(tokens, std::ranges::any_of(ops_, splits) ? kMaxPlanes : 0);
     }
-    const size_t angles = static_cast<size_t>(tokens * rope_.head_dim / 2);
+    const size_t angles = static_cast<size_t>(tokens * angles_);
     cos_.resize(angles);
     sin_.resize(angles);
     for (auto* v : {&sequence_of_, &position_of_, &selected_})
         v->reserve(static_cast<size_t>(tokens));
     deciding_.reserve(static_cast<size_t>(tokens));
-    blocks_.reserve(static_cast<size_t>(tokens * rope_.n_kv_heads));
+    blocks_.reserve(static_cast<size_t>(tokens * heads_.n_kv_heads));
     capacity_ = tokens;
 }
 
 // The most that any operation of this run needs.
 void Program::reserve_scratch(const Run& run, int workers) {
-    int64_t bytes = run.kernels.attention_scratch(rope_.padded());
-    if (rope_.padded() != rope_.head_dim)  // and outputs that attend() takes the padding off
-        bytes = (bytes + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * rope_.padded() * 4;
+    int64_t bytes = run.kernels.attention_scratch(heads_.padded());
+    if (heads_.padded() != heads_.head_dim)  // and outputs that attend() takes the padding off
+        bytes = (bytes + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads_.padded() * 4;
     for (const auto& op : ops_) {
         if (op.kind == OpKind::kRowwise) bytes = std::max(bytes, padded_width(op.width) * 4);
         if (op.kind != OpKind::kLinear) continue;
@@ -202,13 +202,18 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
     const int64_t row = run.batch.tokens[static_cast<size_t>(n)];
     const auto& format = run.kernels.formats[w.format];
     const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
-    if (w.groups.group_k) return format.values(args, w.groups, w.zero_x2);
-    format.row(args);
-    if (format.integer)  // 2 * code - zero_x2 is exact; one rounding
-        for (int64_t k = 0; k < w.K; ++k)
-            x[k] = (2 * x[k] - static_cast<float>(w.zero_x2)) * w.scale[row];
-    else if (w.scale)
-        for (int64_t k = 0; k < w.K; ++k) x[k] *= w.scale[row];
+    if (w.groups.group_k) {
+        format.values(args, w.groups, w.zero_x2);
+    } else {
+        format.row(args);
+        if (format.integer)  // 2 * code - zero_x2 is exact; one rounding
+            for (int64_t k = 0; k < w.K; ++k)
+                x[k] = (2 * x[k] - static_cast<float>(w.zero_x2)) * w.scale[row];
+        else if (w.scale)
+            for (int64_t k = 0; k < w.K; ++k) x[k] *= w.scale[row];
+    }
+    if (op.factor != 1)
+        for (int64_t k = 0; k < w.K; ++k) x[k] *= op.factor;
 }
 
 void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const {
@@ -225,6 +230,10 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
     if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);
     if (!run.kernels.rowwise(a)) run.report(index);
+    if (op.residual >= 0) {
+        const float* residual = buffers_[static_cast<size_t>(op.residual)].row(n);
+        for (int64_t i = 0; i < op.width; ++i) a.yf[i] += residual[i];
+    }
     if (op.lists && run.one()) list_active(op, run);
     if (const int count = planes(op, run))
         run.kernels.to_bf16_planes(dst.bf16_planes_args(n, count));
@@ -243,7 +252,8 @@ void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int wor
         linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
                     run.x_block(op), buffers_[static_cast<size_t>(op.dst)]);
     a.y += op.column;
-    if (op.residual >= 0)
+    // A kernel adds a residual to what it sums, which a factor must meet before.
+    if (op.residual >= 0 && op.factor == 1)
         a.residual = buffers_[static_cast<size_t>(op.residual)].row(0) + op.column;
     a.scratch = scratch(worker);
     if (active_parts(op, run) && active_part(op, run, a, begin, begin, end)) return;
@@ -253,12 +263,29 @@ void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int wor
     a.reading = run.reading;
     const auto& format = run.kernels.formats[w.format];
     (run.fast(op, format) ? format.fast.linear : format.linear)(a);
-    if (op.bias.empty()) return;
-    // Here and not in the kernels: one addition, the same in all of them, on tiles that this thread has
-    // just written.
-    const int64_t from = begin * format.tile_rows, to = std::min(end * format.tile_rows, w.M);
-    for (int64_t n = 0; n < a.n; ++n)
-        for (int64_t m = from; m < to; ++m) a.y[n * a.ldy + m] += op.bias[static_cast<size_t>(m)];
+    finish(op, run, a, begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
+}
+
+// Rows [from, to) of a linear layer's result: ((x W^T (+ residual) + bias) * factor (+ residual)), capped. Here and not
+// in the kernels: one rounding each, the same in all of them, on tiles that this thread has just written.
+void Program::finish(const Op& op, const Run& run, const LinearArgs& a, int64_t from,
+                     int64_t to) const {
+    if (op.bias.empty() && op.factor == 1 && op.cap == 0) return;
+    const float* bias = op.bias.empty() ? nullptr : op.bias.data();
+    const Activations* residual =
+        op.factor != 1 && op.residual >= 0 ? &buffers_[static_cast<size_t>(op.residual)] : nullptr;
+    for (int64_t n = 0; n < a.n; ++n) {
+        float* y = a.y + n * a.ldy;
+        if (bias)
+            for (int64_t m = from; m < to; ++m) y[m] += bias[m];
+        if (op.factor != 1)
+            for (int64_t m = from; m < to; ++m) y[m] *= op.factor;
+        if (residual) {
+            const float* x = residual->row(n) + op.column;
+            for (int64_t m = from; m < to; ++m) y[m] += x[m];
+        }
+        if (op.cap > 0) run.kernels.cap({y + from, to - from, op.cap});
+    }
 }
 
 void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker) {

@@ -58,9 +58,10 @@ struct Op {
     OpKind kind;
     std::string name;  // for error messages: "layers.3.mlp.down_proj"
     int src = -1, dst = -1;  // buffers
-    int residual = -1;  // kLinear: buffer added to the result
+    int residual = -1;  // kLinear, kRowwise: buffer added to the result
+    float factor = 1;  // kEmbed, kLinear: of the result, before a residual is added
     int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kRowBlock
-    std::vector<float> bias{};  // kLinear: [M], added last, or empty
+    std::vector<float> bias{};  // kLinear: [M], or empty; added last, or before a factor
     int weight = -1;  // kEmbed, kLinear
     int split =
         -1;  // kRowwise, kSplit: the weight whose fast kernel reads the result as bf16 planes
@@ -72,6 +73,10 @@ struct Op {
     ScreenStage stage{};  // kScreen
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
     int layer = 0;  // kRope, kAttention
+    int rotary = -1;  // kRope: which of the program's rotations; -1: none
+    int32_t window = kNoWindow;  // kAttention: as in AttentionArgs
+    float scale = 0;  // kAttention
+    float cap = 0;  // kAttention, of scores; kLinear, of the result; 0: none
     Glu glu = Glu::kNone;  // kRowwise
     int64_t width = 0, up_offset = 0;
     std::vector<float> norm{};  // kRowwise; kRope: of each head of q
@@ -99,15 +104,24 @@ struct Batch {
 
 class Program {
   public:
-    struct Rope {
+    // Those of all layers, as the KV cache has them.
+    struct Heads {
         int n_heads, n_kv_heads, head_dim;
-        bool interleaved;
-        std::vector<float> inverse_frequencies;  // [head_dim / 2]
 
         int padded() const { return padded_head(head_dim); }
+        int queries_per_kv() const { return n_heads / n_kv_heads; }
+    };
+    // Rotates the first 2 * inverse_frequencies.size() values of a head.
+    struct Rotary {
+        std::vector<float> inverse_frequencies;
+        bool interleaved;
+        int64_t first_angle = 0;  // of those that a token has for all rotations
+
+        int dim() const { return static_cast<int>(2 * inverse_frequencies.size()); }
     };
 
-    explicit Program(Rope rope) : rope_(std::move(rope)) {}
+    explicit Program(Heads heads) : heads_(heads) {}
+    int add_rotary(std::vector<float> inverse_frequencies, bool interleaved);
     int add_buffer(int64_t width);
     int add_weight(const Weight& weight);
     void add_op(Op op);
@@ -139,7 +153,8 @@ class Program {
     // Bytes of weights that the last run did not read, as nothing active met them.
     int64_t left_out() const { return left_out_; }
     int64_t logits_ld() const { return buffers_.back().ld; }
-    const Rope& rope() const { return rope_; }
+    const Heads& heads() const { return heads_; }
+    int rotaries() const { return static_cast<int>(rotaries_.size()); }
 
   private:
     struct Run;  // what the workers of one run share
@@ -165,6 +180,7 @@ class Program {
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
                 bool scratch_ready) const;
+    void finish(const Op& op, const Run& run, const LinearArgs& a, int64_t from, int64_t to) const;
     bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
     float* pad_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
@@ -184,7 +200,9 @@ class Program {
         int64_t partial;  // where its floats start
     };
 
-    Rope rope_;
+    Heads heads_;
+    std::vector<Rotary> rotaries_;
+    int64_t angles_ = 0;  // of a token, for all rotations
     std::vector<Op> ops_;
     std::vector<Activations> buffers_;
     std::vector<Weight> weights_;
@@ -193,7 +211,7 @@ class Program {
     std::array<double, kOpKinds> seconds_{};
     double head_seconds_ = 0;
     int64_t capacity_ = 0;  // tokens that the buffers hold
-    std::vector<float> cos_, sin_;  // [tokens][head_dim / 2]
+    std::vector<float> cos_, sin_;  // [tokens][angles_]
     std::vector<int32_t> sequence_of_, position_of_, selected_;
     std::vector<DecidingLogits> deciding_;
     std::unique_ptr<Screen> screen_;

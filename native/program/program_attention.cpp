@@ -46,10 +46,10 @@ void KvCache::copy_page(int from, int to) {
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
 void Program::plan(const Batch& batch, int threads) {
-    const int group = rope_.n_heads / rope_.n_kv_heads;
-    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * rope_.n_heads;
+    const int queries_per_kv = heads_.queries_per_kv();
+    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * heads_.n_heads;
     const int tokens_per_block =
-        std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / group);
+        std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / queries_per_kv);
     sequence_of_.clear(), position_of_.clear(), selected_.clear(), deciding_.clear();
     blocks_.clear();
     for (int s = 0, first = 0; const auto& span : batch.sequences) {
@@ -63,7 +63,7 @@ void Program::plan(const Batch& batch, int threads) {
         }
         // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
         // hand them out first, so that no worker ends late.
-        for (int h = 0; h < rope_.n_kv_heads; ++h)
+        for (int h = 0; h < heads_.n_kv_heads; ++h)
             for (int end = span.count; end > 0; end -= tokens_per_block) {
                 const int begin = std::max(0, end - tokens_per_block);
                 blocks_.push_back({s, h, first + begin, end - begin});
@@ -71,7 +71,7 @@ void Program::plan(const Batch& batch, int threads) {
         first += span.count;
         ++s;
     }
-    const int64_t rows = int64_t{tokens_per_block} * group;
+    const int64_t rows = int64_t{tokens_per_block} * queries_per_kv;
     splits_.clear();
     // Fewer than kMaxAttentionRows: a split block is one call, which attend() cuts there.
     if (threads > 1 && rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads)
@@ -97,35 +97,42 @@ void Program::split_blocks() {
         }
         block.split = static_cast<int>(splits_.size());
         splits_.push_back({chunks, chunks, floats});
-        const int64_t block_rows = int64_t{block.count} * rope_.n_heads / rope_.n_kv_heads;
-        floats += chunks * attention_partial(block_rows, rope_.padded());
+        const int64_t block_rows = int64_t{block.count} * heads_.queries_per_kv();
+        floats += chunks * attention_partial(block_rows, heads_.padded());
         for (block.chunk = 0; block.chunk < chunks; ++block.chunk) blocks_.push_back(block);
     }
     const auto bytes = static_cast<size_t>(floats) * sizeof(float);
     if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
 }
 
+int Program::add_rotary(std::vector<float> inverse_frequencies, bool interleaved) {
+    rotaries_.push_back({std::move(inverse_frequencies), interleaved, angles_});
+    angles_ += rotaries_.back().dim() / 2;
+    return rotaries() - 1;
+}
+
+// Of a token, for all rotations.
 void Program::angles(int64_t n) {
-    const auto& f = rope_.inverse_frequencies;
     const auto position = static_cast<float>(position_of_[static_cast<size_t>(n)]);
-    for (size_t i = 0; i < f.size(); ++i) {
-        // The angle is rounded to float first, as every reference implementation does.
-        const float angle = position * f[i];
-        const auto at = static_cast<size_t>(n) * f.size() + i;
-        const auto [sine, cosine] = math::sincos_d(angle);
-        cos_[at] = static_cast<float>(cosine);
-        sin_[at] = static_cast<float>(sine);
-    }
+    auto at = static_cast<size_t>(n * angles_);
+    for (const auto& rotary : rotaries_)
+        for (const float frequency : rotary.inverse_frequencies) {
+            // The angle is rounded to float first, as every reference implementation does.
+            const float angle = position * frequency;
+            const auto [sine, cosine] = math::sincos_d(angle);
+            cos_[at] = static_cast<float>(cosine);
+            sin_[at++] = static_cast<float>(sine);
+        }
 }
 
 // RMSNorm of every head of q and of k by itself; false: a value is not finite.
 bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
     bool finite = true;
-    for (int h = 0; h < rope_.n_heads + rope_.n_kv_heads; ++h) {
+    for (int h = 0; h < heads_.n_heads + heads_.n_kv_heads; ++h) {
         RowwiseArgs a{};
-        a.x = a.yf = qkv + int64_t{h} * rope_.head_dim;
-        a.width = rope_.head_dim;
-        a.norm = (h < rope_.n_heads ? op.norm : op.k_norm).data();
+        a.x = a.yf = qkv + int64_t{h} * heads_.head_dim;
+        a.width = heads_.head_dim;
+        a.norm = (h < heads_.n_heads ? op.norm : op.k_norm).data();
         a.eps = op.eps;
         finite = run.kernels.rowwise(a) && finite;
     }
@@ -135,8 +142,8 @@ bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
 // The row's heads, each padded with zeros, in the operation's own buffer.
 float* Program::pad_heads(const Op& op, const float* qkv, int64_t n) const {
     float* const row = buffers_[static_cast<size_t>(op.dst)].row(n);
-    const int d = rope_.head_dim, padded = rope_.padded();
-    for (int h = 0; h < rope_.n_heads + 2 * rope_.n_kv_heads; ++h) {
+    const int d = heads_.head_dim, padded = heads_.padded();
+    for (int h = 0; h < heads_.n_heads + 2 * heads_.n_kv_heads; ++h) {
         float* end = std::copy_n(qkv + int64_t{h} * d, d, row + int64_t{h} * padded);
         std::fill_n(end, padded - d, 0.0f);
     }
@@ -145,28 +152,31 @@ float* Program::pad_heads(const Op& op, const float* qkv, int64_t n) const {
 
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
     const auto at = static_cast<size_t>(n);
-    const int half = rope_.head_dim / 2;
     float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
-    const RopeArgs rotation{qkv,
-                            cos_.data() + n * half,
-                            sin_.data() + n * half,
-                            rope_.n_heads + rope_.n_kv_heads,
-                            rope_.head_dim,
-                            rope_.interleaved};
+    RopeArgs rotation{qkv, nullptr, nullptr, heads_.n_heads + heads_.n_kv_heads, heads_.head_dim,
+                      0,   false};
+    if (op.rotary >= 0) {
+        const auto& rotary = rotaries_[static_cast<size_t>(op.rotary)];
+        const int64_t angle = n * angles_ + rotary.first_angle;
+        rotation.cos = cos_.data() + angle;
+        rotation.sin = sin_.data() + angle;
+        rotation.rotary_dim = rotary.dim();
+        rotation.interleaved = rotary.interleaved;
+    }
     bool finite = op.norm.empty() || normalise_heads(op, run, qkv);
     finite = run.kernels.rope(rotation) && finite;
     if (op.dst != op.src) qkv = pad_heads(op, qkv, n);
-    const int head_dim = rope_.padded();
+    const int head_dim = heads_.padded();
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
     const int64_t page = span.pages[position / kPagePositions];
-    float* k = qkv + rope_.n_heads * head_dim;
+    float* k = qkv + heads_.n_heads * head_dim;
     const KvStoreArgs store{k,
-                            k + rope_.n_kv_heads * head_dim,
+                            k + heads_.n_kv_heads * head_dim,
                             run.cache.keys(op.layer) + page * run.cache.page_stride(),
                             run.cache.values(op.layer) + page * run.cache.page_stride(),
                             position % kPagePositions,
-                            rope_.n_kv_heads,
+                            heads_.n_kv_heads,
                             head_dim,
                             run.cache.type};
     finite = run.kernels.kv_store(store) && finite;
@@ -176,7 +186,7 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
 // Outputs without the padding of their heads; there are no rows left then.
 void Program::unpad(AttentionArgs& a, float* const* to) const {
     for (int i = 0; i < a.rows; ++i)
-        if (a.out[i] != to[i]) std::copy_n(a.out[i], rope_.head_dim, to[i]);
+        if (a.out[i] != to[i]) std::copy_n(a.out[i], heads_.head_dim, to[i]);
     a.rows = 0;
 }
 
@@ -184,7 +194,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     const auto& block = blocks_[static_cast<size_t>(index)];
     const auto& src = buffers_[static_cast<size_t>(op.src)];
     const auto& dst = buffers_[static_cast<size_t>(op.dst)];
-    const int group = rope_.n_heads / rope_.n_kv_heads;
+    const int queries_per_kv = heads_.queries_per_kv();
     constexpr int kMaxRows = kMaxAttentionRows;
     const float* q[kMaxRows];
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
@@ -193,8 +203,10 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     a.q = q;
     a.out = out;
     a.limit = limit;
-    a.head_dim = rope_.padded();
-    a.scale = 1.0f / __builtin_sqrtf(static_cast<float>(rope_.head_dim));
+    a.head_dim = heads_.padded();
+    a.window = op.window;
+    a.scale = op.scale;
+    a.cap = op.cap;
     a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
     a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
     a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
@@ -206,12 +218,12 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     auto* const padded_out = reinterpret_cast<float*>(a.scratch + scratch_bytes);
     for (int t = 0; t < block.count; ++t) {
         const int64_t n = block.first + t;
-        for (int h = 0; h < group; ++h) {
-            const int head = block.kv_head * group + h;
+        for (int h = 0; h < queries_per_kv; ++h) {
+            const int head = block.kv_head * queries_per_kv + h;
             q[a.rows] = src.row(n) + head * a.head_dim;
-            to[a.rows] = dst.row(n) + head * rope_.head_dim;
+            to[a.rows] = dst.row(n) + head * heads_.head_dim;
             out[a.rows] =
-                a.head_dim == rope_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
+                a.head_dim == heads_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
             limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
             if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
                 run.kernels.attention(a);
@@ -226,7 +238,8 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     }
     Split& split = splits_[static_cast<size_t>(block.split)];
     a.partial = reinterpret_cast<float*>(partials_.data()) + split.partial;
-    run.kernels.attention_chunk(a, block.chunk);
+    // Chunks are those of a layer without a window: of others some lie before it.
+    if (block.chunk >= first_attention_chunk(a)) run.kernels.attention_chunk(a, block.chunk);
     // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
     const std::atomic_ref left(split.left);
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

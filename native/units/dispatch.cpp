@@ -34,6 +34,7 @@ void inherit_from(FormatKernels& own, const FormatKernels& extended) {
 void inherit_from(KernelTable& own, const KernelTable& extended) {
     inherit(own.rowwise, extended.rowwise);
     inherit(own.rope, extended.rope);
+    inherit(own.cap, extended.cap);
     inherit(own.kv_store, extended.kv_store);
     inherit(own.attention, extended.attention);
     inherit(own.attention_chunk, extended.attention_chunk);

@@ -160,7 +160,9 @@ struct ActiveColumns {
     int64_t count;
 };
 
-enum class Glu : int { kNone, kRelu2, kSilu };
+// What a gate becomes before it multiplies `up`; kGelu has the normal distribution's integral, kGeluTanh the
+// approximation of it by a hyperbolic tangent.
+enum class Glu : int { kNone, kRelu2, kSilu, kGelu, kGeluTanh };
 
 // One token's row: optional gate * up, optional RMSNorm, optional int8 quantisation.
 struct RowwiseArgs {
@@ -180,10 +182,18 @@ struct RowwiseArgs {
 
 struct RopeArgs {
     float* x;  // [n_heads][head_dim], rotated in place
-    const float* cos;  // [head_dim / 2]
+    const float* cos;  // [rotary_dim / 2]
     const float* sin;
     int n_heads, head_dim;
-    bool interleaved;  // pairs (2i, 2i+1) instead of (i, i + head_dim / 2)
+    int rotary_dim;  // so many values at the begin of a head are rotated; even
+    bool interleaved;  // pairs (2i, 2i+1) instead of (i, i + rotary_dim / 2)
+};
+
+// x <- cap * tanh(x / cap), by which |x| stays within cap.
+struct CapArgs {
+    float* x;  // [count]
+    int64_t count;
+    float cap;  // > 0
 };
 
 // How a KV page holds a position: as floats, or as integers times a float of this position and head.
@@ -216,14 +226,19 @@ struct KvStoreArgs {
     KvType type;
 };
 
+constexpr int32_t kNoWindow = INT32_MAX;
+
 // A block of query rows of one KV head of one sequence.
 struct AttentionArgs {
     const float* const* q;  // [rows] -> [head_dim]
     float* const* out;  // [rows] -> [head_dim]
     const int32_t* limit;  // [rows]: keys at positions < limit are seen; ascending
+    int32_t window =
+        kNoWindow;  // of the keys below its limit a row sees so many of the last; at least 1
     int rows;
     int head_dim;
-    float scale;  // head_dim^-0.5
+    float scale;  // of a score, before it is capped
+    float cap;  // scores become cap * tanh(score / cap); 0: they stay as they are
     const int32_t* pages;  // page table of the sequence
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
     const uint8_t* v_base;
@@ -236,6 +251,11 @@ struct AttentionArgs {
     float* partial;
 };
 constexpr int kMaxAttentionRows = 256;
+// The chunk of positions that the first row of a call, the one that sees the earliest positions, begins in.
+[[gnu::always_inline]] constexpr int64_t first_attention_chunk(const AttentionArgs& a) {
+    const int64_t begin = int64_t{a.limit[0]} - a.window;
+    return begin > 0 ? begin / kChunkPositions : 0;
+}
 [[gnu::always_inline]] constexpr int attention_chunks(int64_t positions) {
     return static_cast<int>((positions + kChunkPositions - 1) / kChunkPositions);
 }
@@ -309,6 +329,7 @@ struct KernelTable {
     // false: a value was not finite
     bool (*rowwise)(const RowwiseArgs&);
     bool (*rope)(const RopeArgs&);
+    void (*cap)(const CapArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     void (*attention)(const AttentionArgs&);
     void (*attention_chunk)(const AttentionArgs&, int64_t chunk);

@@ -21,6 +21,7 @@ constexpr sterna::KernelTable unit_table() {
     t.rank = STERNA_ISA_RANK;
     t.rowwise = rowwise;
     t.rope = rope;
+    t.cap = cap;
     t.kv_store = kv_store;
     t.attention = attention<NoTiles>;
     t.attention_chunk = attention_chunk<NoTiles>;

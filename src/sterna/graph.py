@@ -20,7 +20,7 @@ from sterna import _native
 from sterna.errors import UnsupportedModelError
 from sterna.formats import PackedWeight, Shadow
 
-__all__ = ["Graph", "Rope", "Value"]
+__all__ = ["Attention", "Graph", "Heads", "Rotary", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
@@ -28,14 +28,38 @@ ROW_BLOCK = 16  # columns are written, and heads attended to, in groups of it (n
 
 
 @dataclass(frozen=True)
-class Rope:
-    """Heads and their rotary embedding; inverse_frequencies: head_dim / 2 float32 values."""
+class Rotary:
+    """A rotary embedding of the first 2 * len(inverse_frequencies) values of each head.
+
+    interleaved: it rotates values 2i and 2i + 1 together, else i and i + len(inverse_frequencies).
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    interleaved: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How a layer attends.
+
+    rotary: of its queries and keys, None where it has none.
+    window: a position sees so many of the last positions, itself included; None: all.
+    scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
+    """
+
+    rotary: Rotary | None
+    window: int | None = None
+    scale: float | None = None
+    cap: float = 0.0
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of all layers, as the KV cache has them."""
 
     n_heads: int
     n_kv_heads: int
     head_dim: int
-    inverse_frequencies: tuple[float, ...]
-    interleaved: bool = False
 
     @property
     def padded_head(self) -> int:
@@ -77,13 +101,16 @@ class _Op:
     rounding: int | None = None  # to int8, for integer layers: Format.rounding
     selected: bool = False
     layer: int = 0
+    attention: Attention | None = None  # rope, attention
+    factor: float = 1.0  # embed, linear: of the result, before a residual is added
+    cap: float = 0.0  # linear: as `Attention.cap`, of the result
 
 
 @dataclass
 class Graph:
     """A model being written down."""
 
-    rope: Rope
+    heads: Heads
     ops: list[_Op] = field(default_factory=list)
     selected: bool = False  # after `select`, only rows whose logits are wanted go on
 
@@ -97,20 +124,29 @@ class Graph:
         self.ops.append(op)
         return output
 
-    def embed(self, table: PackedWeight) -> Value:
-        """Rows of the table [vocab, width] for the batch's tokens."""
-        return self._add("embed", "embed_tokens", [], table.K, weight=table)
+    def embed(self, table: PackedWeight, factor: float = 1.0) -> Value:
+        """Rows of the table [vocab, width] for the batch's tokens, times the factor."""
+        return self._add("embed", "embed_tokens", [], table.K, weight=table, factor=factor)
 
-    def norm(self, x: Value, weight: F32, eps: float, name: str) -> Value:
-        """RMSNorm(x) * weight; one pass with the glu that made x, if nothing else follows it."""
+    def norm(
+        self, x: Value, weight: F32, eps: float, name: str, residual: Value | None = None
+    ) -> Value:
+        """RMSNorm(x) * weight (+ residual); without one it is one pass with the glu that made x,
+        if nothing else follows that."""
         op = x.op
+        if residual is not None:
+            inputs = [x, residual]
+            return self._add(
+                "rowwise", name, inputs, x.width, norm=weight, eps=eps, residual=residual
+            )
         if op is not None and op is self.ops[-1] and op.glu and op.norm is None:
             op.name, op.norm, op.eps = name, weight, eps
             return x
         return self._add("rowwise", name, [x], x.width, norm=weight, eps=eps)
 
     def glu(self, gate_up: Value, activation: str, name: str) -> Value:
-        """act(gate) * up of a row [gate | up]; activation: "relu2" or "silu"."""
+        """act(gate) * up of a row [gate | up]; activation: "relu2", "silu", "gelu" or
+        "gelu_pytorch_tanh", in the words of config.json."""
         up = gate_up.starts[1] if len(gate_up.starts) > 1 else gate_up.width // 2
         return self._add("rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up)
 
@@ -121,8 +157,11 @@ class Graph:
         name: str,
         residual: Value | None = None,
         bias: F32 | None = None,
+        factor: float = 1.0,
     ) -> Value:
         """x W^T (+ residual) (+ bias), in this order; quantises x first for an integer format.
+
+        factor: where it is not 1, (x W^T (+ bias)) * factor (+ residual).
 
         weight: one, or several, without a residual, whose rows follow each other in the result and
         which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
@@ -145,7 +184,7 @@ class Graph:
             inputs = [rounded[key]] if residual is None else [rounded[key], residual]
             self._add(
                 "linear", name, inputs, out.width, out,
-                weight=w, residual=residual, column=start, bias=b,
+                weight=w, residual=residual, column=start, bias=b, factor=factor,
             )  # fmt: skip
         return out
 
@@ -153,26 +192,38 @@ class Graph:
         """x, or a copy of it, that has codes of this rounding; None: floats are read."""
         if rounding is None:
             return x
-        if x.op is None or x.op.kind != "rowwise" or x.op.rounding not in (None, rounding):
+        made = x.op  # what may round its own result
+        if made is None or made.kind != "rowwise" or made.rounding not in (None, rounding) or (
+            made.residual is not None
+        ):  # fmt: skip
             x = self._add("rowwise", name, [x], x.width)
         assert x.op is not None
         x.op.rounding = rounding
         return x
 
-    def head(self, x: Value, table: PackedWeight, shadow: Shadow | None, name: str) -> Value:
-        """The logits x W^T; with a shadow of a float table, screened in steps that want a top k."""
-        if shadow is None:
-            return self.linear(x, table, name)
+    def head(
+        self, x: Value, table: PackedWeight, shadow: Shadow | None, name: str, cap: float = 0.0
+    ) -> Value:
+        """The logits x W^T; with a shadow of a float table, screened in steps that want a top k.
+
+        cap: logits become cap * tanh(logit / cap). They are not screened then: rounding may make
+        equal what decides, and the float head would choose otherwise among those.
+        """
+        if shadow is None or cap:
+            logits = self.linear(x, table, name)
+            self.ops[-1].cap = cap
+            return logits
         return self._add("linear", name, [x], table.M, weight=table, shadow=shadow)
 
     def attention(
-        self, qkv: Value, layer: int, norms: tuple[F32, F32] | None = None, eps: float = 0.0
-    ) -> Value:
-        """Rotates q and k of a row [q | k | v], stores k and v, attends to all positions so far.
+        self, qkv: Value, layer: int, how: Attention,
+        norms: tuple[F32, F32] | None = None, eps: float = 0.0,
+    ) -> Value:  # fmt: skip
+        """Rotates q and k of a row [q | k | v], stores k and v, attends to positions so far.
 
         norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation.
         """
-        r = self.rope
+        r = self.heads
         heads = r.n_heads + 2 * r.n_kv_heads
         if qkv.width != heads * r.head_dim:
             raise UnsupportedModelError(
@@ -181,11 +232,11 @@ class Graph:
             )
         q_norm, k_norm = norms or (None, None)
         rotated = self._add(
-            "rope", "rope", [qkv], heads * r.padded_head, layer=layer,
+            "rope", "rope", [qkv], heads * r.padded_head, layer=layer, attention=how,
             norm=q_norm, k_norm=k_norm, eps=eps,
         )  # fmt: skip
         width = r.n_heads * r.head_dim
-        return self._add("attention", "attention", [rotated], width, layer=layer)
+        return self._add("attention", "attention", [rotated], width, layer=layer, attention=how)
 
     def select(self, x: Value) -> Value:
         """The rows of x whose logits are wanted; all that follows runs on them alone."""
@@ -229,10 +280,12 @@ class Graph:
         direct_tokens: of a format's name, the most tokens that go straight from the decoder
         (`few_tokens`); the unit's own guess for formats that are left out.
         """
-        r = self.rope
-        program = _native.Program(
-            r.n_heads, r.n_kv_heads, r.head_dim, r.interleaved, list(r.inverse_frequencies)
-        )
+        program = _native.Program(self.heads.n_heads, self.heads.n_kv_heads, self.heads.head_dim)
+        rotaries: dict[Rotary | None, int] = {None: -1}
+        for op in self.ops:
+            rotary = op.attention.rotary if op.attention else None
+            if rotary not in rotaries and rotary is not None:
+                rotaries[rotary] = program.rotary(rotary.inverse_frequencies, rotary.interleaved)
         self._place(program)
         self._mark_floats()
         ids = {}
@@ -244,7 +297,7 @@ class Graph:
         split = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
         skips = self.skips() if skip_with else {}
         for op in self.ops:
-            self._emit(program, op, ids, split)
+            self._emit(program, op, ids, split, rotaries)
             if op in skips:
                 if gates := skips[op]:
                     program.read_open_rows(gates, skip_with)
@@ -293,6 +346,8 @@ class Graph:
         for i, op in enumerate(self.ops):
             out = op.output
             in_place = op.inputs[0] if op.kind == "rope" else op.residual
+            if op.kind == "rowwise" or op.factor != 1:
+                in_place = None  # it is read after the result was written
             if out.buffer >= 0:
                 pass  # of several weights, which all write it
             elif op is self.ops[-1]:
@@ -312,35 +367,44 @@ class Graph:
 
     @staticmethod
     def _emit(
-        program: _native.Program, op: _Op, ids: dict[int, int], split: dict[int, PackedWeight]
+        program: _native.Program,
+        op: _Op,
+        ids: dict[int, int],
+        split: dict[int, PackedWeight],
+        rotaries: Mapping[Rotary | None, int],
     ) -> None:
         src = op.inputs[0].buffer if op.inputs else -1
         dst = op.output.buffer
         weight = ids[id(op.weight)] if op.weight is not None else -1
         reader = ids[id(split[id(op.output)])] if id(op.output) in split else -1
+        residual = -1 if op.residual is None else op.residual.buffer
         if op.kind == "embed":
-            program.embed(weight, dst)
+            program.embed(weight, dst, op.factor)
         elif op.kind == "select":
             program.select(src, dst)
         elif op.kind == "rope":
-            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst)
+            assert op.attention is not None
+            rotary = rotaries[op.attention.rotary]
+            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary)
         elif op.kind == "attention":
-            program.attention(src, dst, op.layer)
+            how = op.attention
+            assert how is not None
+            program.attention(src, dst, op.layer, how.window, how.scale, how.cap)
         elif op.kind == "linear":
-            residual = -1 if op.residual is None else op.residual.buffer
             if op.shadow is not None:
                 rows = program.weight(op.shadow.rows.native())
                 program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
                 return
             fast = bool(op.inputs) and id(op.inputs[0]) in split
             program.linear(
-                op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias
-            )
+                op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias,
+                op.factor, op.cap,
+            )  # fmt: skip
         else:
             width = op.output.width
             program.rowwise(
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
-                op.rounding, op.selected, op.output.reads_float, reader,
+                op.rounding, op.selected, op.output.reads_float, reader, residual,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.split(reader, dst, op.selected)
@@ -349,6 +413,8 @@ class Graph:
 def _has_copies(op: _Op) -> bool:
     """Whether the core can copy a layer's weight so that single rows and columns are read."""
     if op.kind != "linear" or op.weight is None or op.bias is not None or op.selected:
+        return False
+    if op.factor != 1 or op.cap:
         return False
     format = op.weight.format
     return format.layout.name in _native.two_bit_layouts and not format.scales.group

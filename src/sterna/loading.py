@@ -84,9 +84,8 @@ def from_weights(
     quantization = json.get("quantization_config")
     if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
         json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
-    defaults = getattr(module, "DEFAULTS", {})
-    config = TransformerConfig.from_json({**defaults, **json}, file, module.ACTIVATION)
-    graph, source = Graph(config.rope), weights(module)
+    config = TransformerConfig.of(module, json, file)
+    graph, source = Graph(config.heads), weights(module)
     module.build(graph, config, source)
     if isinstance(source, CheckpointWeights):
         source.refuse_unread()

@@ -127,7 +127,7 @@ def to_gguf(
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(
             f"{name}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
-            f"got {architecture}; llama.cpp does not run it as it was trained"
+            f"got {architecture}; Sterna writes no such file that llama.cpp would run right"
         )
     writing = _Writing(
         planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads)

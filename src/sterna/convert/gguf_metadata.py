@@ -27,7 +27,8 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)  # of ggml's block layouts
     writer.add_vocab_size(c.vocab_size)
-    writer.add_context_length(c.max_position)
+    # Readers of these files know no windows: within the smallest all positions see each other.
+    writer.add_context_length(min([c.max_position, *(a.window for a in c.attention if a.window)]))
     writer.add_embedding_length(c.hidden_size)
     writer.add_block_count(c.n_layers)
     writer.add_feed_forward_length(c.intermediate_size)
@@ -50,7 +51,9 @@ def rope_factors(
     theta = {**json, **scaling}.get("rope_theta") or 10000.0
     writer.add_rope_freq_base(float(theta))
     base = np.asarray(_native.inverse_frequencies(float(theta), c.head_dim), np.float32)
-    scaled = np.asarray(c.rope.inverse_frequencies, np.float32)
+    (rotary,) = {a.rotary for a in c.attention}  # the architectures that GGUF files have
+    assert rotary is not None
+    scaled = np.asarray(rotary.inverse_frequencies, np.float32)
     if np.array_equal(base, scaled):
         return None
     # Rounding may miss the frequency: where a neighbouring factor gives it back, that one is taken.

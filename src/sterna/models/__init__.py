@@ -2,7 +2,8 @@
 
 A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
 It may have DEFAULTS: fields of config.json that its class fills in where a file leaves them out;
-and KV_DTYPE, the type of the key-value cache that it needs where i16 is too coarse.
+`complete`, a function of the fields that gives those that follow from others; and KV_DTYPE, the
+type of the key-value cache that it needs where i16 is too coarse.
 """
 
 from __future__ import annotations

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import numpy.typing as npt
 
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["attention", "embedding", "gate_up", "head", "linear", "norm", "output"]
+__all__ = ["attention", "embedding", "gate_up", "head", "linear", "norm", "norm_weight", "output"]
 
 
-def embedding(g: Graph, c: TransformerConfig, w: WeightSource) -> tuple[Value, PackedWeight]:
-    """The residual stream at the first layer, and the table it came from."""
+def embedding(
+    g: Graph, c: TransformerConfig, w: WeightSource, factor: float = 1.0
+) -> tuple[Value, PackedWeight]:
+    """The residual stream at the first layer, factor times a row of the table, and the table."""
     table = w.table("model.embed_tokens", c.vocab_size, c.hidden_size)
-    return g.embed(table), table
+    return g.embed(table, factor), table
 
 
-def norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, name: str) -> Value:
-    """RMSNorm with the weight `name`.weight."""
-    return g.norm(x, w.vector(f"{name}.weight", x.width), c.rms_norm_eps, name)
+def norm(
+    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, name: str,
+    *, residual: Value | None = None, plus_one: bool = False,
+) -> Value:  # fmt: skip
+    """RMSNorm with the weight `name`.weight (+ residual); plus_one: as in `norm_weight`."""
+    weight = norm_weight(w, name, x.width, plus_one)
+    return g.norm(x, weight, c.rms_norm_eps, name, residual)
+
+
+def norm_weight(
+    w: WeightSource, name: str, size: int, plus_one: bool = False
+) -> npt.NDArray[np.float32]:
+    """What a norm multiplies by: `name`.weight, or 1 + it, rounded to float32 once, where a
+    checkpoint stores the difference from 1."""
+    weight = w.vector(f"{name}.weight", size)
+    return np.float32(1) + weight if plus_one else weight
 
 
 def linear(
@@ -31,8 +49,11 @@ def linear(
     name: str,
     parts: list[Linear],
     residual: Value | None = None,
+    factor: float = 1.0,
 ) -> Value:
     """x W^T (+ residual) (+ bias) of linear layers that run as one: their results side by side.
+
+    factor: as in `Graph.linear`.
 
     Layers that have norms of their own for their inputs run one by one.
     """
@@ -45,7 +66,7 @@ def linear(
         inputs = [x] * len(weights)
     if parts[0].bias:
         bias = np.concatenate([w.vector(f"{p.name}.bias", p.M) for p in parts])
-    return g.linear(inputs, weights, name, residual, bias)
+    return g.linear(inputs, weights, name, residual, bias, factor)
 
 
 def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: Linear) -> Value:
@@ -55,11 +76,13 @@ def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: L
 
 def attention(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
-    *, bias: bool = False, qk_norm: bool = False,
+    *, bias: bool = False, qk_norm: bool = False, plus_one: bool = False,
+    scale: float | None = None, cap: float = 0.0,
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
 
-    bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation.
+    bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation, plus_one
+    as in `norm_weight`; scale, cap: of scores, as in `graph.Attention`.
     """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     parts = [
@@ -68,10 +91,11 @@ def attention(
         Linear(f"{name}.v_proj", kv_width, d, bias),
     ]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
+    how = replace(c.attention[layer], scale=scale, cap=cap)
     if not qk_norm:
-        return g.attention(qkv, layer)
-    q_norm, k_norm = (w.vector(f"{name}.{n}_norm.weight", c.head_dim) for n in "qk")
-    return g.attention(qkv, layer, (q_norm, k_norm), c.rms_norm_eps)
+        return g.attention(qkv, layer, how)
+    q_norm, k_norm = (norm_weight(w, f"{name}.{n}_norm", c.head_dim, plus_one) for n in "qk")
+    return g.attention(qkv, layer, how, (q_norm, k_norm), c.rms_norm_eps)
 
 
 def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str) -> Value:
@@ -82,20 +106,27 @@ def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str
 
 
 def output(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
-    *, bias: bool = False,
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, name: str,
+    *, bias: bool = False, factor: float = 1.0,
 ) -> Value:  # fmt: skip
-    """x + h W^T: o_proj or down_proj, back to the residual stream."""
-    return linear(g, c, w, h, name, [Linear(name, x.width, h.width, bias)], residual=x)
+    """x + factor * h W^T: o_proj or down_proj, back to the residual stream; h W^T if x is None."""
+    part = Linear(name, c.hidden_size, h.width, bias)
+    return linear(g, c, w, h, name, [part], residual=x, factor=factor)
 
 
 def head(
-    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight
-) -> Value:
-    """Logits of the rows that are wanted; a tied head is the embedding's table.
+    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
+    *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0,
+) -> Value:  # fmt: skip
+    """Logits of the rows that are wanted, times the factor, then capped; a tied head is the
+    embedding's table.
 
-    An exact head has a shadow beside its table.
+    The last norm's weight takes the factor, one rounding each. An exact head has a shadow beside
+    its table; capped logits are not screened (`Graph.head`).
     """
-    x = norm(g, c, w, g.select(x), "model.norm")
+    weight = norm_weight(w, "model.norm", c.hidden_size, plus_one)
+    if factor != 1:
+        weight = weight * np.float32(factor)
+    x = g.norm(g.select(x), weight, c.rms_norm_eps, "model.norm")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
-    return g.head(x, table, w.shadow(table), "lm_head")
+    return g.head(x, table, None if cap else w.shadow(table), "lm_head", cap)

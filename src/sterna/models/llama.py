@@ -24,21 +24,28 @@ def build(
     *,
     qkv_bias: bool = False,
     qk_norm: bool = False,
+    scale: float | None = None,
+    embedding_factor: float = 1.0,
+    residual_factor: float = 1.0,
+    logits_factor: float = 1.0,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm: as in `layers.attention`.
+    does not say so; qk_norm, scale: as in `layers.attention`; residual_factor: of what each half
+    adds to x.
     """
-    x, table = layers.embedding(g, c, w)
+    x, table = layers.embedding(g, c, w, embedding_factor)
+    r = residual_factor
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
         h = layers.attention(
-            g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm
-        )
-        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
+            g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm,
+            scale=scale,
+        )  # fmt: skip
+        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=r)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
         h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
-        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias)
-    return layers.head(g, c, w, x, table)
+        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias, factor=r)
+    return layers.head(g, c, w, x, table, factor=logits_factor)

@@ -1,14 +1,25 @@
-"""Mistral: Llama's graph, within one window of attention.
+"""Mistral: Llama's graph, within a window of attention in all layers. arXiv 2310.06825.
 
 A file that says nothing of a window has one of 4,096 positions; null means none.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.models import llama
+from sterna.models.config import SLIDING
+from sterna.models.fields import Fields
 
 ARCHITECTURES = ("MistralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS = {"sliding_window": 4096}
 build = llama.build
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The window is of all layers."""
+    if f.config.get("layer_types") is not None or f.config.get("sliding_window") is None:
+        return {}
+    return {"layer_types": [SLIDING] * f.n_layers}

@@ -5,17 +5,30 @@ x = x + o(attention(rope(q + b_q, k + b_k), v + b_v));   x = x + down(silu(gate)
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Graph, Value
 from sterna.models import llama
-from sterna.models.config import TransformerConfig
+from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.fields import Fields
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {"use_sliding_window": False}
+DEFAULTS = {"max_window_layers": 28, "use_sliding_window": False}
 # Keys may have biases of hundreds beside values of one: 13 bits for all of a vector are too few.
 KV_DTYPE = "f16"
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The first max_window_layers layers have no window, the others one, if it is in use."""
+    if not f.flag("use_sliding_window"):
+        return {"sliding_window": None}
+    if f.config.get("layer_types") is not None or f.config.get("sliding_window") is None:
+        return {}
+    first = f.count("max_window_layers") if f.config["max_window_layers"] != 0 else 0
+    return {"layer_types": [SLIDING if i >= first else FULL for i in range(f.n_layers)]}
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:

@@ -8,14 +8,15 @@ The width of a head is not hidden_size / heads, and is 128 where config.json lea
 from __future__ import annotations
 
 from sterna.graph import Graph, Value
-from sterna.models import llama
+from sterna.models import llama, qwen2
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {"head_dim": 128, "use_sliding_window": False}
+DEFAULTS = {**qwen2.DEFAULTS, "head_dim": 128}
+complete = qwen2.complete
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:

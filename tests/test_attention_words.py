@@ -1,0 +1,189 @@
+"""What a layer's attention can be asked for: windows, caps, a scale, rotations of a part of a head.
+
+The oracle is numpy in float64. Bits are those of the scalar unit for every unit, thread count and
+way to cut a prompt into steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from helpers import ISAS, assert_same_bits
+
+from sterna import _native, ops
+from sterna.graph import Attention, Graph, Heads, Rotary
+
+KV_HEADS, PER_KV, N = 2, 3, 420  # two chunks of positions, and pages of the second
+QUERIES = KV_HEADS * PER_KV
+PART = Rotary((1.0, 0.25, 0.01), interleaved=True)  # six values of a head
+HALVES = Rotary(tuple(100 ** (-i / 8) for i in range(8)))
+HOWS = {
+    "plain": Attention(HALVES),
+    "no rotation, scale": Attention(None, scale=0.1),
+    "part": Attention(PART, cap=2.0),
+    "window 1": Attention(HALVES, window=1),
+    "window 5": Attention(PART, window=5),
+    "window 64": Attention(HALVES, window=64, cap=3.0),
+    "window 100": Attention(None, window=100, scale=0.4),
+    "window 256": Attention(HALVES, window=256),
+    "window 300": Attention(PART, window=300, scale=0.5, cap=1.0),
+    "window 1000": Attention(HALVES, window=1000),
+}
+# Of keys and values, the root mean square of an error over that of the numbers: integers are rounded
+# in steps of a hundred-and-so-manieth of the largest, which is at most four times their spread.
+ROUNDING = {
+    "f32": 0.0, "f16": 2.0**-11 / 3**0.5, "i16": 4 / 12**0.5 / 4095, "i8": 4 / 12**0.5 / 127
+}  # fmt: skip
+# Where steps end: singly past a page and past a chunk, in halves of a page, all at once.
+CUTS = [
+    (N,),
+    range(32, N + 1, 32),
+    (60, *range(61, 70), 250, *range(251, 262), 350, N),
+    (270, N),
+]
+
+
+@lru_cache
+def table(head_dim: int) -> np.ndarray:
+    """float32 [N, heads]: row i is [q | k | v] of the token i, which stands at position i."""
+    rng = np.random.default_rng(head_dim)
+    rows = rng.standard_normal((N, (QUERIES + 2 * KV_HEADS) * head_dim))
+    return rows.astype(np.float32)
+
+
+@lru_cache
+def program(head_dim: int, how: Attention) -> _native.Program:
+    """One layer of attention over rows of the table; the logits are what it gives, then zeros."""
+    g = Graph(Heads(QUERIES, KV_HEADS, head_dim))
+    h = g.attention(g.embed(ops.pack(table(head_dim), format="f32")), 0, how)
+    identity = ops.pack(np.eye(N, QUERIES * head_dim, dtype=np.float32), format="f32")
+    g.linear(g.select(h), identity, "lm_head")
+    return g.compile()
+
+
+def run(
+    head_dim: int, how: Attention, kv_dtype: str, isa: str, threads: int = 1,
+    cuts: Iterable[int] = (N,), pages: np.ndarray | None = None,
+    cache: _native.KvCache | None = None, start: int = 0,
+) -> np.ndarray:  # fmt: skip
+    """float32 [N - start, QUERIES * head_dim] of positions from `start`, in steps that end so."""
+    count = -(-N // 64)
+    cache = cache or _native.KvCache(1, KV_HEADS, head_dim, count, kv_dtype)
+    pages = np.arange(count, dtype=np.int32)[::-1].copy() if pages is None else pages
+    found = []
+    for end in sorted({*cuts, N}):
+        tokens = np.arange(start, end, dtype=np.int32)
+        spans = [(start, len(tokens), len(tokens), pages)]
+        found.append(program(head_dim, how).run(cache, tokens, spans, isa, threads)[0].copy())
+        start = end
+    return np.concatenate(found)[:, : QUERIES * head_dim]
+
+
+def rotated(x: np.ndarray, rotary: Rotary | None) -> np.ndarray:
+    """x [N, heads, head_dim] of positions 0, 1, ... in float64."""
+    if rotary is None:
+        return x
+    x, pairs = x.copy(), len(rotary.inverse_frequencies)
+    f = np.array(rotary.inverse_frequencies, np.float32)
+    angle = (np.arange(N, dtype=np.float32)[:, None] * f).astype(np.float64)[:, None, :]
+    first = slice(0, 2 * pairs, 2) if rotary.interleaved else slice(0, pairs)
+    second = slice(1, 2 * pairs, 2) if rotary.interleaved else slice(pairs, 2 * pairs)
+    a, b = x[..., first].copy(), x[..., second].copy()
+    x[..., first] = a * np.cos(angle) - b * np.sin(angle)
+    x[..., second] = b * np.cos(angle) + a * np.sin(angle)
+    return x
+
+
+@lru_cache
+def oracle(head_dim: int, how: Attention) -> tuple[np.ndarray, float, float]:
+    """What attention is in float64; how far float32 may be from it; and how much relative roundings
+    of keys and values move it, root mean squares."""
+    x = table(head_dim).astype(np.float64).reshape(N, -1, head_dim)
+    q, k = rotated(x[:, :QUERIES], how.rotary), rotated(x[:, QUERIES:-KV_HEADS], how.rotary)
+    q, k = q.swapaxes(0, 1), k.repeat(PER_KV, 1).transpose(1, 2, 0)
+    v = x[:, -KV_HEADS:].repeat(PER_KV, 1).swapaxes(0, 1)
+    scale = head_dim**-0.5 if how.scale is None else how.scale
+    scores = scale * (q @ k)
+    # Of a score: the sum's roundings and those of rotations, and of its logarithm to base 2.
+    error = (head_dim + 16) * 2.0**-24 * scale * (abs(q) @ abs(k)).max()
+    moved = scale * head_dim**0.5  # of numbers whose spread is 1
+    if how.cap:
+        scores = how.cap * np.tanh(scores / how.cap)
+        error += 2.0**-20 * how.cap
+    i, j = np.indices((N, N))
+    scores[:, (j > i) | (i - j >= (how.window or N))] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    out = (weights @ v).swapaxes(0, 1).reshape(N, -1)
+    # Weights whose logarithms are off by e move an average by 2 e; 2^x is off by 2^-22.
+    values = (min(how.window or N, N) + 16) * 2.0**-24 + 2.0**-20
+    return out, float((2 * error + values) * abs(v).max()), moved + 1
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_against_float64(name: str) -> None:
+    """Every way to attend, over pages of every type; twenty is no multiple of 16."""
+    for head_dim in (20, 64):
+        expected, exact, moved = oracle(head_dim, HOWS[name])
+        assert exact < 0.02 * expected.std()
+        for kv_dtype, rounding in ROUNDING.items():
+            for isa in ISAS:
+                error = abs(run(head_dim, HOWS[name], kv_dtype, isa) - expected)
+                if not rounding:
+                    assert error.max() <= exact, (head_dim, isa)
+                    continue
+                # Of any position; queries are rounded as finely as i16, and weights lose 0.4 %.
+                size = (error**2).mean(-1).max() ** 0.5
+                tolerance = 2 * moved * (rounding + ROUNDING["i16"]) + 0.004 + exact
+                assert size <= tolerance, (head_dim, kv_dtype, isa)
+
+
+@pytest.mark.parametrize("kv_dtype", ROUNDING)
+@pytest.mark.parametrize("name", HOWS)
+def test_same_bits(name: str, kv_dtype: str) -> None:
+    """Units, threads and steps."""
+    expected = run(20, HOWS[name], kv_dtype, ISAS[0])
+    for isa in ISAS:
+        for threads, cuts in zip((3, 1, 2, 4), CUTS, strict=True):
+            assert_same_bits(run(20, HOWS[name], kv_dtype, isa, threads, cuts), expected)
+
+
+def test_the_ways_differ() -> None:
+    """So that equal bits mean something."""
+    found = [run(20, how, "i16", ISAS[0])[-1] for how in HOWS.values()]
+    same = {(i, j) for i, a in enumerate(found) for j in range(i) if np.array_equal(a, found[j])}
+    names = list(HOWS)
+    assert same == {(names.index("window 1000"), names.index("plain"))}
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "i16"])
+@pytest.mark.parametrize("window", [1, 64, 100, 256, 300])
+def test_pages_before_a_window(window: int, kv_dtype: str) -> None:
+    """They are not read: the table may name any page in their place."""
+    how, last = Attention(HALVES, window=window), 400
+    count = -(-N // 64)
+    cache = _native.KvCache(1, KV_HEADS, 20, count + 1, kv_dtype)
+    pages = np.arange(count, dtype=np.int32)
+    expected = run(20, how, kv_dtype, ISAS[0], pages=pages, cache=cache)
+    gone = (last + 1 - window) // 64  # pages that end before what the first of the rest sees
+    hidden = np.where(np.arange(count) < gone, np.int32(count), pages).astype(np.int32)
+    assert gone > 0
+    for isa in ISAS:
+        for threads, cuts in ((1, range(last + 1, N)), (3, range(last + 1, N)), (2, (N,))):
+            got = run(20, how, kv_dtype, isa, threads, cuts, hidden, cache, last)
+            assert_same_bits(got, expected[last:])
+
+
+def test_refusals() -> None:
+    """What no kernel does is refused by the program."""
+    for how, word in (
+        (Attention(HALVES, window=0), "window"), (Attention(HALVES, scale=0.0), "scale"),
+        (Attention(HALVES, scale=float("nan")), "scale"), (Attention(HALVES, cap=-1.0), "cap"),
+        (Attention(HALVES, cap=float("inf")), "cap"), (Attention(Rotary(())), "rotary"),
+        (Attention(Rotary((1.0,) * 11)), "rotary"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=word):
+            program(20, how)
