@@ -81,6 +81,11 @@ class Recipe:
         return names
 
     @property
+    def is_gemma(self) -> bool:
+        """Whether norms stand around each half, and store their difference from 1."""
+        return self.architecture.startswith("Gemma")
+
+    @property
     def is_bitnet(self) -> bool:
         """Whether the graph has BitNet's sub-norms and relu^2."""
         return self.architecture == "BitNetForCausalLM"
@@ -95,6 +100,35 @@ QWEN2 = replace(
     rope_theta=1e6, seed=19,
 )  # fmt: skip
 QWEN3 = replace(QWEN2, architecture="Qwen3ForCausalLM", heads=4, kv_heads=2, head_dim=48, seed=21)
+# Windows of less than a page and of more; four layers, so that either kind follows the other. Caps
+# that scores and logits come near.
+GEMMA2 = replace(
+    QWEN2, architecture="Gemma2ForCausalLM", heads=4, kv_heads=2, head_dim=48, layers=4, tied=True,
+    rope_theta=10000.0, seed=25,
+    config={
+        "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 40, "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 3.0, "final_logit_softcapping": 1.5,
+    },
+)  # fmt: skip
+GEMMA3 = replace(
+    GEMMA2, architecture="Gemma3ForCausalLM", seed=26, rope_theta=1e6,
+    config={
+        "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 100, "sliding_window_pattern": 3, "query_pre_attn_scalar": 64,
+        "rope_local_base_freq": 1000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+)  # fmt: skip
+GRANITE = replace(
+    QWEN2, architecture="GraniteForCausalLM", seed=27,
+    config={
+        "embedding_multiplier": 5.0, "attention_multiplier": 0.11, "residual_multiplier": 0.3,
+        "logits_scaling": 3.0, "attention_bias": True,
+    },
+)  # fmt: skip
+SMOLLM3 = replace(
+    QWEN2, architecture="SmolLM3ForCausalLM", seed=28, layers=4,
+    config={"no_rope_layer_interval": 2, "pad_token_id": None},
+)  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
     "bitnet-divide": replace(BITNET, weights="divide", seed=1),
@@ -143,6 +177,18 @@ RECIPES: dict[str, Recipe] = {
     "qwen2-bf16": replace(QWEN2, dtype=torch.bfloat16, tied=True, seed=20),
     "qwen3": QWEN3,
     "qwen3-bias": replace(QWEN3, config={"attention_bias": True}, kv_heads=4, seed=22),
+    "mistral-window": replace(
+        LLAMA, architecture="MistralForCausalLM", config={"sliding_window": 70}, seed=32
+    ),
+    "qwen2-windows": replace(
+        QWEN2,
+        config={"use_sliding_window": True, "sliding_window": 33, "max_window_layers": 1},
+        seed=33,
+    ),
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "granite": GRANITE,
+    "smollm3": SMOLLM3,
     "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
     "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
     "falcon3-untied": replace(FALCON, kv_heads=5, seed=13),
@@ -210,11 +256,13 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
     vocab = tokenizer().get_vocab_size()
 
     def norm(size: int) -> torch.Tensor:
-        return (1 + 0.2 * torch.randn(size, generator=rng)).to(recipe.dtype)
+        middle = 0 if recipe.is_gemma else 1
+        return (middle + 0.2 * torch.randn(size, generator=rng)).to(recipe.dtype)
 
     def table() -> torch.Tensor:
         # Small beside the blocks' outputs: in a tied model the input token would else always win.
-        return (0.25 * torch.randn(vocab, recipe.hidden, generator=rng)).to(recipe.dtype)
+        size = 0.25 if not recipe.is_gemma else 0.07  # times the root of the width
+        return (size * torch.randn(vocab, recipe.hidden, generator=rng)).to(recipe.dtype)
 
     out = {"model.embed_tokens.weight": table(), "model.norm.weight": norm(recipe.hidden)}
     if not recipe.tied:
@@ -228,7 +276,10 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
             ffn = norm(recipe.intermediate)
             ffn[::9] = 1e-32  # as published; times an activation it may be denormal
             out[block + "mlp.ffn_sub_norm.weight"] = ffn
-        if recipe.architecture == "Qwen3ForCausalLM":
+        if recipe.is_gemma:
+            out[block + "pre_feedforward_layernorm.weight"] = norm(recipe.hidden)
+            out[block + "post_feedforward_layernorm.weight"] = norm(recipe.hidden)
+        if recipe.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
             out[block + "self_attn.q_norm.weight"] = norm(recipe.width)
             out[block + "self_attn.k_norm.weight"] = norm(recipe.width)
         for name, shape in linear_shapes(recipe).items():

@@ -89,7 +89,8 @@ def rounding_bound(recipe: Recipe, logits: np.ndarray) -> float:
     """8 · 2^-24 · √(lengths of all float32 sums on the way to a logit) · the largest logit."""
     positions = logits.shape[-2]
     block = sum(k for _, k in linear_shapes(recipe).values()) + recipe.width + positions
-    norms = 2 * recipe.hidden + recipe.is_bitnet * (recipe.hidden + recipe.intermediate)
+    norms = (2 + 2 * recipe.is_gemma) * recipe.hidden
+    norms += recipe.is_bitnet * (recipe.hidden + recipe.intermediate)
     length = recipe.layers * (block + norms) + 2 * recipe.hidden
     return float(8 * 2.0**-24 * length**0.5 * np.abs(logits).max())
 

@@ -42,7 +42,13 @@ def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> Transformer
     return TransformerConfig.from_json(fields, Path("config.json"), "silu")
 
 
-@pytest.mark.parametrize("recipe", ["llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "granite",
+        "smollm3", "mistral-window",
+    ],
+)  # fmt: skip
 def test_greedy_tokens(recipe: str, checkpoint: Callable[[str], Path]) -> None:
     """Forty tokens as transformers generates them in float32."""
     folder = checkpoint(recipe)
@@ -128,20 +134,6 @@ def test_an_overflowing_bias(tmp_path: Path) -> None:
         LLM(folder, threads=1).generate([1, 2, 3], max_tokens=2)
 
 
-def test_windows() -> None:
-    """Within one window sliding attention is full attention, so the context ends there."""
-    mistral, qwen = {"sliding_window": 4096}, {"use_sliding_window": False}
-    long = {"max_position_embeddings": 32768}
-    fields = config(RECIPES["qwen2"])
-    assert "sliding_window" not in fields
-    assert parsed("qwen2", mistral, **long).max_position == 4096
-    assert parsed("mistral", mistral, **long).max_position == 32768  # the file says null
-    assert parsed("mistral", mistral, **long, sliding_window=100).max_position == 100
-    assert parsed("qwen2", qwen, **long, sliding_window=100).max_position == 32768
-    both = {"sliding_window": 100, "use_sliding_window": True}
-    assert parsed("qwen2", qwen, **long, **both).max_position == 100
-
-
 def test_class_defaults(tmp_path: Path) -> None:
     """What a file leaves out is what transformers' class fills in: heads of 128."""
     write(tmp_path, replace(RECIPES["qwen3"], head_dim=128))
@@ -153,13 +145,18 @@ def test_class_defaults(tmp_path: Path) -> None:
 
 def test_rope_factors() -> None:
     """GGUF's way to say Llama 3's scaling: the same frequencies, to a rounding."""
-    scaled = parsed("llama-f32", {}, rope_scaling=LLAMA3_ROPE).rope.inverse_frequencies
-    plain = parsed("llama-f32", {}).rope.inverse_frequencies
+    scaled = (
+        parsed("llama-f32", {}, rope_scaling=LLAMA3_ROPE).attention[0].rotary.inverse_frequencies
+    )
+    plain = parsed("llama-f32", {}).attention[0].rotary.inverse_frequencies
     factors = [p / s for p, s in zip(plain, scaled, strict=True)]
     assert max(factors) == pytest.approx(8.0)
-    got = parsed("llama-f32", {}, rope_factors=factors).rope.inverse_frequencies
+    got = parsed("llama-f32", {}, rope_factors=factors).attention[0].rotary.inverse_frequencies
     np.testing.assert_allclose(got, scaled, rtol=2**-23)
-    assert parsed("llama-f32", {}, rope_factors=[1] * 8).rope.inverse_frequencies == plain
+    assert (
+        parsed("llama-f32", {}, rope_factors=[1] * 8).attention[0].rotary.inverse_frequencies
+        == plain
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+"""Granite: Llama's graph with multipliers of the embedding, of scores, of what each half adds, and
+of logits.
+
+    x = x + r o(attention(rope(q, k), v));   x = x + r down(silu(gate) * up)
+
+Each half reads RMSNorm(x).
+"""
+
+from __future__ import annotations
+
+from sterna.graph import Graph, Value
+from sterna.models import llama
+from sterna.models.config import TransformerConfig
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("GraniteForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS = {
+    "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "residual_multiplier": 1.0,
+}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return llama.build(
+        g, c, w,
+        scale=c.fields.factor("attention_multiplier"),
+        embedding_factor=c.fields.factor("embedding_multiplier"),
+        residual_factor=c.fields.factor("residual_multiplier"),
+        logits_factor=1 / c.fields.factor("logits_scaling"),
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""What config.json says of single layers, and what one architecture alone reads there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_factory import RECIPES, config, write
+from helpers import failure
+
+from sterna.checkpoints.directory import Checkpoint
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.graph import Graph
+from sterna.models import module_of
+from sterna.models.config import TransformerConfig
+from sterna.weights.sources import CheckpointWeights
+
+
+def read(recipe: str, **changes: Any) -> TransformerConfig:
+    """The recipe's config with these fields, as a model of its architecture is loaded."""
+    fields = {**config(RECIPES[recipe]), "max_position_embeddings": 32768, **changes}
+    fields = {k: v for k, v in fields.items() if v != "absent"}
+    file = Path("config.json")
+    return TransformerConfig.of(module_of(fields, file), fields, file)
+
+
+def windows(c: TransformerConfig) -> list[int | None]:
+    """Of each layer."""
+    return [how.window for how in c.attention]
+
+
+def test_windows() -> None:
+    """Which layers have one, by the fields of each architecture."""
+    assert windows(read("mistral")) == [None, None]  # the file says null
+    assert windows(read("mistral", sliding_window="absent")) == [4096, 4096]
+    assert windows(read("mistral", sliding_window=100)) == [100, 100]
+    assert windows(read("mistral", sliding_window=32768)) == [None, None]
+    assert windows(read("qwen2", sliding_window=100)) == [None, None]
+    both = {"sliding_window": 100, "use_sliding_window": True}
+    assert windows(read("qwen2", **both)) == [None, None]  # of 28 layers the first
+    assert windows(read("qwen3", **both, max_window_layers=1)) == [None, 100]
+    types = ["sliding_attention", "full_attention"]
+    assert windows(read("qwen2", **both, layer_types=types)) == [100, None]
+    assert windows(read("gemma2")) == [40, None, 40, None]
+    assert windows(read("gemma3")) == [100, 100, None, 100]
+    assert windows(read("smollm3", **both)) == [None, 100, None, 100]
+    assert read("gemma3").max_position == 32768
+    # Llama's graph has none: within one, sliding attention is full attention.
+    assert read("llama-f32", sliding_window=100).max_position == 100
+
+
+def test_rotations_of_layers() -> None:
+    """Gemma 3 has two kinds, in files of either spelling; SmolLM3's are absent in some layers."""
+    local, _, full, _ = (how.rotary for how in read("gemma3").attention)
+    assert local.inverse_frequencies[1] == pytest.approx(1000 ** (-2 / 48))
+    assert full.inverse_frequencies[1] == pytest.approx(1e6 ** (-2 / 48) / 8)
+    parameters = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+    }
+    gone = dict.fromkeys(("rope_theta", "rope_local_base_freq", "rope_scaling"), "absent")
+    assert read("gemma3", **gone, rope_parameters=parameters) == read("gemma3")
+    rotated = [how.rotary is not None for how in read("smollm3").attention]
+    assert rotated == [True, False, True, False]
+
+
+BAD_OF_LAYERS = [
+    ("gemma2", {"sliding_window": 0}, ModelFormatError, "sliding_window"),
+    ("mistral", {"sliding_window": 0}, ModelFormatError, "sliding_window"),
+    ("gemma2", {"sliding_window": None}, ModelFormatError, "sliding_window"),
+    ("gemma2", {"layer_types": ["full_attention"] * 3}, ModelFormatError, "layer_types"),
+    ("gemma3", {"layer_types": "full_attention"}, ModelFormatError, "layer_types"),
+    ("gemma3", {"layer_types": ["linear_attention"] * 4}, UnsupportedModelError, "linear_att"),
+    ("gemma2", {"hidden_activation": "mish"}, UnsupportedModelError, "hidden_activation"),
+    ("gemma3", {"attn_logit_softcapping": 5.0}, UnsupportedModelError, "attn_logit_softcapping"),
+    ("gemma3", {"use_bidirectional_attention": True}, UnsupportedModelError, "bidirectional"),
+    ("gemma3", {"rope_scaling": "linear"}, ModelFormatError, "rope_scaling"),
+    ("gemma3", {"rope_parameters": {"full_attention": 3}}, ModelFormatError, "full_attention"),
+    ("gemma3", {"sliding_window_pattern": 0}, ModelFormatError, "sliding_window_pattern"),
+    ("smollm3", {"no_rope_layers": [1, 0, 1]}, ModelFormatError, "no_rope_layers"),
+    ("smollm3", {"no_rope_layers": [1, 0, 1, 2]}, UnsupportedModelError, "no_rope_layers"),
+    ("smollm3", {"no_rope_layer_interval": 0}, ModelFormatError, "no_rope_layer_interval"),
+    ("qwen2", {"rotary_dim": 7}, ModelFormatError, "rotary_dim"),
+    ("qwen2", {"rotary_dim": 18}, ModelFormatError, "rotary_dim"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "changes", "kind", "word"), BAD_OF_LAYERS)
+def test_bad_fields_of_layers(recipe: str, changes: dict[str, Any], kind: type, word: str) -> None:
+    """Each is named, in one line, with what it must be."""
+    failure(lambda: read(recipe, **changes), kind, word)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field"),
+    [
+        ("gemma2", "attn_logit_softcapping"), ("gemma2", "final_logit_softcapping"),
+        ("gemma3", "query_pre_attn_scalar"), ("granite", "embedding_multiplier"),
+        ("granite", "attention_multiplier"), ("granite", "residual_multiplier"),
+        ("granite", "logits_scaling"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [0, -1.0, 1e-20, 1e9, float("nan"), "2", [2.0]])
+def test_bad_numbers_of_an_architecture(
+    recipe: str, field: str, value: object, tmp_path: Path
+) -> None:
+    """What only its own file reads is checked as well."""
+    file = write(tmp_path / "m", RECIPES[recipe]) / "config.json"
+    fields = json.loads(file.read_text()) | {field: value}
+    failure(lambda: build_of(fields, file), ModelFormatError, field)
+
+
+def build_of(fields: dict[str, Any], file: Path) -> Graph:
+    """The graph of a config.json whose weights are in the folder of `file`."""
+    module = module_of(fields, file)
+    c = TransformerConfig.of(module, fields, file)
+    graph = Graph(c.heads)
+    module.build(graph, c, CheckpointWeights(Checkpoint.open(file.parent), None, None, 1, False))
+    return graph
