@@ -205,7 +205,7 @@ def test_planes_must_have_been_made() -> None:
     src, dst = program.buffer(64), program.buffer(64)
     with pytest.raises(ValueError, match="planes"):
         program.linear("layer", weight, src, dst, fast=True)
-    program.split(weight, src)
+    program.to_bf16_planes(weight, src)
     program.linear("layer", weight, src, dst, fast=True)
 
 

@@ -133,7 +133,7 @@ def test_layers_are_timed_without_the_head(head: str) -> None:
     """The kinds of operations add up, the head's is its own, and decoding reports the layers'."""
     engine = Engine(random_model("tiny", head=head), threads=1)
     assert set(engine.seconds) == {
-        "embed", "select", "rowwise", "linear", "rope", "attention", "split", "head",
+        "embed", "select", "rowwise", "linear", "rope", "attention", "to_bf16_planes", "head",
     }  # fmt: skip
     assert engine.seconds["head"] == 0
     made = generate(engine, 4, 1)

@@ -56,7 +56,7 @@ std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
-                 int split, int residual) {
+                 int planes_for_weight, int residual) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -77,10 +77,12 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                 (!rounding && residual != dst && width_of(p, residual) == width_of(p, dst)),
             "rowwise: a residual has a buffer of its own, and nothing with one is rounded");
     op.residual = residual;
-    require(split == -1 || (weight_of(p, split).padded_k <= width_of(p, dst) && op.keep_float),
+    require(planes_for_weight == -1 ||
+                (weight_of(p, planes_for_weight).padded_k <= width_of(p, dst) && op.keep_float),
             "rowwise: does not fit the weight that reads it in planes");
-    op.split = split;
-    if (split >= 0) p.splits[static_cast<size_t>(dst)] = weight_of(p, split).format;
+    op.planes_for_weight = planes_for_weight;
+    if (planes_for_weight >= 0)
+        p.planes_of[static_cast<size_t>(dst)] = weight_of(p, planes_for_weight).format;
     p.program.add_op(std::move(op));
 }
 
@@ -165,7 +167,7 @@ void bind_program(nb::module_& m) {
             [](PyProgram& p, int64_t width) {
                 require(width >= 1, "width: must be at least 1");
                 p.widths.push_back((width + kPad - 1) / kPad * kPad);
-                p.splits.push_back(-1);
+                p.planes_of.push_back(-1);
                 return p.program.add_buffer(width);
             },
             "width"_a)
@@ -205,7 +207,7 @@ void bind_program(nb::module_& m) {
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
-             "split"_a = -1, "residual"_a = -1)
+             "planes_for_weight"_a = -1, "residual"_a = -1)
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
@@ -218,7 +220,7 @@ void bind_program(nb::module_& m) {
                         "linear: column must be a multiple of 16 within the buffer");
                 require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst) - column,
                         "linear: the buffers are too narrow");
-                require(!fast || p.splits[static_cast<size_t>(src)] == w.format,
+                require(!fast || p.planes_of[static_cast<size_t>(src)] == w.format,
                         "linear: the fast arithmetic reads planes that nothing has made");
                 require(residual == -1 || width_of(p, residual) == width_of(p, dst),
                         "linear: the residual's width differs");
@@ -243,14 +245,14 @@ void bind_program(nb::module_& m) {
         .def("read_columns", &read_columns, "threads"_a)
         .def_prop_ro("left_out", [](const PyProgram& p) { return p.program.left_out(); })
         .def(
-            "split",
+            "to_bf16_planes",
             [](PyProgram& p, int weight, int src, bool selected) {
-                Op op{OpKind::kSplit, "split"};
+                Op op{OpKind::kToBf16Planes, "to_bf16_planes"};
                 require(weight_of(p, weight).padded_k <= width_of(p, src),
-                        "split: the buffer is too narrow");
+                        "to_bf16_planes: the buffer is too narrow");
                 op.src = op.dst = src;
-                op.split = weight;
-                p.splits[static_cast<size_t>(src)] = weight_of(p, weight).format;
+                op.planes_for_weight = weight;
+                p.planes_of[static_cast<size_t>(src)] = weight_of(p, weight).format;
                 op.selected = selected;
                 p.program.add_op(std::move(op));
             },
@@ -311,8 +313,9 @@ void bind_program(nb::module_& m) {
             "scale"_a.none() = nb::none(), "cap"_a = 0.0f)
         .def_prop_ro("seconds",
                      [](const PyProgram& p) {
-                         const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",
-                                                        "rope",  "attention", "screen",  "split"};
+                         const char* kinds[kOpKinds] = {"embed",  "select",        "rowwise",
+                                                        "linear", "rope",          "attention",
+                                                        "screen", "to_bf16_planes"};
                          nb::dict seconds;
                          for (int i = 0; i < kOpKinds; ++i)
                              seconds[kinds[i]] = p.program.seconds()[static_cast<size_t>(i)];

@@ -20,7 +20,7 @@ struct PyProgram {
     Mappings mappings;
     Draws draws;
     std::vector<int64_t> widths;  // padded width of each buffer
-    std::vector<int> splits;      // of the buffers: the format whose planes they hold, or -1
+    std::vector<int> planes_of;  // of the buffers: the format whose planes they hold, or -1
     int layers = 0;               // layers that the operations name
     int64_t vocab = 0;
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();

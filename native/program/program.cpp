@@ -25,7 +25,7 @@ void Program::add_op(Op op) { ops_.push_back(std::move(op)); }
 
 void Program::add_screen(const Weight& shadow, const ShadowBounds& bounds) {
     Op op = ops_.back();
-    ops_.back().full = true;
+    ops_.back().unscreened = true;
     const Weight& fine = weights_[static_cast<size_t>(op.weight)];
     screen_ = std::make_unique<Screen>(fine, shadow, bounds);
     full_rows_ = fine.M;
@@ -51,10 +51,10 @@ int64_t Program::head_bytes() const {
 void Program::reserve(int64_t tokens) {
     if (tokens <= capacity_) return;
     for (size_t i = 0; i < buffers_.size(); ++i) {
-        const auto splits = [&](const Op& op) {
-            return op.split >= 0 && static_cast<size_t>(op.dst) == i;
+        const auto read_as_planes = [&](const Op& op) {
+            return op.planes_for_weight >= 0 && static_cast<size_t>(op.dst) == i;
         };
-        buffers_[i].reserve(tokens, std::ranges::any_of(ops_, splits) ? kMaxPlanes : 0);
+        buffers_[i].reserve(tokens, std::ranges::any_of(ops_, read_as_planes) ? kMaxPlanes : 0);
     }
     const size_t angles = static_cast<size_t>(tokens * angles_);
     cos_.resize(angles);
@@ -178,7 +178,7 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                 case OpKind::kRowwise:
                     rowwise(op, index, run, i, worker);
                     break;
-                case OpKind::kSplit:
+                case OpKind::kToBf16Planes:
                     if (const int n = planes(op, run))
                         run.kernels.to_bf16_planes(
                             buffers_[static_cast<size_t>(op.dst)].bf16_planes_args(i, n));
@@ -241,8 +241,9 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
 
 // How many planes of bf16 the operation makes of its result; 0: none.
 int Program::planes(const Op& op, const Run& run) const {
-    if (op.split < 0) return 0;
-    return run.kernels.formats[weights_[static_cast<size_t>(op.split)].format].fast.x_planes;
+    if (op.planes_for_weight < 0) return 0;
+    return run.kernels.formats[weights_[static_cast<size_t>(op.planes_for_weight)].format]
+        .fast.x_planes;
 }
 
 void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,

@@ -47,7 +47,7 @@ class KvCache {
     HugeBuffer base_;
 };
 
-enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kSplit };
+enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kToBf16Planes };
 constexpr int kOpKinds = 8;
 
 // Of a linear layer that reads, for one token, no more than it needs: with a copy of the rows behind the gates it
@@ -63,13 +63,13 @@ struct Op {
     int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kRowBlock
     std::vector<float> bias{};  // kLinear: [M], or empty; added last, or before a factor
     int weight = -1;  // kEmbed, kLinear
-    int split =
-        -1;  // kRowwise, kSplit: the weight whose fast kernel reads the result as bf16 planes
+    // kRowwise, kToBf16Planes: the weight whose fast kernel reads the result as bf16 planes
+    int planes_for_weight = -1;
     bool fast = false;  // kLinear: reads them, where the unit has such a kernel
     Active active = Active::kAll;  // kLinear
     int copy = -1;  // and which copy of the weight it has for that
     bool lists = false;  // kRowwise: the next operation reads columns
-    bool full = false;  // kLinear: a float head, run where the step is not screened
+    bool unscreened = false;  // kLinear: a float head, run where the step is not screened
     ScreenStage stage{};  // kScreen
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
     int layer = 0;  // kRope, kAttention
@@ -163,7 +163,7 @@ class Program {
     void reserve_scratch(const Run& run, int workers);
     uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
     void plan(const Batch& batch, int threads);
-    void split_blocks();
+    void divide_into_chunks();
     void step(const Op& op, size_t index, Run& run, int worker);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
@@ -189,13 +189,13 @@ class Program {
     void angles(int64_t n);
     Division units(const Op& op, const Run& run) const;
 
-    // Query rows of one KV head, over all chunks of positions or, of a split block, over one.
+    // Query rows of one KV head, over all chunks of positions or, of a chunked block, over one.
     struct QueryBlock {
         int sequence, kv_head, first, count;  // tokens of the batch
-        int split = -1, chunk = 0;
+        int chunked = -1, chunk = 0;
     };
     // A block whose chunks are separate units; whoever does the last one merges them.
-    struct Split {
+    struct ChunkedBlock {
         int chunks, left;  // workers count `left` down, atomically
         int64_t partial;  // where its floats start
     };
@@ -225,7 +225,7 @@ class Program {
     HugeBuffer places_, values_;  // ActiveColumns
     int64_t left_out_ = 0;
     std::vector<QueryBlock> blocks_, whole_blocks_;
-    std::vector<Split> splits_;
+    std::vector<ChunkedBlock> chunked_blocks_;
     HugeBuffer partials_;
     int64_t scratch_stride_ = 0;  // bytes of one worker
     HugeBuffer scratch_;

@@ -72,14 +72,14 @@ void Program::plan(const Batch& batch, int threads) {
         ++s;
     }
     const int64_t rows = int64_t{tokens_per_block} * queries_per_kv;
-    splits_.clear();
-    // Fewer than kMaxAttentionRows: a split block is one call, which attend() cuts there.
+    chunked_blocks_.clear();
+    // Fewer than kMaxAttentionRows: a chunked block is one call, which attend() cuts there.
     if (threads > 1 && rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads)
-        split_blocks();
+        divide_into_chunks();
 }
 
 // Makes each chunk of positions a unit, as a few tokens far into a context need it.
-void Program::split_blocks() {
+void Program::divide_into_chunks() {
     const auto chunks_of = [&](const QueryBlock& block) {
         return attention_chunks(position_of_[static_cast<size_t>(block.first + block.count - 1)] +
                                 1);
@@ -95,8 +95,8 @@ void Program::split_blocks() {
             blocks_.push_back(block);
             continue;
         }
-        block.split = static_cast<int>(splits_.size());
-        splits_.push_back({chunks, chunks, floats});
+        block.chunked = static_cast<int>(chunked_blocks_.size());
+        chunked_blocks_.push_back({chunks, chunks, floats});
         const int64_t block_rows = int64_t{block.count} * heads_.queries_per_kv();
         floats += chunks * attention_partial(block_rows, heads_.padded());
         for (block.chunk = 0; block.chunk < chunks; ++block.chunk) blocks_.push_back(block);
@@ -231,19 +231,19 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
             }
         }
     }
-    if (block.split < 0) {
+    if (block.chunked < 0) {
         if (a.rows) run.kernels.attention(a);
         unpad(a, to);
         return;
     }
-    Split& split = splits_[static_cast<size_t>(block.split)];
-    a.partial = reinterpret_cast<float*>(partials_.data()) + split.partial;
+    ChunkedBlock& chunked = chunked_blocks_[static_cast<size_t>(block.chunked)];
+    a.partial = reinterpret_cast<float*>(partials_.data()) + chunked.partial;
     // Chunks are those of a layer without a window: of others some lie before it.
     if (block.chunk >= first_attention_chunk(a)) run.kernels.attention_chunk(a, block.chunk);
     // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
-    const std::atomic_ref left(split.left);
+    const std::atomic_ref left(chunked.left);
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    left.store(split.chunks, std::memory_order_relaxed);
+    left.store(chunked.chunks, std::memory_order_relaxed);
     run.kernels.attention_merge(a);
     unpad(a, to);
 }

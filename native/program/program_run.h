@@ -26,7 +26,7 @@ struct Program::Run {
     bool one() const { return tokens == 1; }
     int64_t rows(const Op& op) const {
         if (op.active == Active::kRows && !one()) return 0;
-        if (op.kind == OpKind::kScreen ? !screened : op.full && screened) return 0;
+        if (op.kind == OpKind::kScreen ? !screened : op.unscreened && screened) return 0;
         return op.selected ? selected : tokens;
     }
     static bool fast(const Op& op, const FormatKernels& format) {

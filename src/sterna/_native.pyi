@@ -183,10 +183,10 @@ class Program:
         rounding: int | None = None,
         selected: bool = False,
         keep_float: bool = True,
-        split: int = -1,
+        planes_for_weight: int = -1,
         residual: int = -1,
     ) -> None: ...
-    def split(self, weight: int, src: int, selected: bool = False) -> None: ...
+    def to_bf16_planes(self, weight: int, src: int, selected: bool = False) -> None: ...
     def linear(
         self,
         name: str,

@@ -174,7 +174,7 @@ class Graph:
             raise ValueError(f"{name}: a residual needs one weight, but got {len(weights)}")
         *starts, _ = accumulate((-(-m // ROW_BLOCK) * ROW_BLOCK for m in rows), initial=0)
         out = Value(starts[-1] + rows[-1], tuple(starts))
-        biases = [None] * len(weights) if bias is None else _split(bias, rows)
+        biases = [None] * len(weights) if bias is None else _pieces(bias, rows)
         inputs_of = [x] * len(weights) if isinstance(x, Value) else list(x)
         rounded: dict[tuple[int, int | None], Value] = {}
         for row, w, start, b in zip(inputs_of, weights, starts, biases, strict=True):
@@ -294,10 +294,10 @@ class Graph:
             native.direct_tokens = direct_tokens.get(w.format.name, 0)
             ids[id(w)] = program.weight(native)
         # Values that layers read as planes of bf16, and a weight that does.
-        split = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
+        planes_for = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
         skips = self.skips() if skip_with else {}
         for op in self.ops:
-            self._emit(program, op, ids, split, rotaries)
+            self._emit(program, op, ids, planes_for, rotaries)
             if op in skips:
                 if gates := skips[op]:
                     program.read_open_rows(gates, skip_with)
@@ -370,13 +370,13 @@ class Graph:
         program: _native.Program,
         op: _Op,
         ids: dict[int, int],
-        split: dict[int, PackedWeight],
+        planes_for: dict[int, PackedWeight],
         rotaries: Mapping[Rotary | None, int],
     ) -> None:
         src = op.inputs[0].buffer if op.inputs else -1
         dst = op.output.buffer
         weight = ids[id(op.weight)] if op.weight is not None else -1
-        reader = ids[id(split[id(op.output)])] if id(op.output) in split else -1
+        reader = ids[id(planes_for[id(op.output)])] if id(op.output) in planes_for else -1
         residual = -1 if op.residual is None else op.residual.buffer
         if op.kind == "embed":
             program.embed(weight, dst, op.factor)
@@ -395,7 +395,7 @@ class Graph:
                 rows = program.weight(op.shadow.rows.native())
                 program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
                 return
-            fast = bool(op.inputs) and id(op.inputs[0]) in split
+            fast = bool(op.inputs) and id(op.inputs[0]) in planes_for
             program.linear(
                 op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias,
                 op.factor, op.cap,
@@ -407,7 +407,7 @@ class Graph:
                 op.rounding, op.selected, op.output.reads_float, reader, residual,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
-            program.split(reader, dst, op.selected)
+            program.to_bf16_planes(reader, dst, op.selected)
 
 
 def _has_copies(op: _Op) -> bool:
@@ -420,7 +420,7 @@ def _has_copies(op: _Op) -> bool:
     return format.layout.name in _native.two_bit_layouts and not format.scales.group
 
 
-def _split(values: F32, sizes: list[int]) -> list[F32]:
+def _pieces(values: F32, sizes: list[int]) -> list[F32]:
     """Consecutive pieces of these sizes."""
     if values.shape != (sum(sizes),):
         raise ValueError(f"bias: must have {sum(sizes)} values, but got shape {values.shape}")
