@@ -32,8 +32,8 @@ HOWS = {
     "window 300": Attention(PART, window=300, scale=0.5, cap=1.0),
     "window 1000": Attention(HALVES, window=1000),
 }
-# Of keys and values, the root mean square of an error over that of the numbers: integers are rounded
-# in steps of a hundred-and-so-manieth of the largest, which is at most four times their spread.
+# Of keys and values, root mean squares of an error over those of the numbers: integers are rounded
+# in steps of a 4095th or a 127th of the largest, which is at most four times their spread.
 ROUNDING = {
     "f32": 0.0, "f16": 2.0**-11 / 3**0.5, "i16": 4 / 12**0.5 / 4095, "i8": 4 / 12**0.5 / 127
 }  # fmt: skip

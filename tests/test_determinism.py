@@ -38,6 +38,9 @@ INTEGER = [
     ("qwen3-heads-of-36", "i4", "int8", "i16"),
     ("llama-96", "pot4", "pot4z", "i16"),
     ("llama-96", "pot4z:g32", "pot4", "i16"),
+    ("gemma2", "i8", "int8", "i16"),
+    ("gemma3", "q4_1", "int8", "i8"),
+    ("granite", "i8", "int8", "i16"),
 ]
 FLOAT = [
     ("llama-bf16", None, None, "f16"),

@@ -22,6 +22,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
+from sterna.models.config import TransformerConfig
 from sterna.runtime import resident_bytes, resolve_threads
 
 __all__ = [
@@ -281,7 +282,13 @@ def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
     """Bytes that one step reads: every weight and scale once, and each sequence's KV cache."""
-    return engine.model.weight_bytes_per_token + engine.kv_bytes_per_position * context * batch
+    positions = attended(engine.model.config, context) / engine.model.config.n_layers
+    return engine.model.weight_bytes_per_token + engine.kv_bytes_per_position * positions * batch
+
+
+def attended(c: TransformerConfig, context: float) -> float:
+    """Positions that a token attends to, those of all layers added up."""
+    return sum(min(context, how.window or context) for how in c.attention)
 
 
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
@@ -290,7 +297,7 @@ def operations_per_token(engine: Engine, n: int, context: float) -> float:
     linears = [op.weight for op in engine.model.graph.ops if op.kind == "linear" and op.weight]
     layers = 2.0 * sum(w.M * w.K for w in linears[:-1])
     head = 2.0 * linears[-1].M * linears[-1].K
-    attention = 4.0 * c.n_layers * c.n_heads * c.head_dim * context
+    attention = 4.0 * c.n_heads * c.head_dim * attended(c, context)
     return layers + attention + head / n
 
 
@@ -333,9 +340,10 @@ def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> di
     """What attention takes of a test, and as a fraction of what binds it."""
     took = max(statistics.median(test.attention), 1e-9)
     tokens = test.n * test.batch
-    gb_s = engine.kv_bytes_per_position * test.context * tokens / took / 1e9
     c = engine.model.config
-    gops = 4.0 * c.n_layers * c.n_heads * c.head_dim * test.context * tokens / took / 1e9
+    positions = attended(c, test.context) / c.n_layers
+    gb_s = engine.kv_bytes_per_position * positions * tokens / took / 1e9
+    gops = 4.0 * c.n_heads * c.head_dim * attended(c, test.context) * tokens / took / 1e9
     share = took / max(statistics.median(test.seconds), 1e-9)
     return {
         "attention_share": round(share, 4),
