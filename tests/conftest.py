@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from checkpoint_factory import RECIPES, write
 from hub_helpers import local_hub
 from hub_server import Hub
 from sysfs_tree import Tree
 
 from sterna.bench import machine
 
-torch.set_num_threads(1)  # the models are tiny: a second thread would only wait for the first
+
+def recipe(folder: Path, name: str) -> Path:
+    """Writes a checkpoint of a recipe; who needs none does not wait for the import of torch."""
+    from checkpoint_factory import RECIPES, write
+
+    return write(folder, RECIPES[name])
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
     def get(name: str) -> Path:
         folder = root / name
-        return folder if folder.exists() else write(folder, RECIPES[name])
+        return folder if folder.exists() else recipe(folder, name)
 
     return get
 
@@ -42,7 +45,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A fresh, sound checkpoint that a test may spoil."""
-    return write(tmp_path / "model", RECIPES["bitnet-multiply"])
+    return recipe(tmp_path / "model", "bitnet-multiply")
 
 
 @pytest.fixture
