@@ -1,6 +1,8 @@
 // Programs as Python writes them; step.cpp runs them.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <optional>
 
@@ -131,6 +133,15 @@ void read_columns(PyProgram& p, const nb::int_& threads) {
     p.program.add_columns(*runnable_tables().back(), pool(threads));
 }
 
+// A figure of the runs so far, by value: another thread may be in the middle of one.
+template <class F>
+auto between_runs(PyProgram& p, F figure) {
+    std::mutex& mutex = p.lock();  // under the GIL
+    nb::gil_scoped_release release;
+    const std::lock_guard guard(mutex);
+    return std::invoke(figure, p.program);
+}
+
 std::vector<float> inverse_frequencies(double theta, int dim) {
     const FpEnvScope environment;
     std::vector<float> f;
@@ -243,7 +254,7 @@ void bind_program(nb::module_& m) {
             "cap"_a = 0.0f)
         .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
         .def("read_columns", &read_columns, "threads"_a)
-        .def_prop_ro("left_out", [](const PyProgram& p) { return p.program.left_out(); })
+        .def_prop_ro("left_out", [](PyProgram& p) { return between_runs(p, &Program::left_out); })
         .def(
             "to_bf16_planes",
             [](PyProgram& p, int weight, int src, bool selected) {
@@ -312,16 +323,19 @@ void bind_program(nb::module_& m) {
             "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
             "scale"_a.none() = nb::none(), "cap"_a = 0.0f)
         .def_prop_ro("seconds",
-                     [](const PyProgram& p) {
+                     [](PyProgram& p) {
                          const char* kinds[kOpKinds] = {"embed",  "select",        "rowwise",
                                                         "linear", "rope",          "attention",
                                                         "screen", "to_bf16_planes"};
+                         const std::array<double, kOpKinds> spent =
+                             between_runs(p, &Program::seconds);
                          nb::dict seconds;
                          for (int i = 0; i < kOpKinds; ++i)
-                             seconds[kinds[i]] = p.program.seconds()[static_cast<size_t>(i)];
+                             seconds[kinds[i]] = spent[static_cast<size_t>(i)];
                          return seconds;
                      })
-        .def_prop_ro("head_seconds", [](const PyProgram& p) { return p.program.head_seconds(); })
+        .def_prop_ro("head_seconds",
+                     [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
              "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>());
