@@ -28,7 +28,7 @@ import numpy as np
 
 from sterna import _native, formats, loading, models
 from sterna.checkpoints.resolve import BUILT_IN
-from sterna.engine import Engine, Sequence, Top
+from sterna.engine import DecidingLogits, Engine, Sequence
 from sterna.formats import FloatFormat, Format, PackedWeight, Shadow, codec
 from sterna.formats.pot_levels import PowerFloats
 from sterna.formats.scales import SuperBlockScales
@@ -57,6 +57,18 @@ CONFIG: dict[str, Any] = {
     "rms_norm_eps": 2.0**-17,
     "rope_theta": 10000.0,
 }
+#: What an architecture has besides, so that two layers and few positions show it.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
+    "Gemma3ForCausalLM": {
+        "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "GraniteForCausalLM": {
+        "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0, "residual_multiplier": 0.25,
+    },
+    "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
+}  # fmt: skip
 #: Tokens of each step: a prompt over a page of 64 and any block of tokens, a step of few tokens,
 #: and decoding, in which each token is the best of the logits before.
 STEPS = (75, 6, 1, 1, 1)
@@ -185,7 +197,7 @@ class Case:
         else:
             head = self.name
         source = Drawn(formats.get(format), formats.get(head_format(head, "bf16")), head == "exact")
-        config = {**CONFIG, "architectures": [architecture]}
+        config = {**CONFIG, "architectures": [architecture], **SETTINGS.get(architecture, {})}
         return loading.from_weights(config, Path(str(self)), lambda _: source)
 
 
@@ -215,7 +227,7 @@ def digest(model: Model, isa: str, kv_dtype: str, threads: int = 1) -> str:
         sha.update(logits.astype("<f4").tobytes())
         tokens = [int(logits[-1].argmax())]
     # An exact head leaves out what does not decide, and which rows that are is no promise.
-    (logits,) = engine.step([(state, tokens, 1)], [Top(1)])
+    (logits,) = engine.step([(state, tokens, 1)], [DecidingLogits(1)])
     best = int(logits[0].argmax())
     sha.update(struct.pack("<if", best, logits[0, best]))
     return sha.hexdigest()

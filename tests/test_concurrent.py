@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from helpers import ISAS
 
-from sterna import LLM, Conversation, _native, loading, ops
+from sterna import LLM, Conversation, _testing, loading, ops
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.engine import PAGE, Draw, Engine, Feed, SamplingParams
 from sterna.engine import Sequence as EngineSequence
@@ -198,7 +198,7 @@ def test_operations_side_by_side() -> None:
 
 def test_barriers_side_by_side() -> None:
     """Nobody enters a round before all have left the one before, in several teams at once."""
-    assert all(together([lambda n=n: _native.barrier_holds(n, 300) for n in (2, 2, 3, 5)]))
+    assert all(together([lambda n=n: _testing.barrier_holds(n, 300) for n in (2, 2, 3, 5)]))
 
 
 def test_a_failure_is_told() -> None:

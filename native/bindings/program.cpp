@@ -322,18 +322,17 @@ void bind_program(nb::module_& m) {
             },
             "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
             "scale"_a.none() = nb::none(), "cap"_a = 0.0f)
-        .def_prop_ro("seconds",
-                     [](PyProgram& p) {
-                         const char* kinds[kOpKinds] = {"embed",  "select",        "rowwise",
-                                                        "linear", "rope",          "attention",
-                                                        "screen", "to_bf16_planes"};
-                         const std::array<double, kOpKinds> spent =
-                             between_runs(p, &Program::seconds);
-                         nb::dict seconds;
-                         for (int i = 0; i < kOpKinds; ++i)
-                             seconds[kinds[i]] = spent[static_cast<size_t>(i)];
-                         return seconds;
-                     })
+        .def_prop_ro(
+            "seconds",
+            [](PyProgram& p) {
+                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",
+                                               "rope",  "attention", "screen",  "to_bf16_planes"};
+                const std::array<double, kOpKinds> spent = between_runs(p, &Program::seconds);
+                nb::dict seconds;
+                for (int i = 0; i < kOpKinds; ++i)
+                    seconds[kinds[i]] = spent[static_cast<size_t>(i)];
+                return seconds;
+            })
         .def_prop_ro("head_seconds",
                      [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
