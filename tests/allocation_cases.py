@@ -18,7 +18,7 @@ from test_requests import PARAMS, params_of, prompt
 from test_zeros import TOKENS, Zeros, model
 
 from sterna import LLM, _testing, loading
-from sterna.engine import Draw, Engine, Feed, Sequence, Top
+from sterna.engine import DecidingLogits, Draw, Engine, Feed, Sequence
 
 LARGEST = 96
 
@@ -103,7 +103,7 @@ def test_a_screened_step_takes_no_memory(checkpoint: Callable[[str], Path]) -> N
     history = np.arange(9, dtype=np.int32)
     counts = [
         taken(engine, [Feed(Sequence(), [1, 2], 1, top) for _ in range(3)])
-        for top in (Top(40), Top(3, 1.5, 1.2, history), Top(1))
+        for top in (DecidingLogits(40), DecidingLogits(3, 1.5, 1.2, history), DecidingLogits(1))
     ]
     assert counts[0] > 0
     assert counts[1:] == [0, 0]
