@@ -51,9 +51,10 @@ def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _float32(a: npt.NDArray[Any]) -> F32:
-    """An array as float32, row-major; what is too large becomes infinity: the caller checks."""
+    """An array as float32, row-major and aligned, as C++ reads it; what is too large becomes
+    infinity: the caller checks."""
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(a, dtype=np.float32)
+        return np.require(a, np.float32, "CA")
 
 
 def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
