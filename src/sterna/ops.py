@@ -54,7 +54,7 @@ def _float32(a: npt.NDArray[Any]) -> F32:
     """An array as float32, row-major and aligned, as C++ reads it; what is too large becomes
     infinity: the caller checks."""
     with np.errstate(over="ignore"):
-        return np.require(a, np.float32, "CA")
+        return np.require(a, np.float32, ("C", "A"))
 
 
 def _matrix(x: Any, what: str) -> npt.NDArray[Any]:

@@ -136,7 +136,7 @@ class Codebook:
             raise RequestError(
                 f"{name}: levels must lie in {{{listed}}}, but element {at} is {levels[at]}"
             )
-        return np.require(levels, self.dtype, "CA")
+        return np.require(levels, self.dtype, ("C", "A"))
 
 
 TERNARY = Codebook(range(-1, 2), offset=1)

@@ -201,7 +201,7 @@ def _matrix(value: Any, what: str, dtype: np.dtype[Any], kernel: str) -> npt.NDA
             f"{what}: {kernel} must have {dtype} here, but got {array.dtype}; "
             f"convert it with astype(np.{dtype})"
         )
-    return np.require(array, dtype, "CA")
+    return np.require(array, dtype, ("C", "A"))
 
 
 def _scale(value: Any, M: int) -> npt.NDArray[np.float32]:
