@@ -97,22 +97,25 @@ inline int32_t absmax_bits(const float* y, int64_t width) {
     return most.bits();
 }
 
-// exp(x) for x in [-87, 88], error below 2 ulp.
-inline VF f_exp_within(VF x) {
-    const VI n = i_round(f_mul(x, f_set1(1.44269504f)));
-    const VF nf = f_from_i(n);
-    // ln 2 in two parts: 0x1.62e4p-1 has 15 zero bits at its end, so n times it is exact.
-    VF r = f_fma(nf, f_set1(-0.693145751953125f), x);
-    r = f_fma(nf, f_set1(-1.42860682030941723212e-6f), r);
-    // Taylor's series of e^r to r^7 / 7!: |r| <= ln 2 / 2, remainder below 2^-27.
+// x - n ln 2. ln 2 in two parts: 0x1.62e4p-1 has 15 zero bits at its end, so n times it is exact.
+inline VF f_less_ln2(VF x, VF n) {
+    return f_fma(n, f_set1(-1.42860682030941723212e-6f), f_fma(n, f_set1(-0.693145751953125f), x));
+}
+// (e^r - 1) / r for |r| <= ln 2 / 2: Taylor's series to r^6 / 7!, what is left out is below 2^-25.
+inline VF f_expm1_by(VF r) {
     VF p = f_set1(1.0f / 5040);
     p = f_fma(p, r, f_set1(1.0f / 720));
     p = f_fma(p, r, f_set1(1.0f / 120));
     p = f_fma(p, r, f_set1(1.0f / 24));
     p = f_fma(p, r, f_set1(1.0f / 6));
     p = f_fma(p, r, f_set1(0.5f));
-    p = f_fma(p, r, f_set1(1.0f));
-    p = f_fma(p, r, f_set1(1.0f));
+    return f_fma(p, r, f_set1(1.0f));
+}
+// exp(x) for x in [-87, 88], error below 2 ulp.
+inline VF f_exp_within(VF x) {
+    const VI n = i_round(f_mul(x, f_set1(1.44269504f)));
+    const VF r = f_less_ln2(x, f_from_i(n));
+    const VF p = f_fma(f_expm1_by(r), r, f_set1(1.0f));
     return f_bits(i_add(i_bits(p), i_shl<23>(n)));
 }
 // exp(x), NaN for NaN; below -87 it is exp(-87) (no denormals), above 88 it is exp(88).
@@ -141,19 +144,9 @@ inline VF f_tanh(VF x) {
     // the digits of a small x, for which n = 0.
     const VF a = f_min(f_set1(10.0f), f_abs(x));  // in this order a NaN stays one
     const VI n = i_round(f_mul(a, f_set1(2.88539008f)));
-    const VF nf = f_from_i(n);
-    VF r = f_fma(nf, f_set1(-0.693145751953125f), f_add(a, a));
-    r = f_fma(nf, f_set1(-1.42860682030941723212e-6f), r);
-    // Taylor's series of (e^r - 1) / r to r^6 / 7!: what is left out is below 2^-25.
-    VF p = f_set1(1.0f / 5040);
-    p = f_fma(p, r, f_set1(1.0f / 720));
-    p = f_fma(p, r, f_set1(1.0f / 120));
-    p = f_fma(p, r, f_set1(1.0f / 24));
-    p = f_fma(p, r, f_set1(1.0f / 6));
-    p = f_fma(p, r, f_set1(0.5f));
-    p = f_fma(p, r, f_set1(1.0f));
+    const VF r = f_less_ln2(f_add(a, a), f_from_i(n));
     const VF power = f_bits(i_shl<23>(i_add(n, i_set1(127))));
-    const VF e = f_fma(power, f_mul(p, r), f_sub(power, f_set1(1.0f)));
+    const VF e = f_fma(power, f_mul(f_expm1_by(r), r), f_sub(power, f_set1(1.0f)));
     const VF t = f_div(e, f_add(e, f_set1(2.0f)));
     return f_bits(i_or(i_bits(t), i_and(i_bits(x), i_set1(INT32_MIN))));
 }

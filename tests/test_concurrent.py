@@ -28,25 +28,25 @@ TEXTS = ("def read(path):", "import os\n", "class Tree:\n    def", "for i in ran
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
     """The results of calls that begin at the same time, a thread each."""
-    start, results = threading.Barrier(len(calls)), dict[int, T | BaseException]()
+    start = threading.Barrier(len(calls))
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
 
     def run(i: int) -> None:
         start.wait(60)
         try:
             results[i] = calls[i]()
-        except BaseException as e:
-            results[i] = e
+        except BaseException as error:
+            errors.append(error)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = [results[i] for i in range(len(calls))]
-    for result in found:
-        if isinstance(result, BaseException):
-            raise result
-    return found  # type: ignore[return-value]
+    if errors:
+        raise errors[0]
+    return [results[i] for i in range(len(calls))]
 
 
 @pytest.mark.parametrize("key", ["format i2", "format q4_k", "head exact", "format bf16"])

@@ -38,7 +38,7 @@ COLUMNS = {
     "counts": "counts",
 }
 FIGURES = ("tok_s", "gops", "gb_s")
-#: What is measured where nothing else is asked for: in a minute or two, and in half an hour.
+#: What is measured where nothing else is asked for, without --thorough and with it.
 QUICK: dict[str, Any] = {
     "peers": ("llama.cpp", "ik_llama.cpp"), "formats": ("t5",), "pp": (128,), "tg": (16,),
     "n": (1, 128),
@@ -88,7 +88,7 @@ THOROUGH: dict[str, Any] = {
     "--thorough",
     is_flag=True,
     help="By default all peers but numpy, t5 and i2, prompts of 128 and 512, 64 tokens, and matrix "
-    "products of 1, 128 and 512 tokens: about half an hour.",
+    "products of 1, 128 and 512 tokens.",
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @team_option
