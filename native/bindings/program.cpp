@@ -33,9 +33,9 @@ void use_layer(PyProgram& p, int layer) {
 const char* const kGlus[] = {"", "relu2", "silu", "gelu", "gelu_pytorch_tanh"};  // by Glu
 
 Glu glu_of(const std::string& name) {
-    const auto* found = std::find(std::begin(kGlus), std::end(kGlus), name);
-    require(found != std::end(kGlus), "glu: must be relu2, silu, gelu, gelu_pytorch_tanh or empty");
-    return static_cast<Glu>(found - std::begin(kGlus));
+    const auto* known = std::find(std::begin(kGlus), std::end(kGlus), name);
+    require(known != std::end(kGlus), "glu: must be relu2, silu, gelu, gelu_pytorch_tanh or empty");
+    return static_cast<Glu>(known - std::begin(kGlus));
 }
 
 // A number that scales something, or the cap of something where 0 means none.

@@ -24,7 +24,7 @@ __all__ = ["Attention", "Graph", "Heads", "Rotary", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
-ROW_BLOCK = 16  # columns are written, and heads attended to, in groups of it (native kRowBlock)
+ROW_BLOCK = 16  # columns are written, and heads padded, in multiples of it (native kRowBlock)
 
 
 @dataclass(frozen=True)
