@@ -17,6 +17,7 @@ import pytest
 from helpers import ISAS
 
 from sterna import LLM, Conversation, _testing, loading, ops
+from sterna import graph as graph_module
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.engine import PAGE, Draw, Engine, Feed, SamplingParams
 from sterna.engine import Sequence as EngineSequence
@@ -58,6 +59,38 @@ def test_engines_of_one_model(key: str) -> None:
     calls = [lambda run=run: digests.digest(model, *run) for run in runs]
     for (isa, kv, n), got in zip(runs, together(calls), strict=True):
         assert got == expected[kv], f"{isa}, {kv}, {n} threads"
+
+
+def test_a_graph_is_compiled_while_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two engines of one model may begin at once: a program does not depend on another's."""
+    graph = next(case for case in digests.cases() if str(case) == "head exact").model().graph
+    programs: list[list[tuple[Any, ...]]] = []
+    at_first: list[Callable[[], object]] = []
+
+    class Recorded:
+        """Takes down what is asked of it, and calls what is due before the first buffer."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self.calls: list[tuple[Any, ...]] = [arguments]
+            programs.append(self.calls)
+
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            def call(*arguments: Any) -> int:
+                if name == "buffer" and at_first:
+                    at_first.pop()()
+                plain = [a for a in arguments if isinstance(a, (bool, int, float, str))]
+                self.calls.append((name, *plain))
+                return len(self.calls)
+
+            return call
+
+    monkeypatch.setattr(graph_module._native, "Program", Recorded)
+    graph.compile()
+    at_first.append(graph.compile)
+    graph.compile()
+    alone, outer, inner = programs
+    assert len(alone) > len(graph.ops)
+    assert outer == inner == alone
 
 
 @pytest.fixture(scope="module")

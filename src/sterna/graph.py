@@ -77,9 +77,6 @@ class Value:
     width: int
     starts: tuple[int, ...] = (0,)
     op: _Op | None = None
-    last_use: int = -1
-    buffer: int = -1
-    reads_float: bool = False
 
 
 @dataclass(eq=False)
@@ -279,6 +276,8 @@ class Graph:
         step of one token leaves out weights that meet a zero; 0: none, all weights are read.
         direct_tokens: of a format's name, the most tokens that go straight from the decoder
         (`few_tokens`); the unit's own guess for formats that are left out.
+
+        The graph stays as it is: engines of one model may compile it at the same time.
         """
         program = _native.Program(self.heads.n_heads, self.heads.n_kv_heads, self.heads.head_dim)
         rotaries: dict[Rotary | None, int] = {None: -1}
@@ -286,18 +285,19 @@ class Graph:
             rotary = op.attention.rotary if op.attention else None
             if rotary not in rotaries and rotary is not None:
                 rotaries[rotary] = program.rotary(rotary.inverse_frequencies, rotary.interleaved)
-        self._place(program)
-        self._mark_floats()
         ids = {}
         for w in self.weights():
             native = w.native()
             native.direct_tokens = direct_tokens.get(w.format.name, 0)
             ids[id(w)] = program.weight(native)
         # Values that layers read as planes of bf16, and a weight that does.
-        planes_for = {id(x): w for x, w in self._layers()} if fast and self.can_be_fast else {}
+        planes_for = dict(self._layers()) if fast and self.can_be_fast else {}
         skips = self.skips() if skip_with else {}
+        writer = _Writer(
+            program, self._buffers(program), self._read_as_floats(), ids, planes_for, rotaries
+        )
         for op in self.ops:
-            self._emit(program, op, ids, planes_for, rotaries)
+            writer.write(op)
             if op in skips:
                 if gates := skips[op]:
                     program.read_open_rows(gates, skip_with)
@@ -312,12 +312,13 @@ class Graph:
         is closed. What reads the product comes with 0: it needs no column whose activation is 0.
         """
         gate_rows: dict[_Op, int] = {}
+        floats = self._read_as_floats()
         for product in (op for op in self.ops if op.glu == "relu2"):
             x = product.inputs[0]
             makers = [op for op in self.ops if op.output is x]
             readers = [op for op in self.ops if x in op.inputs]
             # The sign of a zero product may differ, which a reader of floats would see.
-            alone = len(makers) == len(readers) == 1 and not product.output.reads_float
+            alone = len(makers) == len(readers) == 1 and product.output not in floats
             if alone and _has_copies(makers[0]):
                 weight = makers[0].weight
                 assert weight is not None
@@ -329,62 +330,74 @@ class Graph:
                     gate_rows[op] = 0
         return gate_rows
 
-    def _mark_floats(self) -> None:
-        """Notes which values are read as floats: the others exist only as int8."""
+    def _read_as_floats(self) -> set[Value]:
+        """The values that are read as floats: the others exist only as int8."""
+        floats: set[Value] = set()
         for op in self.ops:
             integer = op.kind == "linear" and op.weight and op.weight.format.integer
-            for x in op.inputs:
-                x.reads_float |= x is op.residual or not integer
+            floats.update(x for x in op.inputs if x is op.residual or not integer)
+        return floats
 
-    def _place(self, program: _native.Program) -> None:
-        """Gives every value a buffer; values that are never alive together share one."""
-        for i, op in enumerate(self.ops):
-            op.output.buffer = -1
-            for x in op.inputs:
-                x.last_use = i
+    def _buffers(self, program: _native.Program) -> dict[Value, int]:
+        """A buffer of the program for each value; values never alive together share one."""
+        last_use = {x: i for i, op in enumerate(self.ops) for x in op.inputs}
+        buffers: dict[Value, int] = {}
         free: dict[int, list[int]] = {}
         for i, op in enumerate(self.ops):
             out = op.output
             in_place = op.inputs[0] if op.kind == "rope" else op.residual
             if op.kind == "rowwise" or op.factor != 1:
                 in_place = None  # it is read after the result was written
-            if out.buffer >= 0:
+            if out in buffers:
                 pass  # of several weights, which all write it
             elif op is self.ops[-1]:
-                out.buffer = program.buffer(out.width)  # the runner returns the last buffer made
-            elif in_place is not None and in_place.last_use == i and in_place.width == out.width:
-                out.buffer = in_place.buffer
-                in_place.last_use = -1  # the buffer lives on as the output's
+                buffers[out] = program.buffer(out.width)  # the runner returns the last buffer made
+            elif in_place is not None and last_use[in_place] == i and in_place.width == out.width:
+                buffers[out] = buffers[in_place]
+                last_use[in_place] = -1  # the buffer lives on as the output's
             elif op.kind == "rope" and out.width == op.inputs[0].width:
                 raise AssertionError("rope rotates in place: qkv must not be read again after it")
             else:
                 padded = -(-out.width // PAD) * PAD
                 spare = free.get(padded)
-                out.buffer = spare.pop() if spare else program.buffer(out.width)
-            for x in {id(x): x for x in op.inputs}.values():
-                if x.last_use == i:
-                    free.setdefault(-(-x.width // PAD) * PAD, []).append(x.buffer)
+                buffers[out] = spare.pop() if spare else program.buffer(out.width)
+            for x in dict.fromkeys(op.inputs):
+                if last_use[x] == i:
+                    free.setdefault(-(-x.width // PAD) * PAD, []).append(buffers[x])
+        return buffers
 
-    @staticmethod
-    def _emit(
-        program: _native.Program,
-        op: _Op,
-        ids: dict[int, int],
-        planes_for: dict[int, PackedWeight],
-        rotaries: Mapping[Rotary | None, int],
-    ) -> None:
-        src = op.inputs[0].buffer if op.inputs else -1
-        dst = op.output.buffer
+
+@dataclass(frozen=True)
+class _Writer:
+    """Operations of a graph on their way to a program.
+
+    buffers: of all values. floats: values that are read as floats. ids: the program's weights by
+    the id() of packed ones. planes_for: of values that are read as planes of bf16, a weight that
+    does. rotaries: of the program; -1 for none.
+    """
+
+    program: _native.Program
+    buffers: Mapping[Value, int]
+    floats: set[Value]
+    ids: Mapping[int, int]
+    planes_for: Mapping[Value, PackedWeight]
+    rotaries: Mapping[Rotary | None, int]
+
+    def write(self, op: _Op) -> None:
+        """Adds an operation to the program."""
+        program, ids, planes_for = self.program, self.ids, self.planes_for
+        src = self.buffers[op.inputs[0]] if op.inputs else -1
+        dst = self.buffers[op.output]
         weight = ids[id(op.weight)] if op.weight is not None else -1
-        reader = ids[id(planes_for[id(op.output)])] if id(op.output) in planes_for else -1
-        residual = -1 if op.residual is None else op.residual.buffer
+        reader = ids[id(planes_for[op.output])] if op.output in planes_for else -1
+        residual = -1 if op.residual is None else self.buffers[op.residual]
         if op.kind == "embed":
             program.embed(weight, dst, op.factor)
         elif op.kind == "select":
             program.select(src, dst)
         elif op.kind == "rope":
             assert op.attention is not None
-            rotary = rotaries[op.attention.rotary]
+            rotary = self.rotaries[op.attention.rotary]
             program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary)
         elif op.kind == "attention":
             how = op.attention
@@ -395,7 +408,7 @@ class Graph:
                 rows = program.weight(op.shadow.rows.native())
                 program.head(op.name, weight, rows, op.shadow.bounds, src, dst)
                 return
-            fast = bool(op.inputs) and id(op.inputs[0]) in planes_for
+            fast = bool(op.inputs) and op.inputs[0] in planes_for
             program.linear(
                 op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias,
                 op.factor, op.cap,
@@ -404,7 +417,7 @@ class Graph:
             width = op.output.width
             program.rowwise(
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
-                op.rounding, op.selected, op.output.reads_float, reader, residual,
+                op.rounding, op.selected, op.output in self.floats, reader, residual,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.to_bf16_planes(reader, dst, op.selected)
