@@ -175,8 +175,12 @@ class Toy(EndToEnd):
 
     most = 100
 
-    def reset(self) -> None:
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
         self.seen: list[int] = []
+
+    def keep(self, length: int) -> None:
+        del self.seen[length:]
 
     def feed(self, tokens: Sequence[int]) -> None:
         self.seen += tokens
@@ -209,12 +213,28 @@ def test_pieces_reach_every_length() -> None:
     feed = toy.feed
     toy.feed = lambda tokens: (sizes.append(len(tokens)), feed(tokens))[1]  # type: ignore[method-assign]
     for n in (64, 70, 128):
-        toy.reset()
+        toy.keep(0)
         feed(toy._prompt(n))
         whole = toy.logits()
         assert distance(toy._stepwise(Case(f"pp{n}", n)), whole) == 0
     assert sizes == [1] * 64 + [5, 1] + [8] * 7 + [1, 1]
     assert sum(sizes) == 128
+
+
+def test_a_context_is_computed_once() -> None:
+    """Checks and runs at one depth share it; another depth has its own."""
+    toy = Toy(options(pp=(), tg=(4,), depth=(1024, 2048)))
+    toy.most = 2048
+    fed: list[int] = []
+    feed = toy.feed
+    toy.feed = lambda tokens: (fed.append(len(tokens)), feed(tokens))[1]  # type: ignore[method-assign]
+    for case in toy.cases:
+        fed.clear()
+        for _ in range(2):
+            assert toy.check(case)[0]
+            assert toy.time(case)[1]
+        assert sum(n for n in fed if n > 4) == case.depth
+        assert len(toy.seen) == case.depth + case.n
 
 
 def test_a_model_that_ignores_its_prompt_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Callable
@@ -111,21 +112,16 @@ class PagePool:
         wanted = [one for one in wanted if not _is_ready(*one)]
         if not wanted:
             return
-        with self._lock:
-            held = self._counted()
-            plans = [_plan(sequence, count, held) for sequence, count in wanted]
-            need = sum(len(replaced) + added for replaced, added in plans)
-            unused = np.flatnonzero(held == 0)[:need].astype(np.int32)
-            if need > len(unused):
-                raise RequestError(
-                    f"KV cache: a sequence must fit the free ones of {self.count} pages, but "
-                    f"{need - len(unused)} are missing; run fewer sequences at once, "
-                    "or raise kv_bytes"
-                )
-            for (sequence, _), (replaced, added) in zip(wanted, plans, strict=True):
-                count = len(replaced) + added
-                self._give(sequence, replaced, unused[:count])
-                unused = unused[count:]
+        missing = self._take(wanted)
+        if missing:
+            # What an exception's frames hold may be a cycle, and lives until it is collected.
+            gc.collect()
+            missing = self._take(wanted)
+        if missing:
+            raise RequestError(
+                f"KV cache: a sequence must fit the free ones of {self.count} pages, but "
+                f"{missing} are missing; run fewer sequences at once, or raise kv_bytes"
+            )
 
     def share(self, source: Sequence, length: int) -> Sequence:
         """Another sequence that begins with the first `length` positions of this one.
@@ -155,6 +151,21 @@ class PagePool:
         self._sequences = {key: ref for key, ref, sequence in living if sequence is not None}
         held = [sequence.pages for _, _, sequence in living if sequence is not None]
         return np.bincount(np.concatenate([NO_PAGES, *held]), minlength=self.count)
+
+    def _take(self, wanted: SequenceOf[tuple[Sequence, int]]) -> int:
+        """Gives sequences the pages that they lack, or none and returns how many are missing."""
+        with self._lock:
+            held = self._counted()
+            plans = [_plan(sequence, count, held) for sequence, count in wanted]
+            need = sum(len(replaced) + added for replaced, added in plans)
+            unused = np.flatnonzero(held == 0)[:need].astype(np.int32)
+            if need == len(unused):
+                for (sequence, _), (replaced, added) in zip(wanted, plans, strict=True):
+                    count = len(replaced) + added
+                    self._give(sequence, replaced, unused[:count])
+                    unused = unused[count:]
+                return 0
+            return need - len(unused)
 
     def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:
         """Pages in place of some, and behind the last."""

@@ -27,10 +27,10 @@ LIMIT = 0.25
 
 
 class EndToEnd(ABC):
-    """Base of participants that run a model: a subclass says how to reset, feed and read.
+    """Base of participants that run a model: a subclass says how to keep, feed and read.
 
     A run counts if its logits equal, within LIMIT, those of feeding the same tokens a few at a
-    time.
+    time. Runs with a context that follow each other share it: it is computed once.
     """
 
     def __init__(self, options: Options) -> None:
@@ -38,6 +38,8 @@ class EndToEnd(ABC):
         self.vocab = options.model.vocab
         self.cases = end_to_end(options)
         self._expected: dict[tuple[int, int], F32] = {}
+        #: Tokens of the context that `_begin` fed and that nothing has replaced since.
+        self._context = 0
         self._rapl = Rapl()
         #: Energy of the machine during the last timed run; None where it does not tell.
         self.joules: float | None = None
@@ -48,8 +50,8 @@ class EndToEnd(ABC):
         return -(-max(case.depth + case.n for case in self.cases) // 256) * 256
 
     @abstractmethod
-    def reset(self) -> None:
-        """Forget all tokens."""
+    def keep(self, length: int) -> None:
+        """Forget all tokens but the first `length`."""
 
     @abstractmethod
     def feed(self, tokens: Sequence[int]) -> None:
@@ -70,7 +72,7 @@ class EndToEnd(ABC):
         remains in its buffers, not its own.
         """
         expected = self._stepwise(case)
-        other = self._whole(self._prompt(min(case.n, FIRST), 104729))
+        other = self._whole(self._prompt(min(case.n, FIRST), 104729), case.depth)
         whole = self._whole(self._prompt(case.n), case.depth)
         if not (np.isfinite(whole).all() and whole.min() < whole.max()):
             return False, "logits are not finite or all equal"
@@ -87,7 +89,7 @@ class EndToEnd(ABC):
         A few other tokens first wake the threads, and leave wrong logits in the buffers.
         """
         expected, tokens = self._stepwise(case), self._prompt(case.n)
-        self._whole(self._prompt(4, 104729))
+        self._whole(self._prompt(4, 104729), case.depth)
         self._begin(case.depth)
         spent = self._rapl.sample()
         begin = time.perf_counter()
@@ -104,13 +106,17 @@ class EndToEnd(ABC):
         return [(i * stride + 1) % self.vocab for i in range(n)]
 
     def _begin(self, depth: int) -> None:
-        """Forget all tokens but so many, which are always the same."""
-        self.reset()
-        context = self._prompt(depth, 15485863)
-        for i in range(0, depth, CONTEXT_PIECE):
-            self.feed(context[i : i + CONTEXT_PIECE])
+        """Forget all tokens but a context of so many, which is always the same."""
+        if depth != self._context:
+            self._context = 0
+            self.keep(0)
+            context = self._prompt(depth, 15485863)
+            for i in range(0, depth, CONTEXT_PIECE):
+                self.feed(context[i : i + CONTEXT_PIECE])
+            self._context = depth
+        self.keep(depth)
 
-    def _whole(self, tokens: Sequence[int], depth: int = 0) -> F32:
+    def _whole(self, tokens: Sequence[int], depth: int) -> F32:
         self._begin(depth)
         self.feed(tokens)
         return self.logits()

@@ -81,10 +81,10 @@ class Library:
         lib.llama_set_n_threads(self.context, threads, threads)
         self.position = 0
 
-    def clear(self) -> None:
-        """Empty the KV cache."""
-        self.lib.llama_kv_cache_clear(self.context)
-        self.position = 0
+    def keep(self, length: int) -> None:
+        """Remove the positions from `length` on from the KV cache."""
+        self.lib.llama_kv_cache_seq_rm(self.context, -1, length, -1)
+        self.position = length
 
     def decode(self, tokens: Sequence[int]) -> None:
         """Append tokens and compute the last one's logits."""
@@ -139,10 +139,10 @@ class IkModel(EndToEnd):
         except (OSError, AttributeError, RuntimeError) as e:
             return f"libllama cannot be asked: {e}"
 
-    def reset(self) -> None:
-        """Clears the library's context."""
+    def keep(self, length: int) -> None:
+        """Cuts the library's context."""
         assert isinstance(self.library, Library)
-        self.library.clear()
+        self.library.keep(length)
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Decodes tokens in the library."""

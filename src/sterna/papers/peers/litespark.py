@@ -77,9 +77,9 @@ class LitesparkModel(EndToEnd):
             config, None, ones, layers=layers, embed_int4=head, embed_scale=head_scale
         )
 
-    def reset(self) -> None:
-        """Position 0: what the cache holds beyond it is not read."""
-        self.state.pos = 0
+    def keep(self, length: int) -> None:
+        """What the cache holds beyond this position is not read."""
+        self.state.pos = length
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Prompts in chunks of 64; the package computes logits after each."""

@@ -48,9 +48,9 @@ class LlamaModel(EndToEnd):
         if not self.context:
             raise RuntimeError("llama.cpp made no context for the dummy model")
 
-    def reset(self) -> None:
-        """Empty the KV cache."""
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+    def keep(self, length: int) -> None:
+        """Remove the positions from `length` on from the KV cache."""
+        self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(self.context), -1, length, -1)
 
     def feed(self, tokens: Sequence[int]) -> None:
         """One llama_decode; it computes the logits of the last token."""

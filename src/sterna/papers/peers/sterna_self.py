@@ -40,9 +40,9 @@ class SternaModel(EndToEnd):
         self.sequence = EngineSequence()
         self.last = np.zeros(0, np.float32)
 
-    def reset(self) -> None:
-        """A new sequence."""
-        self.engine.release(self.sequence)
+    def keep(self, length: int) -> None:
+        """Rewinds the sequence."""
+        self.engine.rewind(self.sequence, length)
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Chunks of the engine's prefill."""

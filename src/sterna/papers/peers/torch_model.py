@@ -73,9 +73,9 @@ class TorchModel(EndToEnd):
             made[start : start + TILE] = tile.roll((i, i), (0, 1))[: M - start]
         return made
 
-    def reset(self) -> None:
-        """Position 0: what the cache holds beyond it is not read."""
-        self.length = 0
+    def keep(self, length: int) -> None:
+        """What the cache holds beyond this position is not read."""
+        self.length = length
 
     def feed(self, tokens: Sequence[int]) -> None:
         """All layers for these tokens, and the head for the last."""
