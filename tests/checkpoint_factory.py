@@ -40,6 +40,15 @@ LLAMA3_ROPE = {
 }
 
 
+#: In an original context of 64, heads of 16 have pairs before, on and after the ramp.
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
+#: Its context is longer than the original one, so that long factors hold.
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0 + i / 16 for i in range(8)],
+    "long_factor": [1.0 + i * i / 2 for i in range(8)], "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One published checkpoint layout at a tiny size.
@@ -168,6 +177,42 @@ RECIPES: dict[str, Recipe] = {
     "llama-bias": replace(LLAMA, config={"attention_bias": True, "mlp_bias": True}, seed=16),
     "llama-linear-rope": replace(
         LLAMA, rope_scaling={"rope_type": "linear", "factor": 3.0}, seed=17
+    ),
+    "llama-yarn": replace(LLAMA, rope_scaling={"type": "yarn", **YARN}, seed=41),
+    "llama-yarn-mscale": replace(
+        LLAMA,
+        seed=42,
+        rope_scaling={"rope_type": "yarn", **YARN, "mscale": 0.7, "mscale_all_dim": 1},
+    ),
+    # The new place of the fields; ends of the ramp within a pair.
+    "qwen3-yarn": replace(
+        QWEN3,
+        seed=43,
+        config={
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                **YARN,
+                "truncate": False,
+                "beta_fast": 16,
+                "beta_slow": 2.0,
+                "attention_factor": 0.9,
+            }
+        },
+    ),
+    "llama-longrope": replace(LLAMA, rope_scaling=LONGROPE, seed=44),
+    "qwen3-longrope-short": replace(
+        QWEN3,
+        seed=45,
+        config={
+            "rope_scaling": {
+                "rope_type": "longrope",
+                "short_factor": [1 + i / 8 for i in range(24)],
+                "long_factor": [9.0] * 24,
+                "factor": 2.0,
+            },
+            "original_max_position_embeddings": 512,
+        },
     ),
     "mistral": replace(
         LLAMA, architecture="MistralForCausalLM", config={"sliding_window": None}, seed=18

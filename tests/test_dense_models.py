@@ -170,7 +170,7 @@ def test_rope_factors() -> None:
         ({"attention_bias": 1}, ModelFormatError, "attention_bias"),
         ({"mlp_bias": "yes"}, ModelFormatError, "mlp_bias"),
         ({"partial_rotary_factor": 0.5}, UnsupportedModelError, "partial_rotary_factor"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, UnsupportedModelError, "yarn"),
+        ({"rope_scaling": {"rope_type": "ntk"}}, UnsupportedModelError, "ntk"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
             UnsupportedModelError,

@@ -349,7 +349,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"llama.expert_count": 8}, "expert_count"),
     "softcap": ({"llama.attn_logit_softcapping": 30.0}, "softcapping"),
     "partial rotation": ({"llama.rope.dimension_count": 32}, "rope.dimension_count"),
-    "yarn": ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type"),
     "tokenizer": ({"tokenizer.ggml.model": "bert"}, "bert"),
     "pre": ({"tokenizer.ggml.pre": "chameleon"}, "chameleon"),
 }

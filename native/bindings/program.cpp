@@ -166,13 +166,14 @@ void bind_program(nb::module_& m) {
             "n_heads"_a, "n_kv_heads"_a, "head_dim"_a)
         .def(
             "rotary",
-            [](PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved) {
+            [](PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved,
+               float factor) {
                 const auto pairs = static_cast<int64_t>(inverse_frequencies.size());
                 require(pairs >= 1 && 2 * pairs <= p.program.heads().head_dim,
                         "rotary: must have a frequency for each of 1..head_dim / 2 pairs");
-                return p.program.add_rotary(std::move(inverse_frequencies), interleaved);
+                return p.program.add_rotary(std::move(inverse_frequencies), interleaved, factor);
             },
-            "inverse_frequencies"_a, "interleaved"_a)
+            "inverse_frequencies"_a, "interleaved"_a, "factor"_a = 1.0f)
         .def(
             "buffer",
             [](PyProgram& p, int64_t width) {

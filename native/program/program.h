@@ -111,17 +111,18 @@ class Program {
         int padded() const { return padded_head(head_dim); }
         int queries_per_kv() const { return n_heads / n_kv_heads; }
     };
-    // Rotates the first 2 * inverse_frequencies.size() values of a head.
+    // Rotates the first 2 * inverse_frequencies.size() values of a head, by `factor` times cosines and sines.
     struct Rotary {
         std::vector<float> inverse_frequencies;
         bool interleaved;
+        float factor;
         int64_t first_angle = 0;  // of those that a token has for all rotations
 
         int dim() const { return static_cast<int>(2 * inverse_frequencies.size()); }
     };
 
     explicit Program(Heads heads) : heads_(heads) {}
-    int add_rotary(std::vector<float> inverse_frequencies, bool interleaved);
+    int add_rotary(std::vector<float> inverse_frequencies, bool interleaved, float factor);
     int add_buffer(int64_t width);
     int add_weight(const Weight& weight);
     void add_op(Op op);

@@ -105,8 +105,8 @@ void Program::divide_into_chunks() {
     if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
 }
 
-int Program::add_rotary(std::vector<float> inverse_frequencies, bool interleaved) {
-    rotaries_.push_back({std::move(inverse_frequencies), interleaved, angles_});
+int Program::add_rotary(std::vector<float> inverse_frequencies, bool interleaved, float factor) {
+    rotaries_.push_back({std::move(inverse_frequencies), interleaved, factor, angles_});
     angles_ += rotaries_.back().dim() / 2;
     return rotaries() - 1;
 }
@@ -120,8 +120,8 @@ void Program::angles(int64_t n) {
             // The angle is rounded to float first, as every reference implementation does.
             const float angle = position * frequency;
             const auto [sine, cosine] = math::sincos_d(angle);
-            cos_[at] = static_cast<float>(cosine);
-            sin_[at++] = static_cast<float>(sine);
+            cos_[at] = static_cast<float>(cosine) * rotary.factor;
+            sin_[at++] = static_cast<float>(sine) * rotary.factor;
         }
 }
 

@@ -32,10 +32,20 @@ class Rotary:
     """A rotary embedding of the first 2 * len(inverse_frequencies) values of each head.
 
     interleaved: it rotates values 2i and 2i + 1 together, else i and i + len(inverse_frequencies).
+    factor: of cosines and sines. long: the frequencies of an engine whose sequences may have more
+    than `short_context` positions, where they are others. They cannot depend on how long a sequence
+    is at the moment: keys that are in the cache would have to be rotated again.
     """
 
     inverse_frequencies: tuple[float, ...]
     interleaved: bool = False
+    factor: float = 1.0
+    long: tuple[float, ...] = ()
+    short_context: int = 0
+
+    def of_context(self, context: int) -> tuple[float, ...]:
+        """The inverse frequencies of sequences of up to `context` positions."""
+        return self.long if self.long and context > self.short_context else self.inverse_frequencies
 
 
 @dataclass(frozen=True)
@@ -266,6 +276,7 @@ class Graph:
         fast: bool = False,
         skip_with: int = 0,
         direct_tokens: Mapping[str, int] = MappingProxyType({}),
+        context: int = 0,
     ) -> _native.Program:
         """The native program; the last value written is the logits.
 
@@ -276,6 +287,7 @@ class Graph:
         step of one token leaves out weights that meet a zero; 0: none, all weights are read.
         direct_tokens: of a format's name, the most tokens that go straight from the decoder
         (`few_tokens`); the unit's own guess for formats that are left out.
+        context: the most positions of a sequence, which `Rotary.long` depends on.
 
         The graph stays as it is: engines of one model may compile it at the same time.
         """
@@ -284,7 +296,9 @@ class Graph:
         for op in self.ops:
             rotary = op.attention.rotary if op.attention else None
             if rotary not in rotaries and rotary is not None:
-                rotaries[rotary] = program.rotary(rotary.inverse_frequencies, rotary.interleaved)
+                rotaries[rotary] = program.rotary(
+                    rotary.of_context(context), rotary.interleaved, rotary.factor
+                )
         ids = {}
         for w in self.weights():
             native = w.native()

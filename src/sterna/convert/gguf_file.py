@@ -30,7 +30,7 @@ from sterna.formats import Format, PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of
 from sterna.runtime import resolve_threads
-from sterna.weights.gguf import ARCHITECTURES_OF, ROPE_FACTORS, gguf_name, permutes
+from sterna.weights.gguf import ARCHITECTURES_OF, gguf_name, permutes
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import converted
 from sterna.weights.sources import head_format
@@ -135,7 +135,7 @@ def to_gguf(
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
-    factors = rope_factors(writer, model.json, model.config)
+    factors = rope_factors(gguf, writer, model.json, model.config)
     beside = companions_of(model)
     with beside.as_folder() as folder:
         add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
@@ -208,12 +208,12 @@ class _Writing:
 
     def write(
         self, gguf: Any, writer: Any, path: Path, file: BinaryIO,
-        factors: npt.NDArray[np.float32] | None, progress: Progress | None,
+        factors: dict[str, npt.NDArray[np.float32]], progress: Progress | None,
     ) -> None:  # fmt: skip
         """Header, then the tensors one after the other, then their hashes into the header."""
         tensors = [t for some in self._tensors.values() for t in some]
-        if factors is not None:
-            tensors.append(_Tensor(ROPE_FACTORS, 1, len(factors), formats.get("f32"), False))
+        ends = [_Tensor(n, 1, len(v), formats.get("f32"), False) for n, v in factors.items()]
+        tensors += ends
         for t in tensors:
             id = gguf.GGMLQuantizationType[_NAMES[t.format.name]]
             # int8 says that `shape` counts values and not bytes
@@ -227,9 +227,9 @@ class _Writing:
         writer.write_ti_data_to_file()
         hashes = list(self._write_all(writer, file, progress))
         self._plan.check_all_read()
-        if factors is not None:
-            rows = iter([factors.view(np.uint8)])
-            hashes.append(_write_rows(writer, file, rows, tensors[-1].heading))
+        for t, values in zip(ends, factors.values(), strict=True):
+            rows = iter([values.view(np.uint8)])
+            hashes.append(_write_rows(writer, file, rows, t.heading))
         writer.write_padding(file, file.tell())
         _replace(file, marks, hashes)
         _replace(file, [mark], [_metadata_hash_of(path, file)])

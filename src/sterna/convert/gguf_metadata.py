@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from sterna.checkpoints.gguf_vocab import pre_of_cuts
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.jsonfile import load_json_object
 from sterna.models.config import TransformerConfig
+from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
+from sterna.weights.gguf import LONGROPE, ROPE_FACTORS
 
 __all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
 
@@ -41,21 +44,56 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
 
 
 def rope_factors(
-    writer: Any, json: dict[str, Any], c: TransformerConfig
-) -> npt.NDArray[np.float32] | None:
-    """Adds the base of the rotations; what divides their frequencies [head_dim / 2], if anything.
+    gguf: Any, writer: Any, json: dict[str, Any], c: TransformerConfig
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Adds the base and scaling of the rotations; the tensors [head_dim / 2] that divide their
+    frequencies, by name.
 
-    A tensor of factors holds any scaling, Llama 3's or a linear one.
+    One tensor of factors holds Llama 3's scaling or a linear one; YaRN and LongRoPE have words of
+    their own. UnsupportedModelError for a YaRN that they do not hold.
     """
     scaling = json.get("rope_parameters") or json.get("rope_scaling") or {}
-    theta = {**json, **scaling}.get("rope_theta") or 10000.0
-    writer.add_rope_freq_base(float(theta))
-    base = np.asarray(_native.inverse_frequencies(float(theta), c.head_dim), np.float32)
+    theta = float({**json, **scaling}.get("rope_theta") or 10000.0)
+    writer.add_rope_freq_base(theta)
+    base = np.asarray(_native.inverse_frequencies(theta, c.head_dim), np.float32)
     (rotary,) = {a.rotary for a in c.attention}  # the architectures that GGUF files have
     assert rotary is not None
-    scaled = np.asarray(rotary.inverse_frequencies, np.float32)
-    if np.array_equal(base, scaled):
-        return None
+    kind = scaling_kind(scaling)
+    if kind == "yarn":
+        _add_yarn(gguf, writer, yarn_of(c.fields, scaling), rotary.factor, c.file)
+        return {}
+    if kind == "longrope":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(rotary.short_context)
+        writer.add_rope_scaling_attn_factors(rotary.factor)
+        frequencies = {"short": rotary.inverse_frequencies, "long": rotary.long}
+        return {LONGROPE.format(k): _quotients(base, f) for k, f in frequencies.items()}
+    if np.array_equal(base, np.asarray(rotary.inverse_frequencies, np.float32)):
+        return {}
+    return {ROPE_FACTORS: _quotients(base, rotary.inverse_frequencies)}
+
+
+def _add_yarn(gguf: Any, writer: Any, yarn: Yarn, factor: float, file: Path) -> None:
+    """YaRN's keys; factor: of cosines and sines, over the paper's where it is another."""
+    if not yarn.truncate:
+        raise UnsupportedModelError(
+            f"{file}: truncate must be true for a GGUF file, which has no word for the YaRN without"
+        )
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(yarn.factor)
+    writer.add_rope_scaling_orig_ctx_len(yarn.original)
+    writer.add_rope_scaling_yarn_beta_fast(yarn.beta_fast)
+    writer.add_rope_scaling_yarn_beta_slow(yarn.beta_slow)
+    papers = default_attention_factor(yarn.factor)
+    if factor != papers:
+        writer.add_rope_scaling_attn_factors(factor / papers)
+
+
+def _quotients(
+    base: npt.NDArray[np.float32], frequencies: Sequence[float]
+) -> npt.NDArray[np.float32]:
+    """base / frequencies, such that base over them gives the frequencies back where it can."""
+    scaled = np.asarray(frequencies, np.float32)
     # Rounding may miss the frequency: where a neighbouring factor gives it back, that one is taken.
     factors = (base / scaled).astype(np.float32)
     for towards in (0.0, np.inf):

@@ -122,6 +122,7 @@ class Engine:
             self.fast,
             self.threads if skip_zeros else 0,
             direct_tokens(layers, self.threads, self.isa, read),
+            self.context,
         )
 
     def _make_cache(self, kv_bytes: int | None) -> _native.KvCache:

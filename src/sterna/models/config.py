@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from sterna import _native
 from sterna.errors import UnsupportedModelError, shown
-from sterna.graph import Attention, Heads, Rotary
+from sterna.graph import Attention, Heads
 from sterna.models.fields import Fields
+from sterna.models.rotations import extended_context, rotary_of
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
 
@@ -82,7 +79,7 @@ class TransformerConfig:
         fields.supported("layer_sharing", fields.flag("layer_sharing"), False)
         if head_dim % 2:
             fields.fail("head_dim", "an even number, as rotations are of pairs", head_dim)
-        context = fields.count("max_position_embeddings", 2048)
+        context = extended_context(fields)
         n_layers = fields.n_layers
         window = config.get("sliding_window")
         if config.get("layer_types") is None and type(window) is int and 0 < window < context:
@@ -124,7 +121,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
     if rotary_dim % 2:
         fields.fail("rotary_dim", "an even number, as rotations are of pairs", rotary_dim)
     rotaries = {
-        kind: Rotary(_frequencies(fields, parameters, rotary_dim))
+        kind: rotary_of(fields, parameters, rotary_dim)
         for kind, parameters in _rope_parameters(fields, types).items()
     }
     return tuple(
@@ -149,44 +146,3 @@ def _rope_parameters(fields: Fields, types: list[str] | None) -> dict[str, dict[
             f" but got {shown(', '.join(sets))}; Sterna does not run this variant"
         )
     return {kind: parameters[kind] for kind in sorted(set(types))}
-
-
-def _frequencies(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> tuple[float, ...]:
-    """Inverse frequencies of the rotary embedding, with the scaling that config.json asks for.
-
-    `rope_factors` [rotary_dim / 2] is a field of ours: numbers to divide them by, as GGUF stores
-    Llama 3's scaling.
-    """
-    rope = Fields({**fields.config, **parameters}, fields.file)
-    partial = rope.config.get("partial_rotary_factor")
-    if partial is not None:
-        rope.supported("partial_rotary_factor", partial, 1.0)
-    base = _native.inverse_frequencies(rope.number("rope_theta", 10000.0), rotary_dim)
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind == "linear":
-        base = [float(np.float32(f / rope.number("factor"))) for f in base]
-    elif kind == "llama3":
-        base = [_llama3(f, rope) for f in base]
-    elif kind != "default":
-        raise UnsupportedModelError(
-            f"{fields.file}: rope_type must be default, linear or llama3, but got {shown(kind)}; "
-            "Sterna does not run this scaling of the context"
-        )
-    factors = fields.numbers("rope_factors", rotary_dim // 2)
-    return tuple(float(np.float32(f / d)) for f, d in zip(base, factors, strict=True))
-
-
-def _llama3(frequency: float, rope: Fields) -> float:
-    """Llama 3.1's scaling: long wavelengths are divided by `factor`, middle ones are blended."""
-    factor = rope.number("factor")
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if not low < high:
-        rope.fail("high_freq_factor", f"more than low_freq_factor={low}", high)
-    old_context = rope.number("original_max_position_embeddings")
-    wavelength = 2 * math.pi / frequency
-    if wavelength < old_context / high:
-        return frequency
-    if wavelength > old_context / low:
-        return float(np.float32(frequency / factor))
-    smooth = (old_context / wavelength - low) / (high - low)
-    return float(np.float32((1 - smooth) * frequency / factor + smooth * frequency))

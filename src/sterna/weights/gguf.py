@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +64,10 @@ _NORMS = {
 _OUTER = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
 }  # fmt: skip
-ROPE_FACTORS = "rope_freqs.weight"
+ROPE_FACTORS, LONGROPE = "rope_freqs.weight", "rope_factors_{}.weight"
+ORIGINAL = "original_max_position_embeddings"
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
+_LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.([a-z_]+)\.(weight|bias|scale)")
 
@@ -142,15 +145,19 @@ def config_of(model: GgufModel) -> dict[str, Any]:
 
 def _check_neutral(m: Metadata, name: str) -> None:
     for suffix, neutral in _NEUTRAL.items():
-        key = f"{name}.{suffix}"
-        if key not in m:
-            continue
-        value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
-        if value not in neutral:
-            raise UnsupportedModelError(
-                f"{m.path}: {key} must be absent or {' '.join(map(str, neutral)) or 'default'}, "
-                f"but got {brief(value)}; Sterna does not run this variant"
-            )
+        _require_neutral(m, f"{name}.{suffix}", neutral)
+
+
+def _require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
+    """UnsupportedModelError for a key with a value that changes the arithmetic."""
+    if key not in m:
+        return
+    value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
+    if value not in neutral:
+        raise UnsupportedModelError(
+            f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
+            f"but got {brief(value)}; Sterna does not run this variant"
+        )
 
 
 def _head_dim(m: Metadata, name: str, hidden: int, heads: int) -> int:
@@ -172,35 +179,93 @@ def _rope(model: GgufModel, name: str) -> dict[str, Any]:
     m = model.metadata
     settings: dict[str, Any] = {"rope_theta": m.number(f"{name}.rope.freq_base", 10000.0)}
     kind = m.text(f"{name}.rope.scaling.type", "none")
-    factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
-    if kind not in ("none", "linear"):
+    if kind not in _SCALINGS:
         raise UnsupportedModelError(
-            f"{m.path}: {name}.rope.scaling.type must be none or linear, "
-            f"but got {shown(kind)}; Sterna "
-            "does not run this scaling of the context"
+            f"{m.path}: {name}.rope.scaling.type must be one of {', '.join(_SCALINGS)}, but got "
+            f"{shown(kind)}; Sterna does not run this scaling of the context"
         )
-    if factor not in (0.0, 1.0):
-        settings["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+    if scaling := _SCALINGS[kind](model, name):
+        settings["rope_scaling"] = scaling
     if ROPE_FACTORS in model.tensors:
-        info = model.tensors[ROPE_FACTORS]
-        if info.dtype != "F32" or len(info.shape) != 1:
-            raise ModelFormatError(
-                file=info.file, field=ROPE_FACTORS, offset=info.offset,
-                expected="a vector of F32", got=f"{info.dtype} {list(info.shape)}",
-            )  # fmt: skip
-        values = model.read(ROPE_FACTORS).reshape(-1).view("<f4")
-        settings["rope_factors"] = values.astype(np.float64).tolist()
+        settings["rope_factors"] = _factors(model, ROPE_FACTORS)
     return settings
+
+
+def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
+    m = model.metadata
+    factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
+    _require_neutral(m, f"{name}.rope.scaling.attn_factor", (1.0,))
+    return {} if factor in (0.0, 1.0) else {"rope_type": "linear", "factor": factor}
+
+
+def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
+    """YaRN's keys, as llama.cpp reads them for these architectures.
+
+    Its attn_factor is a factor of the paper's. Of yarn_attn_factor and yarn_log_multiplier readers
+    make different things; so they must say nothing.
+    """
+    m, at = model.metadata, f"{name}.rope.scaling."
+    _require_neutral(m, f"{at}yarn_attn_factor", (1.0,))
+    _require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
+    _require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
+    factor = m.number(f"{at}factor")
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(m, name)}
+    for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
+        if at + theirs in m:
+            scaling[ours] = m.number(at + theirs)
+    more = m.number(f"{at}attn_factor", 1.0)
+    if more != 1.0:
+        scaling["attention_factor_times"] = more
+    return scaling
+
+
+def _longrope_scaling(model: GgufModel, name: str) -> dict[str, Any]:
+    m = model.metadata
+    return {
+        "rope_type": "longrope",
+        ORIGINAL: _original(m, name),
+        "attention_factor": m.number(f"{name}.rope.scaling.attn_factor", 1.0),
+        "short_factor": _factors(model, LONGROPE.format("short")),
+        "long_factor": _factors(model, LONGROPE.format("long")),
+    }
+
+
+_SCALINGS: dict[str, Callable[[GgufModel, str], dict[str, Any]]] = {
+    "none": _linear_scaling, "linear": _linear_scaling, "yarn": _yarn_scaling,
+    "longrope": _longrope_scaling,
+}  # fmt: skip
+
+
+def _original(m: Metadata, name: str) -> int:
+    """Positions before the context was made longer."""
+    context = m.integer(f"{name}.context_length")
+    return m.integer(f"{name}.rope.scaling.original_context_length", context)
+
+
+def _factors(model: GgufModel, tensor: str) -> list[float]:
+    """A tensor of factors that divide the frequencies of pairs."""
+    info = model.tensors.get(tensor)
+    if info is None or info.dtype != "F32" or len(info.shape) != 1:
+        raise ModelFormatError(
+            file=model.path if info is None else info.file, field=tensor,
+            offset=info and info.offset, expected="a vector of F32",
+            got=info and f"{info.dtype} {list(info.shape)}",
+        )  # fmt: skip
+    values: list[float] = model.read(tensor).reshape(-1).view("<f4").astype(np.float64).tolist()
+    return values
 
 
 def _check_names(model: GgufModel, kind: _Kind, layers: int) -> None:
     """Every tensor must be one that the graph reads: what is left out would be a wrong answer."""
+    architecture = model.metadata.text("general.architecture")
+    longrope = model.metadata.text(f"{architecture}.rope.scaling.type", "none") == "longrope"
     known = {*_LINEARS.values(), "attn_norm", "ffn_norm", *kind.layer_tensors}
     outer = {f"{module}.weight" for module in _OUTER.values()}
     for name, info in model.tensors.items():
         match = _BLOCK.fullmatch(name)
         inside = match and int(match[1]) < layers and match[2] in known
-        if not inside and name not in outer and not _IGNORED.fullmatch(name):
+        ignored = _IGNORED.fullmatch(name) or (longrope and _LONG_OR_SHORT.fullmatch(name))
+        if not inside and name not in outer and not ignored:
             raise UnsupportedModelError(
                 f"{info.file}: {name}: tensors must be those of {kind.architecture} with {layers} "
                 "layers, but this is another; Sterna does not run this variant"

@@ -1,0 +1,240 @@
+"""Rotary embeddings in the words of config.json: the base, and how the context was made longer.
+
+Scalings are those of transformers (modeling_rope_utils), which is the reference of the tests.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import UnsupportedModelError, shown
+from sterna.graph import Rotary
+from sterna.models.fields import MAX_SIZE, Fields
+
+__all__ = [
+    "Yarn",
+    "default_attention_factor",
+    "extended_context",
+    "rotary_of",
+    "scaling_kind",
+    "yarn_of",
+]
+
+ORIGINAL = "original_max_position_embeddings"
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # YaRN's, where a file leaves them out (arXiv 2309.00071)
+F64 = npt.NDArray[np.float64]
+
+
+def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Rotary:
+    """The rotations of the first `rotary_dim` values of a head.
+
+    parameters: rope_parameters, or rope_scaling. `rope_factors` [rotary_dim / 2] is a field of
+    ours: numbers to divide frequencies by, as GGUF stores Llama 3's scaling.
+    """
+    rope = _Rope(fields, parameters, rotary_dim)
+    partial = rope.config.get("partial_rotary_factor")
+    if partial is not None:
+        rope.supported("partial_rotary_factor", partial, 1.0)
+    kind = scaling_kind(parameters)
+    if kind not in _SCALINGS:
+        raise UnsupportedModelError(
+            f"{fields.file}: rope_type must be one of {', '.join(_SCALINGS)}, but got "
+            f"{shown(kind)}; Sterna does not run this scaling of the context"
+        )
+    rotary = _SCALINGS[kind](rope)
+    factors = fields.numbers("rope_factors", rotary_dim // 2)
+    return replace(rotary, inverse_frequencies=_rounded(rotary.inverse_frequencies, factors))
+
+
+def scaling_kind(parameters: dict[str, Any]) -> Any:
+    """How the context was made longer: rope_type, or type in older files."""
+    return parameters.get("rope_type", parameters.get("type", "default"))
+
+
+def extended_context(fields: Fields) -> int:
+    """Positions that a model holds: max_position_embeddings, or what YaRN makes of the original.
+
+    Files that were extended by hand, as Qwen3's makers describe it, leave max_position_embeddings.
+    """
+    context = fields.count("max_position_embeddings", 2048)
+    parameters = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
+    if scaling_kind(parameters) != "yarn" or parameters.get(ORIGINAL) is None:
+        return context
+    rope = _Rope(fields, parameters, 2)
+    return max(context, min(int(rope.original * rope.extension), MAX_SIZE))
+
+
+def default_attention_factor(factor: float, mscale: float = 1.0) -> float:
+    """What YaRN multiplies cosines and sines by (arXiv 2309.00071, section 3.4)."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+class _Rope(Fields):
+    """The fields of rotary embeddings: those of `parameters`, else of config.json itself."""
+
+    def __init__(self, fields: Fields, parameters: dict[str, Any], dim: int) -> None:
+        super().__init__({**fields.config, **parameters}, fields.file)
+        self.outer, self.parameters, self.dim = fields, parameters, dim
+        self.theta = self.number("rope_theta", 10000.0)
+
+    @property
+    def base(self) -> F64:
+        """Inverse frequencies without any scaling, [dim / 2]."""
+        return np.asarray(_native.inverse_frequencies(self.theta, self.dim), np.float64)
+
+    @property
+    def original(self) -> int:
+        """Positions that the model was trained for at first."""
+        outer = self.outer.config.get(ORIGINAL)
+        if outer is not None and outer != self.config[ORIGINAL]:
+            self.fail(
+                ORIGINAL, f"one number, but {outer} beside rope_parameters", self.config[ORIGINAL]
+            )
+        return self.count(ORIGINAL, self.outer.count("max_position_embeddings", 2048))
+
+    @property
+    def extension(self) -> float:
+        """How many times as long the context became: at least 1."""
+        if self.config.get("factor") is None:
+            return max(1.0, self.outer.count("max_position_embeddings", 2048) / self.original)
+        factor = self.factor("factor")
+        if factor < 1:
+            self.fail("factor", "at least 1", factor)
+        return factor
+
+    def optional(self, field: str) -> float | None:
+        """A positive number, None where the field is absent or null."""
+        return None if self.config.get(field) is None else self.factor(field)
+
+
+def _rounded(frequencies: Any, factors: Any = 1.0) -> tuple[float, ...]:
+    """Frequencies over factors, rounded to float32 once."""
+    quotients = np.asarray(frequencies, np.float64) / np.asarray(factors, np.float64)
+    return tuple(quotients.astype(np.float32).tolist())
+
+
+def _default(rope: _Rope) -> Rotary:
+    return Rotary(_rounded(rope.base))
+
+
+def _linear(rope: _Rope) -> Rotary:
+    return Rotary(_rounded(rope.base, rope.number("factor")))
+
+
+def _llama3(rope: _Rope) -> Rotary:
+    """Llama 3.1's scaling: long wavelengths are divided by `factor`, middle ones are blended."""
+    factor = rope.number("factor")
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if not low < high:
+        rope.fail("high_freq_factor", f"more than low_freq_factor={low}", high)
+    old_context = rope.number(ORIGINAL)
+
+    def scaled(frequency: float) -> float:
+        wavelength = 2 * math.pi / frequency
+        if wavelength < old_context / high:
+            return frequency
+        if wavelength > old_context / low:
+            return frequency / factor
+        smooth = (old_context / wavelength - low) / (high - low)
+        return (1 - smooth) * frequency / factor + smooth * frequency
+
+    return Rotary(_rounded([scaled(frequency) for frequency in rope.base.tolist()]))
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """YaRN (arXiv 2309.00071): pairs that turn often in the original context keep their frequency,
+    those that turn less than once are divided by `factor`, a ramp over the pairs lies between.
+
+    original: positions of that context. beta_fast, beta_slow: turns where the ramp begins and ends;
+    truncate: it does so at whole pairs. attention_factor: of cosines and sines.
+    """
+
+    factor: float
+    original: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    attention_factor: float
+
+    def ends(self, dim: int, theta: float) -> tuple[float, float]:
+        """Where the ramp over dim / 2 pairs begins and ends."""
+        turns = (self.beta_fast, self.beta_slow)
+        first, last = (
+            dim * math.log(self.original / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns
+        )
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        return max(first, 0), min(last, dim - 1)
+
+
+def yarn_of(fields: Fields, parameters: dict[str, Any]) -> Yarn:
+    """The YaRN of rope_parameters; ModelFormatError names a field."""
+    rope = _Rope(fields, parameters, 2)
+    factor = rope.extension
+    fast, slow = rope.optional("beta_fast") or BETA_FAST, rope.optional("beta_slow") or BETA_SLOW
+    if not slow < fast:
+        rope.fail("beta_fast", f"more than beta_slow={slow}", fast)
+    if rope.theta <= 1:
+        rope.fail("rope_theta", "more than 1 for YaRN", rope.theta)
+    if not slow * 2 * math.pi < rope.original:
+        rope.fail(ORIGINAL, f"more than {slow * 2 * math.pi}, beta_slow turns", rope.original)
+    truncate = rope.flag("truncate") or "truncate" not in rope.config
+    return Yarn(factor, rope.original, fast, slow, truncate, _yarn_attention_factor(rope, factor))
+
+
+def _yarn_attention_factor(rope: _Rope, factor: float) -> float:
+    """attention_factor, else the quotient of mscale's and mscale_all_dim's, else the paper's.
+
+    attention_factor_times, a field of ours: times the paper's, as GGUF has it.
+    """
+    given = rope.optional("attention_factor")
+    if given is not None:
+        return given
+    if all(rope.config.get(name) for name in ("mscale", "mscale_all_dim")):
+        one, all_dim = (rope.factor(name) for name in ("mscale", "mscale_all_dim"))
+        return default_attention_factor(factor, one) / default_attention_factor(factor, all_dim)
+    return default_attention_factor(factor) * (rope.optional("attention_factor_times") or 1.0)
+
+
+def _yarn(rope: _Rope) -> Rotary:
+    yarn = yarn_of(rope.outer, rope.parameters)
+    first, last = yarn.ends(rope.dim, rope.theta)
+    if not first <= last:
+        rope.fail("beta_fast", f"turns that some of {rope.dim // 2} pairs make", yarn.beta_fast)
+    ramp = (np.arange(rope.dim // 2) - first) / (last - first or 0.001)
+    share = np.clip(ramp, 0, 1)  # of a frequency that is divided
+    mixed = rope.base / yarn.factor * share + rope.base * (1 - share)
+    return Rotary(_rounded(mixed), factor=yarn.attention_factor)
+
+
+def _longrope(rope: _Rope) -> Rotary:
+    """LongRoPE (arXiv 2402.13753): each pair has two factors to divide by, short_factor in the
+    original context and long_factor beyond it. `Rotary.long` says which a sequence has."""
+    factor, original = rope.extension, rope.original
+    for name in ("short_factor", "long_factor"):
+        if rope.config.get(name) is None:
+            rope.fail(name, f"a list of {rope.dim // 2} positive numbers", None)
+    short, long = (rope.numbers(name, rope.dim // 2) for name in ("short_factor", "long_factor"))
+    given = rope.optional("attention_factor")
+    if given is None:
+        if original < 2:
+            rope.fail(ORIGINAL, "at least 2", original)
+        given = math.sqrt(1 + math.log(factor) / math.log(original))
+    return Rotary(
+        _rounded(rope.base, short),
+        factor=given,
+        long=_rounded(rope.base, long),
+        short_context=original,
+    )
+
+
+_SCALINGS = {
+    "default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope,
+}  # fmt: skip
