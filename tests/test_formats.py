@@ -157,7 +157,7 @@ def test_a_weights_format_does_for_its_name(name: str) -> None:
 def test_codes_of_files() -> None:
     """What the codes of packed files mean: another offset or step is another LAYOUT_VERSION."""
     rules = {
-        (1, 1): "i2 t5 tq1_0 tq2_0 tl1_0 tl1_1 tl2_0 tl2_1 tmac2_0 tmac2_1",
+        (1, 1): "i2 t5 tq1_0 tq2_0 tl1_0 tl1_1 tl2_0 tl2_1 tmac2_0 tmac2_1 pq2_0",
         (0, 1): "q2_0 q4_1 q2_k q4_k q5_k pot4 pot4z",
         (1, 2): "i1 q1_0",
         (3, 2): "i2p elut4",

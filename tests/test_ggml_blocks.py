@@ -19,15 +19,17 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install s
 HALVES = {
     "q4_0": (1,), "q4_1": (1, 3), "q8_0": (1,), "mxfp4": (), "q2_k": (81, 83), "q3_k": (109,),
     "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,), "tq1_0": (53,), "tq2_0": (65,),
-    "q5_0": (1,), "q1_0": (1,), "q2_0": (1,), "q2_0_128": (1,),
+    "q5_0": (1,), "q1_0": (1,), "q2_0": (1,), "q2_0_ternary": (1,), "pq2_0": (1,),
+    "pq2_0_ternary": (1,), "ptq1_0": (27,),
 }  # fmt: skip
 
 
 def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
     """Any bytes [M, count blocks], but finite scales; tiny and large ones, and of both signs."""
     raw = np.random.default_rng(seed).integers(0, 256, (M, count, BLOCKS[name].nbytes), np.uint8)
-    if name == "tq2_0":  # no code 3: of a field's two bits, the upper one goes
-        raw[:, :, :64] &= ~(raw[:, :, :64] << 1 & 0xAA)
+    codes = {"tq2_0": slice(64), "q2_0_ternary": slice(2, 18), "pq2_0_ternary": slice(2, 34)}
+    if name in codes:  # no code 3: of a field's two bits, the upper one goes
+        raw[:, :, codes[name]] &= ~(raw[:, :, codes[name]] << 1 & 0xAA)
     for at in HALVES[name]:
         raw[:, :, at] = np.where(raw[:, :, at] & 0x7C == 0x7C, 0x3C, raw[:, :, at])
     if name == "mxfp4":
@@ -36,26 +38,41 @@ def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
 
 
 def by_gguf(name: str, raw: np.ndarray) -> np.ndarray:
-    if name.startswith(("q1_0", "q2_0")):  # the package cannot read these
+    if name.startswith(("q1_0", "q2_0", "pq2_0", "ptq1_0")):  # the package cannot read these
         return by_definition(name, raw)
     return np.asarray(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name.upper()]))
 
 
 def by_definition(name: str, raw: np.ndarray) -> np.ndarray:
-    """Q1_0 and Q2_0 weight by weight, as the reference sheet has them."""
+    """Q1_0, Q2_0 and Prism's types weight by weight, as their blocks are published."""
     k, nbytes = BLOCKS[name].k, BLOCKS[name].nbytes
     rows = []
     for row in raw:
         weights: list[float] = []
         for block in row.reshape(-1, nbytes):
-            d, codes = float(block[:2].copy().view("<f2")[0]), block[2:]
+            at = 26 if name == "ptq1_0" else 0
+            d, codes = float(block[at : at + 2].copy().view("<f2")[0]), block[2:]
             for j in range(k):
-                if name == "q1_0":
+                if name == "ptq1_0":
+                    weights.append(d * trit_of(block, j))
+                elif name == "q1_0":
                     weights.append(d if codes[j // 8] >> (j % 8) & 1 else -d)
                 else:
                     weights.append(d * ((int(codes[j // 4]) >> 2 * (j % 4) & 3) - 1))
         rows.append(weights)
     return np.array(rows, np.float32)
+
+
+def trit_of(block: np.ndarray, j: int) -> int:
+    """Weight j of a block of PTQ1_0, over d: a digit of one byte, the first the most significant.
+
+    A byte stands for v / 3^5, v in 0..242, as a fraction of 256 that is rounded up.
+    """
+    for first, at, count in ((120, 24, 2), (80, 16, 8), (0, 0, 16)):
+        if j >= first:
+            digit, byte = divmod(j - first, count)
+            return int(block[at + byte]) * 3 ** (digit + 1) // 256 % 3 - 1
+    raise AssertionError(j)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -121,6 +138,44 @@ def test_a_code_that_is_not_ternary() -> None:
     failure(
         lambda: from_ggml("tq2_0", raw), RequestError, "tq2_0", "code 193", "block 0 of row 1 is 3"
     )
+
+
+@pytest.mark.parametrize(("name", "k"), [("q2_0", 64), ("pq2_0", 128)])
+def test_two_bits_that_are_ternary(name: str, k: int) -> None:
+    """Blocks without a code 3 become `i2` in groups, the same weights; one code 3 keeps all four
+    levels, wherever it is."""
+    raw = random_blocks(f"{name}_ternary", 150, 3, seed=9)
+    narrow = from_ggml(name, [raw[:70], raw[70:]], narrow=True)
+    assert narrow.format == f"i2:g{k}"
+    zero = np.float32(0)
+    assert_same_bits(ops.dequantize(narrow) + zero, by_gguf(name, raw) + zero)
+    assert from_ggml(name, raw).format == name
+    raw[149, -1] |= 0xC0
+    assert from_ggml(name, raw, narrow=True).format == name
+    failure(
+        lambda: from_ggml(f"{name}_ternary", raw),
+        RequestError,
+        f"code {k - 1}",
+        "block 2 of row 149",
+    )
+
+
+def test_types_of_one_digit_each() -> None:
+    """A block of PTQ1_0 with one weight that is not 0, at each place."""
+    for j in range(128):
+        levels = np.zeros(128, np.int64)
+        levels[j] = 1 if j % 2 else -1
+        block = np.zeros(28, np.uint8)
+        block[26:] = np.frombuffer(np.float16(0.5).tobytes(), np.uint8)
+        for first, at, count, digits in ((0, 0, 16, 5), (80, 16, 8, 5), (120, 24, 2, 4)):
+            for byte in range(count):
+                value = 0
+                for digit in range(5):
+                    inside = digit < digits
+                    value = 3 * value + (levels[first + digit * count + byte] + 1 if inside else 0)
+                block[at + byte] = -(-value * 256 // 243)
+        got = ops.dequantize(from_ggml("ptq1_0", block[None]))
+        np.testing.assert_array_equal(got, levels[None] * np.float32(0.5))
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -306,10 +306,10 @@ def test_ids_that_several_types_share(tmp_path: Path) -> None:
         for tensors in ([("a", (1, 256), type_id, bytes(nbytes)), after],):
             raw_file(path, {}, tensors)
             if name == "Q2_0":  # 72 and 68 bytes are 96 with the padding
-                failure(lambda: GgufFile(path), UnsupportedModelError, "Q2_0 or Q2_0_128")
+                failure(lambda: GgufFile(path), UnsupportedModelError, "Q2_0 or PQ2_0")
             else:
                 assert GgufFile(path).tensors["a"].dtype == name
-    for nbytes, name in ((18 * 64, "Q2_0"), (34 * 32, "Q2_0_128")):
+    for nbytes, name in ((18 * 64, "Q2_0"), (34 * 32, "PQ2_0")):
         raw_file(path, {}, [("a", (4, 1024), 42, bytes(nbytes)), after])
         assert GgufFile(path).tensors["a"].dtype == name
         raw_file(path, {}, [("a", (4, 1024), 42, bytes(nbytes))])

@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gguf_factory import (  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from sterna import LLM, loading  # noqa: E402
+from sterna.checkpoints.gguf import GgufModel  # noqa: E402
 from sterna.convert import convert  # noqa: E402
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError  # noqa: E402
 
@@ -116,9 +118,7 @@ def ternary_file(path: Path, tiny: Tiny, kind: str, layout: str = "128") -> dict
         type_id = {"F32": 0, "F16": 1}[type_name]
         raw = w.tobytes()
         if w.ndim == 2 and name.startswith("blk."):
-            low, high = {"I2_S": (-1, 2), "Q1_0": (0, 2), "Q2_0": (-1, 3), "Q2_0_128": (-1, 3)}[
-                kind
-            ]
+            low, high = {"Q1_0": (0, 2), "Q2_0": (-1, 3), "PQ2_0": (-1, 3)}.get(kind, (-1, 2))
             levels = rng.integers(low, high, w.shape)
             levels = 2 * levels - 1 if kind == "Q1_0" else levels
             scale = float(np.float16(1.0 / w.shape[1] ** 0.5))
@@ -149,19 +149,41 @@ def encoded(kind: str, levels: np.ndarray, scale: float, layout: str) -> tuple[b
     """A tensor's bytes and type id, weight by weight as the reference sheet has it."""
     if kind == "I2_S":
         return i2s_bytes(levels, scale, layout), 36
-    block = {"Q1_0": 128, "Q2_0": 64, "Q2_0_128": 128}[kind]
     half = np.float16(scale).tobytes()
+    if kind == "PTQ1_0":
+        return b"".join(trits(run) + half for run in levels.reshape(-1, 128)), 143
+    block = 64 if kind in ("Q2_0", "Q2_0 of 64, ternary") else 128
+    width = 1 if kind == "Q1_0" else 2
     out = b""
     for run in levels.reshape(-1, block):
-        bits, width = bytearray(block // (8 if kind == "Q1_0" else 4)), 1 if kind == "Q1_0" else 2
+        bits = bytearray(block * width // 8)
         for j, level in enumerate(run):
             code = int(level > 0) if kind == "Q1_0" else int(level) + 1
             bits[j * width // 8] |= code << (j * width % 8)
         out += half + bytes(bits)
-    return out, 41 if kind == "Q1_0" else 42
+    return out, {"Q1_0": 41, "PQ2_0": 142, "PQ2_0, ternary": 142}.get(kind, 42)
 
 
-@pytest.mark.parametrize("kind", ["I2_S", "Q1_0", "Q2_0", "Q2_0_128"])
+def trits(run: np.ndarray) -> bytes:
+    """128 levels as the digits of 26 bytes, as Prism's fork lays them out."""
+    out = b""
+    for first, count, digits in ((0, 16, 5), (80, 8, 5), (120, 2, 4)):
+        codes = run[first : first + count * digits].reshape(digits, count) + 1
+        for byte in range(count):
+            value = sum(int(codes[d, byte]) * 3 ** (4 - d) for d in range(digits))
+            out += bytes([-(-value * 256 // 243)])
+    return out
+
+
+#: What a tensor runs as; "Q2_0 of 128" is an older file under the id of Q2_0.
+FEW_BITS = {
+    "I2_S": "i2", "Q1_0": "q1_0", "Q2_0": "q2_0", "Q2_0 of 64, ternary": "i2:g64",
+    "Q2_0 of 128, ternary": "i2:g128", "PQ2_0": "pq2_0", "PQ2_0, ternary": "i2:g128",
+    "PTQ1_0": "t5:g128",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FEW_BITS)
 @pytest.mark.parametrize("arch", ["llama", "bitnet-b1.58"])
 @pytest.mark.filterwarnings("ignore:.*I2_S tensors")
 def test_types_of_few_bits(kind: str, arch: str, tmp_path: Path) -> None:
@@ -172,8 +194,43 @@ def test_types_of_few_bits(kind: str, arch: str, tmp_path: Path) -> None:
     expected = logits(reference)
     assert_same_bits(logits(LLM(tmp_path / "x.gguf", format="f32", head="f32")), expected)
     packed = LLM(tmp_path / "x.gguf")
-    assert packed.info()["format"] == {"I2_S": "i2", "Q1_0": "q1_0"}.get(kind, "q2_0")
+    assert packed.info()["format"] == FEW_BITS[kind]
     assert np.median(np.abs(logits(packed) - expected)) < 0.1 * expected.std()
+
+
+def test_ternary_blocks_in_another_format(tmp_path: Path) -> None:
+    """Levels and scales of ternary groups stay what they are in every format that has them; four
+    levels are refused there."""
+    tiny = Tiny("qwen3", layers=1, wide=384, seed=32)
+    ternary_file(tmp_path / "x.gguf", tiny, "PQ2_0, ternary")
+    expected = logits(LLM(tmp_path / "x.gguf"))
+    packed = LLM(tmp_path / "x.gguf", format="t5:g128")
+    assert packed.info()["format"] == "t5:g128"
+    assert_same_bits(logits(packed), expected)
+    assert LLM(tmp_path / "x.gguf", format="pq2_0").info()["format"] == "pq2_0"
+    ternary_file(tmp_path / "y.gguf", tiny, "PQ2_0")
+    failure(lambda: LLM(tmp_path / "y.gguf", format="t5:g128"), RequestError, "PQ2_0", "t5:g128")
+
+
+def of_one_type(path: Path, type_id: int, shape: tuple[int, int], nbytes: int, **keys: Any) -> Path:
+    """A file with one matrix of so many bytes, and a vector behind it."""
+    tensors = [("m", shape, type_id, bytes(nbytes)), ("v", (8,), 0, bytes(32))]
+    raw_file(path, {"general.architecture": "qwen3", **keys}, tensors)
+    return path
+
+
+def test_ids_of_two_forks(tmp_path: Path) -> None:
+    """142 and 143 are other types in another fork: bytes decide, else the keys of Prism's files."""
+    open_ = partial(of_one_type, tmp_path / "x.gguf")
+    assert GgufModel(open_(142, (32, 512), 4352)).tensors["m"].dtype == "PQ2_0"
+    assert GgufModel(open_(143, (32, 512), 3584)).tensors["m"].dtype == "PTQ1_0"
+    failure(lambda: GgufModel(open_(142, (32, 512), 4224)), UnsupportedModelError, "IQ2_TN")
+    failure(lambda: GgufModel(open_(143, (32, 512), 3392)), UnsupportedModelError, "IQ1_TN")
+    failure(lambda: GgufModel(open_(142, (32, 512), 4800)), ModelFormatError, "PQ2_0")
+    short = (32, 256), 2176
+    failure(lambda: GgufModel(open_(142, *short)), UnsupportedModelError, "PQ2_0 or IQ2_TN")
+    told = open_(142, *short, **{"prism.hadamard.version": 1})
+    assert GgufModel(told).tensors["m"].dtype == "PQ2_0"
 
 
 def floating(folder: Path, tiny: Tiny, floats: dict[str, np.ndarray]) -> LLM:

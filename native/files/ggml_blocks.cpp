@@ -205,6 +205,18 @@ struct tq1_0 {
     }
 };
 
+// 26 bytes of codes, d: 16 bytes and 8 of five digits, 2 of four.
+struct ptq1_0 {
+    static constexpr int k = 128, bytes = 28, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 26, scales);
+        thirds<5>(block, 16, levels);
+        thirds<5>(block + 16, 8, levels + 80);
+        thirds<4>(block + 24, 2, levels + 120);
+        return true;
+    }
+};
+
 // 64 bytes of codes, d. A code 3 is not ternary.
 struct tq2_0 {
     static constexpr int k = 256, bytes = 66, halves = 1, singles = 0;
@@ -229,19 +241,28 @@ struct q1_0 {
     }
 };
 
-// d, then two bits for each weight: d (code - 1), as d code + (-d), with a scale for 64 weights. In the older layout
-// of 128 it counts for two groups.
-template <int kGroups>
+// d, then two bits for each weight: d (code - 1), here as d code + (-d).
 struct q2_0 {
-    static constexpr int k = 64 * kGroups, bytes = 2 + 16 * kGroups, halves = 2 * kGroups,
-                         singles = 0;
+    static constexpr int k = 64, bytes = 18, halves = 2, singles = 0;
     static bool decode(In block, Levels levels, Out scales) {
-        for (int g = 0; g < kGroups; ++g) {
-            half(block, scales + 4 * g);
-            negative_half(block, scales + 4 * g + 2);
-        }
-        unpack<2>(block + 2, 16 * kGroups, levels);
+        half(block, scales);
+        negative_half(block, scales + 2);
+        unpack<2>(block + 2, 16, levels);
         return true;
+    }
+};
+
+// The same for kK weights, with levels -1..2, or as ternary ones that have no code 3.
+template <int kK, bool kTernary>
+struct pq2_0 {
+    static constexpr int k = kK, bytes = 2 + k / 4, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        int threes = 0;
+        for (int i = 2; i < bytes; ++i) threes |= block[i] & block[i] >> 1 & 0x55;
+        unpack<2>(block + 2, k / 4, levels);
+        lower<k>(levels, 1);
+        return !kTernary || threes == 0;
     }
 };
 
@@ -269,10 +290,24 @@ constexpr BlockType type(const char* name) {
 }
 
 constexpr BlockType kTypes[] = {
-    type<q4_0>("q4_0"),   type<q4_1>("q4_1"),    type<q5_0>("q5_0"),        type<q8_0>("q8_0"),
-    type<mxfp4>("mxfp4"), type<q2_k>("q2_k"),    type<q3_k>("q3_k"),        type<q4_k>("q4_k"),
-    type<q5_k>("q5_k"),   type<q6_k>("q6_k"),    type<tq1_0>("tq1_0"),      type<tq2_0>("tq2_0"),
-    type<q1_0>("q1_0"),   type<q2_0<1>>("q2_0"), type<q2_0<2>>("q2_0_128"),
+    type<q4_0>("q4_0"),
+    type<q4_1>("q4_1"),
+    type<q5_0>("q5_0"),
+    type<q8_0>("q8_0"),
+    type<mxfp4>("mxfp4"),
+    type<q2_k>("q2_k"),
+    type<q3_k>("q3_k"),
+    type<q4_k>("q4_k"),
+    type<q5_k>("q5_k"),
+    type<q6_k>("q6_k"),
+    type<tq1_0>("tq1_0"),
+    type<tq2_0>("tq2_0"),
+    type<q1_0>("q1_0"),
+    type<q2_0>("q2_0"),
+    type<pq2_0<64, true>>("q2_0_ternary"),
+    type<pq2_0<128, false>>("pq2_0"),
+    type<pq2_0<128, true>>("pq2_0_ternary"),
+    type<ptq1_0>("ptq1_0"),
 };
 // What is decoded before it is packed: 64 KiB for a tile of 64 rows, which stay in L2.
 constexpr int64_t kChunkK = 1024;

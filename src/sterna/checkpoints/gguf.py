@@ -19,6 +19,7 @@ from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
+    PRISM_IDS,
     TILED,
     Layout,
     candidates,
@@ -181,8 +182,8 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
     for info in tensors.values():
         if info.dtype not in READABLE:
             raise UnsupportedModelError(
-                f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE[:-2])}, "
-                f"I2_S, but got {info.dtype}; use another quantisation of this model"
+                f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE)}, "
+                f"but got {info.dtype}; use another quantisation of this model"
             )
     return tensors
 
@@ -216,8 +217,11 @@ def _layouts(
             raise _misfit(path, header, tensor, span)
         open_ids[tensor.type_id] = fits
     for type_id, left in open_ids.items():
-        if len({layout.name for layout in left}) > 1:
-            names = " or ".join(layout.name for layout in left)
+        if type_id in PRISM_IDS and any(key.startswith("prism.") for key in header.metadata):
+            left = tuple(x for x in left if x.name == PRISM_IDS[type_id]) or left
+            open_ids[type_id] = left
+        if len(kinds := dict.fromkeys(layout.name for layout in left)) > 1:
+            names = " or ".join(kinds)
             raise UnsupportedModelError(
                 f"{path}: tensors of type {type_id} must be of one type by their size, but may be "
                 f"{names}; convert the model again with this year's tools"
@@ -245,7 +249,7 @@ def _misfit(
             "of tile sizes that is not part of the model; convert the model to I2_S, or use its "
             "safetensors"
         )
-    names = " or ".join(layout.name for layout in candidates(tensor.type_id))
+    names = " or ".join(dict.fromkeys(layout.name for layout in candidates(tensor.type_id)))
     return _error(path, tensor, "size", f"that of {names} {list(tensor.shape)}", f"{span} bytes")
 
 

@@ -18,6 +18,7 @@ class Layout(NamedTuple):
     k: int
     nbytes: int
     extra: int = 0  # bytes of the whole tensor besides its blocks
+    row: int = 0  # bytes of each row besides its blocks
 
 
 I2_S = Layout("I2_S", 4, 1, 32)
@@ -25,7 +26,7 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 #: Types whose blocks `formats.ggml_blocks` reads.
 BLOCK_TYPES = (
     "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0",
-    "MXFP4", "Q1_0", "Q2_0", "Q2_0_128",
+    "MXFP4", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0",
 )  # fmt: skip
 
 _LAYOUTS: dict[int, tuple[Layout, ...]] = {
@@ -69,8 +70,13 @@ _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     39: (Layout("MXFP4", 32, 17),),
     40: (Layout("NVFP4", 64, 36),),
     41: (Layout("Q1_0", 128, 18),),
-    42: (Layout("Q2_0", 64, 18), Layout("Q2_0_128", 128, 34)),
+    42: (Layout("Q2_0", 64, 18), Layout("PQ2_0", 128, 34)),
+    # Two forks of llama.cpp gave these ids to types of their own.
+    142: (Layout("PQ2_0", 128, 34), Layout("IQ2_TN", 256, 64, row=4), Layout("IQ2_TN", 256, 66)),
+    143: (Layout("PTQ1_0", 128, 28), Layout("IQ1_TN", 64, 13, row=2), Layout("IQ1_TN", 256, 54)),
 }
+#: Types whose files may say so: their metadata have keys that begin with `prism.`.
+PRISM_IDS = {142: "PQ2_0", 143: "PTQ1_0"}
 #: What microsoft/BitNet means by an id whose bytes fit nothing above. Such tensors depend on a file
 #: of tile sizes that was made for one machine.
 TILED = {38: "TL1", 39: "TL2", 42: "TL2"}
@@ -88,7 +94,9 @@ def nbytes_of(layout: Layout, shape: Sequence[int]) -> int | None:
         n *= size
     if layout is I2_S:  # blocks run on from row to row
         return n // layout.k + layout.extra if n % layout.k == 0 else None
-    return n // layout.k * layout.nbytes if shape[-1] % layout.k == 0 else None
+    if shape[-1] % layout.k:
+        return None
+    return n // layout.k * layout.nbytes + n // shape[-1] * layout.row
 
 
 def candidates(type_id: int) -> tuple[Layout, ...]:

@@ -8,6 +8,7 @@ kernels' side is native/files/ggml_blocks.cpp; the functions here say what it co
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -16,7 +17,9 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import (
+    i2,
     mxfp4,
+    pq2_0,
     q1_0,
     q2_0,
     q2_k,
@@ -27,12 +30,14 @@ from sterna.formats import (
     q5_k,
     q6_k,
     q8_0,
+    t5,
     tq1_0,
     tq2_0,
 )
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format
 from sterna.formats.packed import PackedWeight
+from sterna.formats.scales import GroupScales
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 
@@ -56,11 +61,13 @@ def from_ggml(
     *,
     threads: int = 1,
     order: npt.NDArray[np.int64] | None = None,
+    narrow: bool = False,
 ) -> PackedWeight:
     """Blocks uint8 [M, bytes of a row] of a GGUF tensor -> the weight [M, K] in format `name`.
 
     name: the ggml type in lower case, one of BLOCKS. blocks: a list of arrays is the rows of one
     matrix, one after the other. order: of its rows, those that come first, second, and so on.
+    narrow: blocks of q2_0 and pq2_0 that use three of their four levels become `i2` in groups.
     Raises RequestError for another name or array, rows that are not whole blocks, or a code that is
     no level; NonFiniteError for a scale that is not finite.
     """
@@ -79,6 +86,9 @@ def from_ggml(
             f"{name}: a row must be whole blocks of {nbytes} bytes ({k} weights), "
             f"but has {row_bytes} bytes"
         )
+    if narrow and name in _TERNARY and _is_ternary(parts, nbytes):
+        name = _TERNARY[name]
+        f = BLOCKS[name].format
     M, K = sum(map(len, parts)), row_bytes // nbytes * k
     assert f.codebook is not None
     f.check_shape(M, K)
@@ -171,10 +181,10 @@ def _q2_0(raw: U8) -> Parsed:
     return codes.reshape(B, 4 * (n - 2)).astype(np.int8), np.concatenate([d, -d], axis=1)
 
 
-def _q2_0_128(raw: U8) -> Parsed:
-    """An older Q2_0 with a scale for 128 weights, as two blocks of 64."""
+def _pq2_0(raw: U8) -> Parsed:
+    """The bits of q2_0, in blocks of any size, as levels -1, 0, 1, 2; 2 may be refused."""
     levels, scales = _q2_0(raw)
-    return levels, np.repeat(scales, 2, axis=0)
+    return levels - np.int8(1), scales[:, 0]
 
 
 def _q8_0(raw: U8) -> Parsed:
@@ -236,19 +246,34 @@ def _tq1_0(raw: U8) -> Parsed:
     32 bytes hold levels 32 i + m in digit i of byte m, 16 bytes 160 + 16 i + m, each five digits,
     and 4 bytes of four digits 240 + 4 i + m. Any bytes are levels.
     """
+    return _thirds(raw, ((0, 32, 5), (32, 16, 5), (48, 4, 4))), _f16(raw[:, 52:])[:, 0]
+
+
+def _ptq1_0(raw: U8) -> Parsed:
+    """26 bytes of codes as of tq1_0, d: digit i of byte m is level 16 i + m in the first 16 bytes,
+    80 + 8 i + m in the next 8, 120 + 2 i + m in the last 2, which have four digits."""
+    return _thirds(raw, ((0, 16, 5), (16, 8, 5), (24, 2, 4))), _f16(raw[:, 26:])[:, 0]
+
+
+def _thirds(raw: U8, runs: tuple[tuple[int, int, int], ...]) -> npt.NDArray[np.int8]:
+    """The levels of runs of bytes (first, count, digits): the first digit of all bytes first."""
     pieces = []
-    for first, size, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
+    for first, size, digits in runs:
         powers = np.array([3**i for i in range(digits)], np.uint8)[:, None]
         fractions = raw[:, None, first : first + size] * powers  # modulo 256
         pieces.append((fractions.astype(np.uint16) * 3 >> 8).reshape(len(raw), digits * size))
-    levels = np.concatenate(pieces, axis=1).astype(np.int8) - np.int8(1)
-    return levels, _f16(raw[:, 52:])[:, 0]
+    return np.asarray(np.concatenate(pieces, axis=1).astype(np.int8) - np.int8(1), np.int8)
 
 
 def _tq2_0(raw: U8) -> Parsed:
     """64 bytes of codes, d. A code 3 is not ternary: it is refused."""
     codes = _fields(raw[:, :64], 2, 32)
     return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
+
+
+def _groups(format: Format, k: int) -> Format:
+    """`format` with an f16 for every k of a row."""
+    return replace(format, name=f"{format.name}:g{k}", scales=GroupScales(k))
 
 
 #: ggml type -> its blocks.
@@ -267,5 +292,21 @@ BLOCKS = {
     "tq2_0": Block(256, 66, _tq2_0, tq2_0.FORMAT),
     "q1_0": Block(128, 18, _q1_0, q1_0.FORMAT),
     "q2_0": Block(64, 18, _q2_0, q2_0.FORMAT),
-    "q2_0_128": Block(128, 34, _q2_0_128, q2_0.FORMAT),
+    "q2_0_ternary": Block(64, 18, _pq2_0, _groups(i2.FORMAT, 64)),
+    "pq2_0": Block(128, 34, _pq2_0, pq2_0.FORMAT),
+    "pq2_0_ternary": Block(128, 34, _pq2_0, _groups(i2.FORMAT, 128)),
+    "ptq1_0": Block(128, 28, _ptq1_0, _groups(t5.FORMAT, 128)),
 }
+#: Types of two bits of which many files use three levels, and what they are then.
+_TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}
+SCANNED_ROWS = 64  # a file with four levels is known by its first rows
+
+
+def _is_ternary(parts: list[U8], nbytes: int) -> bool:
+    """Whether no code of blocks with two bits after d is 3."""
+    for part in parts:
+        for at in range(0, len(part), SCANNED_ROWS):
+            codes = part[at : at + SCANNED_ROWS].reshape(-1, nbytes)[:, 2:]
+            if not i2.FORMAT.codes_valid(np.ascontiguousarray(codes), 1):
+                return False
+    return True

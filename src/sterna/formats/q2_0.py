@@ -18,27 +18,32 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import GroupScales
 
 
+def of_least_error(blocks: F32) -> tuple[F32, F32]:
+    """Blocks float32 [B, k] -> (levels -1..2 [B, k], scales d [B]), round(w / d) of one of two d.
+
+    They are the largest |w|, and the half of the largest w with its sign; taken is that of the
+    smaller square error.
+    """
+    at = np.abs(blocks).argmax(axis=1)[:, None]
+    largest = np.take_along_axis(blocks, at, 1)[:, 0]
+    tried = []
+    for d in (np.abs(largest), largest / np.float32(2)):
+        half = half_if_finite(d)
+        levels = np.clip(np.rint(blocks * inverse_or_zero(half)[:, None]), -1, 2)
+        with np.errstate(over="ignore"):
+            error = np.square(levels * half[:, None] - blocks).sum(axis=1)
+        tried.append((half, levels, error))
+    (d, first, first_error), (other_d, second, second_error) = tried
+    better = second_error < first_error
+    return np.where(better[:, None], second, first), np.where(better, other_d, d)
+
+
 class Q20(Format):
     """A weight is (level - 1) d."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """round(w / d) in -1..2, plus 1; d is one of two, that of the smaller square error.
-
-        They are the largest |w|, and the half of the largest w with its sign.
-        blocks float32 [B, 64] -> (levels int8 [B, 64], scales float32 [B, 2]).
-        """
-        at = np.abs(blocks).argmax(axis=1)[:, None]
-        largest = np.take_along_axis(blocks, at, 1)[:, 0]
-        tried = []
-        for d in (np.abs(largest), largest / np.float32(2)):
-            half = half_if_finite(d)
-            levels = np.clip(np.rint(blocks * inverse_or_zero(half)[:, None]), -1, 2)
-            with np.errstate(over="ignore"):
-                error = np.square(levels * half[:, None] - blocks).sum(axis=1)
-            tried.append((half, levels, error))
-        (d, first, first_error), (other_d, second, second_error) = tried
-        better = second_error < first_error
-        d, levels = np.where(better, other_d, d), np.where(better[:, None], second, first)
+        """`of_least_error`: blocks float32 [B, 64] -> (levels int8 [B, 64], scales [B, 2])."""
+        levels, d = of_least_error(blocks)
         return (levels + 1).astype(np.int8), np.stack([d, -d], axis=1).astype(np.float32)
 
 

@@ -26,6 +26,7 @@ from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.runtime import checked_name
 from sterna.weights import packing, sources
 from sterna.weights.gguf import gguf_name, permutes
+from sterna.weights.rounding import repacked
 from sterna.weights.sources import Linear, head_format, in_runs
 from sterna.weights.storages import Floats, Levels
 from sterna.weights.storages.base import TERNARY
@@ -203,8 +204,10 @@ class GgufWeights:
         info = self._part(parts[0])
         raw = [self.model.read(self._part(p).name) for p in parts]
         order = self._order_of_all(parts)
+        name = info.dtype.lower()
+        narrow = asked != BLOCKS[name].format.name
         try:
-            weight = from_ggml(info.dtype.lower(), raw, threads=self.threads, order=order)
+            weight = from_ggml(name, raw, threads=self.threads, order=order, narrow=narrow)
         except NonFiniteError as error:
             raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
         except RequestError as error:
@@ -212,7 +215,10 @@ class GgufWeights:
         if asked in (None, weight.format):
             return weight
         if formats.get(asked or "").integer:
-            raise self._would_round(info, asked or "", option)
+            try:
+                return repacked(weight, asked, self.threads, info.name)
+            except RequestError:
+                raise self._would_round(info, asked or "", option) from None
         values = Floats("f32", ops.dequantize(weight, threads=self.threads))
         return packing.pack_floats([values], asked or "", self.threads, info.name)
 
