@@ -23,6 +23,7 @@ from sterna.formats.base import MAX_INTEGER_K
 from sterna.weights import packing, storages
 from sterna.weights.rounding import repacked
 from sterna.weights.storages import Layer, Linear, Tensors
+from sterna.weights.storages.float_levels import ternary_table
 
 __all__ = [
     "CheckpointWeights",
@@ -220,8 +221,13 @@ class CheckpointWeights:
         if tensor not in self.checkpoint.tensors and f"model.{tensor}" in self.checkpoint.tensors:
             tensor = f"model.{tensor}"  # some ternary checkpoints nest lm_head
         rows = self._stored.read(tensor, (M, K))
-        stored = rows.format if self.head is None else head_format(self.head, rows.format)
-        self.modules[name] = packing.pack_floats([rows], stored, self.threads, tensor)
+        asked = None if self.head is None else head_format(self.head, rows.format)
+        part = rows if asked == rows.format else ternary_table(rows)
+        choice = packing.choose(part, asked)
+        if choice.keeps:
+            self.modules[name] = packing.pack([part], choice, self.threads, tensor)
+        else:
+            self.modules[name] = packing.pack_floats([rows], choice.format, self.threads, tensor)
         return self.modules[name]
 
     def shadow(self, table: PackedWeight) -> Shadow | None:

@@ -4,15 +4,16 @@
     -s, 0, s                                      ternary, a scale for each row
     -s, s                                         binary
     -3s, -s, s, 3s                                four levels (ParetoQ, 2 bits)
-    -s, 0, s, with another s for each block of k  ternary with scales in groups
+    -s, 0, s, with another s for each block of k  ternary with scales in groups; binary without 0
     k s rounded to the dtype, k = +-1, +-3        four levels
     the same with -8 <= k <= 7                    sixteen levels (ParetoQ, 3 and 4 bits)
 
-TriLM *_Unpacked (each part of a matrix that was on a device of its own in training has its own
-scale, so one for each row says all, or one for each group of k), Falcon-E's bf16 revision,
-MobileLLM-ParetoQ's published files. Nothing is rounded anew: weights stay what they are to the bit,
-and where the dtype has rounded k s, rounding it again gives the file's bits. A matrix with a single
-other value is left as floats.
+Bonsai's "unpacked" files (groups of 128, also of the embedding and head), TriLM *_Unpacked (each
+part of a matrix that was on a device of its own in training has its own scale, so one for each row
+says all, or one for each group of k), Falcon-E's bf16 revision, MobileLLM-ParetoQ's published
+files. Nothing is rounded anew: weights stay what they are to the bit, and where the dtype has
+rounded k s, rounding it again gives the file's bits. A matrix with a single other value is left as
+floats.
 
 Activations are rounded to int8, as all of Sterna's integer formats do; a float format that is asked
 for keeps both as they are.
@@ -44,27 +45,45 @@ SAMPLE = 8  # rows that are looked at before a matrix is
 MIN_K = 32  # shorter rows may have few values by chance
 BAND = 64  # rows that are looked at together
 GROUP_K = 32  # a group of k is a multiple of it
+GROUPS = (256, 128, 64, 32)  # k, where a row has more sizes
 Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitudes are
 
 
 def recognises(layer: Layer) -> bool:
     """Whether some rows have few values each: a float model is told by the first few."""
-    if layer.dtype not in FLOATS or layer.part.K < MIN_K:
-        return False
-    rows = np.linspace(0, layer.part.M - 1, SAMPLE).astype(int)
-    return _row_sizes(_magnitudes(layer.weight, rows)) is not None
+    return layer.dtype in FLOATS and _few_values(layer.weight)
 
 
 def read(layer: Layer) -> Levels | Floats:
     """The levels, or the floats where they are none after all."""
-    stored = layer.weight
+    return _levels_of(layer.weight)
+
+
+def ternary_table(rows: Floats) -> Levels | Floats:
+    """An embedding or head [M, K]: levels where it is ternary or binary, else the floats."""
+    read = _levels_of(rows) if _few_values(rows) else rows
+    return read if isinstance(read, Levels) and read.kinds in (TERNARY, BINARY) else rows
+
+
+def _few_values(stored: Floats) -> bool:
+    """Whether some rows, or groups of k in them, have few values each."""
+    M, K = stored.bits.shape
+    if M == 0 or K < MIN_K:
+        return False
+    magnitudes = _magnitudes(stored, np.linspace(0, M - 1, SAMPLE).astype(int))
+    return _row_sizes(magnitudes) is not None or _group_of(magnitudes) is not None
+
+
+def _levels_of(stored: Floats) -> Levels | Floats:
     magnitudes = _magnitudes(stored)
     sizes = _row_sizes(magnitudes)
     if sizes is None:
-        return stored
+        return _in_groups(stored, magnitudes) or stored
     kinds, multiples, scale = _rule(magnitudes, sizes, stored.format)
     if not kinds:
-        return stored
+        return _in_groups(stored, magnitudes) or stored
+    if scale.ndim == 2:
+        return _ternary(stored, magnitudes, scale)
     levels = _signed(stored, magnitudes, sizes, multiples)
     if levels.max(initial=0) > kinds[-1]:  # 8 s, where -8 s is the end
         return stored
@@ -128,18 +147,59 @@ def _rule(
 
 def _block_scales(magnitudes: Sizes, format: str) -> F32 | None:
     """The scales f16 [M, blocks] of rows that are ternary in each of 2 to 8 blocks of k."""
-    M, K = magnitudes.shape
+    K = magnitudes.shape[1]
     for blocks in range(2, MAX_SIZES + 1):
         if K % (blocks * GROUP_K):
             continue
-        parts = magnitudes.reshape(M, blocks, -1)
-        largest = parts.max(axis=2)
-        if ((parts == 0) | (parts == largest[:, :, None])).all():
-            scale = _real(largest, format)
-            with np.errstate(over="ignore"):
-                exact = scale.astype(np.float16) == scale
-            return scale if exact.all() else None
+        largest = _largest(magnitudes, K // blocks)
+        if largest is not None:
+            return _f16_scales(largest, format)
     return None
+
+
+def _in_groups(stored: Floats, magnitudes: Sizes) -> Levels | None:
+    """Levels of rows that are ternary in each group of k; None where they are not."""
+    group = _group_of(magnitudes[np.linspace(0, len(magnitudes) - 1, SAMPLE).astype(int)])
+    largest = None if group is None else _largest(magnitudes, group)
+    scale = None if largest is None else _f16_scales(largest, stored.format)
+    return None if scale is None else _ternary(stored, magnitudes, scale)
+
+
+def _group_of(magnitudes: Sizes) -> int | None:
+    """The largest group of k in which all rows are ternary."""
+    K = magnitudes.shape[1]
+    return next((g for g in GROUPS if K % g == 0 and _largest(magnitudes, g) is not None), None)
+
+
+def _largest(magnitudes: Sizes, group: int) -> Sizes | None:
+    """The magnitude of each group of a row [M, groups] but 0; None where one has several."""
+    M, K = magnitudes.shape
+    out = np.empty((M, K // group), magnitudes.dtype)
+    for band in _bands(M):
+        parts = magnitudes[band].reshape(-1, K // group, group)
+        out[band] = parts.max(axis=2)
+        if not ((parts == 0) | (parts == out[band][:, :, None])).all():
+            return None
+    return out
+
+
+def _f16_scales(largest: Sizes, format: str) -> F32 | None:
+    """Magnitudes as scales; None where an f16 does not hold one."""
+    scale = _real(largest, format)
+    with np.errstate(over="ignore"):
+        exact = scale.astype(np.float16) == scale
+    return scale if exact.all() else None
+
+
+def _ternary(stored: Floats, magnitudes: Sizes, scale: F32) -> Levels:
+    """The signs of values as levels; scale [M, groups]."""
+    bits = stored.bits.view(magnitudes.dtype)
+    levels = np.empty(magnitudes.shape, np.int8)
+    for band in _bands(len(levels)):
+        sign = 1 - 2 * (bits[band] != magnitudes[band]).view(np.int8)
+        np.multiply(magnitudes[band] != 0, sign, out=levels[band])
+    kinds = TERNARY if (levels == 0).any() else BINARY
+    return Levels(kinds, levels, scale, lambda: stored)
 
 
 def _common_scale(sizes: Sizes, format: str) -> tuple[npt.NDArray[np.int8], F32]:
