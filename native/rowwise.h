@@ -1,5 +1,6 @@
-// What happens to one token between two linear layers, fused: gate * up, RMSNorm, quantisation.
+// What happens to one token between two linear layers, fused: gate * up, RMSNorm, Hadamard transform, quantisation.
 #pragma once
+#include "butterflies.h"
 #include "lanes.h"
 #include "units/kernel_table.h"
 #include "vocabulary.h"
@@ -67,6 +68,22 @@ inline int32_t normalise(const sterna::RowwiseArgs& a, const float* x, float inv
     return most.bits();
 }
 
+// yf times its signs and the root of a block's inverse, before or after the butterflies. The root is rounded, where a
+// block is no power of four, and a product with a sign is exact.
+inline void scale_signed(const sterna::RowwiseArgs& a, bool with_signs, float factor) {
+    for (int64_t i = 0; i < a.width; i += kLanes) {
+        VF y = f_load(a.yf + i);
+        if (with_signs) y = f_mul(y, f_load(a.signs + i));
+        f_store(a.yf + i, f_mul(y, f_set1(factor)));
+    }
+}
+inline void transform(const sterna::RowwiseArgs& a) {
+    const bool first = a.signs && !a.signs_last, last = a.signs && a.signs_last;
+    if (first) scale_signed(a, true, 1.0f);
+    hadamard(a.yf, a.width, a.hadamard_block);
+    scale_signed(a, last, 1.0f / __builtin_sqrtf(static_cast<float>(a.hadamard_block)));
+}
+
 // Values [begin, end) of the row, to int8: q = round(y * inverse), half to even; returns the sum of q.
 inline int32_t quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, VF inverse) {
     VI sum = i_set1(0);
@@ -119,9 +136,9 @@ bool rowwise(const sterna::RowwiseArgs& a) {
         const float inverse = 1.0f / __builtin_sqrtf(squares / static_cast<float>(a.width) + a.eps);
         bits = normalise(a, x, inverse);
         if (!(inverse > 0.0f)) return false;  // 1 / sqrt(inf) is 0, and NaN compares false
-    } else if (a.yq) {
-        bits = absmax_bits(a.yf, a.width);
     }
+    if (a.hadamard_block) transform(a);
+    if (a.yq && (!a.norm || a.hadamard_block)) bits = absmax_bits(a.yf, a.width);
     if (!a.yq) return true;
     if (bits >= 0x7F800000) return false;
     quantize(a, bits);

@@ -14,6 +14,7 @@
 #pragma once
 #include <type_traits>
 
+#include "butterflies.h"
 #include "lanes.h"
 #include "units/kernel_table.h"
 #include "vocabulary.h"
@@ -53,17 +54,7 @@ constexpr bool kRotated = sizeof(Element) == 1;
 
 // H of the largest power of two that divides head_dim.
 constexpr int64_t rotated_block(int64_t head_dim) { return head_dim & -head_dim; }
-// x <- Hx in blocks, by sums and differences alone, in one order: the same bits everywhere.
-inline void rotate(float* x, int64_t head_dim) {
-    const int64_t block = rotated_block(head_dim);
-    for (int64_t half = 1; half < block; half *= 2)
-        for (int64_t at = 0; at < head_dim; at += 2 * half)
-            for (int64_t i = at; i < at + half; ++i) {
-                const float a = x[i], b = x[i + half];
-                x[i] = a + b;
-                x[i + half] = a - b;
-            }
-}
+inline void rotate(float* x, int64_t head_dim) { hadamard(x, head_dim, rotated_block(head_dim)); }
 
 // The multipliers of a head's positions in a page of integers.
 template <class Element>

@@ -1,6 +1,7 @@
 // Programs as Python writes them; step.cpp runs them.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <iterator>
@@ -58,7 +59,8 @@ std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
-                 int planes_for_weight, int residual) {
+                 int planes_for_weight, int residual, int64_t hadamard_block,
+                 std::optional<In<float, 1>> signs, bool signs_last) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -79,6 +81,14 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                 (!rounding && residual != dst && width_of(p, residual) == width_of(p, dst)),
             "rowwise: a residual has a buffer of its own, and nothing with one is rounded");
     op.residual = residual;
+    require(hadamard_block == 0 || (hadamard_block > 0 && width % 16 == 0 &&
+                                    std::has_single_bit(static_cast<uint64_t>(hadamard_block)) &&
+                                    width % hadamard_block == 0),
+            "rowwise: hadamard_block must be a power of two that divides the width, which must be "
+            "a multiple of 16");
+    op.hadamard_block = hadamard_block;
+    if (signs) op.signs = values_of(*signs, width, "signs: must have `width` values");
+    op.signs_last = signs_last;
     require(planes_for_weight == -1 ||
                 (weight_of(p, planes_for_weight).padded_k <= width_of(p, dst) && op.keep_float),
             "rowwise: does not fit the weight that reads it in planes");
@@ -150,10 +160,17 @@ std::vector<float> inverse_frequencies(double theta, int dim) {
     return f;
 }
 
+double natural_log(double x) {
+    const FpEnvScope environment;
+    require(x > 0 && std::isfinite(x), "log: x must be positive");
+    return math::log_d(x);
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
     m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
+    m.def("log", &natural_log, "x"_a);
     nb::class_<PyProgram>(m, "Program")
         .def(
             "__init__",
@@ -219,7 +236,8 @@ void bind_program(nb::module_& m) {
         .def("rowwise", &add_rowwise, "name"_a, "src"_a, "dst"_a, "width"_a, "glu"_a = "",
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
-             "planes_for_weight"_a = -1, "residual"_a = -1)
+             "planes_for_weight"_a = -1, "residual"_a = -1, "hadamard_block"_a = 0,
+             "signs"_a.none() = nb::none(), "signs_last"_a = false)
         .def(
             "linear",
             [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,

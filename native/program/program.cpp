@@ -226,6 +226,9 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.glu = op.glu;
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
+    a.hadamard_block = op.hadamard_block;
+    a.signs = op.signs.empty() ? nullptr : op.signs.data();
+    a.signs_last = op.signs_last;
     // A row that nobody reads as floats stays in the worker's cache.
     a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
     if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);

@@ -80,6 +80,10 @@ struct Op {
     Glu glu = Glu::kNone;  // kRowwise
     int64_t width = 0, up_offset = 0;
     std::vector<float> norm{};  // kRowwise; kRope: of each head of q
+    // kRowwise: RowwiseArgs::hadamard_block, signs, signs_last
+    int64_t hadamard_block = 0;
+    std::vector<float> signs{};
+    bool signs_last = false;
     std::vector<float> k_norm{};  // kRope: of each head of k
     float eps = 0;
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.

@@ -172,6 +172,11 @@ struct RowwiseArgs {
     Glu glu;
     const float* norm;  // [width] or null
     float eps;
+    // Where it is not 0, the result is transformed in blocks, of a power of two that divides the width, a multiple of
+    // 16: Hadamard / sqrt(block), after its values took `signs`, or before, where `signs_last`.
+    int64_t hadamard_block;
+    const float* signs;  // [width] of 1 and -1, or null
+    bool signs_last;
     float* yf;  // [width] result, always written
     int8_t* yq;  // [padded width] or null
     int64_t yq_stride;  // bytes from 64 values to the next 64: 64, or 64 * x_block

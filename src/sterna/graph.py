@@ -20,7 +20,7 @@ from sterna import _native
 from sterna.errors import UnsupportedModelError
 from sterna.formats import PackedWeight, Shadow
 
-__all__ = ["Attention", "Graph", "Heads", "Rotary", "Value"]
+__all__ = ["Attention", "Graph", "Heads", "Rotary", "Rotation", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
@@ -61,6 +61,18 @@ class Attention:
     window: int | None = None
     scale: float | None = None
     cap: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """x -> H(signs * x) / sqrt(block) in blocks of x, H the Hadamard matrix of a power of two.
+
+    Weights that were multiplied by its inverse give the same products with what it makes of their
+    inputs, whose outliers it spreads. signs: float32 [width] of 1 and -1, None: all 1.
+    """
+
+    block: int
+    signs: F32 | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,8 @@ class _Op:
     eps: float = 0.0
     glu: str = ""
     up: int = 0  # the column where a glu's second half begins
+    rotation: Rotation | None = None  # rowwise
+    inverse: bool = False  # of the rotation
     rounding: int | None = None  # to int8, for integer layers: Format.rounding
     selected: bool = False
     layer: int = 0
@@ -156,6 +170,10 @@ class Graph:
         "gelu_pytorch_tanh", in the words of config.json."""
         up = gate_up.starts[1] if len(gate_up.starts) > 1 else gate_up.width // 2
         return self._add("rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up)
+
+    def rotate(self, x: Value, rotation: Rotation, name: str, inverse: bool = False) -> Value:
+        """The rotated values, or those that the rotation makes x of; x stays, too."""
+        return self._add("rowwise", name, [x], x.width, rotation=rotation, inverse=inverse)
 
     def linear(
         self,
@@ -429,9 +447,12 @@ class _Writer:
             )  # fmt: skip
         else:
             width = op.output.width
+            rotation = op.rotation
+            block, signs = (0, None) if rotation is None else (rotation.block, rotation.signs)
             program.rowwise(
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
                 op.rounding, op.selected, op.output in self.floats, reader, residual,
+                block, signs, op.inverse,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.to_bf16_planes(reader, dst, op.selected)

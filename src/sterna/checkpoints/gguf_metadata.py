@@ -94,9 +94,14 @@ class Metadata:
         value: list[str] = self._value(key, "an array of strings", (list,))
         return value
 
+    def array(self, key: str) -> npt.NDArray[Any]:
+        """An array of any number of numbers."""
+        value: npt.NDArray[Any] = self._value(key, "an array of numbers", (np.ndarray,))
+        return value
+
     def numbers(self, key: str, size: int) -> npt.NDArray[Any]:
         """An array of `size` numbers."""
-        value: npt.NDArray[Any] = self._value(key, "an array of numbers", (np.ndarray,))
+        value = self.array(key)
         if value.shape != (size,):
             raise self.error(key, f"{size} numbers", value.size)
         return value

@@ -129,6 +129,11 @@ def to_gguf(
             f"{name}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
             f"got {architecture}; Sterna writes no such file that llama.cpp would run right"
         )
+    if model.config.hadamard is not None:
+        raise UnsupportedModelError(
+            f"{name}: weights must be as they were trained for a GGUF file, but were multiplied by "
+            "a Hadamard matrix, which llama.cpp does not know"
+        )
     writing = _Writing(
         planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads)
     )

@@ -10,6 +10,7 @@ from typing import Any
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
 from sterna.models.fields import Fields
+from sterna.models.hadamard import Hadamard
 from sterna.models.rotations import extended_context, rotary_of
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
@@ -43,6 +44,7 @@ class TransformerConfig:
     linear_norm_eps: float  # of an RMSNorm before each linear layer; 0: there is none
     attention: tuple[Attention, ...]  # of each layer: rotations and window
     fields: Fields = field(compare=False, repr=False)  # for what an architecture alone has
+    hadamard: Hadamard | None = field(default=None, compare=False, repr=False)
 
     @property
     def heads(self) -> Heads:
@@ -103,6 +105,7 @@ class TransformerConfig:
             mlp_bias=fields.flag("mlp_bias"),
             linear_norm_eps=fields.number(LINEAR_NORM) if LINEAR_NORM in config else 0.0,
             attention=_attention(fields, n_layers, head_dim, context),
+            hadamard=Hadamard.of(fields),
             fields=fields,
         )
 

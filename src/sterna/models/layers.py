@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.formats import PackedWeight
-from sterna.graph import Graph, Value
+from sterna.graph import Graph, Rotation, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
@@ -19,8 +19,11 @@ def embedding(
     g: Graph, c: TransformerConfig, w: WeightSource, factor: float = 1.0
 ) -> tuple[Value, PackedWeight]:
     """The residual stream at the first layer, factor times a row of the table, and the table."""
-    table = w.table("model.embed_tokens", c.vocab_size, c.hidden_size)
-    return g.embed(table, factor), table
+    name = "model.embed_tokens"
+    table = w.table(name, c.vocab_size, c.hidden_size)
+    x = g.embed(table, factor)
+    rotation = c.hadamard.of_rows(name, c.hidden_size) if c.hadamard else None
+    return (g.rotate(x, rotation, name, inverse=True) if rotation else x), table
 
 
 def norm(
@@ -55,18 +58,27 @@ def linear(
 
     factor: as in `Graph.linear`.
 
-    Layers that have norms of their own for their inputs run one by one.
+    Layers that have norms or rotations of their own for their inputs run one by one.
     """
     bias = None
+    rotations = [c.hadamard.of_input(p.name, p.K) for p in parts] if c.hadamard else [None]
     if c.linear_norm_eps:
         weights = [weight for p in parts for weight in w.matrix(p.name, [p])]
         inputs = [_own_norm(g, c, w, x, p) for p in parts]
+    elif len(set(rotations)) > 1:
+        weights = [weight for p in parts for weight in w.matrix(p.name, [p])]
+        rotated = {r: _rotated(g, x, r, name) for r in rotations}
+        inputs = [rotated[r] for r in rotations]
     else:
         weights = w.matrix(name, parts)
-        inputs = [x] * len(weights)
+        inputs = [_rotated(g, x, rotations[0], name)] * len(weights)
     if parts[0].bias:
         bias = np.concatenate([w.vector(f"{p.name}.bias", p.M) for p in parts])
     return g.linear(inputs, weights, name, residual, bias, factor)
+
+
+def _rotated(g: Graph, x: Value, rotation: Rotation | None, name: str) -> Value:
+    return x if rotation is None else g.rotate(x, rotation, name)
 
 
 def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: Linear) -> Value:
@@ -128,5 +140,7 @@ def head(
     if factor != 1:
         weight = weight * np.float32(factor)
     x = g.norm(g.select(x), weight, c.rms_norm_eps, "model.norm")
+    rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
+    x = _rotated(g, x, rotation, "lm_head")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
     return g.head(x, table, None if cap else w.shadow(table), "lm_head", cap)

@@ -1,6 +1,7 @@
 """Rotary embeddings in the words of config.json: the base, and how the context was made longer.
 
 Scalings are those of transformers (modeling_rope_utils), which is the reference of the tests.
+Logarithms are the core's own, since libm's may differ between machines.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def extended_context(fields: Fields) -> int:
 
 def default_attention_factor(factor: float, mscale: float = 1.0) -> float:
     """What YaRN multiplies cosines and sines by (arXiv 2309.00071, section 3.4)."""
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * mscale * _native.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 class _Rope(Fields):
@@ -167,7 +168,8 @@ class Yarn:
         """Where the ramp over dim / 2 pairs begins and ends."""
         turns = (self.beta_fast, self.beta_slow)
         first, last = (
-            dim * math.log(self.original / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns
+            dim * _native.log(self.original / (n * 2 * math.pi)) / (2 * _native.log(theta))
+            for n in turns
         )
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
@@ -226,7 +228,7 @@ def _longrope(rope: _Rope) -> Rotary:
     if given is None:
         if original < 2:
             rope.fail(ORIGINAL, "at least 2", original)
-        given = math.sqrt(1 + math.log(factor) / math.log(original))
+        given = math.sqrt(1 + _native.log(factor) / _native.log(original))
     return Rotary(
         _rounded(rope.base, short),
         factor=given,

@@ -19,6 +19,7 @@ from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief, shown
+from sterna.weights.gguf_hadamard import hadamard_of
 
 __all__ = ["ARCHITECTURES_OF", "companions_of", "config_of", "gguf_name", "permutes"]
 
@@ -122,6 +123,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             file=model.path, field="token_embd.weight", expected="a matrix", got=table and "another"
         )
     _check_names(model, kind, layers)
+    folded = hadamard_of(model, _linear_modules(layers))
     return {
         "architectures": [kind.architecture],
         "model_type": name,
@@ -140,7 +142,18 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_output.bias" in model.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
         **_rope(model, name),
+        **({"folded_hadamard": folded} if folded else {}),
     }
+
+
+def _linear_modules(layers: int) -> dict[str, str]:
+    """The layers of all tensors that are multiplied with activations."""
+    modules = {
+        f"blk.{i}.{tensor}.weight": f"model.layers.{i}.{module}"
+        for i in range(layers)
+        for module, tensor in _LINEARS.items()
+    }
+    return {**modules, "output.weight": "lm_head"}
 
 
 def _check_neutral(m: Metadata, name: str) -> None:

@@ -1,0 +1,82 @@
+"""Weights that were multiplied by a Hadamard matrix: `folded_hadamard`, a field of ours in
+config.json.
+
+    {"block_size": 1024, "signs": {"5120": "+-…"}, "inputs": ["lm_head", …], "rows": [names]}
+
+Inputs of the layers in `inputs` are rotated; rows of a table in `rows` are, after they were looked
+up, rotated back. signs: for each width; null: none. GGUF files say it in `prism.hadamard.*`
+(weights/gguf_hadamard.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sterna.graph import Rotation
+from sterna.models.fields import Fields
+
+__all__ = ["FIELD", "Hadamard"]
+
+FIELD = "folded_hadamard"
+MAX_BLOCK = 1 << 16  # 256 KiB of a row: far above any model
+
+
+@dataclass(eq=False)
+class Hadamard:
+    """Which layers' inputs and which tables' rows are rotated, by their names."""
+
+    file_fields: Fields
+    block: int
+    signs: dict[str, str] | None
+    inputs: frozenset[str]
+    rows: frozenset[str]
+    _rotations: dict[int, Rotation] = field(default_factory=dict)  # by width
+
+    @classmethod
+    def of(cls, fields: Fields) -> Hadamard | None:
+        """What config.json says, None where it says nothing; ModelFormatError names a field."""
+        if fields.config.get(FIELD) is None:
+            return None
+        f = Fields(fields.mapping(FIELD), fields.file)
+        block = f.count("block_size", most=MAX_BLOCK)
+        if block & (block - 1):
+            f.fail("block_size", "a power of two", block)
+        signs = None if f.config.get("signs") is None else f.mapping("signs")
+        for width, text in (signs or {}).items():
+            if not isinstance(text, str) or set(text) - {"+", "-"} or str(len(text)) != width:
+                f.fail("signs", f"a string of {width} signs + and -", text)
+        return cls(f, block, signs, _names(f, "inputs"), _names(f, "rows"))
+
+    def of_input(self, name: str, width: int) -> Rotation | None:
+        """What rotates the input of a layer; None where it stays as it is."""
+        return self._of_width(width, name) if name in self.inputs else None
+
+    def of_rows(self, name: str, width: int) -> Rotation | None:
+        """What has rotated the rows of a table; None where they are as they are."""
+        return self._of_width(width, name) if name in self.rows else None
+
+    def _of_width(self, width: int, name: str) -> Rotation:
+        if width not in self._rotations:
+            if width % self.block or width % 16:
+                self.file_fields.fail(
+                    "block_size", f"a divisor of {width}, the width of {name}", self.block
+                )
+            signs = None
+            if self.signs is not None:
+                text = self.signs.get(str(width))
+                if text is None:
+                    self.file_fields.fail("signs", f"those of width {width}, of {name}", None)
+                ones = np.frombuffer(str(text).encode(), np.uint8) == ord("+")
+                signs = np.where(ones, np.float32(1), np.float32(-1))
+            self._rotations[width] = Rotation(self.block, signs)
+        return self._rotations[width]
+
+
+def _names(f: Fields, name: str) -> frozenset[str]:
+    names: Any = f.config.get(name, [])
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        f.fail(name, "a list of names", names)
+    return frozenset(names)

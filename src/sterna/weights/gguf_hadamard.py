@@ -1,0 +1,120 @@
+"""`prism.hadamard.*`: GGUF files whose weights were multiplied by a Hadamard matrix (Prism's fork).
+
+Before a product with such a weight its input is rotated, x' = H(signs * x) in blocks, and rows of
+the embedding are rotated back, h = signs * (H z). A file that is read without it speaks fluent
+nonsense: whatever is not exactly this contract is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sterna.checkpoints.gguf import GgufModel
+from sterna.checkpoints.gguf_metadata import Metadata
+from sterna.errors import UnsupportedModelError, shown
+
+__all__ = ["hadamard_of"]
+
+PREFIX = "prism.hadamard."
+EMBEDDING = "token_embd.weight"
+#: Keys with the one value that they may have.
+_FIXED: dict[str, object] = {
+    "version": 1,
+    "transform": "normalized-sylvester-walsh-hadamard",
+    "axis": "input-last-dimension",
+}
+_OTHERS = (
+    "block_size", "sign_mode", "sign_widths", "sign_values", "weight_names",
+    "inverse_weight_names", "gdn_v_grouped",
+)  # fmt: skip
+
+
+def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] | None:
+    """The metadata in the words of models/hadamard.py; None where the file has none of these keys.
+
+    modules: of the tensors whose inputs may be rotated, the names of their layers. Raises
+    UnsupportedModelError for any other contract, ModelFormatError for one that does not fit the
+    file.
+    """
+    m = model.metadata
+    given = [key for key in m if key.startswith(PREFIX)]
+    if not given:
+        return None
+    for key in given:
+        if key.removeprefix(PREFIX) not in (*_FIXED, *_OTHERS):
+            raise _unknown(m, key, "one of the contract's version 1", key)
+    for name, value in _FIXED.items():
+        key = PREFIX + name
+        got = m.integer(key) if isinstance(value, int) else m.text(key)
+        if got != value:
+            raise _unknown(m, key, value, got)
+    if m.boolean(f"{PREFIX}gdn_v_grouped", False):
+        raise _unknown(m, f"{PREFIX}gdn_v_grouped", False, True)
+    block = m.integer(f"{PREFIX}block_size", most=1 << 16)
+    if block == 0 or block & (block - 1):
+        raise m.error(f"{PREFIX}block_size", "a power of two", block)
+    signs = _signs(m)
+    inputs = [_module(model, "weight_names", name, modules) for name in _names(m, "weight_names")]
+    tables = {EMBEDDING: "model.embed_tokens"}
+    rows = [
+        _module(model, "inverse_weight_names", name, tables)
+        for name in _names(m, "inverse_weight_names")
+    ]
+    for key in ("weight_names", "inverse_weight_names"):
+        for name in _names(m, key):
+            width = model.tensors[name].shape[-1]
+            if width % block or (signs is not None and str(width) not in signs):
+                raise m.error(
+                    PREFIX + key, f"weights whose width has signs and is whole blocks of {block}",
+                    f"{name}, of width {width}",
+                )  # fmt: skip
+    if rows and "output.weight" not in model.tensors:
+        inputs.append("lm_head")  # the embedding's rows are the head's
+    return {"block_size": block, "signs": signs, "inputs": inputs, "rows": rows}
+
+
+def _signs(m: Metadata) -> dict[str, str] | None:
+    """+ and - for each width; None: all are +."""
+    key = f"{PREFIX}sign_mode"
+    mode = m.text(key)
+    if mode not in ("identity", "explicit"):
+        raise _unknown(m, key, "identity or explicit", mode)
+    if mode == "identity":
+        for other in ("sign_widths", "sign_values"):
+            if PREFIX + other in m:
+                raise m.error(PREFIX + other, "nothing, where sign_mode is identity", "an array")
+        return None
+    array = m.array(f"{PREFIX}sign_widths")
+    widths = [int(width) for width in array] if array.dtype.kind in "iu" else []
+    if min(widths, default=0) < 1 or len(set(widths)) < len(widths):
+        raise m.error(f"{PREFIX}sign_widths", "different whole numbers", widths)
+    values = m.numbers(f"{PREFIX}sign_values", sum(widths))
+    if not (np.abs(values.astype(np.float64)) == 1).all():
+        raise m.error(f"{PREFIX}sign_values", "1 and -1 alone", "another value")
+    text = "".join("+" if value > 0 else "-" for value in values)
+    ends = np.cumsum(widths)
+    return {str(w): text[end - w : end] for w, end in zip(widths, ends, strict=True)}
+
+
+def _names(m: Metadata, key: str) -> list[str]:
+    names = m.texts(PREFIX + key) if PREFIX + key in m else []
+    if len(set(names)) < len(names):
+        raise m.error(PREFIX + key, "each name once", "one twice")
+    return names
+
+
+def _module(model: GgufModel, key: str, name: str, modules: Mapping[str, str]) -> str:
+    """The layer of a tensor that may be rotated there."""
+    if name not in modules or name not in model.tensors:
+        raise _unknown(model.metadata, PREFIX + key, "weights of this model", name)
+    return modules[name]
+
+
+def _unknown(m: Metadata, key: str, expected: object, got: object) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{m.path}: {key} must be {shown(expected)}, but got {shown(got)}; Sterna does not know "
+        "this transform, and without it the model would answer nonsense"
+    )
