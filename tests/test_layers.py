@@ -180,6 +180,22 @@ def exported_symbols(object_file: Path) -> list[str]:
 
 
 @needs_sources
+def test_units_require_what_they_extend() -> None:
+    """A unit runs kernels of the one that it extends, which must be ranked below it."""
+    units = {}
+    for path in NATIVE.glob("isa/*.h"):
+        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("// ")
+        fields = dict(field.split(":", 1) for field in first.split(" | "))
+        units[path.stem] = {name.strip(): value.split() for name, value in fields.items()}
+    extending = [name for name, fields in units.items() if "extends" in fields]
+    assert extending
+    for name in extending:
+        unit, other = units[name], units[units[name]["extends"][0]]
+        assert set(other["requires"][0].split(",")) <= set(unit["requires"][0].split(",")), name
+        assert int(other["rank"][0]) < int(unit["rank"][0]), name
+
+
+@needs_sources
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils' nm")
 def test_one_symbol_per_isa() -> None:
     """A unit exports its table and nothing else.

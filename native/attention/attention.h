@@ -161,23 +161,36 @@ inline void with(const sterna::AttentionArgs& a, F f) {
     pages.end();  // not a destructor's: a unit has no tables for exceptions (test_layers.py)
 }
 
-// f(pages) for pages of the call's type. Tiles: NoTiles, or those of a matrix unit.
-template <template <class> class Tiles, class F>
-inline void with_pages(const sterna::AttentionArgs& a, F f) {
-    if (a.type == KvType::kI16) {
-        with<IntegerPages<int16_t, Tiles>>(a, f);
-    } else if (a.type == KvType::kI8) {
-        with<IntegerPages<int8_t, Tiles>>(a, f);
-    } else if (a.type == KvType::kF16) {
-        with<FloatPages<true>>(a, f);
-    } else {
-        with<FloatPages<false>>(a, f);
+// The two kinds of attention. with_pages: f(pages) for pages of the call's type.
+template <template <class> class Tiles>  // NoTiles, or those of a matrix unit
+struct IntegerAttention {
+    template <class F>
+    static void with_pages(const sterna::AttentionArgs& a, F f) {
+        if (a.type == KvType::kI16) {
+            with<IntegerPages<int16_t, Tiles>>(a, f);
+        } else {
+            with<IntegerPages<int8_t, Tiles>>(a, f);
+        }
     }
-}
+    static int64_t scratch(int64_t head_dim) {
+        return IntegerPages<int16_t, Tiles>::scratch_bytes(head_dim);
+    }
+};
+struct FloatAttention {
+    template <class F>
+    static void with_pages(const sterna::AttentionArgs& a, F f) {
+        if (a.type == KvType::kF16) {
+            with<FloatPages<true>>(a, f);
+        } else {
+            with<FloatPages<false>>(a, f);
+        }
+    }
+    static int64_t scratch(int64_t head_dim) { return FloatPages<true>::scratch_bytes(head_dim); }
+};
 
-template <template <class> class Tiles>
+template <class Kind>
 void attention(const sterna::AttentionArgs& a) {
-    with_pages<Tiles>(a, [&](auto& pages) {
+    Kind::with_pages(a, [&](auto& pages) {
         Merged merged(a, pages.rows);
         const int64_t begin = sterna::first_attention_chunk(a) * kChunk;
         for (int64_t first = begin; first < a.limit[a.rows - 1]; first += kChunk) {
@@ -189,9 +202,9 @@ void attention(const sterna::AttentionArgs& a) {
     });
 }
 
-template <template <class> class Tiles>
+template <class Kind>
 void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
-    with_pages<Tiles>(a, [&](auto& pages) {
+    Kind::with_pages(a, [&](auto& pages) {
         Chunk chunk;
         chunk.compute(a, pages, index * kChunk);
         chunk.store(a, pages.rows,
@@ -199,7 +212,7 @@ void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
     });
 }
 
-void attention_merge(const sterna::AttentionArgs& a) {
+inline void attention_merge(const sterna::AttentionArgs& a) {
     Rows rows(a.scratch, a.head_dim);
     Merged merged(a, rows);
     const int chunks = sterna::attention_chunks(a.limit[a.rows - 1]);
@@ -212,11 +225,9 @@ void attention_merge(const sterna::AttentionArgs& a) {
     merged.outputs();
 }
 
-template <template <class> class Tiles>
-int64_t attention_scratch(int64_t head_dim) {
-    const int64_t integers = IntegerPages<int16_t, Tiles>::scratch_bytes(head_dim);
-    const int64_t floats = FloatPages<true>::scratch_bytes(head_dim);
-    return integers > floats ? integers : floats;
+template <class Kind>
+constexpr sterna::AttentionKernels attention_kernels() {
+    return {attention<Kind>, attention_chunk<Kind>, Kind::scratch};
 }
 
 }  // namespace

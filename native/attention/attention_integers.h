@@ -231,19 +231,15 @@ struct IntegerValues {
 // What a unit of vectors has in the place of a matrix unit's tiles (matrix/attention_tiles.h).
 template <class Element>
 struct NoTiles {
+    static constexpr bool kUsed = false;
     NoTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
     static constexpr int64_t bytes(int64_t) { return 0; }
-    static constexpr bool used() { return false; }
-    void begin(const int16_t*) {}
-    void end() {}
-    void scores(const uint8_t*, int) {}
-    void values(int64_t, const int16_t (*)[kChunk], const float*) {}
 };
 
 // Element: int16_t or int8_t, in which case keys and values are rotated (kv_pages.h), and so the queries.
 template <class Element, template <class> class Tiles>
 struct IntegerPages {
-    static constexpr bool kScaled = true;
+    static constexpr bool kScaled = true, kTiles = Tiles<Element>::kUsed;
 
     const sterna::AttentionArgs& a;
     Rows rows;
@@ -280,15 +276,15 @@ struct IntegerPages {
             put_query(r, x, rounding);
             rows.scale[r] = rounding.scale * (a.scale * kLog2E);
         }
-        if (tiles.used()) tiles.begin(s.q);
+        if constexpr (kTiles) tiles.begin(s.q);
     }
     void end() {
-        if (tiles.used()) tiles.end();
+        if constexpr (kTiles) tiles.end();
     }
     // A block of rows goes over the keys together: its pairs of a position lie together.
     void put_query(int r, const float* x, const Rounding& rounding) {
-        const int in_block = tiles.used() ? 0 : r % kAttentionRows, row0 = r - in_block;
-        const int together = tiles.used() ? 1 : clamp(a.rows - row0, kAttentionRows);
+        const int in_block = kTiles ? 0 : r % kAttentionRows, row0 = r - in_block;
+        const int together = kTiles ? 1 : clamp(a.rows - row0, kAttentionRows);
         int16_t* to = s.q + row0 * s.padded() + 2 * in_block;
         for (int64_t d = 0; d < s.padded(); d += 16) {
             int16_t q[16] = {};
@@ -300,7 +296,7 @@ struct IntegerPages {
     void scores(int64_t first) {
         for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {
             const uint8_t* page = page_at(a, a.k_base, first + j);
-            if (tiles.used()) {
+            if constexpr (kTiles) {
                 tiles.scores(page, j);
             } else {
                 IntegerKeys<Element> blocks{s, page, page_after_keys(a, rows, first, j), j};
@@ -330,7 +326,7 @@ struct IntegerPages {
     }
 
     void values(int64_t first) {
-        if (tiles.used()) {
+        if constexpr (kTiles) {
             tiles.values(first, s.w, s.w_scale);
         } else {
             IntegerValues<Element> blocks{s, first};

@@ -28,7 +28,8 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
     for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);
 }
 
-double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int queries_per_kv) const {
+double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_per_kv) const {
+    const AttentionKernels& kernels = unit.attention(cache_.type);
     const int head_dim = cache_.head_dim;
     const int positions = cache_.pages * kPagePositions, chunks = attention_chunks(positions);
     const auto floats = static_cast<size_t>(queries_per_kv) * static_cast<size_t>(head_dim);
@@ -39,7 +40,7 @@ double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int queri
     const auto partial =
         static_cast<size_t>(chunks * attention_partial(queries_per_kv, head_dim)) * sizeof(float);
     const auto stride =
-        (partial + static_cast<size_t>(kernels.attention_scratch(head_dim)) + 8191) / 4096 * 4096;
+        (partial + static_cast<size_t>(kernels.scratch(head_dim)) + 8191) / 4096 * 4096;
     const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));
     const bool next_page = pool.reading().next_page;
     std::atomic<int> next{0};
@@ -57,10 +58,10 @@ double AttentionTimer::seconds(const KernelTable& kernels, Pool& pool, int queri
         a.next_page = next_page;
         a.partial = reinterpret_cast<float*>(memory.data() + static_cast<size_t>(worker) * stride);
         a.scratch = reinterpret_cast<uint8_t*>(a.partial) + (partial + 63) / 64 * 64;
-        for (int unit; (unit = next++) < cache_.kv_heads * chunks;) {
-            a.k_base = cache_.keys(0) + unit / chunks * cache_.head_bytes();
-            a.v_base = cache_.values(0) + unit / chunks * cache_.head_bytes();
-            kernels.attention_chunk(a, unit % chunks);
+        for (int item; (item = next++) < cache_.kv_heads * chunks;) {
+            a.k_base = cache_.keys(0) + item / chunks * cache_.head_bytes();
+            a.v_base = cache_.values(0) + item / chunks * cache_.head_bytes();
+            kernels.chunk(a, item % chunks);
         }
     });
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -15,7 +15,7 @@ class AttentionTimer {
     AttentionTimer(int kv_heads, int head_dim, int positions, KvType type);
 
     // Seconds in which the pool reads them all, as it is told to read, for so many query heads of each KV head.
-    double seconds(const KernelTable& kernels, Pool& pool, int queries_per_kv) const;
+    double seconds(const KernelTable& unit, Pool& pool, int queries_per_kv) const;
     int64_t bytes() const { return cache_.pages * cache_.page_stride(); }
 
   private:

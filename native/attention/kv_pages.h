@@ -117,7 +117,7 @@ inline void store_floats(float* k, float* v, int64_t position, int64_t head_dim,
 }
 
 // False: a key or value is not finite, or not in f16.
-bool kv_store(const sterna::KvStoreArgs& a) {
+inline bool kv_store(const sterna::KvStoreArgs& a) {
     // 65520 and above round to infinity in f16.
     const int32_t limit = a.type == KvType::kF16 ? 0x477FF000 : 0x7F800000;
     const int64_t width = int64_t{a.n_kv_heads} * a.head_dim;

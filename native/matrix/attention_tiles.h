@@ -78,10 +78,12 @@ struct TilePipeline {
     }
 };
 
+constexpr int kFewestTileRows = 8;  // of queries: with fewer, most of a tile would be empty
+
 template <class Element>
 struct AttentionTiles {
+    static constexpr bool kUsed = true;
     static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // blocks of 16 rows
-    static constexpr int kFewestTileRows = 8;  // below, most of a tile would be empty
 
     const sterna::AttentionArgs& a;
     Rows& rows;
@@ -109,7 +111,6 @@ struct AttentionTiles {
                operand_bytes(head_dim) + 4 * kTileBytes;
     }
 
-    bool used() const { return a.rows >= kFewestTileRows; }
     int blocks() const { return (a.rows + 15) / 16; }
 
     void begin(const int16_t* queries) {

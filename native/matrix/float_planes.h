@@ -110,7 +110,7 @@ inline WeightTiles weight_tiles(const uint8_t* step, int64_t valid, int64_t step
 
 // x = x0 + x1 + x2, exactly where x is normal: each plane is what is left, rounded to nearest even. A first plane
 // of several does not reach infinity, so that every finite x has finite planes.
-void to_bf16_planes(const sterna::Bf16PlanesArgs& a) {
+inline void to_bf16_planes(const sterna::Bf16PlanesArgs& a) {
     const VF limit = f_bits(i_set1(0x7F7F0000)), minus = f_sub(f_set1(0.0f), limit);
     for (int64_t k = 0; k < a.width; k += kTileK) {
         uint16_t* out = a.out + k * 16 * a.planes;

@@ -68,7 +68,7 @@ void Program::reserve(int64_t tokens) {
 
 // The most that any operation of this run needs.
 void Program::reserve_scratch(const Run& run, int workers) {
-    int64_t bytes = run.kernels.attention_scratch(heads_.padded());
+    int64_t bytes = run.kernels.attention(run.cache.type).scratch(heads_.padded());
     if (heads_.padded() != heads_.head_dim)  // and outputs that attend() takes the padding off
         bytes = (bytes + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads_.padded() * 4;
     for (const auto& op : ops_) {

@@ -213,8 +213,9 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     a.page_stride = run.cache.page_stride();
     a.type = run.cache.type;
     a.next_page = run.reading.next_page;
+    const AttentionKernels& kernels = run.kernels.attention(a.type);
     a.scratch = scratch(worker);
-    const int64_t scratch_bytes = (run.kernels.attention_scratch(a.head_dim) + 63) / 64 * 64;
+    const int64_t scratch_bytes = (kernels.scratch(a.head_dim) + 63) / 64 * 64;
     auto* const padded_out = reinterpret_cast<float*>(a.scratch + scratch_bytes);
     for (int t = 0; t < block.count; ++t) {
         const int64_t n = block.first + t;
@@ -226,20 +227,20 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
                 a.head_dim == heads_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
             limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
             if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
-                run.kernels.attention(a);
+                kernels.all(a);
                 unpad(a, to);
             }
         }
     }
     if (block.chunked < 0) {
-        if (a.rows) run.kernels.attention(a);
+        if (a.rows) kernels.all(a);
         unpad(a, to);
         return;
     }
     ChunkedBlock& chunked = chunked_blocks_[static_cast<size_t>(block.chunked)];
     a.partial = reinterpret_cast<float*>(partials_.data()) + chunked.partial;
     // Chunks are those of a layer without a window: of others some lie before it.
-    if (block.chunk >= first_attention_chunk(a)) run.kernels.attention_chunk(a, block.chunk);
+    if (block.chunk >= first_attention_chunk(a)) kernels.chunk(a, block.chunk);
     // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
     const std::atomic_ref left(chunked.left);
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

@@ -1,6 +1,8 @@
 #include "units/dispatch.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <deque>
 
 #include "generated/isa_list.inc"
@@ -19,33 +21,16 @@ namespace sterna {
 
 namespace {
 
-template <class T>
-void inherit(T& own, T extended) {
-    if (!own) own = extended;
-}
-
-// Fills in what a layout, or a unit's table, lacks from the unit that it extends.
-void inherit_from(FormatKernels& own, const FormatKernels& extended) {
-    FormatKernels k = extended;  // its facts too
-    if (own.linear) k.linear = own.linear, k.scratch_bytes = own.scratch_bytes;
-    k.fast = own.fast;
-    own = k;
-}
-void inherit_from(KernelTable& own, const KernelTable& extended) {
-    inherit(own.rowwise, extended.rowwise);
-    inherit(own.rope, extended.rope);
-    inherit(own.cap, extended.cap);
-    inherit(own.kv_store, extended.kv_store);
-    inherit(own.attention, extended.attention);
-    inherit(own.attention_chunk, extended.attention_chunk);
-    inherit(own.attention_merge, extended.attention_merge);
-    inherit(own.attention_scratch, extended.attention_scratch);
-    inherit(own.x_block, extended.x_block);
-    inherit(own.peak_int8, extended.peak_int8);
-    inherit(own.peak_f32, extended.peak_f32);
-    inherit(own.list_nonzero, extended.list_nonzero);
-    inherit(own.linear_open_rows, extended.linear_open_rows);
-    inherit(own.linear_columns, extended.linear_columns);
+// Fills in the kernels that a unit lacks from the unit that it extends. Kernels are structs of pointers to functions
+// and nothing else, so that none can be forgotten here.
+template <class Kernels>
+void inherit(Kernels& own, const Kernels& extended) {
+    using Pointers = std::array<void (*)(), sizeof(Kernels) / sizeof(void (*)())>;
+    auto pointers = std::bit_cast<Pointers>(own);
+    const auto others = std::bit_cast<Pointers>(extended);
+    for (size_t i = 0; i < pointers.size(); ++i)
+        if (!pointers[i]) pointers[i] = others[i];
+    own = std::bit_cast<Kernels>(pointers);
 }
 
 // A unit's table, and behind it the formats of its families as one array.
@@ -61,8 +46,11 @@ struct Unit {
         table.n_formats = static_cast<int>(formats.size());
     }
     void extend(const Unit& other) {
-        inherit_from(table, other.table);
-        for (size_t i = 0; i < formats.size(); ++i) inherit_from(formats[i], other.formats[i]);
+        inherit<UnitKernels>(table, other.table);
+        for (size_t i = 0; i < formats.size(); ++i) {
+            static_cast<LayoutFacts&>(formats[i]) = other.formats[i];
+            inherit<LayoutKernels>(formats[i], other.formats[i]);
+        }
     }
 };
 
@@ -76,13 +64,9 @@ std::deque<Unit> make_units() {
 #undef STERNA_ISA
 #undef STERNA_FAMILY
     std::ranges::sort(units, {}, [](const Unit& u) { return u.table.rank; });
-    for (auto& unit : units)
-        if (unit.table.extends) {
-            const auto other = std::ranges::find_if(units, [&](const Unit& u) {
-                return std::string_view(u.table.isa) == unit.table.extends;
-            });
-            unit.extend(*other);  // CMake sees to it that there is one
-        }
+    for (auto& unit : units)  // in this order, as the unit that is extended may extend another
+        for (const auto& other : units)
+            if (std::string_view(other.table.isa) == unit.table.extends) unit.extend(other);
     return units;
 }
 

@@ -216,10 +216,12 @@ constexpr int kMaxQueryLevels = 8191, kWeightLevels = 32767;
 [[gnu::always_inline]] constexpr int64_t kv_value_bytes(KvType type) {
     return type == KvType::kF32 ? 4 : type == KvType::kI8 ? 1 : 2;
 }
+[[gnu::always_inline]] constexpr bool kv_integers(KvType type) {
+    return type == KvType::kI16 || type == KvType::kI8;
+}
 // Bytes of one KV head's keys (or values) in a page. The layouts: kv_pages.h.
 [[gnu::always_inline]] constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
-    const bool scaled = type == KvType::kI16 || type == KvType::kI8;
-    return kPagePositions * (head_dim * kv_value_bytes(type) + (scaled ? 4 : 0));
+    return kPagePositions * (head_dim * kv_value_bytes(type) + (kv_integers(type) ? 4 : 0));
 }
 
 // One position's keys and values into their page.
@@ -250,9 +252,9 @@ struct AttentionArgs {
     int64_t page_stride;  // bytes
     KvType type;
     bool next_page;  // Reading
-    uint8_t* scratch;  // KernelTable::attention_scratch(head_dim) bytes, aligned to 64
-    // [chunk][attention_partial] floats, where several threads share a block: attention_chunk fills in one
-    // chunk of positions, attention_merge makes the outputs from all.
+    uint8_t* scratch;  // AttentionKernels::scratch(head_dim) bytes, aligned to 64
+    // [chunk][attention_partial] floats, where several threads share a block: AttentionKernels::chunk fills in
+    // one of positions, attention_merge makes the outputs from all.
     float* partial;
 };
 constexpr int kMaxAttentionRows = 256;
@@ -289,19 +291,8 @@ struct FastKernels {
     int products = 0;  // bf16 products for one of a weight and an activation
 };
 
-struct FormatKernels {
-    const char* name;  // the code layout: "b2", "b8", "f32" ...
-    bool integer;
-    int tile_rows;
-    int source_bytes;  // bytes of an element that `pack` takes
-    bool rows;  // whether weights may have a scale for each row, and in groups of k
-    bool groups;
-    bool minima;  // whether groups of k may have minima
-    bool long_groups;  // whether activations may have a scale for each kLongGroupK
-    bool even_offset;  // whether groups need an even zero_x2: whole numbers as levels
-    int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
-    int super_offset;  // the code of level 0 in super-blocks
-    int step_k;  // K is padded to a multiple of this (integer formats: to 64)
+// The kernels of a code layout, and nothing else: what is null is that of the unit that a unit extends (dispatch.cpp).
+struct LayoutKernels {
     int64_t (*tile_bytes)(int64_t K);  // bytes of tile_rows x K, which is padded
     void (*linear)(const LinearArgs&);
     int64_t (*scratch_bytes)(int64_t K, int n);
@@ -317,6 +308,23 @@ struct FormatKernels {
     // Float formats only, else null.
     void (*rescore)(const RescoreArgs&);
     void (*make_shadow)(const ShadowArgs&);
+};
+// What a layout is, whatever the unit.
+struct LayoutFacts {
+    const char* name;  // "b2", "b8", "f32" ...
+    bool integer;
+    int tile_rows;
+    int source_bytes;  // bytes of an element that `pack` takes
+    bool rows;  // whether weights may have a scale for each row, and in groups of k
+    bool groups;
+    bool minima;  // whether groups of k may have minima
+    bool long_groups;  // whether activations may have a scale for each kLongGroupK
+    bool even_offset;  // whether groups need an even zero_x2: whole numbers as levels
+    int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
+    int super_offset;  // the code of level 0 in super-blocks
+    int step_k;  // K is padded to a multiple of this (integer formats: to 64)
+};
+struct FormatKernels : LayoutFacts, LayoutKernels {
     FastKernels fast;
 };
 
@@ -326,20 +334,23 @@ struct FormatFamily {
     int count;
 };
 
-struct KernelTable {
-    const char* isa;
-    const char* extends;  // the unit that what is null here comes from, or null
-    const char* needs;  // comma list of CPU features
-    int rank;  // higher is preferred
+// Attention over pages of a kind: of a whole context, or of a chunk of positions.
+struct AttentionKernels {
+    void (*all)(const AttentionArgs&);
+    void (*chunk)(const AttentionArgs&, int64_t chunk);
+    int64_t (*scratch)(int64_t head_dim);
+};
+
+// The kernels of a unit beside those of its layouts, and nothing else: what is null is that of the unit that it
+// extends (dispatch.cpp).
+struct UnitKernels {
     // false: a value was not finite
     bool (*rowwise)(const RowwiseArgs&);
     bool (*rope)(const RopeArgs&);
     void (*cap)(const CapArgs&);
     bool (*kv_store)(const KvStoreArgs&);
-    void (*attention)(const AttentionArgs&);
-    void (*attention_chunk)(const AttentionArgs&, int64_t chunk);
+    AttentionKernels float_attention, integer_attention;  // by what pages hold: attention()
     void (*attention_merge)(const AttentionArgs&);
-    int64_t (*attention_scratch)(int64_t head_dim);
     int (*x_block)(int n);  // how integer formats want the activations of n tokens
     // Execute about `ops` operations (a multiply-add is two) in registers, with the unit's best int8
     // instruction or f32 fused multiply-add; return how many it really did.
@@ -351,6 +362,17 @@ struct KernelTable {
     int64_t (*list_nonzero)(const int8_t* x, int64_t padded, int32_t* places, int8_t* values);
     int64_t (*linear_open_rows)(const LinearArgs&, const ActiveRows&, int64_t begin, int64_t end);
     void (*linear_columns)(const LinearArgs&, const ActiveColumns&, int64_t begin, int64_t end);
+
+    [[gnu::always_inline]] const AttentionKernels& attention(KvType type) const {
+        return kv_integers(type) ? integer_attention : float_attention;
+    }
+};
+
+struct KernelTable : UnitKernels {
+    const char* isa;
+    const char* extends;  // the unit that what is null here comes from; "": none
+    const char* needs;  // comma list of CPU features
+    int rank;  // higher is preferred
     // The formats of all families, in the same order in every unit (dispatch.cpp).
     const FormatKernels* formats = nullptr;
     int n_formats = 0;

@@ -1,5 +1,6 @@
 // The code layouts of one family, for one kernel unit: CMake compiles this file once for each isa/*.h and folder of
-// layouts/. As in kernels.cpp, everything but the one exported function lives in an anonymous namespace.
+// layouts/. As in kernels.cpp, everything but the one exported function lives in an anonymous namespace, and a unit that
+// extends another has products of integers alone.
 #include <cstdint>
 
 #include "head/rescore.h"
@@ -13,9 +14,13 @@
 namespace {
 
 template <class F>
-constexpr sterna::FormatKernels format_kernels() {
-    sterna::FormatKernels k = {};
-    k.name = F::kName;
+constexpr void add_products(sterna::FormatKernels& k) {
+    k.linear = linear_layer<F>;
+    k.scratch_bytes = scratch_bytes<F>;
+}
+
+template <class F>
+constexpr void add_facts(sterna::FormatKernels& k) {
     k.integer = F::kInteger;
     k.tile_rows = kTileRows<F>;
     k.source_bytes = F::kSourceBytes;
@@ -25,17 +30,15 @@ constexpr sterna::FormatKernels format_kernels() {
         k.minima = F::kMinima;
         k.long_groups = F::kLongGroups;
         k.even_offset = F::kEvenOffset;
-        if constexpr (F::kTwoBits) {
-            k.copy_rows = copy_rows<F>;
-            k.copy_columns = copy_columns<F>;
-        }
     }
     k.super_group = F::kSuperGroup;
     if constexpr (F::kSuperGroup != 0) k.super_offset = F::kSuperOffset;
     k.step_k = F::kStepK;
+}
+
+template <class F>
+constexpr void add_storage(sterna::FormatKernels& k) {
     k.tile_bytes = tile_bytes<F>;
-    k.linear = linear_layer<F>;
-    k.scratch_bytes = scratch_bytes<F>;
     k.pack = F::pack;
     k.row = F::row;
     if constexpr (F::kGroupScales || F::kSuperGroup != 0) k.values = weight_values<F>;
@@ -43,6 +46,21 @@ constexpr sterna::FormatKernels format_kernels() {
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;
         k.make_shadow = make_shadow<F>;
+    } else if constexpr (F::kTwoBits) {
+        k.copy_rows = copy_rows<F>;
+        k.copy_columns = copy_columns<F>;
+    }
+}
+
+template <class F>
+constexpr sterna::FormatKernels format_kernels() {
+    constexpr bool kExtends = STERNA_EXTENDS_NAME[0] != 0;
+    sterna::FormatKernels k = {};
+    k.name = F::kName;
+    if constexpr (F::kInteger || !kExtends) add_products<F>(k);
+    if constexpr (!kExtends) {
+        add_facts<F>(k);
+        add_storage<F>(k);
     }
     return k;
 }

@@ -9,7 +9,27 @@
 #include "matrix/tiles.h"
 #include "units/kernel_table.h"
 
+extern "C" const sterna::KernelTable* STERNA_JOIN(sterna_kernels, STERNA_EXTENDS)();
+
 namespace {
+
+using TileAttention = IntegerAttention<AttentionTiles>;
+inline const sterna::AttentionKernels& vector_attention() {
+    return STERNA_JOIN(sterna_kernels, STERNA_EXTENDS)()->integer_attention;
+}
+void attention_extended(const sterna::AttentionArgs& a) {
+    if (a.rows < kFewestTileRows) return vector_attention().all(a);
+    attention<TileAttention>(a);
+}
+void chunk_extended(const sterna::AttentionArgs& a, int64_t chunk) {
+    if (a.rows < kFewestTileRows) return vector_attention().chunk(a, chunk);
+    attention_chunk<TileAttention>(a, chunk);
+}
+int64_t attention_scratch_extended(int64_t head_dim) {
+    const int64_t own = TileAttention::scratch(head_dim);
+    const int64_t vectors = vector_attention().scratch(head_dim);
+    return own > vectors ? own : vectors;
+}
 
 constexpr sterna::KernelTable matrix_table() {
     sterna::KernelTable t = {};
@@ -17,10 +37,7 @@ constexpr sterna::KernelTable matrix_table() {
     t.extends = STERNA_EXTENDS_NAME;
     t.needs = STERNA_ISA_NEEDS;
     t.rank = STERNA_ISA_RANK;
-    t.attention = attention<AttentionTiles>;
-    t.attention_chunk = attention_chunk<AttentionTiles>;
-    t.attention_merge = attention_merge;
-    t.attention_scratch = attention_scratch<AttentionTiles>;
+    t.integer_attention = {attention_extended, chunk_extended, attention_scratch_extended};
     t.x_block = tiles_x_block;
     t.peak_int8 = peak_int8;
     t.peak_bf16 = peak_bf16;
