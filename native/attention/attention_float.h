@@ -38,8 +38,9 @@ struct FloatKeys {
         key_blocks<R>(*this, row0, clamp(s.keys[row0 + R - 1] - j0, kPage));
     }
 
-    template <int R, int V>
+    template <int R>
     void keys_of(int row0, int j) {
+        constexpr int V = kAttentionVectors;
         F16x acc[R][V];
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(2)

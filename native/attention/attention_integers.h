@@ -51,9 +51,9 @@ struct IntegerKeys {
         key_blocks<R>(*this, row0, clamp(s.rows.keys[row0 + R - 1] - j0, kPage));
     }
 
-    template <int R, int V>
+    template <int R>
     void keys_of(int row0, int j) {
-        constexpr int N = vectors_of(V);
+        constexpr int V = kAttentionVectors, N = vectors_of(V);
         VI acc[R][N];
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(2)

@@ -77,17 +77,11 @@ inline void row_blocks(int rows, F& f, int row = 0) {
         if (row < rows) row_blocks<R - 1>(rows, f, row);
 }
 
-// Calls f.template keys_of<R, V>(row, j) for V times 16 of a page's keys, and for what is left of them.
+// Calls f.template keys_of<R>(row, j) for kAttentionVectors times 16 of a page's keys after another. The last may be more
+// than the rows see: what a page holds there counts for nothing (largest_log).
 template <int R, class F>
 inline void key_blocks(F& f, int row, int keys) {
-    constexpr int V = kAttentionVectors;
-    for (int j = 0; j < keys; j += 16 * V) {
-        if (keys - j > 16 * (V - 1)) {
-            f.template keys_of<R, V>(row, j);
-        } else {
-            f.template keys_of<R, 1>(row, j);
-        }
-    }
+    for (int j = 0; j < keys; j += 16 * kAttentionVectors) f.template keys_of<R>(row, j);
 }
 
 }  // namespace
