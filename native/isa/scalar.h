@@ -1,4 +1,4 @@
-// requires: | rank: 0 | flags: -O2 -Wno-psabi
+// requires: | rank: 0 | flags: -O1 -Wno-psabi
 // Vocabulary of the scalar unit: the readable meaning of every word, and the oracle of the others.
 #pragma once
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kAccumulators = 8;  // vectors that a block of tokens x row blocks accumulates in
 constexpr int kPanelVectors = 1, kPanelTokens = 6;  // accumulators of a panel's blocks
-constexpr int kAttentionRows = 4;  // query rows that share a pass over the keys
+constexpr int kAttentionRows = 1;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
 
 // The vectors are the compiler's own, which it lowers to what the CPU has: a tenth of the code of loops over arrays.
