@@ -14,7 +14,7 @@ constexpr bool kIsInteger<FxPot> = true;
 
 template <class P, int U0, int U1, int U2>
 constexpr sterna::pot::Kernel kernel() {
-    return {P::kName, P::kWords, kIsInteger<P>, {U0, U1, U2}, rows_of_a<P, U0, U1, U2>};
+    return {P::kName, P::kWords, kIsInteger<P>, {U0, U1, U2}, run_kernel<P, U0, U1, U2>};
 }
 
 constexpr sterna::pot::Kernel kKernels[] = {

@@ -2,25 +2,24 @@
 #
 # Power-of-two kernels: for each vocabulary pot/*.h that begins with a line of flags, one unit of vector
 # kernels and two of scalar baselines, without the compiler's vectorisation and with it.
-check_cxx_compiler_flag(-fno-tree-vectorize sterna_has_tree_vectorize)
-check_cxx_compiler_flag(-fno-vectorize sterna_has_vectorize)
+set(pot_vector_flags -O2)  # as fast, and a quarter less to compile
 set(pot_scalar_flags "")
-if(sterna_has_tree_vectorize)
-  list(APPEND pot_scalar_flags -fno-tree-vectorize -fno-tree-slp-vectorize)
-endif()
-if(sterna_has_vectorize)
-  list(APPEND pot_scalar_flags -fno-vectorize -fno-slp-vectorize)
-endif()
 set(pot_auto_flags "")
-check_cxx_compiler_flag(-fopenmp-simd sterna_has_openmp_simd)
-if(sterna_has_openmp_simd)
-  list(APPEND pot_auto_flags -fopenmp-simd)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(pot_scalar_flags -fno-tree-vectorize -fno-tree-slp-vectorize)
+  set(pot_auto_flags -fopenmp-simd)
+  foreach(kind vector scalar auto)
+    list(APPEND pot_${kind}_flags -fno-tree-pre)  # as kernel units have it
+  endforeach()
+elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(pot_scalar_flags -fno-vectorize -fno-slp-vectorize)
+  set(pot_auto_flags -fopenmp-simd)
 endif()
 
 function(sterna_pot_unit kind name source)  # and the unit's own flags
   set(target pot_${kind}_${name})
   add_library(${target} OBJECT ${source})
-  target_compile_options(${target} PRIVATE ${STERNA_FLAGS} ${STERNA_KERNEL_FLAGS} ${ARGN}
+  target_compile_options(${target} PRIVATE ${STERNA_FLAGS} ${ARGN}
                          -Wno-maybe-uninitialized -Wno-uninitialized -Wno-unknown-pragmas)
   target_include_directories(${target} PRIVATE native)
   target_compile_definitions(${target} PRIVATE STERNA_POT_HEADER="pot/${name}.h" STERNA_POT_KIND=${kind}
@@ -43,7 +42,7 @@ foreach(name scalar avx2 avx512)
     message(STATUS "sterna: no power-of-two kernels for ${name} with this compiler")
     continue()
   endif()
-  sterna_pot_unit(vector ${name} native/pot/unit.cpp -O2 ${flags})  # as fast, and a quarter less to compile
+  sterna_pot_unit(vector ${name} native/pot/unit.cpp ${flags} ${pot_vector_flags})
   sterna_pot_unit(scalar ${name} native/pot/plain.cpp ${flags} ${pot_scalar_flags})
   list(APPEND pot_units $<TARGET_OBJECTS:pot_vector_${name}> $<TARGET_OBJECTS:pot_scalar_${name}>)
   string(APPEND pot_list " STERNA_POT_TABLE(vector, ${name}, \"${needs}\")")
