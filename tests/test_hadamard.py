@@ -38,10 +38,14 @@ def sylvester(n: int) -> np.ndarray:
 
 
 def rotated_rows(table: np.ndarray, rotation: Rotation, inverse: bool, isa: str) -> np.ndarray:
-    """The rows of a table of 16, rotated: a head that is the identity shows them."""
+    """The rows of a table of 16, rotated: a head that is the identity shows them.
+
+    It has as many rows as the vocabulary, so the table is filled up with others.
+    """
     width = table.shape[1]
+    rows = np.resize(table, (width, width))
     g = Graph(Heads(1, 1, 16))
-    x = g.rotate(g.embed(ops.pack(table, format="f32")), rotation, "rotate", inverse)
+    x = g.rotate(g.embed(ops.pack(rows, format="f32")), rotation, "rotate", inverse)
     identity = ops.pack(np.eye(width, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")
     cache = _native.KvCache(1, 1, 16, 1, "f32")
