@@ -11,10 +11,7 @@ inline VF relu2_up(VF g, VF up) {
     const VF r = f_max(f_set1(0.0f), g);  // in this order a NaN stays one
     return f_mul(f_mul(r, r), up);
 }
-inline VF silu_up(VF g, VF up) {
-    const VF e = f_exp(f_sub(f_set1(0.0f), g));
-    return f_mul(f_div(g, f_add(f_set1(1.0f), e)), up);
-}
+inline VF silu_up(VF g, VF up) { return f_mul(f_silu(g), up); }
 
 template <sterna::Glu kGlu>
 inline F16x glu_up(F16x g, F16x up) {

@@ -72,7 +72,13 @@ def test_memory_is_counted() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("recipe", "head"), [("bitnet-multiply", None), ("bitnet-untied", "int8"), ("llama-f32", None)]
+    ("recipe", "head"),
+    [
+        ("bitnet-multiply", None),
+        ("bitnet-untied", "int8"),
+        ("llama-f32", None),
+        ("qwen3_5", None),
+    ],
 )
 def test_no_allocation_after_warm_up(
     recipe: str, head: str | None, threads: int, checkpoint: Callable[[str], Path]

@@ -92,6 +92,25 @@ class Recipe:
         return names
 
     @property
+    def is_hybrid(self) -> bool:
+        """Whether most layers are recurrent."""
+        return self.architecture.startswith("Qwen3_5")
+
+    @property
+    def recurrent(self) -> dict[str, int]:
+        """Widths of a recurrent layer: of q (or k), of v, and how many value heads there are."""
+        key = self.config["linear_num_key_heads"] * self.config["linear_key_head_dim"]
+        heads = self.config["linear_num_value_heads"]
+        return {"k": key, "v": heads * self.config["linear_value_head_dim"], "heads": heads}
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a layer of a hybrid is recurrent."""
+        types = self.config.get("layer_types")
+        if types is not None:
+            return types[layer] == "linear_attention"
+        return (layer + 1) % self.config.get("full_attention_interval", 4) != 0
+
+    @property
     def is_gemma(self) -> bool:
         """Whether norms stand around each half, and store their difference from 1."""
         return self.architecture.startswith("Gemma")
@@ -139,6 +158,20 @@ GRANITE = replace(
 SMOLLM3 = replace(
     QWEN2, architecture="SmolLM3ForCausalLM", seed=28, layers=4,
     config={"no_rope_layer_interval": 2, "pad_token_id": None},
+)  # fmt: skip
+# Two, and then three value heads to a key head; heads and widths that are no multiples of 16; a
+# rotation of a quarter of a head, in sections.
+QWEN3_5 = replace(
+    QWEN2, architecture="Qwen3_5ForCausalLM", heads=4, kv_heads=2, head_dim=32, layers=4, seed=50,
+    config={
+        "model_type": "qwen3_5_text", "rms_norm_eps": 1e-6, "linear_conv_kernel_dim": 4,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 24,
+        "linear_value_head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+            "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+        },
+    },
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
@@ -236,6 +269,41 @@ RECIPES: dict[str, Recipe] = {
     "gemma3": GEMMA3,
     "granite": GRANITE,
     "smollm3": SMOLLM3,
+    "qwen3_5": QWEN3_5,
+    "qwen3_5-interval": replace(
+        QWEN3_5,
+        tied=True,
+        dtype=torch.bfloat16,
+        layers=5,
+        seed=51,
+        config=QWEN3_5.config
+        | {
+            "full_attention_interval": 2,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_conv_kernel_dim": 3,
+            "attention_bias": True,
+        },
+    ),
+    "qwen3_5-types": replace(
+        QWEN3_5,
+        layers=3,
+        seed=52,
+        heads=2,
+        head_dim=36,
+        config=QWEN3_5.config
+        | {
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 10,
+            "linear_value_head_dim": 20,
+            "rope_parameters": QWEN3_5.config["rope_parameters"]
+            | {
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [3, 3, 3],
+            },
+        },
+    ),
     "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
     "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
     "falcon3-untied": replace(FALCON, kv_heads=5, seed=13),
@@ -265,15 +333,27 @@ def pack_rows(ternary: torch.Tensor) -> torch.Tensor:
     return codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
 
 
-def linear_shapes(recipe: Recipe) -> dict[str, tuple[int, int]]:
+def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
     """(M, K) of every linear layer of one block, by its name inside the block."""
     q, kv = recipe.heads * recipe.width, recipe.kv_heads * recipe.width
     hidden, wide = recipe.hidden, recipe.intermediate
-    return {
-        "self_attn.q_proj": (q, hidden),
+    mixer = {
+        "self_attn.q_proj": (q * (1 + recipe.is_hybrid), hidden),
         "self_attn.k_proj": (kv, hidden),
         "self_attn.v_proj": (kv, hidden),
         "self_attn.o_proj": (hidden, q),
+    }
+    if recipe.is_hybrid and recipe.is_recurrent(layer):
+        r = recipe.recurrent
+        mixer = {
+            "linear_attn.in_proj_qkv": (2 * r["k"] + r["v"], hidden),
+            "linear_attn.in_proj_z": (r["v"], hidden),
+            "linear_attn.in_proj_b": (r["heads"], hidden),
+            "linear_attn.in_proj_a": (r["heads"], hidden),
+            "linear_attn.out_proj": (hidden, r["v"]),
+        }
+    return {
+        **mixer,
         "mlp.gate_proj": (wide, hidden),
         "mlp.up_proj": (wide, hidden),
         "mlp.down_proj": (hidden, wide),
@@ -303,7 +383,7 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
     vocab = tokenizer().get_vocab_size()
 
     def norm(size: int) -> torch.Tensor:
-        middle = 0 if recipe.is_gemma else 1
+        middle = 0 if recipe.is_gemma or recipe.is_hybrid else 1
         return (middle + 0.2 * torch.randn(size, generator=rng)).to(recipe.dtype)
 
     def table() -> torch.Tensor:
@@ -326,10 +406,12 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
         if recipe.is_gemma:
             out[block + "pre_feedforward_layernorm.weight"] = norm(recipe.hidden)
             out[block + "post_feedforward_layernorm.weight"] = norm(recipe.hidden)
-        if recipe.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
+        if recipe.is_hybrid and recipe.is_recurrent(i):
+            out |= _recurrent(recipe, f"{block}linear_attn.", rng)
+        elif recipe.is_hybrid or recipe.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
             out[block + "self_attn.q_norm.weight"] = norm(recipe.width)
             out[block + "self_attn.k_norm.weight"] = norm(recipe.width)
-        for name, shape in linear_shapes(recipe).items():
+        for name, shape in linear_shapes(recipe, i).items():
             if name in recipe.biased:
                 bias = 0.5 * torch.randn(shape[0], generator=rng)
                 out[f"{block}{name}.bias"] = bias.to(recipe.dtype)
@@ -338,6 +420,22 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
             if recipe.input_norms:
                 out[f"{block}{name}.rms_norm.weight"] = norm(shape[1])
     return out
+
+
+def _recurrent(recipe: Recipe, name: str, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """What a recurrent layer has besides its linear layers: decays from nearly 0 to nearly 1."""
+    r = recipe.recurrent
+    width = recipe.config["linear_conv_kernel_dim"]
+    taps = torch.randn(2 * r["k"] + r["v"], 1, width, generator=rng)
+    rates = torch.rand(r["heads"], generator=rng) * 4 - 3
+    return {
+        f"{name}conv1d.weight": taps.to(recipe.dtype),
+        f"{name}A_log": rates.to(recipe.dtype),
+        f"{name}dt_bias": torch.randn(r["heads"], generator=rng).to(recipe.dtype),
+        f"{name}norm.weight": (
+            1 + 0.2 * torch.randn(recipe.config["linear_value_head_dim"], generator=rng)
+        ).to(recipe.dtype),
+    }
 
 
 def config(recipe: Recipe) -> dict[str, Any]:

@@ -58,6 +58,10 @@ CONFIG: dict[str, Any] = {
     "rope_theta": 10000.0,
 }
 #: What an architecture has besides, so that two layers and few positions show it.
+_HYBRID: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 32,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 40,
+}  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     "Gemma3ForCausalLM": {
@@ -67,6 +71,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,
     },
+    "Qwen3_5ForCausalLM": _HYBRID,
+    "Qwen3_5ForConditionalGeneration": {"text_config": _HYBRID},
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
 }  # fmt: skip
 #: Tokens of each step: a prompt over a page of 64 and any block of tokens, a step of few tokens,
@@ -95,10 +101,10 @@ class Drawn:
         words = self._words.random_raw(math.prod(shape)) >> np.uint64(32)
         return (words % np.uint64(high - low + 1)).astype(np.int64).reshape(shape) + low
 
-    def vector(self, name: str, size: int) -> np.ndarray:
+    def vector(self, name: str, *shape: int) -> np.ndarray:
         """A bias about 0, or a norm's weights about 1: multiples of 2^-7."""
         about = 0 if name.endswith(".bias") else 128
-        return np.ldexp((about + self.whole(-48, 48, size)).astype(np.float32), -7)
+        return np.ldexp((about + self.whole(-48, 48, *shape)).astype(np.float32), -7)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """One weight."""

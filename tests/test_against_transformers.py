@@ -88,10 +88,15 @@ def tokens(rows: int, columns: int, seed: int = 1) -> list[list[int]]:
 def rounding_bound(recipe: Recipe, logits: np.ndarray) -> float:
     """8 · 2^-24 · √(lengths of all float32 sums on the way to a logit) · the largest logit."""
     positions = logits.shape[-2]
-    block = sum(k for _, k in linear_shapes(recipe).values()) + recipe.width + positions
     norms = (2 + 2 * recipe.is_gemma) * recipe.hidden
     norms += recipe.is_bitnet * (recipe.hidden + recipe.intermediate)
-    length = recipe.layers * (block + norms) + 2 * recipe.hidden
+    length = recipe.layers * norms + 2 * recipe.hidden
+    for layer in range(recipe.layers):
+        length += sum(k for _, k in linear_shapes(recipe, layer).values())
+        if recipe.is_hybrid and recipe.is_recurrent(layer):  # sums over k, once for each position
+            length += recipe.config["linear_key_head_dim"] * positions
+        else:
+            length += recipe.width + positions
     return float(8 * 2.0**-24 * length**0.5 * np.abs(logits).max())
 
 

@@ -131,7 +131,7 @@ def test_large_tensors_are_read_whole_by_several_threads(
         ("x", np.zeros(3, np.complex64)),
         ("x", np.array(["text"])),
         ("x", np.zeros((0, 3), np.float32)),
-        ("x", np.zeros((1, 1, 1, 1, 1), np.float32)),
+        ("x", np.zeros((1,) * 9, np.float32)),
         ("x", ("BF16", np.zeros(3, np.float32))),
         ("x", ("F17", np.zeros(3, np.float32))),
         ("", np.zeros(3, np.float32)),

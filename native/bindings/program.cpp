@@ -143,6 +143,72 @@ void read_columns(PyProgram& p, const nb::int_& threads) {
     p.program.add_columns(*runnable_tables().back(), pool(threads));
 }
 
+RecurrentHeads recurrent_heads(int k_heads, int v_heads, int64_t k_dim, int64_t v_dim, bool tiled) {
+    require(k_heads >= 1 && v_heads >= 1 && v_heads % k_heads == 0,
+            "recurrence: v_heads must be a multiple of k_heads");
+    require(std::max(k_heads, v_heads) <= kMaxHeadDim && k_dim >= 1 && k_dim <= kMaxHeadDim &&
+                v_dim >= 1 && v_dim <= kMaxHeadDim,
+            "recurrence: heads and their width must lie in 1..65,536");
+    return {k_heads, v_heads, k_dim, v_dim, tiled};
+}
+
+void add_conv(PyProgram& p, const std::string& name, int row, In<float, 2> taps) {
+    Op op{OpKind::kConv, name};
+    const auto width = static_cast<int64_t>(taps.shape(0));
+    const auto channels = static_cast<int64_t>(taps.shape(1));
+    require(width >= 1 && width <= kMaxConvWidth, "conv: width must lie in 1..16");
+    require(channels >= 1 && channels <= width_of(p, row), "conv: the buffer is too narrow");
+    op.src = op.dst = row;
+    op.heads = {0, 1, 0, channels};
+    op.taps.assign(taps.data(), taps.data() + width * channels);
+    p.program.add_recurrent(std::move(op), (width - 1) * channels);
+}
+
+void add_recurrence(PyProgram& p, const std::string& name, int row, int dst, int k_heads,
+                    int v_heads, int64_t k_dim, int64_t v_dim, int64_t a, int64_t b,
+                    const In<float, 1>& rate, const In<float, 1>& bias, bool tiled) {
+    Op gates{OpKind::kGates, name}, op{OpKind::kRecurrence, name};
+    const auto heads = recurrent_heads(k_heads, v_heads, k_dim, v_dim, tiled);
+    const int64_t width = width_of(p, row);
+    require(heads.channels() <= a && heads.channels() <= b && a <= width - v_heads &&
+                b <= width - v_heads && (a + v_heads <= b || b + v_heads <= a) &&
+                heads.v_width() <= width_of(p, dst) && row != dst,
+            "recurrence: the buffers are too narrow");
+    const char* rule = "recurrence: rate and bias must have v_heads values";
+    gates.rate = values_of(rate, v_heads, rule);
+    gates.bias = values_of(bias, v_heads, rule);
+    gates.src = gates.dst = op.src = row;
+    op.dst = dst;
+    gates.heads = op.heads = heads;
+    gates.a = op.a = a;
+    gates.b = op.b = b;
+    p.program.add_op(std::move(gates));
+    p.program.add_recurrent(std::move(op), v_heads * heads.head_floats());
+}
+
+void add_gated(PyProgram& p, const std::string& name, int src, int gate, int dst, int heads,
+               int64_t head_dim, int64_t column, int64_t stride, const std::string& activation,
+               std::optional<In<float, 1>> norm, float eps) {
+    Op op{OpKind::kGated, name};
+    require(heads >= 1 && heads <= kMaxHeadDim && head_dim >= 1 && head_dim <= kMaxHeadDim &&
+                stride >= head_dim && stride <= 2 * kMaxHeadDim && column >= 0,
+            "gated: heads and their width must lie in 1..65,536");
+    require(heads * head_dim <= std::min(width_of(p, src), width_of(p, dst)) &&
+                column + (heads - 1) * stride + head_dim <= width_of(p, gate) && gate != dst,
+            "gated: the buffers are too narrow");
+    require(activation == "silu" || activation == "sigmoid", "gated: must be silu or sigmoid");
+    op.src = src;
+    op.gate = gate;
+    op.dst = dst;
+    op.heads = {0, heads, 0, head_dim};
+    op.column = column;
+    op.gate_stride = stride;
+    op.silu = activation == "silu";
+    if (norm) op.norm = values_of(*norm, head_dim, "gated: a norm must have head_dim values");
+    op.eps = eps;
+    p.program.add_op(std::move(op));
+}
+
 // A figure of the runs so far, by value: another thread may be in the middle of one.
 template <class F>
 auto between_runs(PyProgram& p, F figure) {
@@ -166,11 +232,50 @@ double natural_log(double x) {
     return math::log_d(x);
 }
 
+// e^x, each rounded to float once.
+Out<float, 1> exponentials(const In<float, 1>& x) {
+    const FpEnvScope environment;
+    auto out = make_array<float, 1>({x.shape(0)});
+    std::transform(x.data(), x.data() + x.shape(0), out.data(), [](float value) {
+        return static_cast<float>(math::exp_d(static_cast<double>(value)));
+    });
+    return out;
+}
+
+void bind_state(nb::module_& m) {
+    nb::class_<State>(m, "State")
+        .def(
+            "__init__",
+            [](State* self, int64_t nbytes) {
+                require(nbytes >= 1, "state: must have at least 1 byte");
+                new (self) State(nbytes);
+            },
+            "nbytes"_a)
+        .def(
+            "copy_from",
+            [](State& to, const State& from, std::optional<int64_t> of) {
+                require(!of || *of >= 0, "state: position must not be negative");
+                require(&to != &from && to.memory.size() == from.memory.size(),
+                        "state: must be another one, of the same size");
+                // Whoever looks at it meanwhile, from another thread, finds it of no use.
+                const int64_t position = of.value_or(from.position);
+                to.position = -1;
+                nb::gil_scoped_release release;
+                std::copy_n(from.memory.data(), from.memory.size(), to.memory.data());
+                to.position = position;
+            },
+            "source"_a, "position"_a.none() = nb::none())
+        .def_prop_ro("nbytes", [](const State& s) { return s.memory.size(); })
+        .def_prop_ro("position", [](const State& s) { return s.position; });
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
     m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
     m.def("log", &natural_log, "x"_a);
+    m.def("exponentials", &exponentials, "x"_a);
+    bind_state(m);
     nb::class_<PyProgram>(m, "Program")
         .def(
             "__init__",
@@ -290,19 +395,22 @@ void bind_program(nb::module_& m) {
         .def(
             "rope",
             [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
-               std::optional<In<float, 1>> k_norm, float eps, int dst, int rotary) {
-                Op op{OpKind::kRope, "model.layers." + std::to_string(layer) + ".self_attn"};
+               std::optional<In<float, 1>> k_norm, float eps, int dst, int rotary, bool gated,
+               const std::string& name) {
+                Op op{OpKind::kRope, name};
                 const auto& r = p.program.heads();
                 require(rotary >= -1 && rotary < p.program.rotaries(), "rope: no such rotary");
                 op.rotary = rotary;
                 const int64_t heads = r.n_heads + int64_t{2} * r.n_kv_heads;
                 op.src = qkv;
                 op.dst = dst == -1 ? qkv : dst;
-                require(heads * r.head_dim <= width_of(p, qkv) &&
+                const int64_t stored = heads + (gated ? r.n_heads : 0);
+                require(stored * r.head_dim <= width_of(p, qkv) &&
                             heads * r.padded() <= width_of(p, op.dst),
                         "rope: the buffers are too narrow");
-                require((op.dst == qkv) == (r.padded() == r.head_dim),
-                        "rope: heads that are no multiple of 16 need a buffer to be padded in");
+                require((op.dst == qkv) == (r.padded() == r.head_dim && !gated),
+                        "rope: heads that are no multiple of 16, or have gates, need a buffer");
+                op.gated = gated;
                 use_layer(p, layer);
                 op.layer = layer;
                 require(q_norm.has_value() == k_norm.has_value(),
@@ -316,7 +424,14 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
-            "eps"_a = 0.0f, "dst"_a = -1, "rotary"_a = -1)
+            "eps"_a = 0.0f, "dst"_a = -1, "rotary"_a = -1, "gated"_a = false,
+            "name"_a = "self_attn")
+        .def("conv", &add_conv, "name"_a, "row"_a, "taps"_a)
+        .def("recurrence", &add_recurrence, "name"_a, "row"_a, "dst"_a, "k_heads"_a, "v_heads"_a,
+             "k_dim"_a, "v_dim"_a, "a"_a, "b"_a, "rate"_a, "bias"_a, "tiled"_a = false)
+        .def("gated", &add_gated, "name"_a, "src"_a, "gate"_a, "dst"_a, "heads"_a, "head_dim"_a,
+             "column"_a, "stride"_a, "activation"_a, "norm"_a.none() = nb::none(), "eps"_a = 0.0f)
+        .def_prop_ro("state_bytes", [](const PyProgram& p) { return p.program.state_bytes(); })
         .def(
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer, std::optional<int32_t> window,
@@ -344,8 +459,9 @@ void bind_program(nb::module_& m) {
         .def_prop_ro(
             "seconds",
             [](PyProgram& p) {
-                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise", "linear",
-                                               "rope",  "attention", "screen",  "to_bf16_planes"};
+                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise",    "linear",
+                                               "rope",  "attention", "screen",     "to_bf16_planes",
+                                               "conv",  "gates",     "recurrence", "gated"};
                 const std::array<double, kOpKinds> spent = between_runs(p, &Program::seconds);
                 nb::dict seconds;
                 for (int i = 0; i < kOpKinds; ++i)
@@ -356,7 +472,8 @@ void bind_program(nb::module_& m) {
                      [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
-             "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>());
+             "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>(),
+             "states"_a = std::vector<State*>());
 }
 
 }  // namespace sterna::border

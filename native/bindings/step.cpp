@@ -72,12 +72,38 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     return batch;
 }
 
-void require_fit(const PyProgram& p, const KvCache& cache) {
+void require_fit(const PyProgram& p, const KvCache& cache, const std::vector<State*>& states,
+                 size_t sequences) {
+    const int64_t bytes = p.program.state_bytes();
+    require(states.size() == (bytes ? sequences : 0), "states: one for each sequence, or none");
+    for (size_t i = 0; i < states.size(); ++i) {
+        require(states[i] && static_cast<int64_t>(states[i]->memory.size()) >= bytes,
+                "states: too small for the program");
+        require(std::find(states.begin(), states.begin() + static_cast<int64_t>(i), states[i]) ==
+                    states.begin() + static_cast<int64_t>(i),
+                "states: each sequence needs its own");
+    }
     const auto& heads = p.program.heads();
     require(cache.kv_heads == heads.n_kv_heads && cache.head_dim == heads.padded() &&
                 cache.layers >= p.layers,
             "cache: does not fit the program");
     require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");
+}
+
+// The states of a step that is about to change them; under the lock, since another thread may have had one.
+void begin_states(StepBatch& batch, const std::vector<State*>& states) {
+    for (size_t i = 0; i < states.size(); ++i)
+        require(batch.spans[i].start == 0 || states[i]->position == batch.spans[i].start,
+                "states: must be of the positions before the new tokens");
+    for (size_t i = 0; i < states.size(); ++i) {
+        states[i]->position = -1;
+        batch.spans[i].state = states[i]->floats();
+    }
+}
+
+void end_states(const StepBatch& batch, const std::vector<State*>& states) {
+    for (size_t i = 0; i < states.size(); ++i)
+        states[i]->position = int64_t{batch.spans[i].start} + batch.spans[i].count;
 }
 
 const float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache,
@@ -98,9 +124,9 @@ const float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache,
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
-                    const std::vector<PyDraw>& draws) {
+                    const std::vector<PyDraw>& draws, const std::vector<State*>& states) {
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
-    require_fit(p, cache);
+    require_fit(p, cache, states, batch.spans.size());
     const auto& kernels = table(isa);
     Pool& workers = pool(threads);
     const auto vocab = static_cast<size_t>(p.vocab);
@@ -110,8 +136,10 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     std::mutex& mutex = p.lock();  // under the GIL
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);
+    begin_states(batch, states);
     const float* logits =
         run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans}, cache, kernels, workers);
+    end_states(batch, states);
     const auto row_of = [&](size_t n) {
         return logits + static_cast<int64_t>(n) * p.program.logits_ld();
     };

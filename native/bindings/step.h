@@ -51,9 +51,11 @@ using PyDraw = std::optional<std::tuple<SampleParams, In<int32_t, 1>>>;
 using StepResult =
     std::tuple<Out<float, 2>, std::vector<SampleResult>, std::vector<int64_t>, int64_t>;
 
+// states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
+// position. A run that fails leaves them of no position.
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
-                    const std::vector<PyDraw>& draws);
+                    const std::vector<PyDraw>& draws, const std::vector<State*>& states);
 
 }  // namespace sterna::border

@@ -23,6 +23,12 @@ int Program::add_weight(const Weight& weight) {
 
 void Program::add_op(Op op) { ops_.push_back(std::move(op)); }
 
+void Program::add_recurrent(Op op, int64_t floats) {
+    op.state = state_floats_;
+    state_floats_ += (floats + 15) / 16 * 16;  // each begins at a line
+    ops_.push_back(std::move(op));
+}
+
 void Program::add_screen(const Weight& shadow, const ShadowBounds& bounds) {
     Op op = ops_.back();
     ops_.back().unscreened = true;
@@ -62,6 +68,7 @@ void Program::reserve(int64_t tokens) {
     for (auto* v : {&sequence_of_, &position_of_, &selected_})
         v->reserve(static_cast<size_t>(tokens));
     deciding_.reserve(static_cast<size_t>(tokens));
+    first_of_.reserve(static_cast<size_t>(tokens));
     blocks_.reserve(static_cast<size_t>(tokens * heads_.n_kv_heads));
     capacity_ = tokens;
 }
@@ -147,6 +154,9 @@ Division Program::units(const Op& op, const Run& run) const {
             return {static_cast<int64_t>(blocks_.size())};
         case OpKind::kScreen:
             return screen_->units(op.stage, run.threads);
+        case OpKind::kConv:
+        case OpKind::kRecurrence:
+            return recurrent_units(op, run);
         default:
             return {run.rows(op), run.threads};
     }
@@ -162,6 +172,10 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
         }
         if (op.kind == OpKind::kScreen) {
             screen(op, index, run, begin, end, worker);
+            continue;
+        }
+        if (op.kind == OpKind::kRecurrence) {
+            recur(op, run, begin, end);
             continue;
         }
         for (int64_t i = begin; i < end; ++i) switch (op.kind) {
@@ -189,8 +203,18 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                 case OpKind::kAttention:
                     attend(op, run, i, worker);
                     break;
+                case OpKind::kConv:
+                    convolve(op, run, i);
+                    break;
+                case OpKind::kGates:
+                    make_gates(op, index, run, i);
+                    break;
+                case OpKind::kGated:
+                    gate_heads(op, index, run, i);
+                    break;
                 case OpKind::kLinear:
                 case OpKind::kScreen:
+                case OpKind::kRecurrence:
                     break;
             }
     }

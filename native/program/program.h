@@ -47,8 +47,46 @@ class KvCache {
     HugeBuffer base_;
 };
 
-enum class OpKind { kEmbed, kSelect, kRowwise, kLinear, kRope, kAttention, kScreen, kToBf16Planes };
-constexpr int kOpKinds = 8;
+enum class OpKind {
+    kEmbed,
+    kSelect,
+    kRowwise,
+    kLinear,
+    kRope,
+    kAttention,
+    kScreen,
+    kToBf16Planes,
+    kConv,
+    kGates,
+    kRecurrence,
+    kGated
+};
+constexpr int kOpKinds = 12;
+
+// The heads of a recurrent layer. Value head h has the keys and queries of head h / (v_heads / k_heads), or where
+// they are tiled of head h mod k_heads.
+struct RecurrentHeads {
+    int k_heads = 0, v_heads = 0;
+    int64_t k_dim = 0, v_dim = 0;
+    bool tiled = false;
+
+    int k_head(int h) const { return tiled ? h % k_heads : h / (v_heads / k_heads); }
+    // Of a row [q | k | v], as the convolution has it.
+    int64_t k_width() const { return k_heads * k_dim; }
+    int64_t v_width() const { return v_heads * v_dim; }
+    int64_t channels() const { return 2 * k_width() + v_width(); }
+    int64_t head_floats() const { return state_blocks(v_dim) * kStateColumns * k_dim; }
+};
+
+// What recurrent layers keep of one sequence, and of how many of its positions; -1: of none, since a step that changed
+// it did not come to its end.
+struct State {
+    explicit State(int64_t bytes) : memory(static_cast<size_t>(bytes)) {}
+    float* floats() const { return reinterpret_cast<float*>(memory.data()); }
+
+    HugeBuffer memory;
+    int64_t position = 0;
+};
 
 // Of a linear layer that reads, for one token, no more than it needs: with a copy of the rows behind the gates it
 // is two operations, the tiles of the gates (all tiles for more tokens) and the rows that these leave open.
@@ -72,7 +110,9 @@ struct Op {
     bool unscreened = false;  // kLinear: a float head, run where the step is not screened
     ScreenStage stage{};  // kScreen
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
-    int layer = 0;  // kRope, kAttention
+    int layer = 0;  // kRope, kAttention: of the cache
+    bool gated =
+        false;  // kRope: behind each head of q are as many values of its gate, which stay where they are
     int rotary = -1;  // kRope: which of the program's rotations; -1: none
     int32_t window = kNoWindow;  // kAttention: as in AttentionArgs
     float scale = 0;  // kAttention
@@ -89,6 +129,14 @@ struct Op {
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
     std::optional<int64_t> rounding{};
     bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
+    RecurrentHeads heads{};  // kConv, kGates, kRecurrence; kGated: v_heads of v_dim
+    int64_t state = 0;  // kConv, kRecurrence: where in a State its floats begin
+    std::vector<float> taps{};  // kConv: [width][channels]
+    std::vector<float> rate{};  // kGates: [v_heads], beside `bias`
+    int64_t a = 0, b = 0;  // kGates, kRecurrence: the columns of both gates
+    int gate = -1;  // kGated: the buffer of its gates, whose first is at `column`
+    int64_t gate_stride = 0;  // from one head's to the next
+    bool silu = false;  // GatedArgs
 };
 
 // One sequence's share of a batch.
@@ -99,6 +147,7 @@ struct SequenceSpan {
     int logits;  // how many of the last new tokens want logits
     // For each of those, which of its logits decide; null: all of them.
     const DecidingLogits* deciding = nullptr;
+    float* state = nullptr;  // State; of a sequence that starts at 0 it is not read
 };
 
 struct Batch {
@@ -130,6 +179,9 @@ class Program {
     int add_buffer(int64_t width);
     int add_weight(const Weight& weight);
     void add_op(Op op);
+    // An operation that keeps so many floats in the State of a sequence.
+    void add_recurrent(Op op, int64_t floats);
+    int64_t state_bytes() const { return 4 * state_floats_; }
     // The last op, a linear layer with float weights, becomes an exact head (head.h).
     void add_screen(const Weight& shadow, const ShadowBounds& bounds);
 
@@ -187,10 +239,15 @@ class Program {
                 bool scratch_ready) const;
     void finish(const Op& op, const Run& run, const LinearArgs& a, int64_t from, int64_t to) const;
     bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
-    float* pad_heads(const Op& op, const float* qkv, int64_t n) const;
+    float* copy_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker);
     void unpad(AttentionArgs& a, float* const* to) const;
+    void convolve(const Op& op, const Run& run, int64_t unit) const;
+    void make_gates(const Op& op, size_t index, Run& run, int64_t n) const;
+    void recur(const Op& op, const Run& run, int64_t begin, int64_t end) const;
+    void gate_heads(const Op& op, size_t index, Run& run, int64_t n) const;
+    Division recurrent_units(const Op& op, const Run& run) const;
     void angles(int64_t n);
     Division units(const Op& op, const Run& run) const;
 
@@ -218,6 +275,8 @@ class Program {
     int64_t capacity_ = 0;  // tokens that the buffers hold
     std::vector<float> cos_, sin_;  // [tokens][angles_]
     std::vector<int32_t> sequence_of_, position_of_, selected_;
+    std::vector<int64_t> first_of_;  // of each sequence, its first row
+    int64_t state_floats_ = 0;
     std::vector<DecidingLogits> deciding_;
     std::unique_ptr<Screen> screen_;
     int64_t full_bytes_ = 0, shadow_bytes_ = 0, full_rows_ = 0;  // of the exact head

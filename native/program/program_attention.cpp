@@ -51,8 +51,9 @@ void Program::plan(const Batch& batch, int threads) {
     const int tokens_per_block =
         std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / queries_per_kv);
     sequence_of_.clear(), position_of_.clear(), selected_.clear(), deciding_.clear();
-    blocks_.clear();
+    blocks_.clear(), first_of_.clear();
     for (int s = 0, first = 0; const auto& span : batch.sequences) {
+        first_of_.push_back(first);
         for (int i = 0; i < span.count; ++i) {
             sequence_of_.push_back(s);
             position_of_.push_back(span.start + i);
@@ -130,7 +131,7 @@ bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
     bool finite = true;
     for (int h = 0; h < heads_.n_heads + heads_.n_kv_heads; ++h) {
         RowwiseArgs a{};
-        a.x = a.yf = qkv + int64_t{h} * heads_.head_dim;
+        a.x = a.yf = qkv + int64_t{h} * heads_.padded();
         a.width = heads_.head_dim;
         a.norm = (h < heads_.n_heads ? op.norm : op.k_norm).data();
         a.eps = op.eps;
@@ -139,12 +140,13 @@ bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
     return finite;
 }
 
-// The row's heads, each padded with zeros, in the operation's own buffer.
-float* Program::pad_heads(const Op& op, const float* qkv, int64_t n) const {
+// The row's heads of q, k and v side by side in the operation's own buffer, each padded with zeros.
+float* Program::copy_heads(const Op& op, const float* qkv, int64_t n) const {
     float* const row = buffers_[static_cast<size_t>(op.dst)].row(n);
     const int d = heads_.head_dim, padded = heads_.padded();
     for (int h = 0; h < heads_.n_heads + 2 * heads_.n_kv_heads; ++h) {
-        float* end = std::copy_n(qkv + int64_t{h} * d, d, row + int64_t{h} * padded);
+        const int gates = !op.gated ? 0 : h < heads_.n_heads ? h : heads_.n_heads;  // before it
+        float* end = std::copy_n(qkv + int64_t{h + gates} * d, d, row + int64_t{h} * padded);
         std::fill_n(end, padded - d, 0.0f);
     }
     return row;
@@ -153,7 +155,8 @@ float* Program::pad_heads(const Op& op, const float* qkv, int64_t n) const {
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
     const auto at = static_cast<size_t>(n);
     float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
-    RopeArgs rotation{qkv, nullptr, nullptr, heads_.n_heads + heads_.n_kv_heads, heads_.head_dim,
+    if (op.dst != op.src) qkv = copy_heads(op, qkv, n);
+    RopeArgs rotation{qkv, nullptr, nullptr, heads_.n_heads + heads_.n_kv_heads, heads_.padded(),
                       0,   false};
     if (op.rotary >= 0) {
         const auto& rotary = rotaries_[static_cast<size_t>(op.rotary)];
@@ -165,7 +168,6 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
     }
     bool finite = op.norm.empty() || normalise_heads(op, run, qkv);
     finite = run.kernels.rope(rotation) && finite;
-    if (op.dst != op.src) qkv = pad_heads(op, qkv, n);
     const int head_dim = heads_.padded();
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];

@@ -201,6 +201,60 @@ struct CapArgs {
     float cap;  // > 0
 };
 
+// What a recurrent layer keeps of a sequence, so that a token costs the same however many came before it: the last
+// inputs of a causal convolution, and a matrix for each value head (recurrence.h).
+constexpr int kMaxConvWidth = 16;  // positions that a convolution sees
+// Columns of a head's matrix that are stored together, [k_dim][kStateColumns]: a vector lane is a column.
+constexpr int kStateColumns = 16;
+[[gnu::always_inline]] constexpr int64_t state_blocks(int64_t v_dim) {
+    return (v_dim + kStateColumns - 1) / kStateColumns;
+}
+
+// x[t][c] <- silu(sum_i weight[i][c] x[t - width + 1 + i][c]), for the tokens of one sequence in order.
+struct ConvArgs {
+    float* x;  // [tokens][ldx], at the first of `channels`
+    int64_t ldx, tokens, channels;
+    const float* weight;  // [width][ldw], at the same channel
+    int64_t ldw;
+    int width;  // 1..kMaxConvWidth
+    float*
+        state;  // [width - 1][ldw]: the inputs before x, the oldest first; then those before what follows x
+    bool fresh;  // nothing came before: `state` is not read
+};
+
+// The gates of one token: q and k of unit length, q over the root of k_dim, and for each value head the decay
+// exp(rate softplus(a + bias)) and beta = sigmoid(b), in place of a and b.
+struct GatesArgs {
+    float *q, *k;  // [k_heads][k_dim]
+    float *a, *b;  // [v_heads]
+    const float *rate, *bias;  // [v_heads]
+    int k_heads, v_heads;
+    int64_t k_dim;
+};
+
+// Columns of one head's state over the tokens of one sequence, in order: with r = v - decay S^T k,
+// S <- decay S + k (beta r)^T, out = S^T q.
+struct RecurrenceArgs {
+    const float *q, *k;  // [tokens][ldx] -> [k_dim]
+    const float *v, *decay, *beta;  // [tokens][ldx] -> [columns], a float, a float
+    int64_t ldx, tokens, k_dim, columns;
+    float* state;  // [state_blocks(columns)][k_dim][kStateColumns]
+    bool fresh;  // the state is zero, whatever is there
+    float* out;  // [tokens][ldo] -> [columns]
+    int64_t ldo;
+};
+
+// y = norm(x) act(gate) of a row of heads; norm: RMSNorm of each head, or x where there is no weight.
+struct GatedArgs {
+    const float* x;  // [heads][head_dim]
+    const float* gate;  // head h at h * gate_stride
+    int64_t heads, head_dim, gate_stride;
+    bool silu;  // else the sigmoid
+    const float* norm;  // [head_dim] or null
+    float eps;
+    float* y;  // [heads][head_dim]
+};
+
 // How a KV page holds a position: as floats, or as integers times a float of this position and head.
 enum class KvType : int { kF32, kF16, kI16, kI8 };
 // Keys and values of so many bytes are rounded to [-kv_levels, kv_levels], queries to what keeps int32 sums
@@ -348,6 +402,10 @@ struct UnitKernels {
     bool (*rowwise)(const RowwiseArgs&);
     bool (*rope)(const RopeArgs&);
     void (*cap)(const CapArgs&);
+    void (*conv)(const ConvArgs&);
+    bool (*gates)(const GatesArgs&);
+    void (*recurrence)(const RecurrenceArgs&);
+    bool (*gated)(const GatedArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     AttentionKernels float_attention, integer_attention;  // by what pages hold: attention()
     void (*attention_merge)(const AttentionArgs&);

@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "attention/kv_pages.h"
 #include "linear/active.h"
+#include "recurrence.h"
 #include "rowwise.h"
 #include "units/kernel_table.h"
 #include "units/peak.h"
@@ -33,6 +34,10 @@ constexpr sterna::KernelTable unit_table() {
         t.rowwise = rowwise;
         t.rope = rope;
         t.cap = cap;
+        t.conv = conv;
+        t.gates = gates;
+        t.recurrence = recurrence;
+        t.gated = gated;
         t.kv_store = kv_store;
         t.float_attention = attention_kernels<FloatAttention>();
         t.attention_merge = attention_merge;

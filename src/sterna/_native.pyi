@@ -122,6 +122,7 @@ def screened(
 ) -> tuple[
     npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32], list[int]
 ]: ...
+def exponentials(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]: ...
 def inverse_frequencies(theta: float, dim: int) -> list[float]: ...
 def log(x: float) -> float: ...
 def bandwidth_gb_s(threads: int, nbytes: int) -> float: ...
@@ -152,6 +153,14 @@ class KvCache:
     def copy_page(self, source: int, target: int) -> None: ...
     @property
     def pages(self) -> int: ...
+
+class State:
+    def __init__(self, nbytes: int) -> None: ...
+    def copy_from(self, source: State, position: int | None = None) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def position(self) -> int: ...
 
 class AttentionTimer:
     def __init__(self, kv_heads: int, head_dim: int, positions: int, dtype: str) -> None: ...
@@ -220,7 +229,41 @@ class Program:
         eps: float = 0.0,
         dst: int = -1,
         rotary: int = -1,
+        gated: bool = False,
+        name: str = "self_attn",
     ) -> None: ...
+    def conv(self, name: str, row: int, taps: npt.NDArray[np.float32]) -> None: ...
+    def recurrence(
+        self,
+        name: str,
+        row: int,
+        dst: int,
+        k_heads: int,
+        v_heads: int,
+        k_dim: int,
+        v_dim: int,
+        a: int,
+        b: int,
+        rate: npt.NDArray[np.float32],
+        bias: npt.NDArray[np.float32],
+        tiled: bool = False,
+    ) -> None: ...
+    def gated(
+        self,
+        name: str,
+        src: int,
+        gate: int,
+        dst: int,
+        heads: int,
+        head_dim: int,
+        column: int,
+        stride: int,
+        activation: str,
+        norm: npt.NDArray[np.float32] | None = None,
+        eps: float = 0.0,
+    ) -> None: ...
+    @property
+    def state_bytes(self) -> int: ...
     def attention(
         self,
         qkv: int,
@@ -252,6 +295,7 @@ class Program:
         threads: int,
         deciding: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]] = (),
         draws: Sequence[tuple[SampleParams, npt.NDArray[np.int32]] | None] = (),
+        states: Sequence[State] = (),
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 class SampleParams:

@@ -20,7 +20,7 @@ from sterna import _native
 from sterna.errors import UnsupportedModelError
 from sterna.formats import PackedWeight, Shadow
 
-__all__ = ["Attention", "Graph", "Heads", "Rotary", "Rotation", "Value"]
+__all__ = ["Attention", "Graph", "Heads", "RecurrentHeads", "Rotary", "Rotation", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
@@ -89,6 +89,31 @@ class Heads:
         return -(-self.head_dim // ROW_BLOCK) * ROW_BLOCK
 
 
+@dataclass(frozen=True)
+class RecurrentHeads:
+    """The heads of a recurrent layer, whose rows are [q | k | v].
+
+    Value head i has the queries and keys of head i // (v_heads / k_heads), or where they are tiled,
+    as GGUF files have them, of head i % k_heads.
+    """
+
+    k_heads: int
+    v_heads: int
+    k_dim: int
+    v_dim: int
+    tiled: bool = False
+
+    @property
+    def v_width(self) -> int:
+        """Features of all value heads."""
+        return self.v_heads * self.v_dim
+
+    @property
+    def width(self) -> int:
+        """Features of a row [q | k | v]."""
+        return 2 * self.k_heads * self.k_dim + self.v_width
+
+
 @dataclass(eq=False)
 class Value:
     """Activations: float32 [tokens, width], and int8 beside them if an integer layer reads them.
@@ -123,6 +148,14 @@ class _Op:
     selected: bool = False
     layer: int = 0
     attention: Attention | None = None  # rope, attention
+    gated: bool = False  # rope: gates of the heads of q stand between these
+    recurrent: RecurrentHeads | None = None  # recurrence; gated: its value heads
+    a: int = 0  # recurrence: the columns of both gates
+    b: int = 0
+    taps: F32 | None = None  # conv [width, channels]
+    rate: F32 | None = None  # recurrence, beside `bias`
+    stride: int = 0  # gated: from a gate, the first of them at `column`, to the next
+    activation: str = ""
     factor: float = 1.0  # embed, linear: of the result, before a residual is added
     cap: float = 0.0  # linear: as `Attention.cap`, of the result
 
@@ -242,26 +275,71 @@ class Graph:
 
     def attention(
         self, qkv: Value, layer: int, how: Attention,
-        norms: tuple[F32, F32] | None = None, eps: float = 0.0,
+        norms: tuple[F32, F32] | None = None, eps: float = 0.0, gated: bool = False,
     ) -> Value:  # fmt: skip
         """Rotates q and k of a row [q | k | v], stores k and v, attends to positions so far.
 
+        layer: of the model, for messages.
         norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation.
+        gated: behind each head of q stand as many values that `Graph.gated` may read.
         """
         r = self.heads
         heads = r.n_heads + 2 * r.n_kv_heads
-        if qkv.width != heads * r.head_dim:
+        if qkv.width != (heads + r.n_heads * gated) * r.head_dim:
             raise UnsupportedModelError(
                 f"layer {layer}: where q, k and v are in several formats, head_dim must be a "
                 f"multiple of {ROW_BLOCK}, but got {r.head_dim}; give them one --format"
             )
         q_norm, k_norm = norms or (None, None)
+        cached, name = self.attention_layers, f"model.layers.{layer}.self_attn"
         rotated = self._add(
-            "rope", "rope", [qkv], heads * r.padded_head, layer=layer, attention=how,
-            norm=q_norm, k_norm=k_norm, eps=eps,
+            "rope", name, [qkv], heads * r.padded_head, layer=cached, attention=how,
+            norm=q_norm, k_norm=k_norm, eps=eps, gated=gated,
         )  # fmt: skip
         width = r.n_heads * r.head_dim
-        return self._add("attention", "attention", [rotated], width, layer=layer, attention=how)
+        return self._add("attention", "attention", [rotated], width, layer=cached, attention=how)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return sum(op.kind == "attention" for op in self.ops)
+
+    def conv(self, x: Value, weight: F32, name: str) -> Value:
+        """A causal convolution of each of the first channels of x by itself, then SiLU.
+
+        weight: float32 [channels, width], the last for the token itself. The other columns stay.
+        """
+        taps = np.ascontiguousarray(weight.T)
+        return self._add("conv", name, [x], x.width, Value(x.width, x.starts), taps=taps)
+
+    def recurrence(
+        self, x: Value, heads: RecurrentHeads, a: int, b: int, rate: F32, bias: F32, name: str
+    ) -> Value:
+        """The gated delta rule over a row that begins [q | k | v], and has both gates of each value
+        head from the columns `a` and `b` on: float32 [v_heads * v_dim].
+
+        With q and k of unit length, q over the root of k_dim, decay = exp(rate softplus(a + bias))
+        and beta = sigmoid(b), each head's state is S <- decay S + k (beta (v - decay S^T k))^T, and
+        the result S^T q. rate, bias: float32 [v_heads]. x is spent.
+        """
+        return self._add(
+            "recurrence", name, [x], heads.v_width, recurrent=heads, a=a, b=b, rate=rate, bias=bias
+        )
+
+    def gated(
+        self, x: Value, gates: Value, column: int, stride: int, heads: int, activation: str,
+        name: str, norm: F32 | None = None, eps: float = 0.0,
+    ) -> Value:  # fmt: skip
+        """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
+
+        column, stride: where the first head's gate begins in the other row, and how far it is from
+        there to the next. activation: "silu" or "sigmoid".
+        """
+        each = RecurrentHeads(1, heads, 1, x.width // heads)
+        return self._add(
+            "gated", name, [x, gates], x.width, recurrent=each, column=column, stride=stride,
+            activation=activation, norm=norm, eps=eps,
+        )  # fmt: skip
 
     def select(self, x: Value) -> Value:
         """The rows of x whose logits are wanted; all that follows runs on them alone."""
@@ -377,8 +455,8 @@ class Graph:
         free: dict[int, list[int]] = {}
         for i, op in enumerate(self.ops):
             out = op.output
-            in_place = op.inputs[0] if op.kind == "rope" else op.residual
-            if op.kind == "rowwise" or op.factor != 1:
+            in_place = op.inputs[0] if op.kind in ("rope", "conv") else op.residual
+            if op.kind == "rowwise" or op.factor != 1 or op.gated:
                 in_place = None  # it is read after the result was written
             if out in buffers:
                 pass  # of several weights, which all write it
@@ -387,8 +465,10 @@ class Graph:
             elif in_place is not None and last_use[in_place] == i and in_place.width == out.width:
                 buffers[out] = buffers[in_place]
                 last_use[in_place] = -1  # the buffer lives on as the output's
-            elif op.kind == "rope" and out.width == op.inputs[0].width:
-                raise AssertionError("rope rotates in place: qkv must not be read again after it")
+            elif op.kind == "conv" or (
+                op.kind == "rope" and not op.gated and out.width == op.inputs[0].width
+            ):
+                raise AssertionError(f"{op.kind} works in place: its row must not be read after it")
             else:
                 padded = -(-out.width // PAD) * PAD
                 spare = free.get(padded)
@@ -430,11 +510,30 @@ class _Writer:
         elif op.kind == "rope":
             assert op.attention is not None
             rotary = self.rotaries[op.attention.rotary]
-            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary)
+            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary, op.gated, op.name)
         elif op.kind == "attention":
             how = op.attention
             assert how is not None
             program.attention(src, dst, op.layer, how.window, how.scale, how.cap)
+        elif op.kind == "conv":
+            assert op.taps is not None
+            program.conv(op.name, src, op.taps)
+        elif op.kind == "recurrence":
+            h = op.recurrent
+            assert h is not None
+            assert op.rate is not None
+            assert op.bias is not None
+            program.recurrence(
+                op.name, src, dst, h.k_heads, h.v_heads, h.k_dim, h.v_dim, op.a, op.b,
+                op.rate, op.bias, h.tiled,
+            )  # fmt: skip
+        elif op.kind == "gated":
+            h = op.recurrent
+            assert h is not None
+            program.gated(
+                op.name, src, self.buffers[op.inputs[1]], dst, h.v_heads, h.v_dim, op.column,
+                op.stride, op.activation, op.norm, op.eps,
+            )  # fmt: skip
         elif op.kind == "linear":
             if op.shadow is not None:
                 rows = program.weight(op.shadow.rows.native())

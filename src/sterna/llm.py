@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,20 @@ class LLM:
     ) -> tuple[Completion, Stream]:
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
         others = {name: value for name, value in options.items() if name not in template}
-        return self._start(self.chat_tokens(messages, **template), others, self._turn_ends, prefix)
+        tokens = self.chat_tokens(messages, **template)
+        if prefix is not None and self.engine.state_bytes:
+            prefix.boundary = self._end_of_turn(tokens, messages, template)
+        return self._start(tokens, others, self._turn_ends, prefix)
+
+    def _end_of_turn(self, tokens: list[int], messages: object, template: dict[str, Any]) -> int:
+        """How many tokens a prompt has before what opens the answer, which templates may write
+        otherwise once it is there; and never its last."""
+        try:
+            turn = self.chat_tokens(messages, **template, add_generation_prompt=False)
+        except RequestError:
+            turn = tokens
+        pairs = zip(tokens[:-1], turn, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def chat_prompt(
         self,
@@ -216,8 +230,12 @@ class LLM:
         documents: Sequence[Mapping[str, Any]] | None = None,
         template_options: Mapping[str, Any] | None = None,
         continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
     ) -> str:
-        """The text that the model's template makes of a conversation; arguments as in `chat`."""
+        """The text that the model's template makes of a conversation; arguments as in `chat`.
+
+        add_generation_prompt: whether what opens the answer follows.
+        """
         if self.template is None:
             other = (
                 "another file, with tokenizer.chat_template in its metadata"
@@ -233,6 +251,7 @@ class LLM:
             raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
         return self.template.render(
             list(checked_items("messages", messages, what)),
+            add_generation_prompt,
             tools=tools,
             documents=documents,
             variables=template_options,
@@ -325,8 +344,13 @@ class LLM:
         try:
             if prefix:
                 request.go_on_from(self.engine.resume(prefix, prompt))
+            boundary = prefix.boundary if prefix else 0
             while not request.finished:
-                (given,) = self.engine.run([request.feed()])
+                left = boundary - request.sequence.length
+                most = min(left, PREFILL_CHUNK) if left > 0 else PREFILL_CHUNK
+                (given,) = self.engine.run([request.feed(most)])
+                if request.sequence.length == boundary:
+                    self.engine.snapshot(request.sequence)
                 yield from request.pieces(given.drawn)
         finally:
             if prefix is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -167,15 +168,29 @@ def _read_checkpoint(
     """A published checkpoint in safetensors, packed as it is read."""
 
     def weights(module: ModuleType) -> WeightSource:
-        source = CheckpointWeights(
-            checkpoint, format, head, resolve_threads(threads), module.TERNARY
-        )
+        renamed = checkpoint.renamed(getattr(module, "PREFIXES", {}))
+        source = CheckpointWeights(renamed, format, head, resolve_threads(threads), module.TERNARY)
         return wrap(source) if wrap else source
 
     with reading(checkpoint.files, progress):
         model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
     model.path, model.companions = checkpoint.path, companions
+    _warn_of_skipped(checkpoint)
     return model
+
+
+def _warn_of_skipped(checkpoint: Checkpoint) -> None:
+    """A warning for each kind of tensors that the architecture has and Sterna does not run."""
+    module = module_of(checkpoint.config, checkpoint.path / "config.json")
+    for prefix, what in getattr(module, "SKIPPED", {}).items():
+        found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
+        if found:
+            size = sum(info.nbytes for info in found) / 1e6
+            warnings.warn(
+                f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "
+                f"{what}",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
 
 
 def _read_gguf(

@@ -22,7 +22,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.models.config import TransformerConfig
+from sterna.graph import Graph
 from sterna.runtime import resident_bytes, resolve_threads
 
 __all__ = [
@@ -56,6 +56,7 @@ class _Test:
     first: list[float] = field(default_factory=list)  # to the first token
     attention: list[float] = field(default_factory=list)  # of `seconds`
     left_out: list[float] = field(default_factory=list)  # bytes of weights, of a step
+    recurrent: list[float] = field(default_factory=list)  # of `seconds`
 
     @property
     def name(self) -> str:
@@ -72,7 +73,7 @@ class _Test:
         return self.depth + (self.n if self.prompt else PROMPT_OF_TG + self.n)
 
     def run(self, engine: Engine, source: EngineSequence) -> None:
-        took, first, _, attention, left_out = (
+        took, first, _, attention, left_out, recurrent = (
             prompt(engine, self.n, self.depth, source)
             if self.prompt
             else generate(engine, self.n, self.batch, self.depth, source)
@@ -81,6 +82,7 @@ class _Test:
         self.first.append(first)
         self.attention.append(attention)
         self.left_out.append(left_out)
+        self.recurrent.append(recurrent)
 
 
 def run(
@@ -207,6 +209,7 @@ def _open(
 class Measured(NamedTuple):
     """Seconds of one run of a test, until its first token, in layers but the head, in attention.
 
+    recurrent_s: in recurrent layers, their linear layers and their gated norm left aside.
     left_out: bytes of weights that a step did not read, as they would have met zeros.
     """
 
@@ -215,6 +218,7 @@ class Measured(NamedTuple):
     layers_s: float
     attention_s: float
     left_out: float = 0.0
+    recurrent_s: float = 0.0
 
 
 def _tokens(engine: Engine, n: int, first: int = 0) -> list[int]:
@@ -248,7 +252,8 @@ def prompt(
         engine.prefill(sequence, _tokens(engine, n), DecidingLogits(1))
         took = time.perf_counter() - begin
         spent = _spent(engine, before)
-        return Measured(took, took, spent["linear"], spent["attention"])
+        recurrent = _recurrent(spent)
+        return Measured(took, took, spent["linear"], spent["attention"], recurrent_s=recurrent)
 
 
 def generate(
@@ -272,7 +277,8 @@ def generate(
         took = time.perf_counter() - begin
         spent = _spent(engine, before)
         first = (begin - start) / batch
-        return Measured(took, first, spent["linear"], spent["attention"], left_out / n)
+        recurrent = _recurrent(spent)
+        return Measured(took, first, spent["linear"], spent["attention"], left_out / n, recurrent)
 
 
 def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
@@ -280,15 +286,23 @@ def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
     return {kind: now - before[kind] for kind, now in engine.seconds.items()}
 
 
+def _recurrent(spent: Mapping[str, float]) -> float:
+    """Seconds of recurrent layers but for their linear layers."""
+    return spent["conv"] + spent["gates"] + spent["recurrence"]
+
+
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
-    """Bytes that one step reads: every weight and scale once, and each sequence's KV cache."""
-    positions = attended(engine.model.config, context) / engine.model.config.n_layers
-    return engine.model.weight_bytes_per_token + engine.kv_bytes_per_position * positions * batch
+    """Bytes that one step reads: every weight and scale once, and what is kept of each sequence."""
+    graph = engine.model.graph
+    positions = attended(graph, context) / graph.attention_layers
+    kept = engine.kv_bytes_per_position * positions + engine.state_bytes
+    return engine.model.weight_bytes_per_token + kept * batch
 
 
-def attended(c: TransformerConfig, context: float) -> float:
+def attended(graph: Graph, context: float) -> float:
     """Positions that a token attends to, those of all layers added up."""
-    return sum(min(context, how.window or context) for how in c.attention)
+    windows = [op.attention.window for op in graph.ops if op.kind == "attention" and op.attention]
+    return sum(min(context, window or context) for window in windows)
 
 
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
@@ -297,7 +311,7 @@ def operations_per_token(engine: Engine, n: int, context: float) -> float:
     linears = [op.weight for op in engine.model.graph.ops if op.kind == "linear" and op.weight]
     layers = 2.0 * sum(w.M * w.K for w in linears[:-1])
     head = 2.0 * linears[-1].M * linears[-1].K
-    attention = 4.0 * c.n_heads * c.head_dim * attended(c, context)
+    attention = 4.0 * c.n_heads * c.head_dim * attended(engine.model.graph, context)
     return layers + attention + head / n
 
 
@@ -341,12 +355,15 @@ def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> di
     took = max(statistics.median(test.attention), 1e-9)
     tokens = test.n * test.batch
     c = engine.model.config
-    positions = attended(c, test.context) / c.n_layers
+    all_layers = attended(engine.model.graph, test.context)
+    positions = all_layers / engine.model.graph.attention_layers
     gb_s = engine.kv_bytes_per_position * positions * tokens / took / 1e9
-    gops = 4.0 * c.n_heads * c.head_dim * attended(c, test.context) * tokens / took / 1e9
-    share = took / max(statistics.median(test.seconds), 1e-9)
+    gops = 4.0 * c.n_heads * c.head_dim * all_layers * tokens / took / 1e9
+    median = max(statistics.median(test.seconds), 1e-9)
+    share = took / median
     return {
         "attention_share": round(share, 4),
+        "recurrent_share": round(statistics.median(test.recurrent) / median, 4),
         "attention_gb_s": None if test.prompt else round(gb_s, 2),
         "attention_of_bandwidth": None if test.prompt else round(gb_s / bandwidth, 4),
         "attention_gops": round(gops, 2) if test.prompt else None,

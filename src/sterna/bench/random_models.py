@@ -22,6 +22,7 @@ from sterna.bench.random_codes import (
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight, Shadow, codec
+from sterna.graph import RecurrentHeads
 from sterna.loading import Model, from_weights
 from sterna.runtime import resolve_threads
 from sterna.weights.sources import Linear, head_format
@@ -66,15 +67,24 @@ class Shape:
             "down": (self.hidden, self.intermediate),
         }
 
+    @property
+    def attention_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return self.layers
+
     def kv_bytes(self, dtype: str) -> int:
         """Bytes of keys and values of one position."""
         head_dim = self.head_dim or self.hidden // self.heads
-        return _native.kv_bytes(self.layers, self.kv_heads, head_dim, dtype)
+        return _native.kv_bytes(self.attention_layers, self.kv_heads, head_dim, dtype)
+
+    def all_matrices(self) -> list[tuple[int, int]]:
+        """(M, K) of those of all layers."""
+        return self.layers * list(self.matrices().values())
 
     def layer_bytes(self, format: str) -> int:
         """Bytes of weights and scales of all layers in a format, without embedding and head."""
         f = formats.get(format)
-        return self.layers * sum(packed_bytes(f, M, K) for M, K in self.matrices().values())
+        return sum(packed_bytes(f, M, K) for M, K in self.all_matrices())
 
     def nbytes(self, format: str, head: str) -> int:
         """Bytes of all weights and scales in a format; `head` as in `random_model`."""
@@ -102,6 +112,56 @@ class Shape:
         }
 
 
+_HEADS_27B = RecurrentHeads(16, 48, 128, 128)  # of Qwen3.5-27B
+
+
+@dataclass(frozen=True)
+class Hybrid(Shape):
+    """A model most of whose layers are recurrent: all but each `interval`-th."""
+
+    interval: int = 4
+    recurrent: RecurrentHeads = _HEADS_27B
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return self.layers // self.interval
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(M, K) of the matrices of a layer of either kind, as they run."""
+        width, r = self.heads * (self.head_dim or self.hidden // self.heads), self.recurrent
+        (qkv, K), both = super().matrices()["qkv"], super().matrices()
+        in_proj = r.width + r.v_width + 2 * r.v_heads
+        return {
+            **both,
+            "qkv": (qkv + width, K),  # a gate beside each q
+            "in_proj": (in_proj, self.hidden),
+            "out_proj": (self.hidden, r.v_width),
+        }
+
+    def all_matrices(self) -> list[tuple[int, int]]:
+        """(M, K) of those of all layers."""
+        of, attending = self.matrices(), self.attention_layers
+        recurrent = [of[name] for name in ("in_proj", "out_proj")] * (self.layers - attending)
+        return [
+            *recurrent,
+            *([of["qkv"], of["o"]] * attending),
+            *([of["gate_up"], of["down"]] * self.layers),
+        ]
+
+    def config(self) -> dict[str, Any]:
+        """The content of a config.json."""
+        r = self.recurrent
+        return {
+            **super().config(),
+            "full_attention_interval": self.interval,
+            "linear_num_key_heads": r.k_heads,
+            "linear_num_value_heads": r.v_heads,
+            "linear_key_head_dim": r.k_dim,
+            "linear_value_head_dim": r.v_dim,
+        }
+
+
 def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     # Published checkpoints of this family: as many KV heads as heads, a tied embedding of 32,002.
     return Shape(
@@ -121,6 +181,7 @@ SHAPES = {
     "mobilellm-1.5b": Shape("LlamaForCausalLM", 1600, 4352, 54, 25, 5, 32000, True),
     "mistral-7b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 32000, False),
     "tinyllama-1.1b": Shape("LlamaForCausalLM", 2048, 5632, 22, 32, 4, 32000, False, context=2048),
+    "bonsai-27b": Hybrid("Qwen3_5ForCausalLM", 5120, 17408, 64, 24, 4, 248320, False, head_dim=256),
     "700m": _ternary(1536, 4096, 24, 16),
     "1.5b": _ternary(1536, 9216, 28, 32),
     "3.8b": _ternary(3840, 8192, 24, 30),
@@ -187,11 +248,11 @@ class RandomWeights:
         self.rng = np.random.default_rng(0)
         self._start = 0  # in the pool of codes: no two layers alike
 
-    def vector(self, name: str, size: int) -> F32:
+    def vector(self, name: str, *shape: int) -> F32:
         """Ones: activations stay of the size that a trained norm gives them."""
         if self.zeros and "mlp." in name:  # the one before `down`
-            return self.zeros.norm(size, self.rng)
-        return np.ones(size, np.float32)
+            return self.zeros.norm(shape[0], self.rng)
+        return np.ones(shape, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """A packed weight of valid random codes."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Checkpoint:
         self.path = path
         self.config = config
         self.tensors: dict[str, TensorInfo] = {}
+        self._stored: dict[str, str] = {}  # the names in the files of those that `renamed` has
         self._files: dict[Path, SafetensorsFile] = {}
         for file in files:
             self._files[file.path] = file
@@ -57,6 +59,25 @@ class Checkpoint:
         folder = require_folder(path)
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
         return cls(folder, config, _open_weights(folder))
+
+    def renamed(self, prefixes: Mapping[str, str]) -> Checkpoint:
+        """The same files, whose tensors have other names: another begin in the place of each.
+
+        Errors name a tensor as its file does. ModelFormatError if two have one name then.
+        """
+        other = copy(self)
+        other.tensors, other._stored = {}, {}
+        for stored, info in self.tensors.items():
+            old = next((p for p in prefixes if stored.startswith(p)), "")
+            name = prefixes.get(old, "") + stored[len(old) :]
+            if name in other.tensors:
+                raise ModelFormatError(
+                    file=info.file, field=stored, expected="each tensor once",
+                    got=f"it also as {other._stored.get(name, name)}",
+                )  # fmt: skip
+            other.tensors[name] = info._replace(name=name)
+            other._stored |= {name: stored} if name != stored else {}
+        return other
 
     @property
     def is_packed(self) -> bool:
@@ -103,7 +124,7 @@ class Checkpoint:
         expected += [] if wanted is None else [f"shape {list(wanted)}"]
         raise ModelFormatError(
             file=self._where() if info is None else info.file,
-            field=name,
+            field=self._stored.get(name, name),
             expected=" ".join(expected) or "a tensor",
             got="no such tensor" if info is None else f"{info.dtype} shape {list(info.shape)}",
             remedy="the weights do not match config.json: check both files",
@@ -112,7 +133,7 @@ class Checkpoint:
     def read(self, name: str, out: Array | None = None) -> Array:
         """Reads a tensor into fresh memory or `out`; BF16 comes back as uint16."""
         info = self.info(name)
-        return self._files[info.file].read(info, out)
+        return self._files[info.file].read(self._stored.get(name, name), out)
 
     def _where(self) -> Path:
         return next(iter(self._files)) if len(self._files) == 1 else self.path

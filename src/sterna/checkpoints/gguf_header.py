@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna.checkpoints.header import MAX_DIM, MAX_DIMS, MAX_HEADER_BYTES
+from sterna.checkpoints.header import MAX_DIM, MAX_HEADER_BYTES
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.files.reading import Span, read_span
 
@@ -33,6 +33,7 @@ DEFAULT_ALIGNMENT = 32
 # entry 33 and six hundred.
 MAX_ALIGNMENT = 1 << 16
 MAX_TENSORS = 1 << 17
+MAX_DIMS = 4  # ggml's own limit
 MAX_KEYS = 1 << 16
 MAX_STRINGS = 4_000_000  # elements of string arrays: 2M tokens, and merges
 MAX_NAME_BYTES = 1 << 16  # the format's own limit for keys

@@ -42,6 +42,10 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = _WORDS % r"\p{N}{1,3}" + _SPACES
 QWEN2 = _WORDS % r"\p{N}" + _SPACES
+QWEN35 = (  # marks belong to words
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _SPACES
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
@@ -51,6 +55,7 @@ TEKKEN = (
 _CUTS: dict[str, tuple[str, ...]] = {
     "llama3": (LLAMA3,),
     "qwen2": (QWEN2,),
+    "qwen35": (QWEN35,),
     "tekken": (TEKKEN,),
     "gpt-2": ("",),
     "digits": (r"\p{N}", ""),
@@ -63,6 +68,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "pixtral", "lfm2", "midm-2.0", "smaug-bpe", "dbrx",
     ),
     "qwen2": ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"),
+    "qwen35": ("qwen35",),
     "tekken": ("tekken",),
     "gpt-2": ("gpt-2", "phi-2", "olmo", "mpt"),
     "digits": ("smollm", "starcoder", "refact", "command-r", "codeshell"),
@@ -177,7 +183,7 @@ class Vocabulary:
         whole = PRE[self.pre] in ("llama3", "tekken") and self.pre not in _SLOW_MERGES
         bpe = models.BPE(vocab=self._ids, merges=merges, ignore_merges=whole)
         backend = tokenizers.Tokenizer(bpe)
-        if PRE[self.pre] == "qwen2":
+        if PRE[self.pre] in ("qwen2", "qwen35"):
             backend.normalizer = normalizers.NFC()
         cuts = _CUTS[PRE[self.pre]]
         steps: list[pre_tokenizers.PreTokenizer] = [

@@ -26,7 +26,7 @@ ALIGNMENT = 64  # bytes: a line of the tile layout
 # Limits far above any published checkpoint
 MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 1_000_000
-MAX_DIMS = 4
+MAX_DIMS = 8  # a vision tower's convolution has five
 MAX_DIM = 1 << 31
 
 METADATA = "__metadata__"

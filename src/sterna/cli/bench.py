@@ -53,6 +53,7 @@ E2E = {
     "mb_per_token": "MB/token",
     "fraction_of_bandwidth": "of memory",
     "attention_share": "attention",
+    "recurrent_share": "recurrence",
 }
 MACHINE = {"bandwidth_gb_s": "memory GB/s", "peak_gops": "peak GOPS"}
 LAYER = {

@@ -48,11 +48,12 @@ BARE_HASHES = "sterna.sha256"  # the same of the bytes alone, as in files writte
 _NAMES = {format: name for name, format in TYPES.items()}
 _KEEPS_TABLES = ("Q4_0", "Q4_1", "TQ2_0")  # too coarse for an embedding, unless asked for
 _FILE_TYPE = {"F32": "ALL_F32"}  # of gguf.LlamaFileType, else MOSTLY_ and the type
-#: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function.
+#: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function;
+#: and hybrids, whose value heads would have to change places.
 _ARCHITECTURES = {
     kind.architecture: name
     for name, kind in reversed(ARCHITECTURES_OF.items())
-    if not name.startswith("bitnet")
+    if not name.startswith("bitnet") and not kind.hybrid
 } | {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
 
 
@@ -180,11 +181,15 @@ class _Writing:
         if item.kind == "vector":
             module = item.name.rpartition(".")[0]
             f32 = formats.get("f32")
-            return [_Tensor(gguf_name(item.name), 1, item.M, f32, self._permutes(module))]
+            return [
+                _Tensor(
+                    gguf_name(self.architecture, item.name), 1, item.M, f32, self._permutes(module)
+                )
+            ]
         return [
             _Tensor(
-                gguf_name(f"{part.name}.weight"), part.M, part.K, self._format(item),
-                item.kind == "matrix" and self._permutes(part.name),
+                gguf_name(self.architecture, f"{part.name}.weight"), part.M, part.K,
+                self._format(item), item.kind == "matrix" and self._permutes(part.name),
             )
             for part in item.parts
         ]  # fmt: skip

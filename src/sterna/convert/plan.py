@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,15 @@ F32 = npt.NDArray[np.float32]
 
 
 class Item(NamedTuple):
-    """One thing that an architecture asks for: a vector [M], a matrix of parts, or a table."""
+    """One thing that an architecture asks for: a small array, a matrix of parts, or a table.
+
+    shape: of an array, which counts as one column.
+    """
 
     kind: str  # "vector", "matrix" or "table"
     name: str
     parts: tuple[Linear, ...]
+    shape: tuple[int, ...] = ()
 
     @property
     def M(self) -> int:
@@ -47,10 +52,10 @@ class Plan:
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
 
-    def vector(self, name: str, size: int) -> F32:
+    def vector(self, name: str, *shape: int) -> F32:
         """Zeros."""
-        self.items[name] = Item("vector", name, (Linear(name, size, 1),))
-        return np.zeros(size, np.float32)
+        self.items[name] = Item("vector", name, (Linear(name, math.prod(shape), 1),), shape)
+        return np.zeros(shape, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """One weight of this shape, without codes."""
@@ -78,7 +83,7 @@ class Plan:
         joined to. None is kept.
         """
         if item.kind == "vector":
-            yield item.name, self.source.vector(item.name, item.M)
+            yield item.name, self.source.vector(item.name, *item.shape)
         elif item.kind == "table":
             yield item.name, self.source.table(item.name, item.M, item.K)
         elif isinstance(self.source, PackedWeights):

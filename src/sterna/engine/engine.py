@@ -64,10 +64,15 @@ class Given:
 
 @dataclass(eq=False)
 class CachedPrefix:
-    """A sequence that outlives a request, and the tokens whose keys and values it holds."""
+    """A sequence that outlives a request, and the tokens whose keys and values it holds.
+
+    boundary: of the next request's prompt, how many tokens those after it will probably have too.
+    There a `snapshot` is taken, since recurrent layers cannot go back without one.
+    """
 
     sequence: Sequence = field(default_factory=Sequence)
     tokens: list[int] = field(default_factory=list)
+    boundary: int = 0
 
 
 class Engine:
@@ -78,8 +83,8 @@ class Engine:
     skip_zeros: whether a step of one token leaves out weights that meet a zero (`Graph.skips`), for
     which these have copies of two bits; default: where weights come from memory and not a cache;
     kv_bytes: what keys and values of all sequences may take, in pages of 64 positions that take
-    memory when they are first written; default: eight full contexts, or a quarter of the available
-    memory where that is more.
+    memory when they are first written, and states of recurrent layers; default: eight full
+    contexts, or a quarter of the available memory where that is more.
     Raises RequestError for values out of range.
     """
 
@@ -107,8 +112,6 @@ class Engine:
             self.context = checked_whole("context", context, 1, limit, " for this model")
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
-        self._cache = self._make_cache(kv_bytes)
-        self.pool = PagePool(self._cache.pages, self._cache.copy_page)
         #: Whether the layers, all of floats, use the unit's bf16 products.
         self.fast = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
@@ -124,13 +127,20 @@ class Engine:
             direct_tokens(layers, self.threads, self.isa, read),
             self.context,
         )
+        #: Bytes that recurrent layers keep of a sequence, however long; 0 where there are none.
+        self.state_bytes = self._program.state_bytes
+        state_pages = -(-self.state_bytes // (self.kv_bytes_per_position * PAGE))
+        self._cache = self._make_cache(kv_bytes, state_pages)
+        self.pool = PagePool(
+            self._cache.pages, self._cache.copy_page, self.state_bytes, state_pages
+        )
 
-    def _make_cache(self, kv_bytes: int | None) -> _native.KvCache:
-        c = self.model.config
+    def _make_cache(self, kv_bytes: int | None, state_pages: int) -> _native.KvCache:
+        c, layers = self.model.config, self.model.graph.attention_layers
         page_bytes = self.kv_bytes_per_position * PAGE
-        for pages in page_counts(self.context, page_bytes, kv_bytes):
+        for pages in page_counts(self.context, page_bytes, kv_bytes, state_pages):
             with contextlib.suppress(MemoryError):
-                return _native.KvCache(c.n_layers, c.n_kv_heads, c.head_dim, pages, self.kv_dtype)
+                return _native.KvCache(layers, c.n_kv_heads, c.head_dim, pages, self.kv_dtype)
         raise RequestError(
             f"KV cache: address space for {pages * PAGE} positions, {pages * page_bytes / 1e9:.2f} "
             "GB, is needed, but the system refuses it; lower the context or kv_bytes"
@@ -139,8 +149,8 @@ class Engine:
     @property
     def kv_bytes_per_position(self) -> int:
         """Bytes of keys and values that one position adds, over all layers."""
-        c = self.model.config
-        return _native.kv_bytes(c.n_layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
+        c, layers = self.model.config, self.model.graph.attention_layers
+        return _native.kv_bytes(layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
 
     @property
     def left_out_bytes(self) -> int:
@@ -163,7 +173,7 @@ class Engine:
         self.rewind(sequence, 0)
 
     def resume(self, prefix: CachedPrefix, prompt: SequenceOf[int]) -> Sequence:
-        """The sequence of a prefix, cut back to where `prompt` begins as it does.
+        """The sequence of a prefix, cut back to where `prompt` begins as it does, or `rewind` can.
 
         At least the prompt's last token is left to be fed, for its logits. What follows has the
         same bits as after a prefill of the whole prompt, since a prefill may be split anywhere.
@@ -172,19 +182,29 @@ class Engine:
         sequence = prefix.sequence
         most = min(sequence.length, len(prefix.tokens), len(prompt) - 1)
         same = next((i for i in range(most) if prefix.tokens[i] != prompt[i]), most)
-        self.rewind(sequence, same)
+        same = self.rewind(sequence, same)
         prefix.tokens = list(prompt[:same])
         sequence.rows_rescored = sequence.head_bytes = 0
         return sequence
 
-    def rewind(self, sequence: Sequence, length: int) -> None:
+    def rewind(self, sequence: Sequence, length: int) -> int:
         """Forget a sequence's tokens from `length` on; their pages are free again.
 
-        RequestError unless the sequence is that long.
+        Returns how many it has then: fewer, and possibly none, where recurrent layers have neither
+        a `snapshot` nor their present state at `length`. RequestError unless the sequence is that
+        long.
         """
         if not 0 <= length <= sequence.length:
             raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
-        self.pool.cut(sequence, length)
+        return self.pool.cut(sequence, length)
+
+    def snapshot(self, sequence: Sequence, keep: int = 1) -> bool:
+        """Keep what `rewind` needs to come back to the sequence's present length.
+
+        That is nothing without recurrent layers, and with them a copy of their state, of
+        `state_bytes`; the latest `keep` of a sequence are kept. False where the pool has no room.
+        """
+        return self.pool.snapshot(sequence, keep)
 
     def _make_room(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
         for sequence, count in wanted:
@@ -212,6 +232,8 @@ class Engine:
         self._make_room([(copy, length)])
         for i, page in enumerate(copy.pages):
             self._cache.copy_page(int(sequence.pages[i % len(sequence.pages)]), int(page))
+        if copy.state and sequence.state:
+            copy.state.copy_from(sequence.state, length)
         copy.length = length
         return copy
 
@@ -231,9 +253,10 @@ class Engine:
         self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
         spans = [(f.sequence.length, len(f.tokens), f.wanted, f.sequence.pages) for f in feeds]
+        states = [f.sequence.state for f in feeds if f.sequence.state] if self.state_bytes else []
         try:
             logits, drawn, rescored, head_bytes = self._program.run(
-                self._cache, tokens, spans, self.isa, self.threads, deciding, draws
+                self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states
             )
         except FloatingPointError as e:
             raise NonFiniteError(

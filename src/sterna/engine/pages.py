@@ -1,4 +1,5 @@
-"""Pages of the KV cache: which sequences have which, how many there are, and which are free."""
+"""Pages of the KV cache, and states of recurrent layers: which sequences have which, how many there
+are, and what is free."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ MOST_PAGES = 1 << 14
 class Sequence:
     """Tokens computed so far and the pages that hold their keys and values.
 
+    state: what the recurrent layers of a model that has any keep of it, its own, which each step
+    changes; snapshots: copies of earlier ones, by position, which nothing changes and several
+    sequences may have. Each says of how many positions it is, and is of the sequence's first ones
+    where these are no more than `length`: an interrupt may leave the state behind another position.
     shared: of its first pages, how many another sequence may have as well; the rest are its own.
     rows_rescored: rows of an exact head that were computed for it after screening, or without;
     head_bytes: bytes read of the head in the steps that gave it logits.
@@ -46,6 +51,8 @@ class Sequence:
     rows_rescored: int = 0
     head_bytes: int = 0
     pages: I32 = field(default_factory=lambda: NO_PAGES)
+    state: _native.State | None = None
+    snapshots: tuple[_native.State, ...] = ()
 
 
 def pages_of(positions: int) -> int:
@@ -53,20 +60,23 @@ def pages_of(positions: int) -> int:
     return -(-positions // PAGE)
 
 
-def page_counts(context: int, page_bytes: int, budget: int | None) -> tuple[int, ...]:
+def page_counts(
+    context: int, page_bytes: int, budget: int | None, state_pages: int = 0
+) -> tuple[int, ...]:
     """Pages for sequences of `context` positions: as a budget in bytes has them, or by themselves.
 
     A page takes address space at once and memory when it is first written. So a pool without a
     budget may be large: it has room for LEAST_CONTEXTS full contexts whatever the memory, as short
     sequences never fill theirs, and for more where a share of the memory that is available now
     holds more. Several counts are to be tried in turn, as a system may grant less address space.
-    RequestError for a budget that holds no page.
+    state_pages: as many more for each sequence, whose recurrent state takes as much. RequestError
+    for a budget that holds no sequence of one page.
     """
     if budget is not None:
         most = page_bytes * np.iinfo(np.int32).max
-        checked_whole("kv_bytes", budget, page_bytes, most, " for this model")
+        checked_whole("kv_bytes", budget, page_bytes * (1 + state_pages), most, " for this model")
         return (budget // page_bytes,)
-    least = LEAST_CONTEXTS * pages_of(context)
+    least = LEAST_CONTEXTS * (pages_of(context) + state_pages)
     share = min(available_bytes() // SHARE // page_bytes, MOST_PAGES)
     return (share, least) if share > least else (least,)
 
@@ -82,11 +92,19 @@ class PagePool:
 
     A page that several have is not written: who is about to write gets one of its own first, with
     what it has in common with the others copied (`reserve`).
+
+    The state of a recurrent model's sequence, and each snapshot of one, counts as `state_pages`
+    pages: fewer of these are free by so many. A state cannot be taken back to an earlier position,
+    so a sequence can only be cut or shared where there is a snapshot, or where its state is.
     """
 
-    def __init__(self, count: int, copy_page: Callable[[int, int], None]) -> None:
-        """`count`: how many there are; `copy_page`: writes what the first holds to the second."""
-        self.count = count
+    def __init__(
+        self, count: int, copy_page: Callable[[int, int], None], state_bytes: int = 0,
+        state_pages: int = 0,
+    ) -> None:  # fmt: skip
+        """`count`: how many there are; `copy_page`: writes what the first holds to the second;
+        `state_bytes`: of a state, 0 for a model without recurrent layers."""
+        self.count, self.state_bytes, self.state_pages = count, state_bytes, state_pages
         self._copy_page = copy_page
         # The keys are ids, and a new sequence may have that of a forgotten one. A WeakSet that is
         # interrupted where its iteration begins never again drops what is forgotten.
@@ -96,20 +114,26 @@ class PagePool:
     @property
     def free(self) -> int:
         """How many pages are free."""
-        return self.count - int(np.count_nonzero(self.holders()))
+        with self._lock:
+            return self._free(self._counted())
 
     def holders(self) -> npt.NDArray[np.int64]:
         """How many sequences have each page."""
         with self._lock:
             return self._counted()
 
+    def _free(self, held: npt.NDArray[np.int64]) -> int:
+        """How many pages are free, where those that are held and all states are not."""
+        return self.count - int(np.count_nonzero(held)) - self._states() * self.state_pages
+
     def reserve(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
         """Lets each sequence write so many positions behind those that it has.
 
         It gets the pages that it lacks, and its own in place of shared ones that it would write.
-        RequestError where too few are free; then none gets any.
+        And its state is that of its length, or any where that is 0. RequestError where too few are
+        free, or where there is no such state; then none gets any.
         """
-        wanted = [one for one in wanted if not _is_ready(*one)]
+        wanted = [one for one in wanted if not self._is_ready(*one)]
         if not wanted:
             return
         missing = self._take(wanted)
@@ -123,28 +147,107 @@ class PagePool:
                 f"{missing} are missing; run fewer sequences at once, or raise kv_bytes"
             )
 
+    def _is_ready(self, sequence: Sequence, count: int) -> bool:
+        """Whether it may write so many more positions as it is, for certain."""
+        state = sequence.state
+        current = not self.state_bytes or (
+            state is not None and (not sequence.length or state.position == sequence.length)
+        )
+        return count == 0 or (current and _has_pages(sequence, count))
+
+    def _state_of(self, sequence: Sequence) -> _native.State | None:
+        """The state or snapshot of its length; None where it needs none. RequestError."""
+        if not self.state_bytes or not sequence.length:
+            return None
+        for state in _states_of(sequence):
+            if state.position == sequence.length:
+                return state
+        raise RequestError(
+            f"sequence: its recurrent state must be of its {sequence.length} positions, but a step "
+            "that did not end left it of others; rewind the sequence"
+        )
+
+    def _give_state(self, sequence: Sequence, source: _native.State | None) -> None:
+        """A state of its own that is equal to the source; any state where there is none."""
+        state = sequence.state or _native.State(self.state_bytes)
+        if source is not None and source is not state:
+            state.copy_from(source)
+        sequence.state = state
+
+    def snapshot(self, sequence: Sequence, keep: int) -> bool:
+        """Adds a copy of its state, the latest of at most `keep` snapshots; older ones go first.
+
+        Nothing, and True, where it has one of its length or needs none; False where too few pages
+        are free, or where its state is of another length.
+        """
+        if not self.state_bytes or not sequence.length:
+            return True
+        with self._lock:
+            kept = tuple(s for s in sequence.snapshots if s.position <= sequence.length)
+            if any(s.position == sequence.length for s in kept):
+                return True
+            state = sequence.state
+            if keep < 1 or state is None or state.position != sequence.length:
+                return False
+            sequence.snapshots = kept[max(0, len(kept) + 1 - keep) :]
+            if self._free(self._counted()) < self.state_pages:
+                return False
+            copy = _native.State(self.state_bytes)
+            copy.copy_from(state)
+            sequence.snapshots = (*sequence.snapshots, copy)
+            return True
+
+    def reachable(self, sequence: Sequence, length: int) -> int:
+        """The greatest position up to `length` that it can be cut back to."""
+        if not self.state_bytes:
+            return length
+        return max((s.position for s in _states_of(sequence) if s.position <= length), default=0)
+
     def share(self, source: Sequence, length: int) -> Sequence:
-        """Another sequence that begins with the first `length` positions of this one.
+        """Another sequence that begins with the first `length` positions of this one, or with those
+        that are `reachable`.
 
         Both have the pages of these, and no memory is copied until one of them writes the last of
-        them, which `length` need not fill. RequestError unless the sequence is that long.
+        them, which they need not fill; only a state that is no snapshot is. RequestError unless the
+        sequence is that long, or where no pages are free for a state.
         """
         with self._lock:
             if not 0 <= length <= source.length:
                 raise RequestError(f"share: must lie in 0..{source.length}, but got {length}")
+            length = max(0, self.reachable(source, length))
             pages = source.pages[: pages_of(length)]
             source.shared = max(source.shared, len(pages))
             copy = Sequence(shared=len(pages))
+            copy.snapshots = tuple(s for s in source.snapshots if 0 < s.position <= length)
             self._sequences[id(copy)] = weakref.ref(copy)  # before it has them
+            if length and self.state_bytes and all(s.position < length for s in copy.snapshots):
+                if self._free(self._counted()) < self.state_pages:
+                    raise RequestError(
+                        f"KV cache: a recurrent state takes {self.state_pages} of {self.count} "
+                        "pages, but fewer are free; run fewer sequences at once, or raise kv_bytes"
+                    )
+                self._give_state(copy, source.state)
             copy.pages = pages
             copy.length = length
             return copy
 
-    def cut(self, sequence: Sequence, length: int) -> None:
-        """Leaves a sequence the pages of its first `length` positions, and no more of these."""
-        # The length first: a page too many is harmless, one too few is not.
+    def cut(self, sequence: Sequence, length: int) -> int:
+        """Leaves a sequence the pages of its first `length` positions, or of those that are
+        `reachable`, and no more of these; how many it has then."""
+        length = max(0, self.reachable(sequence, length))
+        # What is of later positions first, then the length: a page too many is harmless, one too
+        # few is not.
+        sequence.snapshots = tuple(s for s in sequence.snapshots if 0 < s.position <= length)
         sequence.length = length
         sequence.pages = sequence.pages[: pages_of(length)]
+        if not length:
+            sequence.state = None
+        return length
+
+    def _states(self) -> int:
+        """How many states and snapshots the sequences that `_counted` has found alive have."""
+        living = [ref() for ref in self._sequences.values()] if self.state_bytes else []
+        return len({id(s) for one in living if one is not None for s in _states_of(one)})
 
     def _counted(self) -> npt.NDArray[np.int64]:
         living = [(key, ref, ref()) for key, ref in self._sequences.items()]
@@ -153,19 +256,27 @@ class PagePool:
         return np.bincount(np.concatenate([NO_PAGES, *held]), minlength=self.count)
 
     def _take(self, wanted: SequenceOf[tuple[Sequence, int]]) -> int:
-        """Gives sequences the pages that they lack, or none and returns how many are missing."""
+        """Gives sequences the pages and states that they lack, or none and returns how many pages
+        are missing."""
         with self._lock:
+            sources = [self._state_of(sequence) for sequence, _ in wanted]
             held = self._counted()
+            free = self._free(held)  # before the plans change `held`
             plans = [_plan(sequence, count, held) for sequence, count in wanted]
             need = sum(len(replaced) + added for replaced, added in plans)
             unused = np.flatnonzero(held == 0)[:need].astype(np.int32)
-            if need == len(unused):
-                for (sequence, _), (replaced, added) in zip(wanted, plans, strict=True):
-                    count = len(replaced) + added
-                    self._give(sequence, replaced, unused[:count])
-                    unused = unused[count:]
-                return 0
-            return need - len(unused)
+            need += self.state_pages * sum(sequence.state is None for sequence, _ in wanted)
+            if need > free:
+                return need - free
+            for (sequence, _), source, (replaced, added) in zip(
+                wanted, sources, plans, strict=True
+            ):
+                count = len(replaced) + added
+                self._give(sequence, replaced, unused[:count])
+                unused = unused[count:]
+                if self.state_bytes:
+                    self._give_state(sequence, source)
+            return 0
 
     def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:
         """Pages in place of some, and behind the last."""
@@ -179,11 +290,16 @@ class PagePool:
         sequence.shared = min(sequence.shared, sequence.length // PAGE)
 
 
-def _is_ready(sequence: Sequence, count: int) -> bool:
+def _states_of(sequence: Sequence) -> list[_native.State]:
+    """Its state and its snapshots."""
+    return [s for s in (sequence.state, *sequence.snapshots) if s is not None]
+
+
+def _has_pages(sequence: Sequence, count: int) -> bool:
     """Whether it has all pages of so many more positions to itself, for certain."""
     end = pages_of(sequence.length + count)
     unshared = sequence.shared <= sequence.length // PAGE
-    return count == 0 or (unshared and end <= len(sequence.pages))
+    return unshared and end <= len(sequence.pages)
 
 
 def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:

@@ -122,12 +122,15 @@ def _score_batch(engine: Engine, batch: list[list[Request]], budget: int) -> lis
             ],
             budget,
         )
+        for sequence, group in zip(sequences, batch, strict=True):
+            if len(group) > 1:
+                engine.snapshot(sequence)
         for i in range(max(map(len, batch))):
             live = [k for k, group in enumerate(batch) if i < len(group)]
             jobs = []
             for k in live:
                 tokens, scored = batch[k][i].tokens, batch[k][i].scored
-                jobs.append(_Job(sequences[k], tokens[shared[k] : -1], tokens[-scored:]))
+                jobs.append(_Job(sequences[k], tokens[sequences[k].length : -1], tokens[-scored:]))
             _run(engine, jobs, budget)
             for k, job in zip(live, jobs, strict=True):
                 results[k].append(Score(math.fsum(job.logprobs), job.greedy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,17 @@ from sterna.graph import Graph, Rotation, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["attention", "embedding", "gate_up", "head", "linear", "norm", "norm_weight", "output"]
+__all__ = [
+    "attention",
+    "embedding",
+    "gate_up",
+    "head",
+    "linear",
+    "linear_parts",
+    "norm",
+    "norm_weight",
+    "output",
+]
 
 
 def embedding(
@@ -57,6 +68,21 @@ def linear(
     """x W^T (+ residual) (+ bias) of linear layers that run as one: their results side by side.
 
     factor: as in `Graph.linear`.
+    """
+    return linear_parts(g, c, w, x, name, parts, residual, factor)[0]
+
+
+def linear_parts(
+    g: Graph,
+    c: TransformerConfig,
+    w: WeightSource,
+    x: Value,
+    name: str,
+    parts: list[Linear],
+    residual: Value | None = None,
+    factor: float = 1.0,
+) -> tuple[Value, list[int]]:
+    """As `linear`, and the columns where the results of each part begin.
 
     Layers that have norms or rotations of their own for their inputs run one by one.
     """
@@ -74,7 +100,19 @@ def linear(
         inputs = [_rotated(g, x, rotations[0], name)] * len(weights)
     if parts[0].bias:
         bias = np.concatenate([w.vector(f"{p.name}.bias", p.M) for p in parts])
-    return g.linear(inputs, weights, name, residual, bias, factor)
+    out = g.linear(inputs, weights, name, residual, bias, factor)
+    return out, _columns(parts, weights, out)
+
+
+def _columns(parts: list[Linear], weights: list[PackedWeight], row: Value) -> list[int]:
+    """Where each part's results begin in a row, to which several parts may give one weight."""
+    starts = dict(zip(accumulate((x.M for x in weights), initial=0), row.starts, strict=False))
+    columns, at, before = [], 0, 0  # `before`: the weight's rows begin there
+    for part in parts:
+        before = at if at in starts else before
+        columns.append(starts[before] + at - before)
+        at += part.M
+    return columns
 
 
 def _rotated(g: Graph, x: Value, rotation: Rotation | None, name: str) -> Value:
@@ -89,25 +127,31 @@ def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: L
 def attention(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
     *, bias: bool = False, qk_norm: bool = False, plus_one: bool = False,
-    scale: float | None = None, cap: float = 0.0,
+    scale: float | None = None, cap: float = 0.0, gated: bool = False,
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
 
     bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation, plus_one
-    as in `norm_weight`; scale, cap: of scores, as in `graph.Attention`.
+    as in `norm_weight`; scale, cap: of scores, as in `graph.Attention`; gated: rows of q_proj are
+    [q | gate] of each head, whose result is multiplied with the sigmoid of its gate.
     """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     parts = [
-        Linear(f"{name}.q_proj", q_width, d, bias),
+        Linear(f"{name}.q_proj", q_width * (1 + gated), d, bias),
         Linear(f"{name}.k_proj", kv_width, d, bias),
         Linear(f"{name}.v_proj", kv_width, d, bias),
     ]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
     how = replace(c.attention[layer], scale=scale, cap=cap)
-    if not qk_norm:
-        return g.attention(qkv, layer, how)
-    q_norm, k_norm = (norm_weight(w, f"{name}.{n}_norm", c.head_dim, plus_one) for n in "qk")
-    return g.attention(qkv, layer, how, (q_norm, k_norm), c.rms_norm_eps)
+    norms = None
+    if qk_norm:
+        q_norm, k_norm = (norm_weight(w, f"{name}.{n}_norm", c.head_dim, plus_one) for n in "qk")
+        norms = q_norm, k_norm
+    out = g.attention(qkv, layer, how, norms, c.rms_norm_eps, gated)
+    if not gated:
+        return out
+    column, stride = c.head_dim, 2 * c.head_dim
+    return g.gated(out, qkv, column, stride, c.n_heads, "sigmoid", f"{name}.gate")
 
 
 def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str) -> Value:

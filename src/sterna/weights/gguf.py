@@ -21,29 +21,52 @@ from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief, shown
 from sterna.weights.gguf_hadamard import hadamard_of
 
-__all__ = ["ARCHITECTURES_OF", "companions_of", "config_of", "gguf_name", "permutes"]
+__all__ = ["ARCHITECTURES_OF", "AS_GGUF", "companions_of", "config_of", "gguf_name", "permutes"]
+
+#: A field of ours in config.json: tensors of a hybrid are those of a GGUF file. Norms hold 1 + w,
+#: the recurrence's own excepted, A_log holds the rate -exp(A_log), and value heads lie in the order
+#: in which key heads repeat: 0 1 2 0 1 2, where Hugging Face has 0 0 1 1 2 2.
+AS_GGUF = "stored_as_gguf"
 
 
 @dataclass(frozen=True)
 class _Kind:
     """What a GGUF architecture is in the words of config.json.
 
-    permuted: whether rows of q and k are in the order of interleaved rotations.
+    permuted: whether rows of q and k are in the order of interleaved rotations; hybrid: whether
+    some layers are recurrent.
     """
 
     architecture: str
     activation: str
     permuted: bool = False
+    hybrid: bool = False
     layer_tensors: tuple[str, ...] = ()  # besides those that all have
 
 
 _SUB_NORMS = ("attn_sub_norm", "ffn_sub_norm")
 _BITNET = _Kind("BitNetForCausalLM", "relu2", layer_tensors=_SUB_NORMS)
+_PROJECTIONS = {
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.out_proj": "ssm_out",
+}  # fmt: skip
+_RECURRENT = {
+    **_PROJECTIONS, "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "post_attention_layernorm": "post_attention_norm",
+}  # fmt: skip
+_WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
 ARCHITECTURES_OF = {
     "llama": _Kind("LlamaForCausalLM", "silu", permuted=True),
     "falcon3": _Kind("LlamaForCausalLM", "silu", permuted=True),
     "qwen2": _Kind("Qwen2ForCausalLM", "silu"),
     "qwen3": _Kind("Qwen3ForCausalLM", "silu", layer_tensors=("attn_q_norm", "attn_k_norm")),
+    "qwen35": _Kind(
+        "Qwen3_5ForCausalLM",
+        "silu",
+        hybrid=True,
+        layer_tensors=("attn_q_norm", "attn_k_norm"),
+    ),
     # 1bitLLM's models; their names there are those of BitNet, but for the small n
     "bitnet": _Kind("BitnetForCausalLM", "silu", layer_tensors=_SUB_NORMS),
     # relu^2 is in no key of these files
@@ -70,7 +93,7 @@ ORIGINAL = "original_max_position_embeddings"
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_BLOCK = re.compile(r"blk\.(\d{1,6})\.([a-z_]+)\.(weight|bias|scale)")
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.(([a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)")
 
 #: Keys that change the arithmetic, and the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -88,14 +111,18 @@ BITNET_TEMPLATE = (
 )
 
 
-def gguf_name(name: str) -> str:
-    """The GGUF tensor of a tensor's name in a Hugging Face checkpoint."""
+def gguf_name(architecture: str, name: str) -> str:
+    """The tensor of a GGUF architecture for a tensor's name in a Hugging Face checkpoint."""
+    inside = _LAYER.fullmatch(name)
+    if inside and inside[2] in _WHOLE:
+        return f"blk.{inside[1]}.{_WHOLE[inside[2]]}"
     module, _, suffix = name.rpartition(".")
     if module in _OUTER:
         return f"{_OUTER[module]}.{suffix}"
     match = _LAYER.fullmatch(module)
     assert match is not None, name
-    return f"blk.{match[1]}.{(_LINEARS | _NORMS)[match[2]]}.{suffix}"
+    names = _LINEARS | _NORMS | (_RECURRENT if ARCHITECTURES_OF[architecture].hybrid else {})
+    return f"blk.{match[1]}.{names[match[2]]}.{suffix}"
 
 
 def permutes(architecture: str, module: str) -> bool:
@@ -115,6 +142,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         )
     _check_neutral(m, name)
     layers = m.integer(f"{name}.block_count", most=1 << 16)
+    if kind.hybrid:
+        layers -= _predicting(m, name, layers)
     heads = m.same(f"{name}.attention.head_count", layers)
     hidden = m.integer(f"{name}.embedding_length")
     table = model.tensors.get("token_embd.weight")
@@ -123,7 +152,9 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             file=model.path, field="token_embd.weight", expected="a matrix", got=table and "another"
         )
     _check_names(model, kind, layers)
-    folded = hadamard_of(model, _linear_modules(layers))
+    folded = hadamard_of(model, _linear_modules(kind, layers))
+    more = _hybrid(m, name) if kind.hybrid else {}
+    width = _head_dim(m, name, hidden, heads, more.get("rotary_dim"))
     return {
         "architectures": [kind.architecture],
         "model_type": name,
@@ -133,7 +164,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": m.same(f"{name}.attention.head_count_kv", layers, heads),
-        "head_dim": _head_dim(m, name, hidden, heads),
+        "head_dim": width,
         "hidden_act": kind.activation,
         "rms_norm_eps": m.number(f"{name}.attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": m.integer(f"{name}.context_length"),
@@ -143,15 +174,49 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
         **_rope(model, name),
         **({"folded_hadamard": folded} if folded else {}),
+        **more,
     }
 
 
-def _linear_modules(layers: int) -> dict[str, str]:
+def _predicting(m: Metadata, name: str, layers: int) -> int:
+    """How many of the blocks, the last ones, predict several tokens."""
+    key = f"{name}.nextn_predict_layers"
+    count = m.integer(key, 0)
+    if count >= layers:
+        raise m.error(key, f"fewer than {name}.block_count={layers}", count)
+    return count
+
+
+def _hybrid(m: Metadata, name: str) -> dict[str, Any]:
+    """Recurrent layers, and the part of a head that is rotated."""
+    v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
+    if not v_heads or inner % v_heads:
+        raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={v_heads}", inner)
+    sections: dict[str, Any] = {}
+    key = f"{name}.rope.dimension_sections"
+    if key in m:
+        three = m.numbers(key, 4)[:3].tolist()
+        sections = {"rope_parameters": {"mrope_section": three}}
+    rope = {"rotary_dim": m.integer(f"{name}.rope.dimension_count")}
+    return {
+        AS_GGUF: True,
+        "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
+        "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
+        "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
+        "linear_value_head_dim": inner // v_heads,
+        "linear_num_key_heads": m.integer(f"{name}.ssm.group_count"),
+        "linear_num_value_heads": v_heads,
+        **rope,
+        **sections,
+    }
+
+
+def _linear_modules(kind: _Kind, layers: int) -> dict[str, str]:
     """The layers of all tensors that are multiplied with activations."""
     modules = {
         f"blk.{i}.{tensor}.weight": f"model.layers.{i}.{module}"
         for i in range(layers)
-        for module, tensor in _LINEARS.items()
+        for module, tensor in (_LINEARS | (_PROJECTIONS if kind.hybrid else {})).items()
     }
     return {**modules, "output.weight": "lm_head"}
 
@@ -173,12 +238,13 @@ def _require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None
         )
 
 
-def _head_dim(m: Metadata, name: str, hidden: int, heads: int) -> int:
-    """Features of a head: one number for keys, values and rotations."""
+def _head_dim(m: Metadata, name: str, hidden: int, heads: int, rotated: int | None) -> int:
+    """Features of a head: one number for keys, values and, but where it is said, rotations."""
     if not heads:
         raise m.error(f"{name}.attention.head_count", "at least 1", heads)
     width = m.integer(f"{name}.attention.key_length", hidden // heads)
-    for key in (f"{name}.attention.value_length", f"{name}.rope.dimension_count"):
+    keys = [f"{name}.attention.value_length"]
+    for key in keys if rotated else [*keys, f"{name}.rope.dimension_count"]:
         if m.integer(key, width) != width:
             raise UnsupportedModelError(
                 f"{m.path}: {key} must be {width}, the features of a head, but got "
@@ -272,17 +338,29 @@ def _check_names(model: GgufModel, kind: _Kind, layers: int) -> None:
     """Every tensor must be one that the graph reads: what is left out would be a wrong answer."""
     architecture = model.metadata.text("general.architecture")
     longrope = model.metadata.text(f"{architecture}.rope.scaling.type", "none") == "longrope"
-    known = {*_LINEARS.values(), "attn_norm", "ffn_norm", *kind.layer_tensors}
+    known = {*_LINEARS.values(), "attn_norm", *kind.layer_tensors}
+    known |= {*_RECURRENT.values()} if kind.hybrid else {"ffn_norm"}
+    whole = {*_WHOLE.values()} if kind.hybrid else set()
     outer = {f"{module}.weight" for module in _OUTER.values()}
+    skipped = []
     for name, info in model.tensors.items():
         match = _BLOCK.fullmatch(name)
-        inside = match and int(match[1]) < layers and match[2] in known
+        inside = match and int(match[1]) < layers and (match[3] in known or match[2] in whole)
         ignored = _IGNORED.fullmatch(name) or (longrope and _LONG_OR_SHORT.fullmatch(name))
-        if not inside and name not in outer and not ignored:
+        if kind.hybrid and match and int(match[1]) >= layers:
+            skipped.append(info)
+        elif not inside and name not in outer and not ignored:
             raise UnsupportedModelError(
                 f"{info.file}: {name}: tensors must be those of {kind.architecture} with {layers} "
                 "layers, but this is another; Sterna does not run this variant"
             )
+    if skipped:
+        warnings.warn(
+            f"{model.path}: {len(skipped)} tensors from blk.{layers} on "
+            f"({sum(info.nbytes for info in skipped) / 1e6:.0f} MB) are skipped, layers that "
+            "predict several tokens: Sterna predicts one at a time",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 # --------------------------------------------------------------------- tokenizer and settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -59,19 +60,19 @@ class GgufWeights:
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
 
-    def vector(self, name: str, size: int) -> F32:
-        """A norm's weight or a bias, float32 [size]."""
-        info = self._info(gguf_name(name), (size,))
+    def vector(self, name: str, *shape: int) -> F32:
+        """A small array, float32 of this shape; files leave out its sizes of 1."""
+        info = self._info(self._name(name), tuple(size for size in shape if size > 1) or (1,))
         if info.dtype not in FLOAT_TYPES:
-            raise self._error(info, "a vector of floats", info.dtype)
-        values = self._floats(info).values().reshape(-1)
-        self.tensors[name] = values[self._order(name.removesuffix(".bias"), size)]
+            raise self._error(info, "an array of floats", info.dtype)
+        values = self._floats(info).values().reshape(shape)
+        self.tensors[name] = values[self._order(name.removesuffix(".bias"), shape[0])]
         return self.tensors[name]
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The rows of `parts`: a weight for each run of neighbours of one type."""
         for part in parts:
-            bias = self.model.tensors.get(gguf_name(f"{part.name}.bias"))
+            bias = self.model.tensors.get(self._name(f"{part.name}.bias"))
             if bias is not None and not part.bias:
                 raise UnsupportedModelError(
                     f"{bias.file}: {bias.name}: this layer has no bias in its architecture"
@@ -101,6 +102,14 @@ class GgufWeights:
 
     # --------------------------------------------------------------------------------- tensors
 
+    @cached_property
+    def _architecture(self) -> str:
+        return self.model.metadata.text("general.architecture")
+
+    def _name(self, name: str) -> str:
+        """The file's name of a tensor."""
+        return gguf_name(self._architecture, name)
+
     def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         info = self.model.tensors.get(name)
         if info is None:
@@ -113,7 +122,7 @@ class GgufWeights:
         return info
 
     def _part(self, part: Linear) -> TensorInfo:
-        return self._info(gguf_name(f"{part.name}.weight"), (part.M, part.K))
+        return self._info(self._name(f"{part.name}.weight"), (part.M, part.K))
 
     @staticmethod
     def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:
@@ -136,7 +145,7 @@ class GgufWeights:
 
     def _scale(self, part: Linear) -> np.float32 | None:
         """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
-        info = self.model.tensors.get(gguf_name(f"{part.name}.scale"))
+        info = self.model.tensors.get(self._name(f"{part.name}.scale"))
         if info is None:
             return None
         if info.shape != (1,) or info.dtype != "F32":
@@ -149,8 +158,7 @@ class GgufWeights:
 
         Stored are the pairs (i, i + head_dim / 2) of a head side by side.
         """
-        architecture = self.model.metadata.text("general.architecture")
-        if not permutes(architecture, module):
+        if not permutes(self._architecture, module):
             return slice(None)
         pairs = np.arange(rows).reshape(-1, self.head_dim // 2, 2)
         order: npt.NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)

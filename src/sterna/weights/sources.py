@@ -98,8 +98,8 @@ class WeightSource(Protocol):
     def tensors(self) -> Mapping[str, F32]:
         """Vectors."""
 
-    def vector(self, name: str, size: int) -> F32:
-        """A norm's weight or a bias, float32 [size], finite."""
+    def vector(self, name: str, *shape: int) -> F32:
+        """A norm's weight, a bias or a small array, float32 of the shape, finite."""
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The rows of `parts`, one after the other: one weight [sum M, K], or several.
@@ -129,12 +129,12 @@ class PackedWeights:
     threads: int
     format: str | None = None
 
-    def vector(self, name: str, size: int) -> F32:
-        """A norm's weight or a bias, float32 [size]."""
+    def vector(self, name: str, *shape: int) -> F32:
+        """A small array, float32 of this shape."""
         got = self.tensors.get(name)
-        if got is None or got.shape != (size,):
+        if got is None or got.shape != shape:
             raise ModelFormatError(
-                file=self.path, field=name, expected=f"F32 shape [{size}]",
+                file=self.path, field=name, expected=f"F32 shape {list(shape)}",
                 got="no such tensor" if got is None else f"shape {list(got.shape)}",
             )  # fmt: skip
         return np.asarray(got, np.float32)
@@ -209,10 +209,10 @@ class CheckpointWeights:
         self._quantization = storages.quantization(config, file)
         self._read: set[str] = set()
 
-    def vector(self, name: str, size: int) -> F32:
-        """A norm's weight or a bias, float32 [size]."""
+    def vector(self, name: str, *shape: int) -> F32:
+        """A small array, float32 of this shape."""
         self._read.add(name)
-        self.tensors[name] = self._stored.floats(name, (size,))
+        self.tensors[name] = self._stored.floats(name, shape)
         return self.tensors[name]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.bench.linear import matrices as matrices_named
-from sterna.bench.random_models import SHAPES, Shape, shape_named
+from sterna.bench.random_models import SHAPES, Hybrid, Shape, shape_named
 
 __all__ = [
     "Case",
@@ -90,7 +90,7 @@ class Part(Protocol):
 
 def end_to_end(options: Options) -> list[Case]:
     """Prompts and generations of a whole model; a matrix has none."""
-    if options.shape not in SHAPES:
+    if options.shape not in SHAPES or isinstance(SHAPES[options.shape], Hybrid):
         return []
     pp = [Case(f"pp{n}", n) for n in options.pp]
     return pp + [

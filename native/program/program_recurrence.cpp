@@ -1,0 +1,101 @@
+// Recurrent layers within a Program: how a batch becomes units of channels, or of columns of a head's state, each over
+// all tokens of one sequence; the gates of a token; and heads times their gates.
+#include <algorithm>
+
+#include "program/program_run.h"
+
+namespace sterna {
+
+namespace {
+
+constexpr int64_t kConvChannels = 128;  // of a unit
+
+int64_t conv_units(const RecurrentHeads& heads) {
+    return (heads.channels() + kConvChannels - 1) / kConvChannels;
+}
+int64_t head_units(const RecurrentHeads& heads) { return state_blocks(heads.v_dim); }
+
+}  // namespace
+
+Division Program::recurrent_units(const Op& op, const Run& run) const {
+    const auto sequences = static_cast<int64_t>(run.batch.sequences.size());
+    if (op.kind == OpKind::kConv) return {sequences * conv_units(op.heads)};
+    // The columns of a head read the same queries and keys.
+    const int64_t units = head_units(op.heads);
+    return {sequences * op.heads.v_heads * units, run.threads, units};
+}
+
+void Program::convolve(const Op& op, const Run& run, int64_t unit) const {
+    const int64_t units = conv_units(op.heads), channels = op.heads.channels();
+    const auto s = static_cast<size_t>(unit / units);
+    const auto& span = run.batch.sequences[s];
+    const auto& row = buffers_[static_cast<size_t>(op.src)];
+    const int64_t from = unit % units * kConvChannels;
+    ConvArgs a{};
+    a.x = row.row(first_of_[s]) + from;
+    a.ldx = row.ld;
+    a.tokens = span.count;
+    a.channels = std::min(kConvChannels, channels - from);
+    a.weight = op.taps.data() + from;
+    a.ldw = channels;
+    a.width = static_cast<int>(std::ssize(op.taps) / channels);
+    a.state = span.state + op.state + from;
+    a.fresh = span.start == 0;
+    run.kernels.conv(a);
+}
+
+void Program::make_gates(const Op& op, size_t index, Run& run, int64_t n) const {
+    float* x = buffers_[static_cast<size_t>(op.src)].row(n);
+    const auto& h = op.heads;
+    const GatesArgs a{x,         x + h.k_width(), x + op.a,
+                      x + op.b,  op.rate.data(),  op.bias.data(),
+                      h.k_heads, h.v_heads,       h.k_dim};
+    if (!run.kernels.gates(a)) run.report(index);
+}
+
+// Units [begin, end): blocks of columns of the heads of all sequences.
+void Program::recur(const Op& op, const Run& run, int64_t begin, int64_t end) const {
+    const auto& h = op.heads;
+    const auto& row = buffers_[static_cast<size_t>(op.src)];
+    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    const int64_t units = head_units(h);
+    for (int64_t next; begin < end; begin = next) {
+        next = std::min(end, (begin / units + 1) * units);
+        const auto s = static_cast<size_t>(begin / units / h.v_heads);
+        const auto head = static_cast<int>(begin / units % h.v_heads);
+        const auto& span = run.batch.sequences[s];
+        const int64_t from = begin % units * kStateColumns;
+        const float* x = row.row(first_of_[s]);
+        RecurrenceArgs a{};
+        a.q = x + h.k_head(head) * h.k_dim;
+        a.k = a.q + h.k_width();
+        a.v = x + 2 * h.k_width() + head * h.v_dim + from;
+        a.decay = x + op.a + head;
+        a.beta = x + op.b + head;
+        a.ldx = row.ld;
+        a.tokens = span.count;
+        a.k_dim = h.k_dim;
+        a.columns = std::min((next - begin) * kStateColumns, h.v_dim - from);
+        a.state = span.state + op.state + head * h.head_floats() + from * h.k_dim;
+        a.fresh = span.start == 0;
+        a.out = dst.row(first_of_[s]) + head * h.v_dim + from;
+        a.ldo = dst.ld;
+        run.kernels.recurrence(a);
+    }
+}
+
+void Program::gate_heads(const Op& op, size_t index, Run& run, int64_t n) const {
+    GatedArgs a{};
+    a.x = buffers_[static_cast<size_t>(op.src)].row(n);
+    a.gate = buffers_[static_cast<size_t>(op.gate)].row(n) + op.column;
+    a.heads = op.heads.v_heads;
+    a.head_dim = op.heads.v_dim;
+    a.gate_stride = op.gate_stride;
+    a.silu = op.silu;
+    a.norm = op.norm.empty() ? nullptr : op.norm.data();
+    a.eps = op.eps;
+    a.y = buffers_[static_cast<size_t>(op.dst)].row(n);
+    if (!run.kernels.gated(a)) run.report(index);
+}
+
+}  // namespace sterna

@@ -1,0 +1,157 @@
+"""Qwen3.5 and 3.6, dense, their text: gated DeltaNet in most layers, gated attention in the others.
+arXiv 2412.06464 (the recurrence).
+
+    x = x + out(norm(recurrence(silu(conv(q, k, v)), a, b)) silu(z)),   or
+    x = x + o(attention(rope(norm(q), norm(k)), v) sigmoid(gate));
+    x = x + down(silu(gate) * up)
+
+Each half reads RMSNorm(x). Norms multiply by 1 + their weight, but for that of the recurrence. A
+part of each head is rotated; the sections of its rotations, which tell an image's axes apart, are
+all of one position in a text. Checkpoints with a vision tower nest the text's config and tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna import _native
+from sterna.graph import Graph, RecurrentHeads, Value
+from sterna.models import layers
+from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.gguf import AS_GGUF
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+ACTIVATION = "silu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS = {
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+}
+#: What tensors' names begin with in a checkpoint with a vision tower, and in one without.
+PREFIXES = {"model.language_model.": "model."}
+#: Tensors beside the text's layers, by what their names begin with.
+SKIPPED = {
+    "model.visual.": "a vision tower: Sterna runs the text alone",
+    "mtp.": "layers that predict several tokens: Sterna predicts one at a time",
+}
+LINEAR = "linear_attention"  # of layer_types, beside FULL
+MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
+MAX_CONV_WIDTH = 16  # native kMaxConvWidth
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The fields of the text alone, its layers' kinds, and the part of a head that is rotated."""
+    text = f.mapping("text_config")
+    t = Fields({**f.config, **text}, f.file)
+    t.supported("attn_output_gate", t.config.get("attn_output_gate", True), True)
+    rope = Fields({**t.mapping("rope_scaling"), **t.mapping("rope_parameters")}, f.file)
+    rotary_dim = _rotary_dim(t, rope)
+    plain = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
+    rotations = {name: value for name, value in rope.config.items() if name not in plain}
+    tied = f.config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+    return {
+        **text,
+        "tie_word_embeddings": tied,
+        "rotary_dim": rotary_dim,
+        "rope_parameters": {"rope_theta": t.number("rope_theta", 10000.0), **rotations},
+        "partial_rotary_factor": None,
+        "layer_types": None,
+        MIXERS: _mixers(t),
+    }
+
+
+def _mixers(t: Fields) -> list[str]:
+    """What each layer has: FULL or LINEAR."""
+    listed = t.items("layer_types", t.n_layers, (LINEAR, FULL))
+    if listed is None:
+        interval = t.count("full_attention_interval")
+        listed = [LINEAR if (i + 1) % interval else FULL for i in range(t.n_layers)]
+    if FULL not in listed:
+        t.fail("layer_types", f"at least one {FULL}", LINEAR)
+    return listed
+
+
+def _rotary_dim(t: Fields, rope: Fields) -> int:
+    """How many of a head's features are rotated; the sections must have a part for each pair."""
+    head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
+    fields = rope if rope.config.get("partial_rotary_factor") is not None else t
+    part = fields.number("partial_rotary_factor", 0.25)
+    rotary_dim = t.count("rotary_dim", max(1, int(head_dim * min(part, 2))))
+    if rotary_dim % 2 or rotary_dim > head_dim:
+        rule = f"a part of head_dim={head_dim} that is an even number of features"
+        fields.fail("partial_rotary_factor", rule, rotary_dim / head_dim)
+    sections = rope.config.get("mrope_section")
+    if sections is not None:
+        whole = isinstance(sections, list) and all(type(s) is int and s >= 0 for s in sections)
+        if not whole or len(sections) != 3 or sum(sections) != rotary_dim // 2:
+            rule = f"three whole numbers whose sum is {rotary_dim // 2}, half the rotated features"
+            rope.fail("mrope_section", rule, sections)
+    return rotary_dim
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    heads = _heads(c.fields)
+    plus_one = not c.fields.flag(AS_GGUF)
+    x, table = layers.embedding(g, c, w)
+    for i, mixer in enumerate(c.fields.config[MIXERS]):
+        p = f"model.layers.{i}"
+        h = layers.norm(g, c, w, x, f"{p}.input_layernorm", plus_one=plus_one)
+        if mixer == FULL:
+            name, bias = f"{p}.self_attn", c.attention_bias
+            h = layers.attention(
+                g, c, w, h, i, name, bias=bias, qk_norm=True, plus_one=plus_one, gated=True
+            )
+            x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
+        else:
+            h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
+            x = layers.output(g, c, w, h, x, f"{p}.linear_attn.out_proj")
+        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=plus_one)
+        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
+        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj")
+    return layers.head(g, c, w, x, table, plus_one=plus_one)
+
+
+def _heads(f: Fields) -> RecurrentHeads:
+    k_heads, v_heads = f.count("linear_num_key_heads"), f.count("linear_num_value_heads")
+    if v_heads % k_heads:
+        rule = f"a multiple of linear_num_key_heads={k_heads}"
+        f.fail("linear_num_value_heads", rule, v_heads)
+    k_dim = f.count("linear_key_head_dim", most=MAX_HEAD_DIM)
+    v_dim = f.count("linear_value_head_dim", most=MAX_HEAD_DIM)
+    return RecurrentHeads(k_heads, v_heads, k_dim, v_dim, tiled=f.flag(AS_GGUF))
+
+
+def _delta_net(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads, name: str
+) -> Value:
+    """A gated DeltaNet layer, up to out_proj."""
+    parts = [
+        Linear(f"{name}.in_proj_{part}", M, c.hidden_size)
+        for part, M in (
+            ("qkv", heads.width), ("z", heads.v_width), ("b", heads.v_heads), ("a", heads.v_heads)
+        )
+    ]  # fmt: skip
+    row, (_, z, b, a) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", parts)
+    width = c.fields.count("linear_conv_kernel_dim", most=MAX_CONV_WIDTH)
+    taps = w.vector(f"{name}.conv1d.weight", heads.width, 1, width)
+    row = g.conv(row, taps.reshape(heads.width, width), f"{name}.conv1d")
+    rate, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
+    if not c.fields.flag(AS_GGUF):
+        rate = -_native.exponentials(rate)
+    elif (rate >= 0).any():
+        c.fields.fail(f"{name}.A_log", "negative rates, -exp(A_log)", float(rate.max()))
+    out = g.recurrence(row, heads, a, b, rate, bias, name)
+    weight = w.vector(f"{name}.norm.weight", heads.v_dim)
+    return g.gated(
+        out, row, z, heads.v_dim, heads.v_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps
+    )

@@ -1,0 +1,243 @@
+"""The words of recurrent layers: a causal convolution, the gated delta rule, heads times gates.
+
+The oracle is numpy in float64. Bits are those of the scalar unit for every unit, thread count, way
+to cut a prompt into steps, and company in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from helpers import ISAS, assert_same_bits
+
+from sterna import _native, ops
+from sterna.graph import Graph, Heads, RecurrentHeads
+
+N = 70  # tokens: some blocks of 16 of a kernel, and a rest
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer's sizes; its row is [q | k | v | z | b | a], with a few columns that nobody reads."""
+
+    heads: RecurrentHeads
+    width: int
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """Where the parts of a row begin, and its end."""
+        h = self.heads
+        z = h.width
+        b = z + h.v_width
+        return {"z": b - h.v_width, "b": b, "a": b + h.v_heads, "end": b + 2 * h.v_heads + 3}
+
+
+CASES = {
+    "plain": Case(RecurrentHeads(1, 1, 16, 16), 4),
+    "grouped": Case(RecurrentHeads(2, 6, 24, 40), 4),
+    "tiled, odd": Case(RecurrentHeads(2, 4, 7, 5, tiled=True), 2),
+    "one tap": Case(RecurrentHeads(1, 2, 3, 33), 1),
+    "many taps": Case(RecurrentHeads(1, 2, 2, 18), 16),
+    "published": Case(RecurrentHeads(1, 2, 128, 128), 4),
+}
+# Where steps end: singly, within and past the taps, all at once.
+CUTS = [(N,), range(1, N + 1), (1, 3, 20, 37, N), (16, 32, 33, N)]
+NAMES = list(CASES)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's tensors, and the rows that it gets: one for each token, and some more where a row
+    is wider, as logits are as many."""
+
+    rows: np.ndarray
+    taps: np.ndarray
+    rate: np.ndarray
+    bias: np.ndarray
+    norm: np.ndarray
+
+
+@lru_cache
+def layer(name: str) -> Layer:
+    case, rng = CASES[name], np.random.default_rng(NAMES.index(name))
+    h = case.heads
+    count = max(N, case.columns["end"])
+    rows = rng.standard_normal((count, case.columns["end"])).astype(np.float32)
+    rows[:, case.columns["a"] : case.columns["a"] + h.v_heads] *= 4  # decays from 0 to nearly 1
+    rows[::9, case.columns["a"]] = 90.0
+    rows[4::9, case.columns["a"]] = -90.0
+    taps = rng.standard_normal((h.width, case.width)).astype(np.float32)
+    rate = -rng.uniform(0.01, 16, h.v_heads).astype(np.float32)
+    bias = rng.standard_normal(h.v_heads).astype(np.float32)
+    return Layer(rows, taps, rate, bias, rng.uniform(0.5, 1.5, h.v_dim).astype(np.float32))
+
+
+@lru_cache
+def program(name: str, part: str) -> _native.Program:
+    """Logits are the convolved row, what the recurrence gives, or that times its gates."""
+    case, of = CASES[name], layer(name)
+    h, at = case.heads, case.columns
+    g = Graph(Heads(1, 1, 16))
+    x = g.conv(g.embed(ops.pack(of.rows, format="f32")), of.taps, "conv1d")
+    if part != "conv":
+        row = x
+        x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "linear_attn")
+    if part == "norm":
+        x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "silu", "norm", of.norm, EPS)
+    elif part == "sigmoid":
+        x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "sigmoid", "gate")
+    eye = np.eye(len(of.rows), x.width, dtype=np.float32)
+    g.linear(g.select(x), ops.pack(eye, format="f32"), "lm_head")
+    return g.compile()
+
+
+def run(
+    name: str, part: str, isa: str, threads: int = 1, cuts: Iterable[int] = (N,), company: int = 0
+) -> np.ndarray:
+    """float32 [N, width of the part]: in steps that end so, beside so many other sequences."""
+    p, cache = program(name, part), _native.KvCache(1, 1, 16, 8, "f32")
+    width = CASES[name].columns["end"] if part == "conv" else CASES[name].heads.v_width
+    states = [_native.State(p.state_bytes) for _ in range(company + 1) if p.state_bytes]
+    found, start = [], 0
+    for end in sorted({*cuts, N}):
+        tokens = np.arange(start, end, dtype=np.int32)
+        spans, fed = [], []
+        for i in range(company + 1):
+            pages = np.arange(2 * i, 2 * i + 2, dtype=np.int32)
+            spans.append((start, len(tokens), len(tokens) * (i == company), pages))
+            fed.append(np.roll(tokens, company - i))
+        logits = p.run(cache, np.concatenate(fed), spans, isa, threads, states=states)[0]
+        found.append(logits[:, :width].copy())
+        assert not states or states[-1].position == end
+        start = end
+    return np.concatenate(found)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def expected(name: str, part: str) -> np.ndarray:
+    """The same in float64, token by token."""
+    case, of = CASES[name], layer(name)
+    h, at, rows = case.heads, case.columns, of.rows[:N].astype(np.float64)
+    x = np.concatenate([np.zeros((case.width - 1, h.width)), rows[:, : h.width]])
+    taps = of.taps.astype(np.float64)
+    qkv = silu(sum(x[i : i + N] * taps[:, i] for i in range(case.width)))
+    if part == "conv":
+        return np.concatenate([qkv, rows[:, h.width :]], axis=1)
+    q, k, v = np.split(qkv, [h.k_heads * h.k_dim, 2 * h.k_heads * h.k_dim], axis=1)
+    q, k = (y.reshape(N, h.k_heads, h.k_dim) for y in (q, k))
+    q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+    v = v.reshape(N, h.v_heads, h.v_dim)
+    a, b = (rows[:, at[n] : at[n] + h.v_heads] for n in "ab")
+    decay = np.exp(of.rate * np.logaddexp(0, a + of.bias))
+    beta = 1 / (1 + np.exp(-b))
+    out = np.zeros((N, h.v_heads, h.v_dim))
+    for head in range(h.v_heads):
+        source = head % h.k_heads if h.tiled else head // (h.v_heads // h.k_heads)
+        state = np.zeros((h.k_dim, h.v_dim))
+        for t in range(N):
+            key = k[t, source]
+            state = state * decay[t, head]
+            state += np.outer(key, beta[t, head] * (v[t, head] - state.T @ key))
+            out[t, head] = state.T @ q[t, source] / np.sqrt(h.k_dim)
+    z = rows[:, at["z"] : at["b"]].reshape(out.shape)
+    if part == "norm":
+        rms = np.sqrt((out * out).mean(-1, keepdims=True) + EPS)
+        out = out / rms * of.norm * silu(z)
+    elif part == "sigmoid":
+        out = out / (1 + np.exp(-z))
+    return out.reshape(N, h.v_width)
+
+
+PARTS = ("conv", "recurrence", "norm", "sigmoid")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_against_numpy(name: str, part: str) -> None:
+    """Float rounding only: of sums of k_dim products, over as many tokens."""
+    got, wanted = run(name, part, "scalar"), expected(name, part)
+    size = np.abs(wanted).max()
+    bound = 2.0**-24 * 8 * np.sqrt(CASES[name].heads.k_dim * N)
+    if part == "norm":  # where a head's values are all small, their errors are not
+        bound *= 30
+    assert np.abs(got - wanted).max() <= bound * size
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_bits(name: str, part: str) -> None:
+    """One result for every unit, thread count, way to cut into steps, and company."""
+    wanted = run(name, part, "scalar")
+    for isa in ISAS:
+        for threads in (1, 3):
+            for cuts in CUTS:
+                assert_same_bits(run(name, part, isa, threads, cuts), wanted)
+        assert_same_bits(run(name, part, isa, 2, CUTS[2], company=3), wanted)
+
+
+def test_exponentials() -> None:
+    """Each is the float next to e^x."""
+    x = np.linspace(-80, 80, 10001, dtype=np.float32)
+    wanted = np.exp(x.astype(np.float64))
+    got = _native.exponentials(x)
+    assert got.dtype == np.float32
+    assert np.abs(got / wanted - 1).max() <= 2.0**-24 * 1.001
+
+
+def test_a_state_is_of_a_position() -> None:
+    """A step takes a state of its own begin, or any at 0, and a failed one leaves it of none."""
+    name = "plain"
+    p, cache = program(name, "norm"), _native.KvCache(1, 1, 16, 8, "f32")
+    pages = np.arange(2, dtype=np.int32)
+    state, other = _native.State(p.state_bytes), _native.State(p.state_bytes)
+
+    def step(start: int, count: int, state: _native.State, token: int = 0) -> np.ndarray:
+        tokens = np.full(count, token, np.int32)
+        return p.run(cache, tokens, [(start, count, 1, pages)], "scalar", 1, states=[state])[0]
+
+    first = step(0, 5, state).copy()
+    assert state.position == 5
+    with pytest.raises(ValueError, match="positions before"):
+        step(4, 1, state)
+    other.copy_from(state)
+    assert_same_bits(step(5, 1, state).copy(), step(5, 1, other))
+    assert_same_bits(step(0, 5, state), first)  # what was before does not count
+    with pytest.raises(ValueError, match="its own"):
+        p.run(
+            cache, np.zeros(2, np.int32), [(0, 1, 0, pages), (0, 1, 0, pages)], "scalar", 1,
+            states=[state, state],
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="one for each"):
+        p.run(cache, np.zeros(1, np.int32), [(0, 1, 0, pages)], "scalar", 1)
+    with pytest.raises(ValueError, match="same size"):
+        state.copy_from(_native.State(p.state_bytes + 4096))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("column", ["q", "v", "z"])
+def test_what_is_not_finite_is_told(column: str, isa: str) -> None:
+    """Infinity in a part of a row is an error that names the layer; the state is of no use then."""
+    case, of = CASES["grouped"], layer("grouped")
+    h, at, rows = case.heads, case.columns, of.rows / 4
+    rows[:, {"q": 0, "v": h.width - 1, "z": at["z"]}[column]] = 3e38
+    g = Graph(Heads(1, 1, 16))
+    row = g.conv(g.embed(ops.pack(rows, format="f32"), factor=4), of.taps, "conv1d")
+    x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "layer 7")
+    x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "silu", "layer 7", of.norm, EPS)
+    x = g.norm(x, np.ones(x.width, np.float32), EPS, "layer 7")
+    eye = ops.pack(np.eye(len(rows), x.width, dtype=np.float32), format="f32")
+    g.linear(g.select(x), eye, "lm_head")
+    p = g.compile()
+    state, pages = _native.State(p.state_bytes), np.arange(2, dtype=np.int32)
+    cache = _native.KvCache(1, 1, 16, 2, "f32")
+    with pytest.raises(FloatingPointError, match="layer 7"):
+        p.run(cache, np.arange(3, dtype=np.int32), [(0, 3, 1, pages)], isa, 1, states=[state])
+    assert state.position == -1
