@@ -29,6 +29,7 @@ from sterna import LLM, Conversation, loading
 from sterna.convert import to_directory
 from sterna.engine import PAGE, CachedPrefix, Engine, Sequence
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.evaluate import scoring
 
 NAMES = [name for name in RECIPES if name.startswith("qwen3_5")]
 PROMPT = [int(t) for t in np.random.default_rng(3).integers(0, 256, 3 * PAGE + 5)]
@@ -489,6 +490,20 @@ def test_repeated(small: Engine) -> None:
     assert deep.state is not None
     assert deep.state.position == 2 * PAGE
     small.step([(deep, [1], 1)])
+
+
+def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
+    """A group's scores are those of its requests one by one, with room for snapshots or not."""
+    requests = [
+        scoring.Request([*PROMPT[:40], *PROMPT[50 + i : 56 + 2 * i]], 3 + i) for i in range(4)
+    ]
+    alone = [scoring.score(small, [[one]])[0][0] for one in requests]
+    assert scoring.score(small, [requests])[0] == alone
+    assert scoring.score(small, [requests[:2], requests[2:]]) == [alone[:2], alone[2:]]
+    held = Sequence()
+    while small.pool.free >= 1 + 2 * small.pool.state_pages:  # a snapshot has no room then
+        small.step([(held, [1] * PAGE, 0)])
+    assert scoring.score(small, [requests])[0] == alone
 
 
 # ------------------------------------------------------------------------------ conversations

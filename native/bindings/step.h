@@ -40,6 +40,18 @@ struct PyProgram {
     explicit PyProgram(Program::Heads heads) : program(heads) {}
 };
 
+// Padded width of a buffer that exists.
+inline int64_t width_of(const PyProgram& p, int buffer) {
+    require(buffer >= 0 && buffer < static_cast<int>(p.widths.size()), "buffer: no such buffer");
+    return p.widths[static_cast<size_t>(buffer)];
+}
+
+// A copy of a vector that must have so many values.
+inline std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char* rule) {
+    require(static_cast<int64_t>(from.shape(0)) == count, rule);
+    return {from.data(), from.data() + from.shape(0)};
+}
+
 // (start, count, logits, pages) of a sequence: SequenceSpan.
 using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
 // (params, history) of a sequence whose logits become tokens; history is all of its tokens, those of

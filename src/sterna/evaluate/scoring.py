@@ -76,7 +76,8 @@ def score(
     checked = [[_fitted(r, engine.context) for r in group] for group in groups]
     budget = step_tokens(engine.model.config.vocab_size)
     results: list[list[Score]] = []
-    for batch in _batches(checked, budget, engine.pool.free):
+    states = 2 * engine.pool.state_pages  # of each sequence, and of a snapshot
+    for batch in _batches(checked, budget, engine.pool.free, states):
         results += _score_batch(engine, batch, budget)
         progress(len(results))
     return results
@@ -91,13 +92,18 @@ def _fitted(request: Request, context: int) -> Request:
     return Request(request.tokens[-(context + 1) :], request.scored)
 
 
-def _batches(groups: list[list[Request]], budget: int, free: int) -> Iterator[list[list[Request]]]:
-    """Groups that run together: as many tokens as a step takes, in the free pages; or one group."""
+def _batches(
+    groups: list[list[Request]], budget: int, free: int, states: int
+) -> Iterator[list[list[Request]]]:
+    """Groups that run together: as many tokens as a step takes, in the free pages; or one group.
+
+    states: pages that a sequence takes whatever its length.
+    """
     batch: list[list[Request]] = []
     tokens = pages = 0
     for group in groups:
         longest = max((len(r.tokens) for r in group), default=0)
-        need = -(-longest // PAGE)
+        need = -(-longest // PAGE) + states
         if batch and (tokens + longest > budget or pages + need > free):
             yield batch
             batch, tokens, pages = [], 0, 0
