@@ -116,7 +116,7 @@ def test_gguf_is_the_same_model(kind: str, tmp_path: Path) -> None:
     )  # fmt: skip
     tensors = []
     for name, tensor in model.tensors.items():
-        at = gguf_name(name)
+        at = gguf_name("qwen3", name)
         if tensor.ndim == 1:
             tensors.append((at, tuple(tensor.shape), 0, tensor.float().numpy().tobytes()))
             continue

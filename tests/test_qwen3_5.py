@@ -500,9 +500,11 @@ def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
     alone = [scoring.score(small, [[one]])[0][0] for one in requests]
     assert scoring.score(small, [requests])[0] == alone
     assert scoring.score(small, [requests[:2], requests[2:]]) == [alone[:2], alone[2:]]
-    held = Sequence()
-    while small.pool.free >= 1 + 2 * small.pool.state_pages:  # a snapshot has no room then
-        small.step([(held, [1] * PAGE, 0)])
+    held, one = [Sequence()], 1 + small.pool.state_pages
+    while small.pool.free >= one + small.pool.state_pages:  # a snapshot has no room then
+        if small.pool.free >= 2 * one:
+            held.append(Sequence())
+        small.step([(held[-1], [1] * PAGE, 0)])
     assert scoring.score(small, [requests])[0] == alone
 
 
