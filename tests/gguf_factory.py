@@ -62,7 +62,10 @@ def sized(kind: str, shape: tuple[int, int], rng: np.random.Generator, std: floa
     K, nbytes = gguf.GGML_QUANT_SIZES[Type[kind]]
     M, count = shape[0], shape[1] // K
     raw = rng.integers(0, 256, (M * count, nbytes), np.uint8)
-    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+    halves = {
+        "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+        "IQ4_NL": (0,), "IQ4_XS": (0,),
+    }  # fmt: skip
     if kind not in halves:
         raise KeyError(kind)
 
@@ -94,7 +97,7 @@ def stored(kind: str, w: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarr
         return w.astype(np.float16), w.astype(np.float16).astype(np.float32)
     try:
         raw = gguf.quants.quantize(w, Type[kind])
-    except NotImplementedError:  # a type that the gguf package reads and does not make: K-quants
+    except NotImplementedError:  # a type that the gguf package reads and does not make
         raw = sized(kind, w.shape, rng, float(w.std()))
     return raw, gguf.quants.dequantize(raw, Type[kind])
 

@@ -226,7 +226,7 @@ def test_the_form_of_warnings_is_that_of_the_command_line(
     assert text == "sterna: warning: a b\n"
 
 
-@pytest.mark.parametrize("kind", ["IQ4_NL", "IQ2_XXS", "IQ1_M"])
+@pytest.mark.parametrize("kind", ["IQ3_S", "IQ2_XXS", "IQ1_M"])
 def test_ggml_types_that_sterna_lacks(kind: str, tmp_path: Path) -> None:
     """The tensor and its type are named."""
     block, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]

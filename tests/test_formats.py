@@ -166,7 +166,7 @@ def test_codes_of_files() -> None:
         (8, 1): "i4 q4_0",
         (12, 1): "mxfp4",
         (32, 1): "q6_k",
-        (128, 1): "i8 q8_0",
+        (128, 1): "i8 q8_0 iq4_nl iq4_xs",
     }
     for rule, names in rules.items():
         for name in names.split():

@@ -106,6 +106,40 @@ struct mxfp4 {
     }
 };
 
+constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+// 16 bytes of nibbles, all low ones first.
+void iq4_levels(In from, Levels to) {
+    for (int i = 0; i < 16; ++i) {
+        to[i] = kIq4Levels[from[i] & 15];
+        to[16 + i] = kIq4Levels[from[i] >> 4];
+    }
+}
+
+struct iq4_nl {
+    static constexpr int k = 32, bytes = 18, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        iq4_levels(block + 2, levels);
+        return true;
+    }
+};
+
+// d, two bytes of the scales' high bits, four of their low ones, 128 of nibbles.
+struct iq4_xs {
+    static constexpr int k = 256, bytes = 136, halves = 1, singles = 8;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        const int high = block[2] | block[3] << 8;
+        for (int g = 0; g < 8; ++g) {
+            const int low = block[4 + g / 2] >> 4 * (g % 2) & 15;
+            scales[2 + g] = static_cast<uint8_t>((low | (high >> 2 * g & 3) << 4) - 32);
+            iq4_levels(block + 8 + 16 * g, levels + 32 * g);
+        }
+        return true;
+    }
+};
+
 // 16 bytes of scale and minimum, 64 of codes, d, dmin.
 struct q2_k {
     static constexpr int k = 256, bytes = 84, halves = 2, singles = 16;
@@ -295,6 +329,8 @@ constexpr BlockType kTypes[] = {
     type<q5_0>("q5_0"),
     type<q8_0>("q8_0"),
     type<mxfp4>("mxfp4"),
+    type<iq4_nl>("iq4_nl"),
+    type<iq4_xs>("iq4_xs"),
     type<q2_k>("q2_k"),
     type<q3_k>("q3_k"),
     type<q4_k>("q4_k"),

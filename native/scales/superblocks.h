@@ -134,9 +134,9 @@ constexpr int kSuperPairSpan = [] {
 template <class F>
 using SuperSums = std::conditional_t<kSuperPairSpan<F> != 0, PairSums<F, kSuperPairSpan<F>>, F>;
 template <class F>
-using SuperPanel =
-    std::conditional_t<kSuperPairSpan<F> != 0, PairSums<Even<CodesUpTo<255>>, kSuperPairSpan<F>>,
-                       Even<CodesUpTo<255>>>;
+using SuperPanel = std::conditional_t<
+    kSuperPairSpan<F> != 0, PairSums<Even<CodesUpTo<255>>, kSuperPairSpan<F>>,
+    std::conditional_t<F::kDecodedOffsetX2 != 0, GroupPanel<F>, Even<CodesUpTo<255>>>>;
 
 // What a panel's bytes, or a format's codes, stand for in their group.
 enum class SuperCodes {
@@ -284,13 +284,16 @@ struct SuperGroups {
     }
 };
 
+// The code of level 0 as it is decoded.
 template <class F>
-constexpr SuperCodes kSuperCodes = F::kSuperOffset ? SuperCodes::kOffset : SuperCodes::kLevels;
+constexpr int kLeftOffset = F::kSuperOffset - F::kDecodedOffsetX2 / 2;
+template <class F>
+constexpr SuperCodes kSuperCodes = kLeftOffset<F> ? SuperCodes::kOffset : SuperCodes::kLevels;
 
 // Blocks of a format F: they add its offset, which the loops that it shares with others do not know.
 template <class F, class Blocks, class Groups>
 struct SuperBlocks : Blocks {
-    static void begin(const sterna::LinearArgs& a) { Groups::begin(a, F::kSuperOffset); }
+    static void begin(const sterna::LinearArgs& a) { Groups::begin(a, kLeftOffset<F>); }
 };
 // Blocks whose panels hold products.
 template <class F>

@@ -104,7 +104,8 @@ class Codebook:
 
     def nearest(self, ratios: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
         """Real numbers, of any shape -> the nearest levels, of `dtype`."""
-        return self.array[np.searchsorted((self.array[1:] + self.array[:-1]) / 2, ratios)]
+        levels = self.array.astype(np.float64)  # sums of two may not fit int8
+        return self.array[np.searchsorted((levels[1:] + levels[:-1]) / 2, ratios)]
 
     def check(self, levels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         """Levels [M, K] of any numeric dtype as `dtype`.

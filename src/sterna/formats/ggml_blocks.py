@@ -18,6 +18,8 @@ from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import (
     i2,
+    iq4_nl,
+    iq4_xs,
     mxfp4,
     pq2_0,
     q1_0,
@@ -199,6 +201,22 @@ def _mxfp4(raw: U8) -> Parsed:
     return values[_fields(raw[:, 1:], 4, 16)], scales.astype(np.float32)
 
 
+def _iq4_nl(raw: U8) -> Parsed:
+    """d, 16 bytes of nibbles, all low ones first, that number the levels."""
+    return _IQ4[_fields(raw[:, 2:], 4, 16)], _f16(raw[:, :2])[:, 0]
+
+
+def _iq4_xs(raw: U8) -> Parsed:
+    """d, two bytes of the scales' high bits, four of their low ones, 128 of nibbles."""
+    high = np.ascontiguousarray(raw[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    low = raw[:, 4:8, None] >> np.array([0, 4], np.uint8) & np.uint8(15)
+    whole = (low.reshape(-1, 8) | high << 4).astype(np.int8) - np.int8(32)
+    return _IQ4[_fields(raw[:, 8:], 4, 16)], _joined(_f16(raw[:, :2])[:, 0], whole)
+
+
+_IQ4 = np.array(iq4_nl.LEVELS, np.int8)
+
+
 def _q2_k(raw: U8) -> Parsed:
     """16 bytes of scale and minimum, 64 of codes, d, dmin."""
     scales = _with_minima(raw[:, 80:], raw[:, :16] & 15, raw[:, :16] >> 4)
@@ -283,6 +301,8 @@ BLOCKS = {
     "q5_0": Block(32, 22, _q5_0, q8_0.FORMAT),
     "q8_0": Block(32, 34, _q8_0, q8_0.FORMAT),
     "mxfp4": Block(32, 17, _mxfp4, mxfp4.FORMAT),
+    "iq4_nl": Block(32, 18, _iq4_nl, iq4_nl.FORMAT),
+    "iq4_xs": Block(256, 136, _iq4_xs, iq4_xs.FORMAT),
     "q2_k": Block(256, 84, _q2_k, q2_k.FORMAT),
     "q3_k": Block(256, 110, _q3_k, q3_k.FORMAT),
     "q4_k": Block(256, 144, _q4_k, q4_k.FORMAT),
