@@ -134,6 +134,16 @@ def test_gguf_is_the_same_model(kind: str, tmp_path: Path) -> None:
     assert_same_bits(other.logits(tokens), one.logits(tokens))
 
 
+def test_three_trits_in_five_bits(tmp_path: Path) -> None:
+    """Layers and table run as `t5` in the same groups, with the same bits."""
+    dtype = torch.bfloat16
+    folder = unpacked(tmp_path / "m", bonsai(dtype, binary=False), dtype)
+    tokens = list(range(60, 90))
+    t5 = LLM(folder, format="t5:g128", head="t5:g128", threads=1)
+    assert (t5.info()["format"], t5.info()["head"]) == ("t5:g128", "t5:g128")
+    assert_same_bits(t5.logits(tokens), LLM(folder, threads=1).logits(tokens))
+
+
 def test_one_other_value(tmp_path: Path) -> None:
     """A matrix that is not what the rest is stays floats."""
     dtype = torch.bfloat16
