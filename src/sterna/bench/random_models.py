@@ -169,11 +169,11 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     )
 
 
-#: Shapes with a name are from the models' own config.json files; those named by a size are models
-#: of Bitnet.cpp (arXiv 2502.11880), Table 7. The paper does not print their sizes: 700m is that of
-#: bitnet_b1_58-large, the others those of the paper's code (utils/generate-dummy-bitnet-model.py in
-#: microsoft/BitNet), but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, as
-#: heads of 120 are padded to 128.
+#: Shapes with a name are from the models' own config.json files, bonsai-27b's being that of
+#: Qwen3.5-27B; those named by a size are models of Bitnet.cpp (arXiv 2502.11880), Table 7. The
+#: paper does not print their sizes: 700m is that of bitnet_b1_58-large, the others those of the
+#: paper's code (utils/generate-dummy-bitnet-model.py in microsoft/BitNet), but for 3.8b's heads: 30
+#: of 128 in place of 32 of 120, as many parameters, as heads of 120 are padded to 128.
 SHAPES = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
