@@ -100,7 +100,7 @@ def test_formats_left_out_are_said(arguments: str) -> None:
     result = command(*arguments.split())
     assert {row.get("format") for row in json.loads(result.stdout)} >= {"i2", "q4_0"}
     lines = result.stderr.splitlines()
-    assert "sterna: 64x160: left out q1_0: K must be a multiple of 128" in lines
+    assert "sterna: 64x160: left out q1_0, pq2_0: K must be a multiple of 128" in lines
     (k_quants,) = [line for line in lines if line.endswith("K must be a multiple of 256")]
     assert "q4_k" in k_quants
     assert len(lines) == 3  # and 64

@@ -117,7 +117,7 @@ BAD_ENTRIES = {
     "unknown dtype": entry("F31"),
     "dtype of another kind": entry(["F32"]),
     "zero dimension": entry(shape=[0, 3], offsets=[0, 0]),
-    "five dimensions": entry(shape=[1, 1, 1, 2, 3]),
+    "nine dimensions": entry(shape=[1] * 7 + [2, 3]),
     "a boolean dimension": entry(shape=[True, 6]),
     "a fraction": entry(shape=[2.0, 3]),
     "a number in text": entry(shape=["2", 3]),
