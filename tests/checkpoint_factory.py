@@ -116,6 +116,11 @@ class Recipe:
         return self.architecture.startswith("Gemma")
 
     @property
+    def is_stored_fused(self) -> bool:
+        """Whether q, k and v are one matrix of the checkpoint, and gate and up another."""
+        return self.architecture == "Phi3ForCausalLM"
+
+    @property
     def is_bitnet(self) -> bool:
         """Whether the graph has BitNet's sub-norms and relu^2."""
         return self.architecture == "BitNetForCausalLM"
@@ -158,6 +163,11 @@ GRANITE = replace(
 SMOLLM3 = replace(
     QWEN2, architecture="SmolLM3ForCausalLM", seed=28, layers=4,
     config={"no_rope_layer_interval": 2, "pad_token_id": None},
+)  # fmt: skip
+# q, k, v and gate, up are stored as one matrix each; a window of less than a page.
+PHI3 = replace(
+    QWEN2, architecture="Phi3ForCausalLM", rope_theta=10000.0, seed=60,
+    config={"sliding_window": 50, "pad_token_id": None},
 )  # fmt: skip
 # Two, and then three value heads to a key head; heads and widths that are no multiples of 16; a
 # rotation of a quarter of a head, in sections.
@@ -269,6 +279,26 @@ RECIPES: dict[str, Recipe] = {
     "gemma3": GEMMA3,
     "granite": GRANITE,
     "smollm3": SMOLLM3,
+    "phi3": PHI3,
+    # Three quarters of a head are rotated, as in Phi-4-mini.
+    "phi3-longrope": replace(
+        PHI3,
+        tied=True,
+        dtype=torch.bfloat16,
+        heads=4,
+        seed=61,
+        rope_scaling={
+            "type": "longrope",
+            "short_factor": [1.0 + i / 16 for i in range(9)],
+            "long_factor": [1.0 + i * i / 2 for i in range(9)],
+        },
+        config={
+            "sliding_window": 262144,
+            "pad_token_id": None,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 32,
+        },
+    ),
     "qwen3_5": QWEN3_5,
     "qwen3_5-interval": replace(
         QWEN3_5,
@@ -351,6 +381,13 @@ def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
             "linear_attn.in_proj_b": (r["heads"], hidden),
             "linear_attn.in_proj_a": (r["heads"], hidden),
             "linear_attn.out_proj": (hidden, r["v"]),
+        }
+    if recipe.is_stored_fused:
+        return {
+            "self_attn.qkv_proj": (q + 2 * kv, hidden),
+            "self_attn.o_proj": (hidden, q),
+            "mlp.gate_up_proj": (2 * wide, hidden),
+            "mlp.down_proj": (hidden, wide),
         }
     return {
         **mixer,

@@ -71,6 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,
     },
+    "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
     "Qwen3_5ForCausalLM": _HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _HYBRID},
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},

@@ -46,7 +46,7 @@ def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> Transformer
     "recipe",
     [
         "llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "granite",
-        "smollm3", "mistral-window",
+        "smollm3", "mistral-window", "phi3",
     ],
 )  # fmt: skip
 def test_greedy_tokens(recipe: str, checkpoint: Callable[[str], Path]) -> None:

@@ -41,6 +41,7 @@ INTEGER = [
     ("gemma2", "i8", "int8", "i16"),
     ("gemma3", "q4_1", "int8", "i8"),
     ("granite", "i8", "int8", "i16"),
+    ("phi3-longrope", "q4_0", "int8", "i16"),
     ("qwen3_5", "i8", "int8", "i16"),
     ("qwen3_5-types", "i4", "int8", "i8"),
 ]

@@ -46,6 +46,9 @@ def test_windows() -> None:
     assert windows(read("gemma2")) == [40, None, 40, None]
     assert windows(read("gemma3")) == [100, 100, None, 100]
     assert windows(read("smollm3", **both)) == [None, 100, None, 100]
+    assert windows(read("phi3")) == [50, 50]
+    assert windows(read("phi3", sliding_window="absent")) == [None, None]
+    assert windows(read("phi3", sliding_window=262144)) == [None, None]
     assert read("gemma3").max_position == 32768
     # Llama's graph has none: within one, sliding attention is full attention.
     assert read("llama-f32", sliding_window=100).max_position == 100
@@ -66,6 +69,27 @@ def test_rotations_of_layers() -> None:
     assert rotated == [True, False, True, False]
 
 
+def test_rotations_of_phi3() -> None:
+    """The fields of either place and age say the same; without any, all of a head is rotated."""
+    wanted = read("phi3-longrope")
+    first = wanted.attention[0].rotary
+    assert first is not None
+    assert len(first.inverse_frequencies) == 9  # of 12 pairs
+    assert first.short_context == 32
+    scaling = config(RECIPES["phi3-longrope"])["rope_scaling"]
+    for name in ("su", "yarn"):
+        assert read("phi3-longrope", rope_scaling=scaling | {"type": name}) == wanted
+    moved = scaling | {"rope_theta": 10000.0, "partial_rotary_factor": 0.75}
+    gone = dict.fromkeys(("rope_theta", "rope_scaling", "partial_rotary_factor"), "absent")
+    assert read("phi3-longrope", **gone, rope_parameters=moved) == wanted
+    unsaid = read("phi3-longrope", original_max_position_embeddings="absent").attention[0].rotary
+    assert unsaid is not None
+    assert unsaid.short_context == 4096
+    plain = read("phi3", rope_scaling=None).attention[0].rotary
+    assert plain is not None
+    assert len(plain.inverse_frequencies) == 8
+
+
 BAD_OF_LAYERS = [
     ("gemma2", {"sliding_window": 0}, ModelFormatError, "sliding_window"),
     ("mistral", {"sliding_window": 0}, ModelFormatError, "sliding_window"),
@@ -82,6 +106,10 @@ BAD_OF_LAYERS = [
     ("smollm3", {"no_rope_layers": [1, 0, 1]}, ModelFormatError, "no_rope_layers"),
     ("smollm3", {"no_rope_layers": [1, 0, 1, 2]}, UnsupportedModelError, "no_rope_layers"),
     ("smollm3", {"no_rope_layer_interval": 0}, ModelFormatError, "no_rope_layer_interval"),
+    ("phi3", {"partial_rotary_factor": 0.6}, ModelFormatError, "partial_rotary_factor"),
+    ("phi3", {"partial_rotary_factor": 1.5}, ModelFormatError, "partial_rotary_factor"),
+    ("phi3", {"partial_rotary_factor": "1"}, ModelFormatError, "partial_rotary_factor"),
+    ("phi3", {"rope_scaling": {"type": "ntk"}}, UnsupportedModelError, "rope_type"),
     ("qwen2", {"rotary_dim": 7}, ModelFormatError, "rotary_dim"),
     ("qwen2", {"rotary_dim": 18}, ModelFormatError, "rotary_dim"),
 ]

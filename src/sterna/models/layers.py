@@ -127,13 +127,14 @@ def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: L
 def attention(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
     *, bias: bool = False, qk_norm: bool = False, plus_one: bool = False,
-    scale: float | None = None, cap: float = 0.0, gated: bool = False,
+    scale: float | None = None, cap: float = 0.0, gated: bool = False, stored_fused: bool = False,
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
 
     bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation, plus_one
     as in `norm_weight`; scale, cap: of scores, as in `graph.Attention`; gated: rows of q_proj are
-    [q | gate] of each head, whose result is multiplied with the sigmoid of its gate.
+    [q | gate] of each head, whose result is multiplied with the sigmoid of its gate; stored_fused:
+    the checkpoint has q, k and v as one matrix, qkv_proj.
     """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     parts = [
@@ -141,6 +142,8 @@ def attention(
         Linear(f"{name}.k_proj", kv_width, d, bias),
         Linear(f"{name}.v_proj", kv_width, d, bias),
     ]
+    if stored_fused:
+        parts = [Linear(f"{name}.qkv_proj", sum(part.M for part in parts), d, bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
     how = replace(c.attention[layer], scale=scale, cap=cap)
     norms = None
@@ -154,10 +157,15 @@ def attention(
     return g.gated(out, qkv, column, stride, c.n_heads, "sigmoid", f"{name}.gate")
 
 
-def gate_up(g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str) -> Value:
-    """The row [gate | up] of an FFN, one matrix."""
+def gate_up(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str,
+    *, stored_fused: bool = False,
+) -> Value:  # fmt: skip
+    """The row [gate | up] of an FFN, one matrix; stored_fused: so the checkpoint has it, too."""
     d, ff = c.hidden_size, c.intermediate_size
     parts = [Linear(f"{name}.{n}_proj", ff, d, c.mlp_bias) for n in ("gate", "up")]
+    if stored_fused:
+        parts = [Linear(f"{name}.gate_up_proj", 2 * ff, d, c.mlp_bias)]
     return linear(g, c, w, h, f"{name}.gate_up_proj", parts)
 
 

@@ -24,6 +24,7 @@ def build(
     *,
     qkv_bias: bool = False,
     qk_norm: bool = False,
+    stored_fused: bool = False,
     scale: float | None = None,
     embedding_factor: float = 1.0,
     residual_factor: float = 1.0,
@@ -32,8 +33,8 @@ def build(
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm, scale: as in `layers.attention`; residual_factor: of what each half
-    adds to x.
+    does not say so; qk_norm, scale: as in `layers.attention`; stored_fused: as there, and in
+    `layers.gate_up`; residual_factor: of what each half adds to x.
     """
     x, table = layers.embedding(g, c, w, embedding_factor)
     r = residual_factor
@@ -42,10 +43,11 @@ def build(
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
         h = layers.attention(
             g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm,
-            scale=scale,
+            scale=scale, stored_fused=stored_fused,
         )  # fmt: skip
         x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=r)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
+        h = layers.gate_up(g, c, w, h, f"{p}.mlp", stored_fused=stored_fused)
+        h = g.glu(h, ACTIVATION, f"{p}.mlp.act")
         x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias, factor=r)
     return layers.head(g, c, w, x, table, factor=logits_factor)

@@ -19,6 +19,7 @@ from sterna.graph import Graph, RecurrentHeads, Value
 from sterna.models import layers
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.fields import Fields
+from sterna.models.rotations import rotated_part
 from sterna.weights.gguf import AS_GGUF
 from sterna.weights.sources import Linear, WeightSource
 
@@ -54,9 +55,11 @@ def complete(f: Fields) -> dict[str, Any]:
     t = Fields({**f.config, **text}, f.file)
     t.supported("attn_output_gate", t.config.get("attn_output_gate", True), True)
     rope = Fields({**t.mapping("rope_scaling"), **t.mapping("rope_parameters")}, f.file)
-    rotary_dim = _rotary_dim(t, rope)
-    plain = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
-    rotations = {name: value for name, value in rope.config.items() if name not in plain}
+    head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
+    rotary_dim, rotations = rotated_part(t, rope.config, head_dim, 0.25)
+    _check_sections(rope, rotary_dim)
+    for name in ("mrope_section", "mrope_interleaved"):
+        rotations.pop(name, None)
     tied = f.config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     return {
         **text,
@@ -80,22 +83,14 @@ def _mixers(t: Fields) -> list[str]:
     return listed
 
 
-def _rotary_dim(t: Fields, rope: Fields) -> int:
-    """How many of a head's features are rotated; the sections must have a part for each pair."""
-    head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
-    fields = rope if rope.config.get("partial_rotary_factor") is not None else t
-    part = fields.number("partial_rotary_factor", 0.25)
-    rotary_dim = t.count("rotary_dim", max(1, int(head_dim * min(part, 2))))
-    if rotary_dim % 2 or rotary_dim > head_dim:
-        rule = f"a part of head_dim={head_dim} that is an even number of features"
-        fields.fail("partial_rotary_factor", rule, rotary_dim / head_dim)
+def _check_sections(rope: Fields, rotary_dim: int) -> None:
+    """The sections must have a part for each pair of rotated features."""
     sections = rope.config.get("mrope_section")
     if sections is not None:
         whole = isinstance(sections, list) and all(type(s) is int and s >= 0 for s in sections)
         if not whole or len(sections) != 3 or sum(sections) != rotary_dim // 2:
             rule = f"three whole numbers whose sum is {rotary_dim // 2}, half the rotated features"
             rope.fail("mrope_section", rule, sections)
-    return rotary_dim
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:

@@ -19,10 +19,12 @@ from sterna.graph import Rotary
 from sterna.models.fields import MAX_SIZE, Fields
 
 __all__ = [
+    "ORIGINAL",
     "Yarn",
     "default_attention_factor",
     "extended_context",
     "rotary_of",
+    "rotated_part",
     "scaling_kind",
     "yarn_of",
 ]
@@ -51,6 +53,22 @@ def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Ro
     rotary = _SCALINGS[kind](rope)
     factors = fields.numbers("rope_factors", rotary_dim // 2)
     return replace(rotary, inverse_frequencies=_rounded(rotary.inverse_frequencies, factors))
+
+
+def rotated_part(
+    fields: Fields, parameters: dict[str, Any], head_dim: int, default: float
+) -> tuple[int, dict[str, Any]]:
+    """How many of a head's features are rotated, where an architecture rotates a part of them, and
+    `parameters` without the field that says it, partial_rotary_factor; it may be either's."""
+    name = "partial_rotary_factor"
+    rest = {key: value for key, value in parameters.items() if key != name}
+    holder = fields if parameters.get(name) is None else Fields(parameters, fields.file)
+    part = holder.number(name, default)
+    rotary_dim = fields.count("rotary_dim", max(1, int(head_dim * min(part, 2))))
+    if rotary_dim % 2 or rotary_dim > head_dim:
+        rule = f"a part of head_dim={head_dim} that is an even number of features"
+        holder.fail(name, rule, rotary_dim / head_dim)
+    return rotary_dim, rest
 
 
 def scaling_kind(parameters: dict[str, Any]) -> Any:

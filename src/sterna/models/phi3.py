@@ -1,0 +1,45 @@
+"""Phi-3, Phi-3.5 and Phi-4, dense: Llama's graph, with q, k, v and gate, up each stored as one
+matrix. arXiv 2404.14219.
+
+A part of each head may be rotated, all layers may have a window, and longer contexts have LongRoPE.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import Graph, Value
+from sterna.models import llama, mistral
+from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.models.rotations import ORIGINAL, rotated_part, scaling_kind
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("Phi3ForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+ORIGINAL_CONTEXT = 4096  # of its class, where a file has none
+OLDER_NAMES = ("su", "yarn")  # of LongRoPE in the first files; this family has no other YaRN
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The window of all layers, the part of a head that is rotated, and the scaling's name."""
+    name = "rope_parameters" if f.config.get("rope_parameters") else "rope_scaling"
+    head_dim = f.count("hidden_size") // f.count("num_attention_heads")
+    head_dim = f.count("head_dim", head_dim, MAX_HEAD_DIM)
+    rotary_dim, rope = rotated_part(f, f.mapping(name), head_dim, 1.0)
+    kind = scaling_kind(rope)
+    rope["rope_type"] = "longrope" if kind in OLDER_NAMES else kind
+    if f.config.get(ORIGINAL) is None:
+        rope.setdefault(ORIGINAL, ORIGINAL_CONTEXT)
+    return mistral.complete(f) | {
+        name: rope,
+        "rotary_dim": rotary_dim,
+        "partial_rotary_factor": None,
+    }
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return llama.build(g, c, w, stored_fused=True)
