@@ -303,6 +303,7 @@ template <class F, class Groups, int N>
     constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
     for (int64_t k = k0; k < k1; k += kGroupK) {
+        STERNA_FENCE();  // else outputs are carried along in the registers that sums need
         groups.ask_ahead(k);
         STERNA_UNROLL(2)
         for (int part = 0; part < kParts; part += P) {
