@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -64,6 +67,49 @@ def test_bad_barriers() -> None:
 def test_a_barrier_separates(threads: int) -> None:
     """Nobody enters a round before all have left the one before, in small teams and large ones."""
     assert _testing.barrier_holds(threads, 3000 if threads <= 8 else 100)
+
+
+#: Drives both threads onto one CPU, lets them go, and counts how often they part within a run.
+CROWDED = """
+import os
+from sterna import _native
+
+cpus, before = sorted(os.sched_getaffinity(0))[:2], set(os.listdir("/proc/self/task"))
+_native.barrier_ns(2, 10)
+threads = [os.getpid(), *(int(t) for t in set(os.listdir("/proc/self/task")) - before)]
+assert len(threads) == 2
+
+
+def run_on(allowed):
+    for thread in threads:
+        os.sched_setaffinity(thread, allowed)
+    _native.barrier_ns(2, 10)
+
+
+def cpu_of(thread):
+    with open(f"/proc/self/task/{thread}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[36])
+
+
+parted = 0
+for _ in range(20):
+    run_on(cpus[:1])
+    run_on(cpus)
+    parted += cpu_of(threads[0]) != cpu_of(threads[1])
+    assert os.sched_getaffinity(threads[1]) == set(cpus)
+print(parted)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_threads_on_one_cpu_part() -> None:
+    """A neighbour that drives two threads onto one CPU does not leave them there: they would take
+    turns at half the speed, which the system sees as the load of one."""
+    done = subprocess.run(
+        [sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 10  # 0 of 20 without; others may move threads, too
 
 
 # ----------------------------------------------------------------------- threads of unequal speed

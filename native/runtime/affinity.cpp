@@ -26,7 +26,14 @@ bool CpuSet::apply() const {
     return sched_setaffinity(0, sizeof(words_), set) == 0;
 }
 
+int current_cpu() {
+    const int cpu = sched_getcpu();
+    return cpu < kMaxCpus ? cpu : -1;
+}
+
 #else
+
+int current_cpu() { return -1; }
 
 bool CpuSet::read() { return false; }
 

@@ -23,6 +23,8 @@ class CpuSet {
     bool apply() const;
 
     bool contains(int cpu) const { return words_[at(cpu)] >> bit(cpu) & 1; }
+    void remove(int cpu) { words_[at(cpu)] &= ~(1ul << bit(cpu)); }
+    bool empty() const { return *this == CpuSet(); }
     friend bool operator==(const CpuSet&, const CpuSet&) = default;
 
   private:
@@ -32,6 +34,9 @@ class CpuSet {
 
     std::array<unsigned long, kMaxCpus / kBits> words_{};
 };
+
+// The CPU that the calling thread runs on; -1 where the system does not say.
+int current_cpu();
 
 // CPUs that the calling thread may use, ascending; where the system does not say, 0 .. count - 1.
 std::vector<int> allowed_cpus();

@@ -24,6 +24,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "runtime/affinity.h"
 #include "runtime/cgroup.h"
 #include "runtime/fpenv.h"
 
@@ -156,13 +157,15 @@ struct Pool::State {
           workers_wanted(size - 1),
           places(places_of(size, placement)),
           crowded(is_crowded(size, places.empty() ? SIZE_MAX : placement.cpus.size())),
-          barrier(size, crowded ? kCrowdedSpinNs : kBarrierSpinNs) {}
+          barrier(size, crowded ? kCrowdedSpinNs : kBarrierSpinNs),
+          cpu_of(static_cast<size_t>(size)) {}
     ~State() { stop_workers(); }
 
     void start_workers();
     void stop_workers();
     void worker_main(int worker, uint32_t seen);
     void execute(int worker);
+    void spread(int worker);
     const CpuSet* place_of(int worker) const;
     void run(TaskFn fn, void* task);
 
@@ -171,6 +174,8 @@ struct Pool::State {
     const std::vector<CpuSet> places;
     const bool crowded;
     Barrier barrier;
+    // Of each thread, the CPU where it began the last run.
+    std::vector<std::atomic<int>> cpu_of;
     std::mutex run_mutex;
     std::vector<std::thread> workers;
 
@@ -188,6 +193,7 @@ struct Pool::State {
 
 void Pool::State::execute(int worker) {
     const FpEnvScope fp_env;
+    spread(worker);
     inside_task = true;
     try {
         fn(task, worker);
@@ -197,6 +203,26 @@ void Pool::State::execute(int worker) {
         barrier.abort();
     }
     inside_task = false;
+}
+
+// Moves a worker that begins a run on the CPU of another thread. Once a busy neighbour has driven two threads onto one
+// CPU they take turns, each asleep while the other computes: together they look like the load of one, and the system may
+// leave them there even when the neighbour has gone.
+void Pool::State::spread(int worker) {
+    const auto self = static_cast<size_t>(worker);
+    const int cpu = current_cpu();
+    cpu_of[self].store(cpu, std::memory_order_relaxed);
+    if (worker == 0 || crowded || places.size() > 1 || cpu < 0) return;
+    const auto same = [&](const std::atomic<int>& other) { return other.load() == cpu; };
+    if (std::none_of(cpu_of.begin(), cpu_of.begin() + worker, same)) return;
+    CpuSet allowed;
+    if (!allowed.read()) return;
+    CpuSet free = allowed;
+    for (const auto& other : cpu_of)
+        if (const int taken = other.load(std::memory_order_relaxed); taken >= 0) free.remove(taken);
+    if (free.empty() || !free.apply()) return;
+    allowed.apply();
+    cpu_of[self].store(current_cpu(), std::memory_order_relaxed);
 }
 
 const CpuSet* Pool::State::place_of(int worker) const {
@@ -258,6 +284,7 @@ void Pool::State::run(TaskFn new_fn, void* new_task) {
     const uint32_t seen = done.load();
     // After the workers have started: what they inherit must not be what the caller has for a run.
     const AffinityScope affinity(place_of(0));
+    cpu_of[0].store(current_cpu(), std::memory_order_relaxed);
     if (workers_wanted > 0) start.advance();
     execute(0);
     if (workers_wanted > 0) done.wait_past(seen, crowded ? kCrowdedSpinNs : kIdleSpinNs);
