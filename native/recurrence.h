@@ -161,7 +161,7 @@ bool gated(const sterna::GatedArgs& a) {
             F16x v = part.load(x + i);
             if (a.norm) v = l_mul(l_mul(v, l_set1(inverse)), part.load(a.norm + i));
             const F16x g = part.load(gate + i);
-            part.store(a.y + h * a.head_dim + i, l_mul(v, a.silu ? l_silu(g) : l_sigmoid(g)));
+            part.store(a.y + h * a.y_stride + i, l_mul(v, a.silu ? l_silu(g) : l_sigmoid(g)));
         });
     }
     return finite;

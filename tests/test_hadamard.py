@@ -148,24 +148,29 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(got - expected).max() < 2e-5 * np.abs(expected).max()
 
 
+SECOND = {"version": 2, "tied_output": True}
+
+
 @pytest.mark.parametrize(
-    ("tiny", "fold"),
+    ("tiny", "fold", "changes"),
     [
-        (TINY, lambda _: True),
-        (replace(TINY, tied=True), lambda _: True),
-        (replace(TINY, arch="llama"), lambda _: True),
+        (TINY, lambda _: True, {}),
+        (replace(TINY, tied=True), lambda _: True, {}),
+        (replace(TINY, tied=True), lambda _: True, SECOND),
+        (replace(TINY, arch="llama"), lambda _: True, {"gdn_v_grouped": True}),
         (
             TINY,
             lambda name: "attn_k" not in name and "ffn_up" not in name and "output." not in name,
+            {},
         ),
     ],
-    ids=["all", "tied", "llama", "some"],
+    ids=["all", "tied", "second", "llama", "some"],
 )
 def test_a_folded_file_is_its_float_model(
-    tiny: Any, fold: Callable[[str], bool], tmp_path: Path
+    tiny: Any, fold: Callable[[str], bool], changes: dict[str, Any], tmp_path: Path
 ) -> None:
     """The same logits to rounding: rotations of inputs and rows undo what was done to weights."""
-    floats, _ = write(tmp_path / "x.gguf", tiny, fold)
+    floats, _ = write(tmp_path / "x.gguf", tiny, fold, **changes)
     plain = gguf_factory.checkpoint(tmp_path / "hf", tiny, floats)
     options: Any = {"threads": 1, "kv_dtype": "f32", "deterministic": True, "head": "f32"}
     expected = LLM(plain, format="f32", **options).logits(TOKENS)
@@ -210,7 +215,10 @@ def test_without_signs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "word"),
     [
-        ({"version": 2}, UnsupportedModelError, "version"),
+        ({"version": 3}, UnsupportedModelError, "version"),
+        ({"version": 2}, UnsupportedModelError, "tied_output"),
+        ({"tied_output": True}, UnsupportedModelError, "tied_output"),
+        ({"version": 2, "tied_output": True}, ModelFormatError, "output.weight"),
         ({"version": None}, ModelFormatError, "version"),
         ({"transform": "hadamard"}, UnsupportedModelError, "transform"),
         ({"axis": "output"}, UnsupportedModelError, "axis"),
@@ -230,7 +238,7 @@ def test_without_signs(tmp_path: Path) -> None:
         ({"weight_names": ["token_embd.weight"]}, UnsupportedModelError, "token_embd"),
         ({"weight_names": ["output.weight", "output.weight"]}, ModelFormatError, "once"),
         ({"inverse_weight_names": ["output.weight"]}, UnsupportedModelError, "output"),
-        ({"gdn_v_grouped": True}, UnsupportedModelError, "gdn_v_grouped"),
+        ({"gdn_v_grouped": 1}, ModelFormatError, "gdn_v_grouped"),
         ({"more": 1}, UnsupportedModelError, "prism.hadamard.more"),
     ],
 )

@@ -22,10 +22,11 @@ import torch
 from checkpoint_factory import QWEN3_5, RECIPES, Recipe, config, tensors, write
 from helpers import assert_same_bits, failure
 from safetensors.torch import save_file
+from test_hadamard import sylvester
 from test_interrupts import MODULES, POOL, interrupted
 from transformers import AutoModelForCausalLM
 
-from sterna import LLM, Conversation, loading
+from sterna import LLM, Conversation, _native, loading
 from sterna.convert import to_directory
 from sterna.engine import PAGE, CachedPrefix, Engine, Sequence
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
@@ -229,6 +230,40 @@ def test_gguf(name: str, tmp_path: Path) -> None:
         assert not np.array_equal(got, expected)
     loading.save(model, tmp_path / "packed")
     assert_same_bits(engine(loading.load(tmp_path / "packed")).logits([PROMPT])[0], got)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_folded_gguf(grouped: bool, tmp_path: Path) -> None:
+    """Blocks of out_proj go over heads: grouped, as they were trained, or as the file has them."""
+    recipe = replace(QWEN3_5, dtype=torch.float32)
+    heads = [recipe.config[f"linear_num_{kind}_heads"] for kind in ("key", "value")]
+    width, block = recipe.recurrent["v"], 32
+    signs = np.where(np.random.default_rng(5).integers(0, 2, width) == 1, 1, -1)
+    names = [f"blk.{i}.ssm_out.weight" for i in range(3)]  # the fourth layer attends
+
+    def change(keys: dict[str, Any], file: dict[str, np.ndarray]) -> None:
+        for name in names:
+            w = file[name]
+            if grouped:
+                w = tiled(w, 1, heads[1] // heads[0], heads[1])
+            blocks = (w * signs).reshape(-1, block).astype(np.float64)
+            file[name] = (blocks @ sylvester(block) / block**0.5).reshape(w.shape).astype("f4")
+        contract = {
+            "version": 1, "block_size": block, "axis": "input-last-dimension",
+            "transform": "normalized-sylvester-walsh-hadamard", "sign_mode": "explicit",
+            "sign_widths": [width], "sign_values": signs.tolist(), "weight_names": names,
+            "gdn_v_grouped": grouped,
+        }  # fmt: skip
+        keys.update({f"prism.hadamard.{key}": value for key, value in contract.items()})
+
+    model = loading.load(write_gguf(tmp_path / "m.gguf", recipe, change))
+    got = engine(model).logits([PROMPT])[0]
+    expected = engine(loading.load(write(tmp_path / "hf", recipe))).logits([PROMPT])[0]
+    assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
+    loading.save(model, tmp_path / "packed")
+    for isa in _native.isas():
+        packed = engine(loading.load(tmp_path / "packed"), isa=isa)
+        assert_same_bits(packed.logits([PROMPT])[0], got)
 
 
 def test_gguf_layers_that_predict_ahead_are_skipped(tmp_path: Path) -> None:

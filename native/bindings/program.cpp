@@ -351,6 +351,14 @@ void bind_program(nb::module_& m) {
             })
         .def_prop_ro("head_seconds",
                      [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
+        .def(
+            "end_without_head",
+            [](PyProgram& p, int64_t width) {
+                require(!p.widths.empty() && width >= 1 && width <= p.widths.back(),
+                        "end_without_head: the last buffer is too narrow");
+                p.hidden = width;
+            },
+            "width"_a)
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
              "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>(),

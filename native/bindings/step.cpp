@@ -87,7 +87,7 @@ void require_fit(const PyProgram& p, const KvCache& cache, const std::vector<Sta
     require(cache.kv_heads == heads.n_kv_heads && cache.head_dim == heads.padded() &&
                 cache.layers >= p.layers,
             "cache: does not fit the program");
-    require(!p.widths.empty() && p.widths.back() >= p.vocab, "program: has no logits");
+    require(!p.widths.empty() && p.widths.back() >= p.columns(), "program: has no logits");
 }
 
 // The states of a step that is about to change them; under the lock, since another thread may have had one.
@@ -129,8 +129,9 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     require_fit(p, cache, states, batch.spans.size());
     const auto& kernels = table(isa);
     Pool& workers = pool(threads);
-    const auto vocab = static_cast<size_t>(p.vocab);
-    auto out = make_array<float, 2>({batch.kept_rows.size(), vocab});
+    require(!p.hidden || batch.draws.empty(), "draws: a program without a head has no logits");
+    const auto columns = static_cast<size_t>(p.columns());
+    auto out = make_array<float, 2>({batch.kept_rows.size(), columns});
     std::vector<SampleResult> drawn(batch.draws.size());
     std::vector<int64_t> rescored(batch.deciding.size());
     std::mutex& mutex = p.lock();  // under the GIL
@@ -146,7 +147,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     for (size_t i = 0; i < drawn.size(); ++i) batch.draws[i].logits = row_of(batch.drawn_rows[i]);
     p.draws.run(batch.draws, static_cast<int>(p.vocab), workers, drawn);
     for (size_t i = 0; i < batch.kept_rows.size(); ++i)
-        std::copy_n(row_of(batch.kept_rows[i]), vocab, out.data() + i * vocab);
+        std::copy_n(row_of(batch.kept_rows[i]), columns, out.data() + i * columns);
     for (size_t r = 0; r < rescored.size(); ++r)
         rescored[r] = p.program.rescored(static_cast<int64_t>(r));
     return {out, std::move(drawn), std::move(rescored), p.program.head_bytes()};

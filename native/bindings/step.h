@@ -23,6 +23,7 @@ struct PyProgram {
     std::vector<int> planes_of;  // of the buffers: the format whose planes they hold, or -1
     int layers = 0;               // layers that the operations name
     int64_t vocab = 0;
+    int64_t hidden = 0;  // columns of a row of a program without a head; else 0
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 
@@ -36,6 +37,9 @@ struct PyProgram {
         }
         return *mutex;
     }
+
+    // Of what a step gives.
+    int64_t columns() const { return hidden ? hidden : vocab; }
 
     explicit PyProgram(Program::Heads heads) : program(heads) {}
 };

@@ -129,7 +129,7 @@ struct Op {
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
     std::optional<int64_t> rounding{};
     bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
-    RecurrentHeads heads{};  // kConv, kGates, kRecurrence; kGated: v_heads of v_dim
+    RecurrentHeads heads{};  // kConv, kGates, kRecurrence; kGated: tiled, of v_dim
     int64_t state = 0;  // kConv, kRecurrence: where in a State its floats begin
     std::vector<float> taps{};  // kConv: [width][channels]
     std::vector<float> rate{};  // kGates: [v_heads], beside `bias`

@@ -85,17 +85,26 @@ void Program::recur(const Op& op, const Run& run, int64_t begin, int64_t end) co
 }
 
 void Program::gate_heads(const Op& op, size_t index, Run& run, int64_t n) const {
+    const auto& h = op.heads;
+    const int64_t turns = h.v_heads / h.k_heads;
     GatedArgs a{};
     a.x = buffers_[static_cast<size_t>(op.src)].row(n);
     a.gate = buffers_[static_cast<size_t>(op.gate)].row(n) + op.column;
-    a.heads = op.heads.v_heads;
-    a.head_dim = op.heads.v_dim;
+    a.heads = h.k_heads;
+    a.head_dim = h.v_dim;
     a.gate_stride = op.gate_stride;
     a.silu = op.silu;
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
     a.y = buffers_[static_cast<size_t>(op.dst)].row(n);
-    if (!run.kernels.gated(a)) run.report(index);
+    a.y_stride = turns * h.v_dim;
+    // One value head of each key head at a time, which stand together in x and apart in y.
+    for (int64_t turn = 0; turn < turns; ++turn) {
+        if (!run.kernels.gated(a)) run.report(index);
+        a.x += a.heads * h.v_dim;
+        a.gate += a.heads * a.gate_stride;
+        a.y += h.v_dim;
+    }
 }
 
 }  // namespace sterna

@@ -252,7 +252,8 @@ struct GatedArgs {
     bool silu;  // else the sigmoid
     const float* norm;  // [head_dim] or null
     float eps;
-    float* y;  // [heads][head_dim]
+    float* y;  // head h at h * y_stride
+    int64_t y_stride;
 };
 
 // How a KV page holds a position: as floats, or as integers times a float of this position and head.

@@ -255,6 +255,7 @@ class Program:
         gate: int,
         dst: int,
         heads: int,
+        k_heads: int,
         head_dim: int,
         column: int,
         stride: int,
@@ -277,6 +278,7 @@ class Program:
     def seconds(self) -> dict[str, float]: ...
     @property
     def head_seconds(self) -> float: ...
+    def end_without_head(self, width: int) -> None: ...
     def head(
         self,
         name: str,

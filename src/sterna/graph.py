@@ -9,7 +9,7 @@ runner plays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
 
@@ -328,14 +328,15 @@ class Graph:
 
     def gated(
         self, x: Value, gates: Value, column: int, stride: int, heads: int, activation: str,
-        name: str, norm: F32 | None = None, eps: float = 0.0,
+        name: str, norm: F32 | None = None, eps: float = 0.0, k_heads: int | None = None,
     ) -> Value:  # fmt: skip
         """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
 
         column, stride: where the first head's gate begins in the other row, and how far it is from
-        there to the next. activation: "silu" or "sigmoid".
+        there to the next. activation: "silu" or "sigmoid". k_heads: where given, heads are tiled
+        (`RecurrentHeads`) in both rows, and stand by their key heads in the result.
         """
-        each = RecurrentHeads(1, heads, 1, x.width // heads)
+        each = RecurrentHeads(k_heads or heads, heads, 1, x.width // heads, tiled=True)
         return self._add(
             "gated", name, [x, gates], x.width, recurrent=each, column=column, stride=stride,
             activation=activation, norm=norm, eps=eps,
@@ -345,6 +346,11 @@ class Graph:
         """The rows of x whose logits are wanted; all that follows runs on them alone."""
         self.selected = True
         return self._add("select", "select", [x], x.width)
+
+    def without_head(self) -> Graph:
+        """The same model up to its last norm: what it makes of the rows that `select` leaves."""
+        last = max(i for i, op in enumerate(self.ops) if op.norm is not None)
+        return replace(self, ops=self.ops[: last + 1])
 
     def weights(self) -> list[PackedWeight]:
         """Every packed weight once."""
@@ -374,7 +380,7 @@ class Graph:
         direct_tokens: Mapping[str, int] = MappingProxyType({}),
         context: int = 0,
     ) -> _native.Program:
-        """The native program; the last value written is the logits.
+        """The native program; the last value written is the logits, or that of `without_head`.
 
         fast: the layers of a model that `can_be_fast` use the unit's bf16 products where it has
         them, for every number of tokens. The head keeps the ascending sums of `ops.linear`: an
@@ -413,6 +419,8 @@ class Graph:
                     program.read_open_rows(gates, skip_with)
                 else:
                     program.read_columns(skip_with)
+        if self.ops[-1].kind == "rowwise":
+            program.end_without_head(self.ops[-1].output.width)
         return program
 
     def skips(self) -> dict[_Op, int]:
@@ -446,6 +454,7 @@ class Graph:
         for op in self.ops:
             integer = op.kind == "linear" and op.weight and op.weight.format.integer
             floats.update(x for x in op.inputs if x is op.residual or not integer)
+        floats.add(self.ops[-1].output)
         return floats
 
     def _buffers(self, program: _native.Program) -> dict[Value, int]:
@@ -531,8 +540,8 @@ class _Writer:
             h = op.recurrent
             assert h is not None
             program.gated(
-                op.name, src, self.buffers[op.inputs[1]], dst, h.v_heads, h.v_dim, op.column,
-                op.stride, op.activation, op.norm, op.eps,
+                op.name, src, self.buffers[op.inputs[1]], dst, h.v_heads, h.k_heads, h.v_dim,
+                op.column, op.stride, op.activation, op.norm, op.eps,
             )  # fmt: skip
         elif op.kind == "linear":
             if op.shadow is not None:

@@ -17,11 +17,13 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.packed import open_packed, read_packed
 from sterna.checkpoints.packed_writer import write_packed
+from sterna.checkpoints.sentence_transformers import pooling_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import RequestError, SternaError
 from sterna.graph import Graph
 from sterna.models import module_of
 from sterna.models.config import LINEAR_NORM, TransformerConfig
+from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights import storages
 from sterna.weights.gguf import companions_of, config_of
@@ -30,6 +32,8 @@ from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSourc
 
 __all__ = ["Model", "from_weights", "load", "save"]
 
+#: What names begin with in checkpoints of a model without its head, and with it.
+BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
 Wrap = Callable[[WeightSource], WeightSource]
 #: Is told the bytes read so far, and those of all tensors.
 Progress = Callable[[int, int], None]
@@ -168,15 +172,24 @@ def _read_checkpoint(
     """A published checkpoint in safetensors, packed as it is read."""
 
     def weights(module: ModuleType) -> WeightSource:
-        renamed = checkpoint.renamed(getattr(module, "PREFIXES", {}))
+        renamed = checkpoint.renamed(BASE_MODEL | getattr(module, "PREFIXES", {}))
         source = CheckpointWeights(renamed, format, head, resolve_threads(threads), module.TERNARY)
         return wrap(source) if wrap else source
 
+    config = _with_pooling(checkpoint.config, checkpoint.path)
+    if POOLING in config and "lm_head.weight" not in checkpoint.tensors:
+        config["tie_word_embeddings"] = True  # it was saved without a head, and none is needed
     with reading(checkpoint.files, progress):
-        model = from_weights(checkpoint.config, checkpoint.path / "config.json", weights)
+        model = from_weights(config, checkpoint.path / "config.json", weights)
     model.path, model.companions = checkpoint.path, companions
     _warn_of_skipped(checkpoint)
     return model
+
+
+def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """config.json with what other files of its folder say of pooling."""
+    pooling = pooling_of(folder)
+    return {**config, POOLING: pooling} if pooling else dict(config)
 
 
 def _warn_of_skipped(checkpoint: Checkpoint) -> None:
@@ -244,7 +257,7 @@ def _load_packed(
         packed.modules, packed.tensors, str(folder.path), head, resolve_threads(threads), format
     )
     model = from_weights(
-        packed.config,
+        _with_pooling(packed.config, companions.path),
         folder.path / "config.json",
         lambda _: wrap(weights) if wrap else weights,
     )

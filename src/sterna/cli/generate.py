@@ -17,12 +17,11 @@ from sterna.cli.options import (
     sampling,
     sampling_options,
 )
+from sterna.cli.texts import piped_text
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
     from sterna.llm import LLM, Completion, Stats
-
-MAX_STDIN_BYTES = 64 << 20  # far beyond any context
 
 
 @click.command(short_help="Continue a prompt.")
@@ -51,17 +50,8 @@ def _read(prompt: str | None) -> str:
             'PROMPT: must be given or piped in; try: sterna generate "def read_lines(path):"'
         )
     if prompt is None or prompt == "-":
-        data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
-        if len(data) > MAX_STDIN_BYTES:
-            raise RequestError(f"stdin: must be at most {MAX_STDIN_BYTES} bytes; shorten the input")
-        try:
-            prompt = data.decode()
-        except UnicodeDecodeError as error:
-            raise RequestError(
-                f"stdin: must be UTF-8 text, but byte {error.start} is not; convert it first"
-            ) from None
         # `echo prompt |` means the prompt, as "$(...)" does in a shell.
-        prompt = prompt.removesuffix("\n").removesuffix("\r")
+        prompt = piped_text().removesuffix("\n").removesuffix("\r")
     if not prompt:
         raise RequestError("prompt: must not be empty; give the model a text to continue")
     return prompt

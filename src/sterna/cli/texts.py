@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 
 import click
 
-__all__ = ["Texts", "convention_options", "file_options", "text_options"]
+from sterna.errors import RequestError
+
+__all__ = ["Texts", "convention_options", "file_options", "piped_text", "text_options"]
+
+MAX_STDIN_BYTES = 64 << 20  # far beyond any context
 
 file_options = [
     click.option(
@@ -52,6 +57,19 @@ def text_options(function: Any) -> Any:
     for option in reversed([*file_options, *convention_options]):
         function = option(function)
     return function
+
+
+def piped_text() -> str:
+    """All of stdin; RequestError where that is too much, or no UTF-8."""
+    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(data) > MAX_STDIN_BYTES:
+        raise RequestError(f"stdin: must be at most {MAX_STDIN_BYTES} bytes; shorten the input")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"stdin: must be UTF-8 text, but byte {error.start} is not; convert it first"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sterna.files.jsonfile import load_json_object
 from sterna.models.config import TransformerConfig
 from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
-from sterna.weights.gguf import LONGROPE, ROPE_FACTORS
+from sterna.weights.gguf import GGUF_POOLINGS, LONGROPE, ROPE_FACTORS
 
 __all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
 
@@ -41,6 +41,8 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
     writer.add_value_length(c.head_dim)
     writer.add_rope_dimension_count(c.head_dim)
     writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    if c.pooling:
+        writer.add_uint32(f"{writer.arch}.pooling_type", GGUF_POOLINGS[c.pooling.kind])
 
 
 def rope_factors(

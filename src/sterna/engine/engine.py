@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -121,11 +122,9 @@ class Engine:
             skip_zeros = read >= LEAST_BYTES
         prepare(self.threads, self.isa, read)
         layers = () if self.fast else model.graph.linear_weights()
+        self._direct = direct_tokens(layers, self.threads, self.isa, read)
         self._program = model.graph.compile(
-            self.fast,
-            self.threads if skip_zeros else 0,
-            direct_tokens(layers, self.threads, self.isa, read),
-            self.context,
+            self.fast, self.threads if skip_zeros else 0, self._direct, self.context
         )
         #: Bytes that recurrent layers keep of a sequence, however long; 0 where there are none.
         self.state_bytes = self._program.state_bytes
@@ -246,6 +245,19 @@ class Engine:
         Raises RequestError where a sequence grows over the context or the pool, or comes twice,
         NonFiniteError naming layer and operation.
         """
+        return self._run(self._program, feeds)
+
+    def hidden(self, batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]]) -> list[F32]:
+        """As `step`, but for each sequence what the head would read of the last tokens: float32
+        [rows wanted, hidden_size] after the model's last norm."""
+        given = self._run(self._without_head, [Feed(*share) for share in batch])
+        return [rows.logits for rows in given]
+
+    @cached_property
+    def _without_head(self) -> _native.Program:
+        return self.model.graph.without_head().compile(self.fast, 0, self._direct, self.context)
+
+    def _run(self, program: _native.Program, feeds: SequenceOf[Feed]) -> list[Given]:
         if len({id(feed.sequence) for feed in feeds}) < len(feeds):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
         deciding = [self._checked(f.draw.deciding if f.draw else f.deciding) for f in feeds]
@@ -255,7 +267,7 @@ class Engine:
         spans = [(f.sequence.length, len(f.tokens), f.wanted, f.sequence.pages) for f in feeds]
         states = [f.sequence.state for f in feeds if f.sequence.state] if self.state_bytes else []
         try:
-            logits, drawn, rescored, head_bytes = self._program.run(
+            logits, drawn, rescored, head_bytes = program.run(
                 self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states
             )
         except FloatingPointError as e:

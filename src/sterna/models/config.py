@@ -11,6 +11,7 @@ from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
 from sterna.models.fields import Fields
 from sterna.models.hadamard import Hadamard
+from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, rotary_of
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
@@ -45,6 +46,7 @@ class TransformerConfig:
     attention: tuple[Attention, ...]  # of each layer: rotations and window
     fields: Fields = field(compare=False, repr=False)  # for what an architecture alone has
     hadamard: Hadamard | None = field(default=None, compare=False, repr=False)
+    pooling: Pooling | None = None  # of a model that makes vectors of texts
 
     @property
     def heads(self) -> Heads:
@@ -78,7 +80,9 @@ class TransformerConfig:
         architecture = str((config.get("architectures") or ["?"])[0])
         act = "hidden_act" if config.get("hidden_activation") is None else "hidden_activation"
         fields.supported(act, config.get(act, activation), activation)
-        fields.supported("layer_sharing", fields.flag("layer_sharing"), False)
+        for feature in ("layer_sharing", "use_bidirectional_attention"):
+            fields.supported(feature, fields.flag(feature), False)
+        fields.supported("is_causal", fields.config.get("is_causal", True), True)
         if head_dim % 2:
             fields.fail("head_dim", "an even number, as rotations are of pairs", head_dim)
         context = extended_context(fields)
@@ -106,6 +110,7 @@ class TransformerConfig:
             linear_norm_eps=fields.number(LINEAR_NORM) if LINEAR_NORM in config else 0.0,
             attention=_attention(fields, n_layers, head_dim, context),
             hadamard=Hadamard.of(fields),
+            pooling=Pooling.of(fields),
             fields=fields,
         )
 

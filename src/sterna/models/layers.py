@@ -195,4 +195,6 @@ def head(
     rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
     x = _rotated(g, x, rotation, "lm_head")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
-    return g.head(x, table, None if cap else w.shadow(table), "lm_head", cap)
+    # Embeddings need no logits, and what screens them takes memory.
+    shadow = None if cap or c.pooling else w.shadow(table)
+    return g.head(x, table, shadow, "lm_head", cap)

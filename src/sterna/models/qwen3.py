@@ -12,7 +12,7 @@ from sterna.models import llama, qwen2
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
 
-ARCHITECTURES = ("Qwen3ForCausalLM",)
+ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS = {**qwen2.DEFAULTS, "head_dim": 128}

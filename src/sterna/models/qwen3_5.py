@@ -147,6 +147,9 @@ def _delta_net(
         c.fields.fail(f"{name}.A_log", "negative rates, -exp(A_log)", float(rate.max()))
     out = g.recurrence(row, heads, a, b, rate, bias, name)
     weight = w.vector(f"{name}.norm.weight", heads.v_dim)
+    # Folded weights of out_proj keep the order of training: their blocks go over several heads.
+    grouped = c.hadamard is not None and c.hadamard.groups(f"{name}.out_proj")
     return g.gated(
-        out, row, z, heads.v_dim, heads.v_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps
-    )
+        out, row, z, heads.v_dim, heads.v_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps,
+        heads.k_heads if grouped and heads.tiled else None,
+    )  # fmt: skip

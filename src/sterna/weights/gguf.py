@@ -21,7 +21,15 @@ from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief, shown
 from sterna.weights.gguf_hadamard import hadamard_of
 
-__all__ = ["ARCHITECTURES_OF", "AS_GGUF", "companions_of", "config_of", "gguf_name", "permutes"]
+__all__ = [
+    "ARCHITECTURES_OF",
+    "AS_GGUF",
+    "GGUF_POOLINGS",
+    "companions_of",
+    "config_of",
+    "gguf_name",
+    "permutes",
+]
 
 #: A field of ours in config.json: tensors of a hybrid are those of a GGUF file. Norms hold 1 + w,
 #: the recurrence's own excepted, A_log holds the rate -exp(A_log), and value heads lie in the order
@@ -94,6 +102,9 @@ _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.(([a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)")
+
+#: Kinds of pooling and what GGUF files call them.
+GGUF_POOLINGS = {"mean": 1, "last": 3}
 
 #: Keys that change the arithmetic, and the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -174,8 +185,23 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
         **_rope(model, name),
         **({"folded_hadamard": folded} if folded else {}),
+        **_pooling(m, f"{name}.pooling_type"),
         **more,
     }
+
+
+def _pooling(m: Metadata, key: str) -> dict[str, Any]:
+    """The pooling of a model of embeddings, whose vectors are normalised."""
+    kind = m.integer(key, 0)
+    if kind == 0:
+        return {}
+    known = {number: name for name, number in GGUF_POOLINGS.items()}
+    if kind not in known:
+        raise UnsupportedModelError(
+            f"{m.path}: {key} must be 0 (none), 1 (mean) or 3 (last), but got {kind}; Sterna does "
+            "not run this variant"
+        )
+    return {"pooling": {"kind": known[kind], "normalise": True}}
 
 
 def _predicting(m: Metadata, name: str, layers: int) -> int:

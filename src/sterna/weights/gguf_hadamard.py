@@ -21,14 +21,13 @@ __all__ = ["hadamard_of"]
 PREFIX = "prism.hadamard."
 EMBEDDING = "token_embd.weight"
 #: Keys with the one value that they may have.
-_FIXED: dict[str, object] = {
-    "version": 1,
+_FIXED = {
     "transform": "normalized-sylvester-walsh-hadamard",
     "axis": "input-last-dimension",
 }
 _OTHERS = (
-    "block_size", "sign_mode", "sign_widths", "sign_values", "weight_names",
-    "inverse_weight_names", "gdn_v_grouped",
+    "version", "block_size", "sign_mode", "sign_widths", "sign_values", "weight_names",
+    "inverse_weight_names", "gdn_v_grouped", "tied_output",
 )  # fmt: skip
 
 
@@ -45,14 +44,11 @@ def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] 
         return None
     for key in given:
         if key.removeprefix(PREFIX) not in (*_FIXED, *_OTHERS):
-            raise _unknown(m, key, "one of the contract's version 1", key)
+            raise _unknown(m, key, "one of the contract's versions 1 and 2", key)
     for name, value in _FIXED.items():
-        key = PREFIX + name
-        got = m.integer(key) if isinstance(value, int) else m.text(key)
-        if got != value:
-            raise _unknown(m, key, value, got)
-    if m.boolean(f"{PREFIX}gdn_v_grouped", False):
-        raise _unknown(m, f"{PREFIX}gdn_v_grouped", False, True)
+        if m.text(PREFIX + name) != value:
+            raise _unknown(m, PREFIX + name, value, m.text(PREFIX + name))
+    _check_version(model)
     block = m.integer(f"{PREFIX}block_size", most=1 << 16)
     if block == 0 or block & (block - 1):
         raise m.error(f"{PREFIX}block_size", "a power of two", block)
@@ -73,7 +69,22 @@ def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] 
                 )  # fmt: skip
     if rows and "output.weight" not in model.tensors:
         inputs.append("lm_head")  # the embedding's rows are the head's
-    return {"block_size": block, "signs": signs, "inputs": inputs, "rows": rows}
+    grouped = m.boolean(f"{PREFIX}gdn_v_grouped", False)
+    return {
+        "block_size": block, "signs": signs, "inputs": inputs, "rows": rows, "grouped": grouped,
+    }  # fmt: skip
+
+
+def _check_version(model: GgufModel) -> None:
+    """The second version says that the head's rows are the embedding's, which others may have."""
+    m, key = model.metadata, f"{PREFIX}version"
+    version, tied = m.integer(key), m.boolean(f"{PREFIX}tied_output", False)
+    if version not in (1, 2):
+        raise _unknown(m, key, "1 or 2", version)
+    if tied != (version == 2):
+        raise _unknown(m, f"{PREFIX}tied_output", version == 2, tied)
+    if tied and "output.weight" in model.tensors:
+        raise m.error(f"{PREFIX}tied_output", "false in a file with output.weight", True)
 
 
 def _signs(m: Metadata) -> dict[str, str] | None:

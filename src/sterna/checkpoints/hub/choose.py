@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
 from sterna.checkpoints.hub.names import HubName
+from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
 from sterna.errors import ModelFormatError, RequestError, shown
 
-# Small files that are fetched beside the weights, where the repository's root has them.
+# Small files that are fetched beside the weights, where the repository has them.
 TOKENIZER = "tokenizer.json"
 SMALL = (
     CONFIG,
@@ -22,6 +23,10 @@ SMALL = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    MODULES,
+    f"{POOLING_FOLDER}/{CONFIG}",
+    PROMPTS,
+    SIZES,
 )
 WITHOUT_TOKENIZER = ("vocab.json", "merges.txt")  # tokenizer.json holds the same
 MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 MB

@@ -1,0 +1,77 @@
+"""`sterna embed`: a vector of each text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import model_options, open_model
+from sterna.cli.progress import LOADING_S, progress_bar
+from sterna.cli.texts import piped_text
+from sterna.errors import RequestError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+AT_ONCE = 64  # texts between two steps of the bar
+
+
+@click.command(short_help="Turn texts into vectors.")
+@click.argument("texts", nargs=-1)
+@model_options
+@click.option("--prompt-name", help="One of the model's prompts, such as query, before each text.")
+@click.option("--prompt", help="Another prompt before each text.")
+@click.option(
+    "--pooling",
+    type=click.Choice(["last", "mean"]),
+    help="For a model whose files do not say: the last token's values, or the mean of all.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Write float32 [texts, features] to this .npy file instead.",
+)
+def command(
+    texts: tuple[str, ...], prompt_name: str | None, prompt: str | None, pooling: str | None,
+    output: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """A vector of each of TEXTS, or of each line that is piped in.
+
+    Prints one JSON array a line, with the shortest digits that are the same float32. A text that
+    has too many tokens is an error: none is cut.
+    """
+    listed = list(texts) or _lines()
+    llm = open_model(options)
+    how = {"prompt_name": prompt_name, "prompt": prompt, "pooling": pooling}
+    parts = []
+    with progress_bar("embedding", "texts", 1, len(listed), LOADING_S) as progress:
+        for begin in range(0, len(listed), AT_ONCE):
+            parts.append(llm.embed(listed[begin : begin + AT_ONCE], **how))
+            progress(min(begin + AT_ONCE, len(listed)))
+    _write(parts, output)
+
+
+def _lines() -> list[str]:
+    if sys.stdin.isatty():
+        raise click.UsageError('TEXTS: must be given or piped in; try: sterna embed "a text"')
+    lines = piped_text().splitlines()
+    if not lines:
+        raise RequestError("texts: must not be empty; give a text a line")
+    return lines
+
+
+def _write(parts: list[npt.NDArray[np.float32]], output: Path | None) -> None:
+    import numpy as np
+
+    vectors = np.concatenate(parts)
+    if output is not None:
+        with output.open("wb") as file:
+            np.save(file, vectors)
+        return
+    for row in vectors:
+        click.echo(json.dumps([float(str(x)) for x in row]))

@@ -1,0 +1,73 @@
+"""Vectors of texts: what a model's head would read of their tokens, pooled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.engine import PREFILL_CHUNK, Engine, Sequence
+from sterna.engine.pages import pages_of
+
+__all__ = ["embed"]
+
+
+def embed(
+    engine: Engine, texts: SequenceOf[SequenceOf[int]], kind: str, normalise: bool
+) -> npt.NDArray[np.float32]:
+    """A vector of each text, float32 [texts, hidden_size].
+
+    texts: token ids, at least one of each text and at most the engine's context. kind: "last", the
+    last token's row, or "mean", that of all of them, added in their order. normalise: to unit
+    length. Which texts share a step, and how a long one is cut, cannot change a bit.
+    """
+    sums = np.zeros((len(texts), engine.model.config.hidden_size))
+    sequences = [Sequence() for _ in texts]
+    try:
+        for step in _steps(engine, [len(tokens) for tokens in texts]):
+            batch = []
+            for i, begin, end in step:
+                last = int(end == len(texts[i]))
+                wanted = end - begin if kind == "mean" else last
+                batch.append((sequences[i], texts[i][begin:end], wanted))
+            for (i, _, end), rows in zip(step, engine.hidden(batch), strict=True):
+                for row in rows:
+                    sums[i] += row
+                if end == len(texts[i]):
+                    engine.release(sequences[i])
+    finally:
+        for sequence in sequences:
+            engine.release(sequence)
+    if kind == "mean":
+        sums /= np.array([[len(tokens)] for tokens in texts], np.float64).reshape(-1, 1)
+    if normalise:
+        for row in sums:
+            row /= max(math.sqrt(math.fsum(row * row)), 1e-12)
+    return sums.astype(np.float32)
+
+
+def _steps(engine: Engine, lengths: SequenceOf[int]) -> Iterator[list[tuple[int, int, int]]]:
+    """Texts (index, begin, end) of each step, one after the other: PREFILL_CHUNK tokens, or fewer
+    where the pool has no pages for another text."""
+    step: list[tuple[int, int, int]] = []
+    room, held, free = PREFILL_CHUNK, 0, engine.pool.free
+    for i, length in enumerate(lengths):
+        pages = pages_of(length) + engine.pool.state_pages
+        if step and held + pages > free:
+            yield step
+            step, room, held = [], PREFILL_CHUNK, 0
+        held += pages
+        begin = 0
+        while begin < length:
+            end = min(length, begin + room)
+            step.append((i, begin, end))
+            room -= end - begin
+            begin = end
+            if room == 0:
+                yield step
+                step, room, held = [], PREFILL_CHUNK, pages if begin < length else 0
+    if step:
+        yield step

@@ -1,0 +1,264 @@
+"""Vectors of texts: pooled as a checkpoint says, those of transformers, alone and in batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_factory import RECIPES, Recipe, write
+from click.testing import CliRunner
+from helpers import assert_same_bits, failure
+from hub_server import Hub
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer
+
+from sterna import LLM, _native
+from sterna.checkpoints import cache
+from sterna.checkpoints.sentence_transformers import PROMPTS, SIZES
+from sterna.cli import main
+from sterna.convert import convert
+from sterna.errors import ModelFormatError, RequestError, SternaError, UnsupportedModelError
+
+TEXTS = ["a", "the quick brown fox", "def f(x):\n    return x", "the quick brown fox " * 25]
+QUERY = "Instruct: find it\nQuery:"
+QWEN3 = replace(RECIPES["qwen3"], dtype=torch.float32)
+
+
+def module(i: int, kind: str, path: str) -> dict[str, Any]:
+    return {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+
+
+CHAIN = [
+    module(0, "Transformer", ""),
+    module(1, "Pooling", "1_Pooling"),
+    module(2, "Normalize", "2_Normalize"),
+]
+LAST = {
+    "pooling_mode_cls_token": False,
+    "pooling_mode_mean_tokens": False,
+    "pooling_mode_lasttoken": True,
+    "include_prompt": True,
+}
+MEAN = {**LAST, "pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}
+
+
+def embedder(
+    folder: Path,
+    pooling: dict[str, Any] = LAST,
+    chain: Any = CHAIN,
+    recipe: Recipe = QWEN3,
+    **more: Any,
+) -> Path:
+    """A recipe as sentence-transformers saves it: without a head, and names without `model.`."""
+    write(folder, recipe)
+    weights = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("model."): w for name, w in weights.items() if "lm_head" not in name}
+    save_file(bare, folder / "model.safetensors", {"format": "pt"})
+    files = {
+        "modules.json": chain, "1_Pooling/config.json": pooling,
+        PROMPTS: {"prompts": {"query": QUERY, "document": ""}},
+        **more,
+    }  # fmt: skip
+    (folder / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def reference(folder: Path, texts: list[str], kind: str) -> np.ndarray:
+    """transformers' last hidden state, pooled and brought to unit length."""
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in texts:
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        row = hidden[-1] if kind == "last" else hidden.mean(dim=0)
+        rows.append((row / row.norm()).numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [("last", LAST), ("mean", MEAN)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_vectors_are_those_of_transformers(
+    kind: str, pooling: dict[str, Any], tied: bool, tmp_path: Path
+) -> None:
+    """Cosine and values, for a model that ties its head and one whose head was not saved."""
+    folder = embedder(tmp_path / "m", pooling, recipe=replace(QWEN3, tied=tied))
+    llm = LLM(folder, kv_dtype="f32", threads=2)
+    got = llm.embed(TEXTS)
+    expected = reference(folder, TEXTS, kind)
+    assert got.shape == expected.shape
+    assert got.dtype == np.float32
+    assert ((got * expected).sum(axis=1) > 0.999999).all()
+    np.testing.assert_allclose(got, expected, atol=2e-5)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, rtol=1e-6)
+    assert llm.info()["pooling"] == kind
+    assert llm.info()["head"] != "exact"
+
+
+@pytest.mark.parametrize("pooling", [LAST, MEAN])
+def test_the_same_bits_alone_in_a_batch_and_everywhere(
+    pooling: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units, threads, company, chunks, the cache and packed copies change no bit of a vector."""
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
+    folder = embedder(tmp_path / "m", pooling)
+    expected = LLM(folder, threads=1, cache=False).embed(TEXTS)
+    for isa in _native.isas():
+        assert_same_bits(LLM(folder, threads=2, isa=isa).embed(TEXTS[::-1])[::-1], expected)
+    cache.finish()
+    again = LLM(folder, threads=2)  # from the cache
+    for text, row in zip(TEXTS, expected, strict=True):
+        assert_same_bits(again.embed(text)[0], row)
+    monkeypatch.setattr("sterna.embedding.PREFILL_CHUNK", 7)
+    assert_same_bits(again.embed(TEXTS), expected)
+    convert(folder, tmp_path / "packed", None)
+    assert_same_bits(LLM(tmp_path / "packed").embed(TEXTS), expected)
+
+
+def test_many_texts_in_a_small_pool(tmp_path: Path) -> None:
+    """A step begins no more texts than there are pages, and leaves none held."""
+    folder = embedder(tmp_path / "m")
+    llm = LLM(folder, context=64)
+    texts = [f"{i} birds" for i in range(150)]
+    small = LLM(folder, context=64, kv_bytes=3 * 64 * llm.engine.kv_bytes_per_position)
+    assert small.engine.pool.count == 3
+    assert_same_bits(small.embed(texts), llm.embed(texts))
+    assert small.engine.pool.free == 3
+    assert llm.embed([]).shape == (0, QWEN3.hidden)
+
+
+def test_recurrent_models(tmp_path: Path) -> None:
+    """Hybrids keep a state for each text."""
+    write(tmp_path / "m", RECIPES["qwen3_5"])
+    llm = LLM(tmp_path / "m", threads=2)
+    got = llm.embed(TEXTS, pooling="mean")
+    for text, row in zip(TEXTS, got, strict=True):
+        assert_same_bits(llm.embed(text, pooling="mean")[0], row)
+
+
+def test_prompts(tmp_path: Path) -> None:
+    """By name, as a text, or the checkpoint's default."""
+    folder = embedder(tmp_path / "m")
+    llm = LLM(folder)
+    expected = llm.embed(QUERY + TEXTS[1])
+    assert_same_bits(llm.embed(TEXTS[1], prompt_name="query"), expected)
+    assert_same_bits(llm.embed(TEXTS[1], prompt=QUERY), expected)
+    assert_same_bits(llm.embed(TEXTS[1], prompt_name="document"), llm.embed(TEXTS[1]))
+    assert not np.array_equal(llm.embed(TEXTS[1]), expected)
+    prompts = folder / PROMPTS
+    prompts.write_text(json.dumps({"prompts": {"query": QUERY}, "default_prompt_name": "query"}))
+    assert_same_bits(LLM(folder).embed(TEXTS[1]), expected)
+
+
+def test_a_gguf_says_it_too(tmp_path: Path) -> None:
+    """`pooling_type`, written and read."""
+    folder = embedder(tmp_path / "m", MEAN)
+    convert(folder, tmp_path / "m.gguf", "gguf:F32")
+    expected = LLM(folder).embed(TEXTS)
+    assert_same_bits(LLM(tmp_path / "m.gguf").embed(TEXTS), expected)
+
+
+def test_pull(server: Hub, tmp_path: Path) -> None:
+    """The files that say how are fetched with the model."""
+    folder = embedder(tmp_path / "m")
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    server.add("terns/embed", {str(p.relative_to(folder)): p.read_bytes() for p in paths})
+    assert_same_bits(LLM("terns/embed").embed(TEXTS), LLM(folder).embed(TEXTS))
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+def test_refused_texts(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """What cannot be embedded says which text, and what helps."""
+    llm = LLM(embedder(tmp_path / "m", **{SIZES: {"max_seq_length": 100}}))
+    failure(lambda: llm.embed(["a", ""]), RequestError, "text 1", "empty")
+    failure(lambda: llm.embed(["a", "a" * 5000]), RequestError, "at most 100", "text 1")
+    failure(lambda: llm.embed(["a", 3]), RequestError, "text", "string")
+    failure(lambda: llm.embed(3), RequestError, "texts")
+    failure(
+        lambda: llm.embed("a", prompt_name="q"), RequestError, "prompt_name", "query, document", "q"
+    )
+    failure(lambda: llm.embed("a", prompt_name="query", prompt=""), RequestError, "both")
+    failure(lambda: llm.embed("a", prompt=b"x"), RequestError, "prompt")
+    failure(lambda: llm.embed("a", pooling="mean"), RequestError, "pooling", "last")
+    failure(lambda: llm.embed("a", pooling="max"), RequestError, "pooling")
+    failure(lambda: llm.generate("a"), RequestError, "generate", "embed")
+    other = LLM(checkpoint("llama-f32"))
+    failure(lambda: other.embed("a"), RequestError, "pooling", "last or mean")
+    assert np.isclose(np.linalg.norm(other.embed("a", pooling="last")), 1)
+
+
+REFUSED: dict[str, tuple[str, Any, type[SternaError], tuple[str, ...]]] = {
+    "no list": ("modules.json", {}, ModelFormatError, ("modules.json", "array")),
+    "no path": ("modules.json", [{"type": "Pooling"}], ModelFormatError, ("type and path",)),
+    "dense": (
+        "modules.json", [*CHAIN, module(3, "Dense", "3")], UnsupportedModelError, ("Dense",)
+    ),
+    "no pooling": ("modules.json", CHAIN[:1], UnsupportedModelError, ("Transformer",)),
+    "elsewhere": (
+        "modules.json", [CHAIN[0], module(1, "Pooling", "../x")], ModelFormatError, ("path", "../x")
+    ),
+    "two modes": (
+        "1_Pooling/config.json", {**LAST, "pooling_mode_mean_tokens": True}, UnsupportedModelError,
+        ("pooling_mode", "mean and lasttoken"),
+    ),
+    "a mode": (
+        "1_Pooling/config.json", {"pooling_mode": "max"}, UnsupportedModelError, ("pooling_mode",)
+    ),
+    "no prompt": (
+        "1_Pooling/config.json", {**LAST, "include_prompt": False}, UnsupportedModelError,
+        ("include_prompt",),
+    ),
+    "prompts": (PROMPTS, {"prompts": {"a": 1}}, ModelFormatError, ("prompts",)),
+    "default": (PROMPTS, {"default_prompt_name": "a"}, ModelFormatError, ("default_prompt",)),
+    "length": (SIZES, {"max_seq_length": 0}, ModelFormatError, ("max_tokens", "0")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_files(name: str, tmp_path: Path) -> None:
+    """Another chain of modules, or another pooling, is refused and not ignored."""
+    file, content, kind, words = REFUSED[name]
+    folder = embedder(tmp_path / "m", **{file: content})
+    failure(lambda: LLM(folder), kind, *words)
+
+
+def test_bidirectional_models_are_refused(tmp_path: Path) -> None:
+    """They would be read as causal ones."""
+    folder = embedder(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    for field, value in (("use_bidirectional_attention", True), ("is_causal", False)):
+        (folder / "config.json").write_text(json.dumps({**config, field: value}))
+        failure(lambda: LLM(folder), UnsupportedModelError, field)
+
+
+# ---------------------------------------------------------------------------------- the command
+
+
+def test_command(tmp_path: Path) -> None:
+    """Arguments or lines in, arrays of the same float32 out, or a .npy file."""
+    folder = embedder(tmp_path / "m")
+    expected = LLM(folder).embed(TEXTS[:3])
+    run = CliRunner().invoke
+    one = run(main, ["embed", "--model", str(folder), *TEXTS[:2]])
+    assert one.exit_code == 0, one.output
+    rows = [np.array(json.loads(line), np.float32) for line in one.stdout.splitlines()]
+    assert_same_bits(np.stack(rows), expected[:2])
+    file = tmp_path / "v.npy"
+    piped = run(
+        main, ["embed", "--model", str(folder), "--output", str(file)], input="\n".join(TEXTS[:2])
+    )
+    assert piped.exit_code == 0, piped.output
+    assert piped.stdout == ""
+    assert_same_bits(np.load(file), expected[:2])
+    none = run(main, ["embed", "--model", str(folder)], input="")
+    assert none.exit_code != 0
