@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Shape:
     tied: bool
     head_dim: int | None = None
     context: int = 4096
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what config.json says besides
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each."""
@@ -109,6 +111,7 @@ class Shape:
             "tie_word_embeddings": self.tied,
             "rms_norm_eps": 1e-5,
             "rope_theta": 500000.0,
+            **self.settings,
         }
 
 
@@ -169,11 +172,12 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     )
 
 
-#: Shapes with a name are from the models' own config.json files, bonsai-27b's being that of
-#: Qwen3.5-27B; those named by a size are models of Bitnet.cpp (arXiv 2502.11880), Table 7. The
-#: paper does not print their sizes: 700m is that of bitnet_b1_58-large, the others those of the
-#: paper's code (utils/generate-dummy-bitnet-model.py in microsoft/BitNet), but for 3.8b's heads: 30
-#: of 128 in place of 32 of 120, as many parameters, as heads of 120 are padded to 128.
+#: Shapes with a name are from the models' own config.json files, bonsai-8b's and bonsai-27b's being
+#: those of Qwen3-8B and Qwen3.5-27B; those named by a size are models of Bitnet.cpp (arXiv
+#: 2502.11880), Table 7. The paper does not print their sizes: 700m is that of bitnet_b1_58-large,
+#: the others those of the paper's code (utils/generate-dummy-bitnet-model.py in microsoft/BitNet),
+#: but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, as heads of 120 are
+#: padded to 128.
 SHAPES = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
@@ -181,6 +185,20 @@ SHAPES = {
     "mobilellm-1.5b": Shape("LlamaForCausalLM", 1600, 4352, 54, 25, 5, 32000, True),
     "mistral-7b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 32000, False),
     "tinyllama-1.1b": Shape("LlamaForCausalLM", 2048, 5632, 22, 32, 4, 32000, False, context=2048),
+    "bonsai-8b": Shape("Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 151936, False, head_dim=128),
+    "gemma-3-4b": Shape(
+        "Gemma3ForCausalLM",
+        2560,
+        10240,
+        34,
+        8,
+        4,
+        262208,
+        True,
+        head_dim=256,
+        context=8192,
+        settings={"sliding_window": 1024, "query_pre_attn_scalar": 256},
+    ),
     "bonsai-27b": Hybrid("Qwen3_5ForCausalLM", 5120, 17408, 64, 24, 4, 248320, False, head_dim=256),
     "700m": _ternary(1536, 4096, 24, 16),
     "1.5b": _ternary(1536, 9216, 28, 32),

@@ -29,7 +29,6 @@ def complete(f: Fields) -> dict[str, Any]:
 
     Files have rope_theta, rope_scaling and rope_local_base_freq, or rope_parameters of either kind.
     """
-    f.supported("use_bidirectional_attention", f.flag("use_bidirectional_attention"), False)
     f.supported("attn_logit_softcapping", f.config.get("attn_logit_softcapping"), None)
     given = Fields(f.mapping("rope_parameters"), f.file)
     rotations = {
