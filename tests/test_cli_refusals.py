@@ -226,9 +226,11 @@ def test_the_form_of_warnings_is_that_of_the_command_line(
     assert text == "sterna: warning: a b\n"
 
 
-@pytest.mark.parametrize("kind", ["IQ3_S", "IQ2_XXS", "IQ1_M"])
-def test_ggml_types_that_sterna_lacks(kind: str, tmp_path: Path) -> None:
-    """The tensor and its type are named."""
+@pytest.mark.parametrize(
+    ("kind", "nearest"), [("IQ3_S", "Q3_K_M"), ("IQ2_XXS", "Q2_K in its place"), ("IQ1_M", "Q2_K")]
+)
+def test_ggml_types_that_sterna_lacks(kind: str, nearest: str, tmp_path: Path) -> None:
+    """The tensor, its type, and the nearest file to download are named."""
     block, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     tiny = Tiny(layers=1)
     tensors = [
@@ -244,4 +246,4 @@ def test_ggml_types_that_sterna_lacks(kind: str, tmp_path: Path) -> None:
         metadata(tiny),
         [*tensors, ("blk.0.attn_v.weight", (M, K), type_id, raw)],
     )
-    failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, "attn_v", kind)
+    failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, "attn_v", kind, nearest)

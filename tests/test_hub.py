@@ -182,15 +182,48 @@ def test_one_of_several_ggufs(server: Hub, word: str, path: str) -> None:
     assert not server.requests
 
 
+@pytest.mark.parametrize(
+    ("kinds", "chosen", "why"),
+    [
+        (("Q8_0", "Q4_K_M", "Q4_0", "BF16"), "Q4_K_M", "about 4 bits a weight, the usual"),
+        (("F16", "Q2_0", "PQ2_0"), "PQ2_0", "trained with"),
+        (("F16", "q8_0", "Q2_K"), "q8_0", "none has about 4 bits"),
+    ],
+)
+def test_the_usual_one_of_several(
+    server: Hub, kinds: tuple[str, ...], chosen: str, why: str
+) -> None:
+    """A name without a word means the usual type, says why, and means it later too."""
+    server.add("terns/usual", {f"a-{kind}.gguf": kind.encode() for kind in kinds})
+    said: list[str] = []
+    path = resolve("terns/usual", announce=said.append)
+    assert path.name == f"a-{chosen}.gguf"
+    assert f"of {len(kinds)} GGUF files" in said[0]
+    assert why in said[0]
+    assert "terns/usual:WORD" in said[0]
+    server.requests.clear()
+    assert resolve("terns/usual") == path
+    assert not server.requests
+    assert resolve(f"terns/usual:{chosen}") == path
+    resolve(f"terns/usual:{kinds[0]}")
+    others = {f"terns/usual:a-{kinds[0]}.gguf"} - {f"terns/usual:a-{chosen}.gguf"}
+    assert {d.name for d in hub.downloads()} == {"terns/usual"} | others
+
+
 def test_several_ggufs_are_listed(server: Hub) -> None:
+    """Where a word fits none of them, and where two have the usual type."""
     server.add("terns/ggufs", GGUFS)
     shown = ("nano-Q4_K_M.gguf (1 bytes)", "more/nano.Q8_0.gguf", "BF16-00001-of-00002.gguf (3")
     example = "for example terns/ggufs:BF16,"
-    message = failure(lambda: resolve("terns/ggufs"), RequestError, "several", example, *shown)
+    word = "terns/ggufs:Q4"
+    message = failure(lambda: resolve(word), RequestError, "no GGUF", "Q4", example, *shown)
     assert "mmproj" not in message
     assert "-00002-of" not in message
-    failure(lambda: resolve("terns/ggufs:Q4"), RequestError, "no GGUF", "Q4", *shown)
     failure(lambda: resolve(f"{REPO}:Q4_K_M"), RequestError, "has none")
+    two = {"a/x-Q4_K_M.gguf": b"a", "b/x-Q4_K_M.gguf": b"b", "mmproj-F16.gguf": b"p"}
+    server.add("terns/two", two)
+    listed = ("several", "for example terns/two:a,", "a/x-Q4_K_M.gguf (1 bytes)")
+    failure(lambda: resolve("terns/two"), RequestError, *listed)
     assert not hub.downloads()
 
 

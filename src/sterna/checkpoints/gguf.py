@@ -35,6 +35,19 @@ __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 
 MAX_PARTS = 10_000
 READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
+_OTHER = "use another quantisation of this model"
+#: What to download in the place of a file of another type. Those of IQ1, IQ2 and IQ3 are indices of
+#: tables of eight or four weights: looked up, they give an eighth of Q2_K's speed (docs/gguf.md).
+NEAREST = {
+    kind: f"download this model as {other} in its place"
+    for other, kinds in {
+        "Q2_K": ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
+        "Q3_K_M or IQ4_XS": ("IQ3_XXS", "IQ3_S"),
+        "Q5_K_M": ("Q5_1",),
+        "MXFP4 or Q4_K_M": ("NVFP4",),
+    }.items()
+    for kind in kinds
+}
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -183,7 +196,7 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
         if info.dtype not in READABLE:
             raise UnsupportedModelError(
                 f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE)}, "
-                f"but got {info.dtype}; use another quantisation of this model"
+                f"but got {info.dtype}; {NEAREST.get(info.dtype, _OTHER)}"
             )
     return tensors
 

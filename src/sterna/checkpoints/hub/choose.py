@@ -32,6 +32,19 @@ WITHOUT_TOKENIZER = ("vocab.json", "merges.txt")  # tokenizer.json holds the sam
 MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 MB
 MAX_LISTED = 30
 
+#: Of several GGUF files, the types that are taken, in this order, and why.
+USUAL = {
+    "which has about 4 bits a weight, the usual balance of size and quality": (
+        "Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "IQ4_NL",
+    ),
+    "whose levels are those that the model was trained with": (
+        "PTQ1_0", "PQ2_0", "Q2_0", "Q1_0", "I2_S", "TQ1_0", "TQ2_0",
+    ),
+    "as none has about 4 bits a weight": (
+        "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
+    ),
+}  # fmt: skip
+
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 _NOT_A_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECASE)
 
@@ -50,35 +63,57 @@ class Choice:
     """What to fetch: small files first. `gguf`: the chosen one (of a split one, its first part).
 
     `default`: whether the repository's name alone means this. `index`: the weights are the shards
-    that INDEX, among `files`, names.
+    that INDEX, among `files`, names. `why`: where one of several GGUF files was chosen for who did
+    not say which.
     """
 
     files: tuple[str, ...]
     gguf: str | None
     default: bool
     index: bool = False
+    why: str = ""
 
 
 def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
     """The files of the model that `name` means, of a repository with these files (path -> bytes).
 
-    Raises RequestError where the name fits no GGUF or several, ModelFormatError where the
+    Of several GGUF files the name alone means that of the first type of USUAL. Raises RequestError
+    where the name fits no GGUF, or several of which none is usual, ModelFormatError where the
     repository holds no weights that Sterna reads.
     """
     models = _gguf_models(sizes)
     has_safetensors = WEIGHTS in sizes or INDEX in sizes
+    if name.file is None and has_safetensors:
+        return _safetensors(name, sizes)
+    usual, why = _usual(name, models, sizes) if models and not has_safetensors else (None, "")
     if name.file is not None:
         gguf = _matching(name, models, sizes)
-    elif has_safetensors:
-        return _safetensors(name, sizes)
-    elif len(models) == 1:
-        gguf = next(iter(models))
+    elif usual is not None:
+        gguf = usual
     elif models:
         raise _several(name, "has several GGUF files", models, models, sizes)
     else:
         raise _no_weights(name, sizes)
-    default = not has_safetensors and len(models) == 1
-    return Choice(models[gguf], gguf, default)
+    return Choice(models[gguf], gguf, gguf == usual, why="" if name.file else why)
+
+
+def _usual(
+    name: HubName, models: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
+) -> tuple[str | None, str]:
+    """The file that a name without a word means, and why; None where several would do."""
+    if len(models) == 1:
+        return next(iter(models)), ""
+    for why, types in USUAL.items():
+        for kind in types:
+            fitting = [m for m in models if kind.lower() in _words(m)]
+            if len(fitting) == 1:
+                size = human(sum(sizes[p] for p in models[fitting[0]]))
+                other = HubName(name.repo, name.revision, "WORD")
+                text = (
+                    f"{kind} ({size}) of {len(models)} GGUF files, {why}; {other} chooses another"
+                )
+                return fitting[0], text
+    return None, ""
 
 
 def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:

@@ -96,6 +96,8 @@ class Pull:
         """Fetches what is missing, small files first, and records the whole."""
         sizes = {path: file.size for path, file in self.listing.files.items()}
         choice = choose(self.name, sizes)
+        if choice.why:
+            self.announce(f"{self.name}: {choice.why}")
         files = [self.listing.files[path] for path in choice.files]
         if choice.gguf is None:
             self._fetch([file for file in files if file.path != WEIGHTS])
