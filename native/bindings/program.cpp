@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <optional>
 
 #include "bindings/recurrent.h"
@@ -43,6 +44,18 @@ float checked_cap(float value) {
     require(std::isfinite(value) && (value == 0 || (value >= 1e-3f && value <= 1e6f)),
             "cap: must be 0, for none, or in 0.001..1000000");
     return value;
+}
+
+// The logits of sinks as logarithms to base 2, within what float32 holds.
+std::vector<float> sinks_of(const In<float, 1>& logits, int n_heads) {
+    std::vector<float> sinks =
+        values_of(logits, n_heads, "attention: sinks must have a value for each query head");
+    constexpr float kMost = std::numeric_limits<float>::max();
+    for (float& sink : sinks) {
+        require(std::isfinite(sink), "attention: sinks must be finite");
+        sink = std::clamp(sink * 1.44269504f, -kMost, kMost);
+    }
+    return sinks;
 }
 
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
@@ -316,7 +329,7 @@ void bind_program(nb::module_& m) {
         .def(
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer, std::optional<int32_t> window,
-               std::optional<float> scale, float cap) {
+               std::optional<float> scale, float cap, std::optional<In<float, 1>> sinks) {
                 Op op{OpKind::kAttention, "attention"};
                 const auto& r = p.program.heads();
                 require(!window || *window >= 1, "attention: window must be at least 1");
@@ -325,6 +338,7 @@ void bind_program(nb::module_& m) {
                                ? checked_factor(*scale, "attention: scale must be finite and not 0")
                                : 1.0f / __builtin_sqrtf(static_cast<float>(r.head_dim));
                 op.cap = checked_cap(cap);
+                if (sinks) op.sinks = sinks_of(*sinks, r.n_heads);
                 const int64_t heads = r.n_heads;
                 require(heads * r.padded() <= width_of(p, qkv) &&
                             heads * r.head_dim <= width_of(p, dst),
@@ -336,7 +350,7 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
-            "scale"_a.none() = nb::none(), "cap"_a = 0.0f)
+            "scale"_a.none() = nb::none(), "cap"_a = 0.0f, "sinks"_a.none() = nb::none())
         .def_prop_ro(
             "seconds",
             [](PyProgram& p) {

@@ -117,6 +117,7 @@ struct Op {
     int32_t window = kNoWindow;  // kAttention: as in AttentionArgs
     float scale = 0;  // kAttention
     float cap = 0;  // kAttention, of scores; kLinear, of the result; 0: none
+    std::vector<float> sinks{};  // kAttention: of each query head, as in AttentionArgs; or empty
     Glu glu = Glu::kNone;  // kRowwise
     int64_t width = 0, up_offset = 0;
     std::vector<float> norm{};  // kRowwise; kRope: of each head of q

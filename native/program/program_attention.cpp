@@ -201,6 +201,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     const float* q[kMaxRows];
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
     int32_t limit[kMaxRows];
+    float sinks[kMaxRows] = {};
     AttentionArgs a{};
     a.q = q;
     a.out = out;
@@ -209,6 +210,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     a.window = op.window;
     a.scale = op.scale;
     a.cap = op.cap;
+    a.sinks = op.sinks.empty() ? nullptr : sinks;
     a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
     a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
     a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
@@ -228,6 +230,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
             out[a.rows] =
                 a.head_dim == heads_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
             limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
+            if (a.sinks) sinks[a.rows] = op.sinks[static_cast<size_t>(head)];
             if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
                 kernels.all(a);
                 unpad(a, to);

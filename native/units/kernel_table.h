@@ -300,6 +300,9 @@ struct AttentionArgs {
     int head_dim;
     float scale;  // of a score, before it is capped
     float cap;  // scores become cap * tanh(score / cap); 0: they stay as they are
+    // [rows, to a multiple of 16]: a logarithm to base 2 that each row's softmax has besides those of its scores, of a
+    // weight without a value; null: none
+    const float* sinks;
     const int32_t* pages;  // page table of the sequence
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
     const uint8_t* v_base;

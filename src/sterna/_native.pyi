@@ -272,6 +272,7 @@ class Program:
         window: int | None = None,
         scale: float | None = None,
         cap: float = 0.0,
+        sinks: npt.NDArray[np.float32] | None = None,
     ) -> None: ...
     @property
     def seconds(self) -> dict[str, float]: ...

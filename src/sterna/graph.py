@@ -55,12 +55,15 @@ class Attention:
     rotary: of its queries and keys, None where it has none.
     window: a position sees so many of the last positions, itself included; None: all.
     scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
+    sinks: for each query head one more score, as it is, of a position without a value: it takes its
+    share of the weights, and adds nothing; (): none.
     """
 
     rotary: Rotary | None
     window: int | None = None
     scale: float | None = None
     cap: float = 0.0
+    sinks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -514,7 +517,8 @@ class _Writer:
         elif op.kind == "attention":
             how = op.attention
             assert how is not None
-            program.attention(src, dst, op.layer, how.window, how.scale, how.cap)
+            sinks = np.array(how.sinks, np.float32) if how.sinks else None
+            program.attention(src, dst, op.layer, how.window, how.scale, how.cap, sinks)
         elif op.kind == "conv":
             assert op.taps is not None
             program.conv(op.name, src, op.taps)

@@ -128,13 +128,14 @@ def attention(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
     *, bias: bool = False, qk_norm: bool = False, plus_one: bool = False,
     scale: float | None = None, cap: float = 0.0, gated: bool = False, stored_fused: bool = False,
+    sinks: bool = False,
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
 
     bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation, plus_one
     as in `norm_weight`; scale, cap: of scores, as in `graph.Attention`; gated: rows of q_proj are
     [q | gate] of each head, whose result is multiplied with the sigmoid of its gate; stored_fused:
-    the checkpoint has q, k and v as one matrix, qkv_proj.
+    the checkpoint has q, k and v as one matrix, qkv_proj; sinks: each query head has one, `sinks`.
     """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     parts = [
@@ -145,7 +146,8 @@ def attention(
     if stored_fused:
         parts = [Linear(f"{name}.qkv_proj", sum(part.M for part in parts), d, bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
-    how = replace(c.attention[layer], scale=scale, cap=cap)
+    sink = tuple(w.vector(f"{name}.sinks", c.n_heads).tolist()) if sinks else ()
+    how = replace(c.attention[layer], scale=scale, cap=cap, sinks=sink)
     norms = None
     if qk_norm:
         q_norm, k_norm = (norm_weight(w, f"{name}.{n}_norm", c.head_dim, plus_one) for n in "qk")
