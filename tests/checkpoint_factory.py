@@ -85,7 +85,9 @@ class Recipe:
         """The linear layers of a block that have a bias, by their names inside the block."""
         attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
         names = set(attention) if self.architecture == "Qwen2ForCausalLM" else set()
-        if self.config.get("attention_bias"):
+        if self.is_glm:  # true is its default, and never says anything of o
+            names |= attention if self.config.get("attention_bias", True) else set()
+        elif self.config.get("attention_bias"):
             names |= attention | {"self_attn.o_proj"}
         if self.config.get("mlp_bias"):
             names |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
@@ -119,6 +121,36 @@ class Recipe:
     def is_stored_fused(self) -> bool:
         """Whether q, k and v are one matrix of the checkpoint, and gate and up another."""
         return self.architecture == "Phi3ForCausalLM"
+
+    @property
+    def is_glm(self) -> bool:
+        """Whether gate and up are one matrix of the checkpoint, and q, k and v are not."""
+        return self.architecture.startswith("Glm")
+
+    @property
+    def layer_norms(self) -> list[str]:
+        """The norms of a layer, as wide as x, by their names inside the block."""
+        names = ["input_layernorm", "post_attention_layernorm"]
+        if self.is_gemma:
+            names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        if self.architecture == "Glm4ForCausalLM":
+            names += ["post_self_attn_layernorm", "post_mlp_layernorm"]
+        if self.architecture.startswith("Olmo"):
+            names = ["post_attention_layernorm", "post_feedforward_layernorm"]
+        return names
+
+    @property
+    def head_norms(self) -> dict[str, int]:
+        """The norms of q and k and their widths, by their names inside the block."""
+        if self.architecture.startswith("Olmo"):
+            q, k = self.heads * self.width, self.kv_heads * self.width
+            return {"self_attn.q_norm": q, "self_attn.k_norm": k}
+        if self.architecture == "HunYuanDenseV1ForCausalLM":
+            names = "self_attn.query_layernorm", "self_attn.key_layernorm"
+            return dict.fromkeys(names, self.width)
+        if self.is_hybrid or self.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
+            return dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), self.width)
+        return {}
 
     @property
     def is_bitnet(self) -> bool:
@@ -182,6 +214,34 @@ QWEN3_5 = replace(
             "mrope_section": [2, 1, 1], "mrope_interleaved": True,
         },
     },
+)  # fmt: skip
+OLMO2 = replace(
+    QWEN2, architecture="Olmo2ForCausalLM", rope_theta=10000.0, seed=62,
+    config={"pad_token_id": None},
+)  # fmt: skip
+# The published base: another one, transformers 5.23 takes for layers without a window alone.
+OLMO3 = replace(
+    OLMO2, architecture="Olmo3ForCausalLM", layers=4, seed=64, rope_theta=500000.0,
+    rope_scaling={"rope_type": "yarn", **YARN}, config={"sliding_window": 70, "pad_token_id": None},
+)  # fmt: skip
+GLM = replace(
+    QWEN2, architecture="GlmForCausalLM", heads=4, head_dim=40, rope_theta=10000.0, seed=66,
+    config={"pad_token_id": None},
+)  # fmt: skip
+GLM4 = replace(GLM, architecture="Glm4ForCausalLM", seed=67)
+HUNYUAN = replace(
+    QWEN2, architecture="HunYuanDenseV1ForCausalLM", heads=4, kv_heads=2, head_dim=48,
+    rope_theta=10000.0, tied=True, seed=70,
+    rope_scaling={
+        "type": "dynamic", "alpha": 50.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1,
+        "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+    config={"model_type": "hunyuan_v1_dense", "pad_token_id": None, "use_cla": False},
+)  # fmt: skip
+# Nothing of transformers' own: test_against_transformers makes a Llama of it.
+MINICPM = replace(
+    QWEN2, architecture="MiniCPMForCausalLM", layers=3, rope_theta=10000.0, seed=72,
+    config={"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 24},
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
@@ -299,6 +359,21 @@ RECIPES: dict[str, Recipe] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "olmo2": OLMO2,
+    "olmo2-heads-of-36": replace(OLMO2, head_dim=36, kv_heads=1, tied=True, seed=63),
+    "olmo3": OLMO3,
+    "glm": GLM,
+    "glm4": GLM4,
+    "glm4-part": replace(
+        GLM4,
+        dtype=torch.bfloat16,
+        seed=68,
+        config={"pad_token_id": None, "partial_rotary_factor": 0.8, "attention_bias": False},
+    ),
+    "hunyuan": HUNYUAN,
+    "hunyuan-plain": replace(HUNYUAN, rope_scaling=None, head_dim=36, seed=71),
+    "minicpm": MINICPM,
+    "minicpm-longrope": replace(MINICPM, tied=True, rope_scaling=LONGROPE, seed=73),
     "qwen3_5": QWEN3_5,
     "qwen3_5-interval": replace(
         QWEN3_5,
@@ -389,6 +464,8 @@ def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
             "mlp.gate_up_proj": (2 * wide, hidden),
             "mlp.down_proj": (hidden, wide),
         }
+    if recipe.is_glm:
+        return mixer | {"mlp.gate_up_proj": (2 * wide, hidden), "mlp.down_proj": (hidden, wide)}
     return {
         **mixer,
         "mlp.gate_proj": (wide, hidden),
@@ -433,21 +510,20 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
         out["lm_head.weight"] = table()
     for i in range(recipe.layers):
         block = f"model.layers.{i}."
-        out[block + "input_layernorm.weight"] = norm(recipe.hidden)
-        out[block + "post_attention_layernorm.weight"] = norm(recipe.hidden)
+        for name in recipe.layer_norms[:2]:
+            out[f"{block}{name}.weight"] = norm(recipe.hidden)
         if recipe.is_bitnet:
             out[block + "self_attn.attn_sub_norm.weight"] = norm(recipe.hidden)
             ffn = norm(recipe.intermediate)
             ffn[::9] = 1e-32  # as published; times an activation it may be denormal
             out[block + "mlp.ffn_sub_norm.weight"] = ffn
-        if recipe.is_gemma:
-            out[block + "pre_feedforward_layernorm.weight"] = norm(recipe.hidden)
-            out[block + "post_feedforward_layernorm.weight"] = norm(recipe.hidden)
+        for name in recipe.layer_norms[2:]:
+            out[f"{block}{name}.weight"] = norm(recipe.hidden)
         if recipe.is_hybrid and recipe.is_recurrent(i):
             out |= _recurrent(recipe, f"{block}linear_attn.", rng)
-        elif recipe.is_hybrid or recipe.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
-            out[block + "self_attn.q_norm.weight"] = norm(recipe.width)
-            out[block + "self_attn.k_norm.weight"] = norm(recipe.width)
+        else:
+            for name, size in recipe.head_norms.items():
+                out[f"{block}{name}.weight"] = norm(size)
         for name, shape in linear_shapes(recipe, i).items():
             if name in recipe.biased:
                 bias = 0.5 * torch.randn(shape[0], generator=rng)

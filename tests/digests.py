@@ -67,6 +67,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma3ForCausalLM": {
         "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
     },
+    "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
+    "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
+    "Olmo3ForCausalLM": {
+        "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
+    },
     "GraniteForCausalLM": {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,

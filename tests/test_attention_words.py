@@ -225,3 +225,23 @@ def test_refusals() -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=word):
             program(20, how)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((20, 40), {}), ((QUERIES * 20, 20), {}), ((19, 19), {}),
+        ((QUERIES * 20, KV_HEADS * 20), {"norms_last": True}),
+        ((QUERIES * 20, KV_HEADS * 20), {"gated": True}),
+    ],
+)  # fmt: skip
+def test_refused_norms(sizes: tuple[int, int], options: dict[str, bool]) -> None:
+    """Of other lengths than a head, or q and k; of all heads where these are rotated or apart."""
+    g = Graph(Heads(QUERIES, KV_HEADS, 20))
+    row = np.ones((N, (QUERIES * (2 if "gated" in options else 1) + 2 * KV_HEADS) * 20), np.float32)
+    q, k = (np.ones(size, np.float32) for size in sizes)
+    x = g.embed(ops.pack(row, format="f32"))
+    h = g.attention(x, 0, HOWS["plain"], (q, k), 1e-5, **options)
+    g.linear(g.select(h), ops.pack(np.eye(N, QUERIES * 20, dtype=np.float32), format="f32"), "head")
+    with pytest.raises(ValueError, match="norms"):
+        g.compile()

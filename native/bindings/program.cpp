@@ -168,11 +168,18 @@ double natural_log(double x) {
     return math::log_d(x);
 }
 
+double power(double x, double y) {
+    const FpEnvScope environment;
+    require(x > 0 && std::isfinite(x) && std::isfinite(y), "power: of a positive number");
+    return math::pow_d(x, y);
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
     m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
     m.def("log", &natural_log, "x"_a);
+    m.def("power", &power, "x"_a, "y"_a);
     bind_state(m);
     nb::class_<PyProgram> program(m, "Program");
     bind_recurrent_words(program);
@@ -296,7 +303,7 @@ void bind_program(nb::module_& m) {
             "rope",
             [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
                std::optional<In<float, 1>> k_norm, float eps, int dst, int rotary, bool gated,
-               const std::string& name) {
+               const std::string& name, bool norms_last) {
                 Op op{OpKind::kRope, name};
                 const auto& r = p.program.heads();
                 require(rotary >= -1 && rotary < p.program.rotaries(), "rope: no such rotary");
@@ -316,16 +323,22 @@ void bind_program(nb::module_& m) {
                 require(q_norm.has_value() == k_norm.has_value(),
                         "rope: q and k are normalised both or neither");
                 if (q_norm) {
-                    const char* rule = "rope: a norm must have head_dim values";
-                    op.norm = values_of(*q_norm, r.head_dim, rule);
-                    op.k_norm = values_of(*k_norm, r.head_dim, rule);
+                    const char* rule =
+                        "rope: norms must have head_dim values, or as many as q and k";
+                    const bool whole = static_cast<int64_t>(q_norm->shape(0)) != r.head_dim;
+                    require(!whole || (!gated && !norms_last),
+                            "rope: norms of all heads come first, and know no gates");
+                    const int64_t d = r.head_dim;
+                    op.norm = values_of(*q_norm, whole ? r.n_heads * d : d, rule);
+                    op.k_norm = values_of(*k_norm, whole ? r.n_kv_heads * d : d, rule);
+                    op.norms_last = norms_last;
                     op.eps = eps;
                 }
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
             "eps"_a = 0.0f, "dst"_a = -1, "rotary"_a = -1, "gated"_a = false,
-            "name"_a = "self_attn")
+            "name"_a = "self_attn", "norms_last"_a = false)
         .def(
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer, std::optional<int32_t> window,

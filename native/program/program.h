@@ -120,12 +120,13 @@ struct Op {
     std::vector<float> sinks{};  // kAttention: of each query head, as in AttentionArgs; or empty
     Glu glu = Glu::kNone;  // kRowwise
     int64_t width = 0, up_offset = 0;
-    std::vector<float> norm{};  // kRowwise; kRope: of each head of q
+    std::vector<float> norm{};  // kRowwise; kRope: of each head of q, or of all of q
     // kRowwise: RowwiseArgs::hadamard_block, signs, signs_last
     int64_t hadamard_block = 0;
     std::vector<float> signs{};
     bool signs_last = false;
-    std::vector<float> k_norm{};  // kRope: of each head of k
+    std::vector<float> k_norm{};  // kRope: of each head of k, or of all of k
+    bool norms_last = false;  // kRope: after the rotation
     float eps = 0;
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
     std::optional<int64_t> rounding{};
@@ -239,7 +240,9 @@ class Program {
     void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
                 bool scratch_ready) const;
     void finish(const Op& op, const Run& run, const LinearArgs& a, int64_t from, int64_t to) const;
-    bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
+    // Whether a norm is one of all heads of q (with one head, as well of that).
+    bool norms_whole(const Op& op) const { return std::ssize(op.norm) > heads_.head_dim; }
+    bool normalise(const Op& op, const Run& run, float* qkv) const;
     float* copy_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker);

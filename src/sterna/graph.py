@@ -152,6 +152,7 @@ class _Op:
     layer: int = 0
     attention: Attention | None = None  # rope, attention
     gated: bool = False  # rope: gates of the heads of q stand between these
+    norms_last: bool = False  # rope: after the rotation
     recurrent: RecurrentHeads | None = None  # recurrence; gated: its value heads
     a: int = 0  # recurrence: the columns of both gates
     b: int = 0
@@ -279,11 +280,13 @@ class Graph:
     def attention(
         self, qkv: Value, layer: int, how: Attention,
         norms: tuple[F32, F32] | None = None, eps: float = 0.0, gated: bool = False,
+        norms_last: bool = False,
     ) -> Value:  # fmt: skip
         """Rotates q and k of a row [q | k | v], stores k and v, attends to positions so far.
 
         layer: of the model, for messages.
-        norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation.
+        norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation or,
+        norms_last, after it; or [heads * head_dim] of one of all of q, and of k, before it.
         gated: behind each head of q stand as many values that `Graph.gated` may read.
         """
         r = self.heads
@@ -297,7 +300,7 @@ class Graph:
         cached, name = self.attention_layers, f"model.layers.{layer}.self_attn"
         rotated = self._add(
             "rope", name, [qkv], heads * r.padded_head, layer=cached, attention=how,
-            norm=q_norm, k_norm=k_norm, eps=eps, gated=gated,
+            norm=q_norm, k_norm=k_norm, eps=eps, gated=gated, norms_last=norms_last,
         )  # fmt: skip
         width = r.n_heads * r.head_dim
         return self._add("attention", "attention", [rotated], width, layer=cached, attention=how)
@@ -513,7 +516,10 @@ class _Writer:
         elif op.kind == "rope":
             assert op.attention is not None
             rotary = self.rotaries[op.attention.rotary]
-            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary, op.gated, op.name)
+            program.rope(
+                src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary, op.gated, op.name,
+                op.norms_last,
+            )  # fmt: skip
         elif op.kind == "attention":
             how = op.attention
             assert how is not None

@@ -22,32 +22,44 @@ def build(
     c: TransformerConfig,
     w: WeightSource,
     *,
+    norms: layers.Norms = layers.LLAMA_NORMS,
+    qk_norm: layers.HeadNorms | None = None,
     qkv_bias: bool = False,
-    qk_norm: bool = False,
-    stored_fused: bool = False,
+    fused_qkv: bool = False,
+    fused_gate_up: bool = False,
     scale: float | None = None,
+    cap: float = 0.0,
     embedding_factor: float = 1.0,
     residual_factor: float = 1.0,
     logits_factor: float = 1.0,
+    logits_cap: float = 0.0,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm, scale: as in `layers.attention`; stored_fused: as there, and in
-    `layers.gate_up`; residual_factor: of what each half adds to x.
+    does not say so; qk_norm, scale, cap: as in `layers.attention`; fused_qkv, fused_gate_up: so the
+    checkpoint has them, one matrix each; residual_factor: of what each half adds to x.
     """
     x, table = layers.embedding(g, c, w, embedding_factor)
-    r = residual_factor
+    one = norms.plus_one
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        reads = [name and f"{p}.{name}" for name in norms.reads]
+        adds = [name and f"{p}.{name}" for name in norms.adds]
+        h = layers.norm(g, c, w, x, reads[0], plus_one=one) if reads[0] else x
         h = layers.attention(
             g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm,
-            scale=scale, stored_fused=stored_fused,
+            plus_one=one, scale=scale, cap=cap, stored_fused=fused_qkv,
         )  # fmt: skip
-        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=r)
-        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        h = layers.gate_up(g, c, w, h, f"{p}.mlp", stored_fused=stored_fused)
-        h = g.glu(h, ACTIVATION, f"{p}.mlp.act")
-        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias, factor=r)
-    return layers.head(g, c, w, x, table, factor=logits_factor)
+        x = layers.output(
+            g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=residual_factor,
+            norm_name=adds[0], plus_one=one,
+        )  # fmt: skip
+        h = layers.norm(g, c, w, x, reads[1], plus_one=one) if reads[1] else x
+        h = layers.gate_up(g, c, w, h, f"{p}.mlp", stored_fused=fused_gate_up)
+        h = g.glu(h, c.activation, f"{p}.mlp.act")
+        x = layers.output(
+            g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias, factor=residual_factor,
+            norm_name=adds[1], plus_one=one,
+        )  # fmt: skip
+    return layers.head(g, c, w, x, table, plus_one=one, factor=logits_factor, cap=logits_cap)

@@ -104,8 +104,9 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
         if mixer == FULL:
             name, bias = f"{p}.self_attn", c.attention_bias
             h = layers.attention(
-                g, c, w, h, i, name, bias=bias, qk_norm=True, plus_one=plus_one, gated=True
-            )
+                g, c, w, h, i, name, bias=bias, qk_norm=layers.HeadNorms(), plus_one=plus_one,
+                gated=True,
+            )  # fmt: skip
             x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
         else:
             h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
