@@ -42,6 +42,7 @@ INTEGER = [
     ("gemma3", "q4_1", "int8", "i8"),
     ("granite", "i8", "int8", "i16"),
     ("phi3-longrope", "q4_0", "int8", "i16"),
+    ("mistral-window", "i8", "int8", "i16"),
     ("olmo2", "i8", "int8", "i16"),
     ("olmo2-heads-of-36", "i4", "int8", "i8"),
     ("glm4", "i8", "int8", "i16"),

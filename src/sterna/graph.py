@@ -310,6 +310,13 @@ class Graph:
         """Layers that keep keys and values."""
         return sum(op.kind == "attention" for op in self.ops)
 
+    @property
+    def window(self) -> int | None:
+        """The most of the last positions that a layer sees, where all have a window; else None."""
+        hows = [op.attention for op in self.ops if op.kind == "attention"]
+        seen = [how.window for how in hows if how is not None and how.window is not None]
+        return max(seen) if seen and len(seen) == len(hows) else None
+
     def conv(self, x: Value, weight: F32, name: str) -> Value:
         """A causal convolution of each of the first channels of x by itself, then SiLU.
 

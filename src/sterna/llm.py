@@ -208,7 +208,7 @@ class LLM:
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
         others = {name: value for name, value in options.items() if name not in template}
         tokens = self.chat_tokens(messages, **template)
-        if prefix is not None and self.engine.state_bytes:
+        if prefix is not None and self.engine.forgets:
             prefix.boundary = self._end_of_turn(tokens, messages, template)
         return self._start(tokens, others, self._turn_ends, prefix)
 
