@@ -157,9 +157,10 @@ def tokenizer_of_soup() -> Tokenizer:
 
 
 def write(
-    path: Path, family: Family, change: Callable[[dict[str, np.ndarray]], object] = lambda _: None
-) -> Path:
-    """The GGUF file, after a change of its tensors."""
+    path: Path, family: Family, change: Callable[[dict[str, np.ndarray]], object] = lambda _: None,
+    blocks: bool = False,
+) -> Path:  # fmt: skip
+    """The GGUF file, after a change of its tensors; blocks: matrices are Q8_0."""
     recipe, arch = family.recipe, family.arch
     tiny = Tiny(
         arch=arch, hidden=recipe.hidden, wide=recipe.intermediate, layers=recipe.layers,
@@ -172,7 +173,11 @@ def write(
     tensors = values(family)
     change(tensors)
     for name, w in tensors.items():
-        writer.add_tensor(name, w)
+        if blocks and w.ndim == 2:
+            raw = gguf.quants.quantize(w, gguf.GGMLQuantizationType.Q8_0)
+            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        else:
+            writer.add_tensor(name, w)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -195,6 +200,23 @@ def test_a_file_is_its_checkpoint(name: str, tmp_path: Path) -> None:
         assert_same_bits(got, expected)
     else:
         np.testing.assert_allclose(got, expected, atol=1e-4 * expected.std())
+
+
+@pytest.mark.parametrize("name", ["gemma2", "granite", "phi3", "glm4"])
+def test_blocks_are_those_of_the_same_floats(name: str, tmp_path: Path) -> None:
+    """Of fused matrices and of permuted rows, too: read as floats, the weights are ggml's."""
+    q8 = gguf.GGMLQuantizationType.Q8_0
+
+    def round_all(tensors: dict[str, np.ndarray]) -> None:
+        for key, w in tensors.items():
+            if w.ndim == 2:
+                tensors[key] = gguf.quants.dequantize(gguf.quants.quantize(w, q8), q8)
+
+    floats = write(tmp_path / "floats.gguf", FAMILIES[name], round_all)
+    file = write(tmp_path / "blocks.gguf", FAMILIES[name], blocks=True)
+    assert LLM(file, threads=1).info()["format"] == "q8_0"
+    options = {"threads": 1, "format": "f32", "head": "f32"}
+    assert_same_bits(LLM(file, **options).logits(TOKENS), LLM(floats, **options).logits(TOKENS))
 
 
 @pytest.mark.parametrize(("arch", "layers"), [("gemma2", 46), ("gemma3", 62)])
