@@ -49,6 +49,10 @@ LONGROPE = {
 }  # fmt: skip
 
 
+#: Architectures with an RMSNorm of each head of q and k.
+NORMED_HEADS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One published checkpoint layout at a tiny size.
@@ -113,6 +117,21 @@ class Recipe:
         return (layer + 1) % self.config.get("full_attention_interval", 4) != 0
 
     @property
+    def experts(self) -> int:
+        """Experts of a layer; 0: there are none."""
+        config = self.config
+        return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+
+    @property
+    def expert_width(self) -> int:
+        """Features inside an expert's FFN."""
+        return int(self.config.get("moe_intermediate_size", self.intermediate))
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer's FFN is one of experts."""
+        return self.experts > 0 and layer not in self.config.get("mlp_only_layers", ())
+
+    @property
     def is_gemma(self) -> bool:
         """Whether norms stand around each half, and store their difference from 1."""
         return self.architecture.startswith("Gemma")
@@ -148,7 +167,7 @@ class Recipe:
         if self.architecture == "HunYuanDenseV1ForCausalLM":
             names = "self_attn.query_layernorm", "self_attn.key_layernorm"
             return dict.fromkeys(names, self.width)
-        if self.is_hybrid or self.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
+        if self.is_hybrid or self.architecture in NORMED_HEADS:
             return dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), self.width)
         return {}
 
@@ -242,6 +261,14 @@ HUNYUAN = replace(
 MINICPM = replace(
     QWEN2, architecture="MiniCPMForCausalLM", layers=3, rope_theta=10000.0, seed=72,
     config={"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 24},
+)  # fmt: skip
+# Of 7 experts, whose rows fill no tile, each token takes 3; a file for each.
+QWEN3_MOE = replace(
+    QWEN3, architecture="Qwen3MoeForCausalLM", seed=70,
+    config={
+        "model_type": "qwen3_moe", "num_experts": 7, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 96, "norm_topk_prob": True,
+    },
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
@@ -409,6 +436,16 @@ RECIPES: dict[str, Recipe] = {
             },
         },
     ),
+    "qwen3_moe": QWEN3_MOE,
+    # Shares that do not add up to 1; the second layer's FFN is dense.
+    "qwen3_moe-mixed": replace(
+        QWEN3_MOE,
+        tied=True,
+        dtype=torch.bfloat16,
+        layers=3,
+        seed=71,
+        config=QWEN3_MOE.config | {"norm_topk_prob": False, "mlp_only_layers": [1]},
+    ),
     "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
     "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
     "falcon3-untied": replace(FALCON, kv_heads=5, seed=13),
@@ -466,11 +503,34 @@ def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
         }
     if recipe.is_glm:
         return mixer | {"mlp.gate_up_proj": (2 * wide, hidden), "mlp.down_proj": (hidden, wide)}
+    if recipe.has_experts(layer):
+        return {**mixer, **_expert_shapes(recipe)}
     return {
         **mixer,
         "mlp.gate_proj": (wide, hidden),
         "mlp.up_proj": (wide, hidden),
         "mlp.down_proj": (hidden, wide),
+    }
+
+
+def _expert_shapes(recipe: Recipe) -> dict[str, tuple[int, int]]:
+    """Those of an FFN of experts: its router, and three of each expert."""
+    hidden, wide = recipe.hidden, recipe.expert_width
+    shapes = {"mlp.gate": (recipe.experts, hidden)}
+    for i in range(recipe.experts):
+        shapes[f"mlp.experts.{i}.gate_proj"] = (wide, hidden)
+        shapes[f"mlp.experts.{i}.up_proj"] = (wide, hidden)
+        shapes[f"mlp.experts.{i}.down_proj"] = (hidden, wide)
+    return shapes
+
+
+def active_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
+    """Those of `linear_shapes` that a token is multiplied with: of as many experts as it has."""
+    chosen = recipe.config.get("num_experts_per_tok", 0)
+    return {
+        name: shape
+        for name, shape in linear_shapes(recipe, layer).items()
+        if ".experts." not in name or int(name.split(".")[2]) < chosen
     }
 
 

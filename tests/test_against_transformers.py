@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_factory import RECIPES, Recipe, linear_shapes
+from checkpoint_factory import RECIPES, Recipe, active_shapes
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -116,7 +116,7 @@ def rounding_bound(recipe: Recipe, logits: np.ndarray) -> float:
     norms += recipe.is_bitnet * (recipe.hidden + recipe.intermediate)
     length = recipe.layers * norms + 2 * recipe.hidden
     for layer in range(recipe.layers):
-        length += sum(k for _, k in linear_shapes(recipe, layer).values())
+        length += sum(k for _, k in active_shapes(recipe, layer).values())
         if recipe.is_hybrid and recipe.is_recurrent(layer):  # sums over k, once for each position
             length += recipe.config["linear_key_head_dim"] * positions
         else:

@@ -50,12 +50,15 @@ INTEGER = [
     ("minicpm-longrope", "q4_1", "int8", "i16"),
     ("qwen3_5", "i8", "int8", "i16"),
     ("qwen3_5-types", "i4", "int8", "i8"),
+    ("qwen3_moe", "i8", "int8", "i16"),
+    ("qwen3_moe-mixed", "q4_1", "int8", "i16"),
 ]
 FLOAT = [
     ("llama-bf16", None, None, "f16"),
     ("llama-f32", None, None, "f32"),
     ("llama-96", "pot8", "pot16", "f16"),
     ("qwen3_5-interval", None, None, "f16"),
+    ("qwen3_moe", None, None, "f16"),
 ]
 
 Case = tuple[str, str | None, str | None, str]

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "bindings/experts.h"
 #include "bindings/recurrent.h"
 #include "bindings/step.h"
 #include "runtime/fpenv.h"
@@ -62,7 +63,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
                  int planes_for_weight, int residual, int64_t hadamard_block,
-                 std::optional<In<float, 1>> signs, bool signs_last) {
+                 std::optional<In<float, 1>> signs, bool signs_last, int chosen, bool spread) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -95,8 +96,52 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                 (weight_of(p, planes_for_weight).padded_k <= width_of(p, dst) && op.keep_float),
             "rowwise: does not fit the weight that reads it in planes");
     op.planes_for_weight = planes_for_weight;
+    require(chosen == 0 || src != dst || !spread,
+            "rowwise: spread rows have a buffer of their own");
+    if (chosen != 0) of_experts(p, op, chosen, spread);
     if (planes_for_weight >= 0)
         p.planes_of[static_cast<size_t>(dst)] = weight_of(p, planes_for_weight).format;
+    p.program.add_op(std::move(op));
+}
+
+// chosen: where it is not 0, the weight is that of all experts, expert_rows of each.
+void add_linear(PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
+                bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias,
+                float factor, float cap, int chosen, int64_t expert_rows) {
+    Op op{OpKind::kLinear, name};
+    const auto& w = weight_of(p, weight);
+    const int64_t rows = chosen ? expert_rows : w.M;
+    // Whole row blocks are written, aligned: with widths padded to kPad they fit.
+    require(column >= 0 && column % kRowBlock == 0 && column <= width_of(p, dst),
+            "linear: column must be a multiple of 16 within the buffer");
+    require(w.padded_k <= width_of(p, src) && rows <= width_of(p, dst) - column,
+            "linear: the buffers are too narrow");
+    require(!fast || p.planes_of[static_cast<size_t>(src)] == w.format,
+            "linear: the fast arithmetic reads planes that nothing has made");
+    require(residual == -1 || width_of(p, residual) == width_of(p, dst),
+            "linear: the residual's width differs");
+    op.weight = weight;
+    op.src = src;
+    op.dst = dst;
+    op.residual = residual;
+    op.selected = selected;
+    op.fast = fast;
+    op.column = column;
+    op.factor = checked_factor(factor, "linear: factor must be finite and not 0");
+    op.cap = checked_cap(cap);
+    require(factor == 1 || residual != dst,
+            "linear: with a factor the residual has a buffer of its own");
+    if (chosen != 0) {
+        of_experts(p, op, chosen, false);
+        const int tile_rows = all_tables().front()->formats[w.format].tile_rows;
+        require(expert_rows >= 1 && expert_rows <= w.M &&
+                    (expert_rows + tile_rows - 1) / tile_rows * p.experts == w.tiles,
+                "linear: the weight must have whole tiles for the rows of each expert");
+        op.expert_rows = expert_rows;
+    }
+    if (bias)
+        op.bias = values_of(*bias, chosen ? rows * p.experts : rows,
+                            "bias: must have a value for each row");
     p.program.add_op(std::move(op));
 }
 
@@ -183,6 +228,7 @@ void bind_program(nb::module_& m) {
     bind_state(m);
     nb::class_<PyProgram> program(m, "Program");
     bind_recurrent_words(program);
+    bind_expert_words(program);
     program
         .def(
             "__init__",
@@ -209,6 +255,7 @@ void bind_program(nb::module_& m) {
                 require(width >= 1, "width: must be at least 1");
                 p.widths.push_back((width + kPad - 1) / kPad * kPad);
                 p.planes_of.push_back(-1);
+                p.of_experts.push_back(false);
                 return p.program.add_buffer(width);
             },
             "width"_a)
@@ -249,40 +296,11 @@ void bind_program(nb::module_& m) {
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
              "planes_for_weight"_a = -1, "residual"_a = -1, "hadamard_block"_a = 0,
-             "signs"_a.none() = nb::none(), "signs_last"_a = false)
-        .def(
-            "linear",
-            [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
-               bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias,
-               float factor, float cap) {
-                Op op{OpKind::kLinear, name};
-                const auto& w = weight_of(p, weight);
-                // Whole row blocks are written, aligned: with widths padded to kPad they fit.
-                require(column >= 0 && column % kRowBlock == 0 && column <= width_of(p, dst),
-                        "linear: column must be a multiple of 16 within the buffer");
-                require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst) - column,
-                        "linear: the buffers are too narrow");
-                require(!fast || p.planes_of[static_cast<size_t>(src)] == w.format,
-                        "linear: the fast arithmetic reads planes that nothing has made");
-                require(residual == -1 || width_of(p, residual) == width_of(p, dst),
-                        "linear: the residual's width differs");
-                op.weight = weight;
-                op.src = src;
-                op.dst = dst;
-                op.residual = residual;
-                op.selected = selected;
-                op.fast = fast;
-                op.column = column;
-                op.factor = checked_factor(factor, "linear: factor must be finite and not 0");
-                op.cap = checked_cap(cap);
-                require(factor == 1 || residual != dst,
-                        "linear: with a factor the residual has a buffer of its own");
-                if (bias) op.bias = values_of(*bias, w.M, "bias: must have a value for each row");
-                p.program.add_op(std::move(op));
-            },
-            "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false,
-            "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(), "factor"_a = 1.0f,
-            "cap"_a = 0.0f)
+             "signs"_a.none() = nb::none(), "signs_last"_a = false, "chosen"_a = 0,
+             "spread"_a = false)
+        .def("linear", &add_linear, "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1,
+             "selected"_a = false, "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(),
+             "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)
         .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
         .def("read_columns", &read_columns, "threads"_a)
         .def_prop_ro("left_out", [](PyProgram& p) { return between_runs(p, &Program::left_out); })
@@ -364,18 +382,19 @@ void bind_program(nb::module_& m) {
             },
             "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
             "scale"_a.none() = nb::none(), "cap"_a = 0.0f, "sinks"_a.none() = nb::none())
-        .def_prop_ro(
-            "seconds",
-            [](PyProgram& p) {
-                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise",    "linear",
-                                               "rope",  "attention", "screen",     "to_bf16_planes",
-                                               "conv",  "gates",     "recurrence", "gated"};
-                const std::array<double, kOpKinds> spent = between_runs(p, &Program::seconds);
-                nb::dict seconds;
-                for (int i = 0; i < kOpKinds; ++i)
-                    seconds[kinds[i]] = spent[static_cast<size_t>(i)];
-                return seconds;
-            })
+        .def_prop_ro("seconds",
+                     [](PyProgram& p) {
+                         const char* kinds[kOpKinds] = {
+                             "embed",      "select", "rowwise",        "linear", "rope",
+                             "attention",  "screen", "to_bf16_planes", "conv",   "gates",
+                             "recurrence", "gated",  "route",          "combine"};
+                         const std::array<double, kOpKinds> spent =
+                             between_runs(p, &Program::seconds);
+                         nb::dict seconds;
+                         for (int i = 0; i < kOpKinds; ++i)
+                             seconds[kinds[i]] = spent[static_cast<size_t>(i)];
+                         return seconds;
+                     })
         .def_prop_ro("head_seconds",
                      [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)

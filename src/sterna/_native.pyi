@@ -201,6 +201,8 @@ class Program:
         hadamard_block: int = 0,
         signs: npt.NDArray[np.float32] | None = None,
         signs_last: bool = False,
+        chosen: int = 0,
+        spread: bool = False,
     ) -> None: ...
     def to_bf16_planes(self, weight: int, src: int, selected: bool = False) -> None: ...
     def linear(
@@ -216,6 +218,14 @@ class Program:
         bias: npt.NDArray[np.float32] | None = None,
         factor: float = 1.0,
         cap: float = 0.0,
+        chosen: int = 0,
+        expert_rows: int = 0,
+    ) -> None: ...
+    def route(
+        self, name: str, src: int, dst: int, experts: int, chosen: int, of_all: bool = False
+    ) -> None: ...
+    def combine(
+        self, name: str, src: int, shares: int, dst: int, residual: int, width: int
     ) -> None: ...
     def read_open_rows(self, gates: int, threads: int) -> None: ...
     def read_columns(self, threads: int) -> None: ...

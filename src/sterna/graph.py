@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import UnsupportedModelError
-from sterna.formats import PackedWeight, Shadow
+from sterna.formats import Experts, PackedWeight, Shadow
 
-__all__ = ["Attention", "Graph", "Heads", "RecurrentHeads", "Rotary", "Rotation", "Value"]
+__all__ = ["Attention", "Graph", "Heads", "RecurrentHeads", "Rotary", "Rotation", "Route", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
@@ -117,16 +117,27 @@ class RecurrentHeads:
         return 2 * self.k_heads * self.k_dim + self.v_width
 
 
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Which of `experts` each token goes to, `chosen` of them, and in `shares` how much of each."""
+
+    shares: Value
+    experts: int
+    chosen: int
+
+
 @dataclass(eq=False)
 class Value:
     """Activations: float32 [tokens, width], and int8 beside them if an integer layer reads them.
 
     starts: the columns where the results of several weights begin (`Graph.linear`), else (0,).
+    route: where it is not None there is a row for each token and each of its experts.
     """
 
     width: int
     starts: tuple[int, ...] = (0,)
     op: _Op | None = None
+    route: Route | None = None
 
 
 @dataclass(eq=False)
@@ -162,6 +173,30 @@ class _Op:
     activation: str = ""
     factor: float = 1.0  # embed, linear: of the result, before a residual is added
     cap: float = 0.0  # linear: as `Attention.cap`, of the result
+    route: Route | None = None  # route; of what runs on rows of experts or reads them
+    expert_rows: int = 0  # linear: of the weight of each expert
+    spread: bool = False  # rowwise: a row of a token goes to each of its experts
+    of_all: bool = False  # route: shares add up to 1 over all experts
+
+    @property
+    def one_weight(self) -> PackedWeight:
+        """What one call of a kernel reads: the weight, or an expert's part."""
+        assert self.weight is not None
+        if self.route is None:
+            return self.weight
+        return Experts(self.weight, self.route.experts, self.expert_rows)[0]
+
+    @property
+    def n_weights(self) -> int:
+        """Weights of the matrix, rows that only fill tiles left out."""
+        assert self.weight is not None
+        rows = self.expert_rows * self.route.experts if self.route else self.weight.M
+        return rows * self.weight.K
+
+    @property
+    def active(self) -> float:
+        """The part of its weight that a token needs: that of its experts."""
+        return self.route.chosen / self.route.experts if self.route else 1.0
 
 
 @dataclass
@@ -171,12 +206,18 @@ class Graph:
     heads: Heads
     ops: list[_Op] = field(default_factory=list)
     selected: bool = False  # after `select`, only rows whose logits are wanted go on
+    current: Route | None = None  # the last route: the rows of experts are its
 
     def _add(
         self, kind: str, name: str, inputs: list[Value], width: int, output: Value | None = None,
         **more: object,
     ) -> Value:  # fmt: skip
         output = output or Value(width)
+        route = inputs[0].route if inputs else None
+        if route is not None and route is not self.current:
+            raise ValueError(f"{name}: rows of a route must be combined before the next one begins")
+        if kind in ("rowwise", "linear") and route is not None:
+            more["route"] = output.route = route
         op = _Op(kind, name, inputs, output, selected=self.selected, **more)  # type: ignore[arg-type]
         output.op = op
         self.ops.append(op)
@@ -215,7 +256,7 @@ class Graph:
     def linear(
         self,
         x: Value | Sequence[Value],
-        weight: PackedWeight | Sequence[PackedWeight],
+        weight: PackedWeight | Experts | Sequence[PackedWeight | Experts],
         name: str,
         residual: Value | None = None,
         bias: F32 | None = None,
@@ -227,10 +268,11 @@ class Graph:
 
         weight: one, or several, without a residual, whose rows follow each other in the result and
         which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
-        x: for all, or one for each of several.
-        bias: float32 [rows of all].
+        x: for all, or one for each of several. Rows of experts (`spread`) have each the weights of
+        its own.
+        bias: float32 [rows of all], of experts [experts, rows of all].
         """
-        weights = [weight] if isinstance(weight, PackedWeight) else list(weight)
+        weights = [weight] if isinstance(weight, PackedWeight | Experts) else list(weight)
         rows = [w.M for w in weights]
         if residual is not None and len(weights) > 1:
             raise ValueError(f"{name}: a residual needs one weight, but got {len(weights)}")
@@ -244,9 +286,10 @@ class Graph:
             if key not in rounded:
                 rounded[key] = self._rounded(row, key[1], name)
             inputs = [rounded[key]] if residual is None else [rounded[key], residual]
+            packed, expert_rows = (w.weight, w.M) if isinstance(w, Experts) else (w, 0)
             self._add(
-                "linear", name, inputs, out.width, out,
-                weight=w, residual=residual, column=start, bias=b, factor=factor,
+                "linear", name, inputs, out.width, out, weight=packed, residual=residual,
+                column=start, bias=b, factor=factor, expert_rows=expert_rows,
             )  # fmt: skip
         return out
 
@@ -354,6 +397,36 @@ class Graph:
             activation=activation, norm=norm, eps=eps,
         )  # fmt: skip
 
+    def route(self, logits: Value, chosen: int, name: str, of_all: bool = False) -> Route:
+        """The experts of each token: those of its largest logits, of equal ones the first.
+
+        Their shares are the softmax of their logits. of_all: over all experts, so that those of the
+        chosen ones do not add up to 1.
+        """
+        shares = self._add("route", name, [logits], chosen, of_all=of_all)
+        route = Route(shares, logits.width, chosen)
+        self.ops[-1].route = self.current = route
+        return route
+
+    def spread(self, x: Value, route: Route, name: str) -> Value:
+        """A row of each token for each of its experts; what follows runs on these, to `combine`.
+
+        One route at a time: another begins where the rows of this one have been combined.
+        """
+        if route is not self.current:
+            raise ValueError(f"{name}: a row must go to the experts of the last route")
+        out = Value(x.width, x.starts, route=route)
+        return self._add("rowwise", name, [x], x.width, out, route=route, spread=True)
+
+    def combine(self, x: Value, residual: Value | None, name: str) -> Value:
+        """(residual +) the sum of what the experts of a token made of it, each times its share, in
+        the order of the experts."""
+        route = x.route
+        if route is None:
+            raise ValueError(f"{name}: must combine rows of experts, but got rows of tokens")
+        inputs = [x, route.shares, *([] if residual is None else [residual])]
+        return self._add("combine", name, inputs, x.width, residual=residual, route=route)
+
     def select(self, x: Value) -> Value:
         """The rows of x whose logits are wanted; all that follows runs on them alone."""
         self.selected = True
@@ -371,9 +444,9 @@ class Graph:
         return len(formats) == 1 and not any(f.integer for f in formats)
 
     def linear_weights(self) -> list[PackedWeight]:
-        """Every packed weight that a linear layer or the head reads, once."""
-        linears = [op.weight for op in self.ops if op.kind == "linear"]
-        return list({id(w): w for w in linears if w is not None}.values())
+        """Every packed weight that a linear layer or the head reads, once; of experts the first."""
+        linears = [op for op in self.ops if op.kind == "linear" and op.weight is not None]
+        return list({id(op.weight): op.one_weight for op in linears}.values())
 
     def _layers(self) -> list[tuple[Value, PackedWeight]]:
         """What the linear layers read, and their weights; the head, which comes last, left out."""
@@ -465,7 +538,11 @@ class Graph:
         """A buffer of the program for each value; values never alive together share one."""
         last_use = {x: i for i, op in enumerate(self.ops) for x in op.inputs}
         buffers: dict[Value, int] = {}
-        free: dict[int, list[int]] = {}
+        free: dict[tuple[int, bool], list[int]] = {}
+
+        def size(x: Value) -> tuple[int, bool]:  # rows of experts are more than those of tokens
+            return -(-x.width // PAD) * PAD, x.route is not None
+
         for i, op in enumerate(self.ops):
             out = op.output
             in_place = op.inputs[0] if op.kind in ("rope", "conv") else op.residual
@@ -483,12 +560,11 @@ class Graph:
             ):
                 raise AssertionError(f"{op.kind} works in place: its row must not be read after it")
             else:
-                padded = -(-out.width // PAD) * PAD
-                spare = free.get(padded)
+                spare = free.get(size(out))
                 buffers[out] = spare.pop() if spare else program.buffer(out.width)
             for x in dict.fromkeys(op.inputs):
                 if last_use[x] == i:
-                    free.setdefault(-(-x.width // PAD) * PAD, []).append(buffers[x])
+                    free.setdefault(size(x), []).append(buffers[x])
         return buffers
 
 
@@ -516,6 +592,7 @@ class _Writer:
         weight = ids[id(op.weight)] if op.weight is not None else -1
         reader = ids[id(planes_for[op.output])] if op.output in planes_for else -1
         residual = -1 if op.residual is None else self.buffers[op.residual]
+        chosen = op.route.chosen if op.route else 0
         if op.kind == "embed":
             program.embed(weight, dst, op.factor)
         elif op.kind == "select":
@@ -551,6 +628,13 @@ class _Writer:
                 op.name, src, self.buffers[op.inputs[1]], dst, h.v_heads, h.v_dim, op.column,
                 op.stride, op.activation, op.norm, op.eps,
             )  # fmt: skip
+        elif op.kind == "route":
+            assert op.route is not None
+            experts, chosen = op.route.experts, op.route.chosen
+            program.route(op.name, src, dst, experts, chosen, op.of_all)
+        elif op.kind == "combine":
+            shares = self.buffers[op.inputs[1]]
+            program.combine(op.name, src, shares, dst, residual, op.output.width)
         elif op.kind == "linear":
             if op.shadow is not None:
                 rows = program.weight(op.shadow.rows.native())
@@ -559,7 +643,7 @@ class _Writer:
             fast = bool(op.inputs) and op.inputs[0] in planes_for
             program.linear(
                 op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias,
-                op.factor, op.cap,
+                op.factor, op.cap, chosen, op.expert_rows,
             )  # fmt: skip
         else:
             width = op.output.width
@@ -568,7 +652,7 @@ class _Writer:
             program.rowwise(
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
                 op.rounding, op.selected, op.output in self.floats, reader, residual,
-                block, signs, op.inverse,
+                block, signs, op.inverse, chosen, op.spread,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.to_bf16_planes(reader, dst, op.selected)
@@ -578,14 +662,15 @@ def _has_copies(op: _Op) -> bool:
     """Whether the core can copy a layer's weight so that single rows and columns are read."""
     if op.kind != "linear" or op.weight is None or op.bias is not None or op.selected:
         return False
-    if op.factor != 1 or op.cap:
+    if op.factor != 1 or op.cap or op.route:
         return False
     format = op.weight.format
     return format.layout.name in _native.two_bit_layouts and not format.scales.group
 
 
 def _pieces(values: F32, sizes: list[int]) -> list[F32]:
-    """Consecutive pieces of these sizes."""
-    if values.shape != (sum(sizes),):
+    """Consecutive pieces of these sizes; where experts have some, those of a piece together."""
+    if values.ndim not in (1, 2) or values.shape[-1] != sum(sizes):
         raise ValueError(f"bias: must have {sum(sizes)} values, but got shape {values.shape}")
-    return np.split(values, list(accumulate(sizes[:-1])))
+    pieces = np.split(values, list(accumulate(sizes[:-1])), axis=-1)
+    return [np.ascontiguousarray(piece).reshape(-1) for piece in pieces]

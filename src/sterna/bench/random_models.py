@@ -21,11 +21,11 @@ from sterna.bench.random_codes import (
 )
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError, shown
-from sterna.formats import PackedWeight, Shadow, codec
+from sterna.formats import Experts, PackedWeight, Shadow, codec
 from sterna.graph import RecurrentHeads
 from sterna.loading import Model, from_weights
 from sterna.runtime import resolve_threads
-from sterna.weights.sources import Linear, head_format
+from sterna.weights.sources import STACKED, Linear, Stacking, head_format
 
 __all__ = [
     "HEADROOM_BYTES",
@@ -256,10 +256,19 @@ class RandomWeights:
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """A packed weight of valid random codes."""
-        weight = self._random(self.format, sum(p.M for p in parts), parts[0].K)
+        f = formats.get("bf16") if parts[0].exact else self.format
+        weight = self._random(f, sum(p.M for p in parts), parts[0].K)
         if self.zeros and parts[0].name.endswith("gate_proj"):
             weight = self.zeros.closed_gates(weight, parts[0].M, self.rng)
         return [weight]
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """A packed weight of valid random codes."""
+        M, f = sum(p.M for p in parts), self.format
+        rows = Experts.rows_of(f.tile_rows, count, M)
+        return [Experts(self._random(f, rows, parts[0].K), count, M)]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""

@@ -7,6 +7,8 @@ Each half reads RMSNorm(x). Packed ternary layers quantise their input to int8; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sterna.graph import Graph, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
@@ -15,6 +17,8 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("LlamaForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+#: The second half of a layer: (norm(x), x, the layer's number, the FFN's name) -> the next x.
+FeedForward = Callable[[Value, Value, int, str], Value]
 
 
 def build(
@@ -33,12 +37,14 @@ def build(
     residual_factor: float = 1.0,
     logits_factor: float = 1.0,
     logits_cap: float = 0.0,
+    ffn: FeedForward | None = None,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
     does not say so; qk_norm, scale, cap: as in `layers.attention`; fused_qkv, fused_gate_up: so the
-    checkpoint has them, one matrix each; residual_factor: of what each half adds to x.
+    checkpoint has them, one matrix each; residual_factor: of what each half adds to x; ffn: in the
+    place of `feed_forward`.
     """
     x, table = layers.embedding(g, c, w, embedding_factor)
     one = norms.plus_one
@@ -56,10 +62,26 @@ def build(
             norm_name=adds[0], plus_one=one,
         )  # fmt: skip
         h = layers.norm(g, c, w, x, reads[1], plus_one=one) if reads[1] else x
-        h = layers.gate_up(g, c, w, h, f"{p}.mlp", stored_fused=fused_gate_up)
-        h = g.glu(h, c.activation, f"{p}.mlp.act")
-        x = layers.output(
-            g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias, factor=residual_factor,
-            norm_name=adds[1], plus_one=one,
-        )  # fmt: skip
+        if ffn is not None:
+            x = ffn(h, x, i, f"{p}.mlp")
+        else:
+            x = feed_forward(
+                g, c, w, h, x, f"{p}.mlp", fused=fused_gate_up, factor=residual_factor,
+                norm_name=adds[1], plus_one=one,
+            )  # fmt: skip
     return layers.head(g, c, w, x, table, plus_one=one, factor=logits_factor, cap=logits_cap)
+
+
+def feed_forward(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    *, fused: bool = False, factor: float = 1.0, norm_name: str | None = None,
+    plus_one: bool = False,
+) -> Value:  # fmt: skip
+    """x + factor * down(act(gate) * up) of h; fused: as `stored_fused` of `layers.gate_up`; the
+    rest as in `layers.output`."""
+    h = layers.gate_up(g, c, w, h, name, stored_fused=fused)
+    h = g.glu(h, c.activation, f"{name}.act")
+    return layers.output(
+        g, c, w, h, x, f"{name}.down_proj", bias=c.mlp_bias, factor=factor, norm_name=norm_name,
+        plus_one=plus_one,
+    )  # fmt: skip

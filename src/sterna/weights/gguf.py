@@ -56,6 +56,19 @@ _RECURRENT = {
     "post_attention_layernorm": "post_attention_norm",
 }  # fmt: skip
 _WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+#: FFNs of experts, whose tensors are those of all, in the place of a dense one.
+_EXPERTS = {
+    **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
+    "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+}  # fmt: skip
+_MIXTRAL = {
+    **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps",
+    "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class _Kind:
     of interleaved rotations; hybrid: whether some layers are recurrent; partial: whether a part of
     a head may be rotated. settings: further fields, of the model, its architecture's name there and
     the fields that all have. reads: keys (`_NEUTRAL`) that it asks for. written: whether Sterna
-    writes such files.
+    writes such files. experts: the fields for how many experts there are and how wide they are.
     """
 
     architecture: str
@@ -78,6 +91,7 @@ class _Kind:
     settings: Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]] | None = None
     reads: tuple[str, ...] = ()
     written: bool = False
+    experts: tuple[str, str] | None = None
 
 
 def _hybrid(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
@@ -219,6 +233,11 @@ ARCHITECTURES_OF = {
         | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
     ),
     "minicpm": _Kind("MiniCPMForCausalLM", permuted=True, settings=_minicpm, reads=_FACTORS),
+    "qwen3moe": _Kind(
+        "Qwen3MoeForCausalLM",
+        modules=_EXPERTS | _READS | _QK_NORMS,
+        experts=("num_experts", "moe_intermediate_size"),
+    ),
     # 1bitLLM's models; their names there are those of BitNet, but for the small n
     "bitnet": _Kind(
         "BitnetForCausalLM",
@@ -229,6 +248,16 @@ ARCHITECTURES_OF = {
     # relu^2 is in no key of these files
     "bitnet-25": _BITNET,
     "bitnet-b1.58": _BITNET,
+}
+
+#: Kinds of files whose FFNs are of experts, where others of the same name have dense ones.
+_WITH_EXPERTS = {
+    "llama": _Kind(
+        "MixtralForCausalLM",
+        modules=_MIXTRAL | _READS,
+        permuted=True,
+        experts=("num_local_experts", "intermediate_size"),
+    ),
 }
 
 _OUTER = {
@@ -243,7 +272,9 @@ _BLOCK = re.compile(r"blk\.(\d{1,6})\.(([a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0
 
 #: Keys that change the arithmetic, and the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "expert_count": (0,), "attention.scale": (), "attention.causal": (True,), "logit_scale": (1.0,),
+    "expert_count": (0,), "expert_weights_scale": (0.0, 1.0), "expert_weights_norm": (True,),
+    "expert_group_count": (0, 1), "expert_gating_func": (0, 1, 3),  # unsaid, softmax, of the top
+    "attention.scale": (), "attention.causal": (True,), "logit_scale": (1.0,),
     "embedding_scale": (1.0,), "residual_scale": (1.0,), "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,), "use_parallel_residual": (False,),
     "attention.temperature_scale": (0.0,),
@@ -267,7 +298,9 @@ def gguf_name(architecture: str, name: str) -> str:
         return f"{_OUTER[module]}.{suffix}"
     match = _LAYER.fullmatch(module)
     assert match is not None, name
-    return f"blk.{match[1]}.{ARCHITECTURES_OF[architecture].modules[match[2]]}.{suffix}"
+    kinds = (ARCHITECTURES_OF[architecture], _WITH_EXPERTS.get(architecture))
+    tensor = next(kind.modules[match[2]] for kind in kinds if kind and match[2] in kind.modules)
+    return f"blk.{match[1]}.{tensor}.{suffix}"
 
 
 def permutes(architecture: str, module: str) -> bool:
@@ -285,8 +318,10 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             f"{model.path}: general.architecture must be one of {', '.join(ARCHITECTURES_OF)}, "
             f"but got {shown(name)}; Sterna does not run this model yet"
         )
+    kind = _WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
+    reads = (*kind.reads, "expert_count") if kind.experts else kind.reads
     for suffix, neutral in _NEUTRAL.items():
-        if suffix not in kind.reads:
+        if suffix not in reads:
             _require_neutral(m, f"{name}.{suffix}", neutral)
     layers = m.integer(f"{name}.block_count", most=1 << 16)
     if kind.hybrid:
@@ -301,12 +336,14 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     _check_names(model, kind, layers)
     folded = hadamard_of(model, _linear_modules(kind, layers))
     width = _head_dim(m, name, hidden, heads, kind.partial)
+    experts = _experts(m, name, layers, *kind.experts) if kind.experts else {}
+    wide = experts.get("moe_intermediate_size")  # where no layer has another FFN
     fields = {
         "architectures": [kind.architecture],
         "model_type": name,
         "vocab_size": table.shape[0],
         "hidden_size": hidden,
-        "intermediate_size": m.same(f"{name}.feed_forward_length", layers),
+        "intermediate_size": m.same(f"{name}.feed_forward_length", layers, wide),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": m.same(f"{name}.attention.head_count_kv", layers, heads),
@@ -320,10 +357,22 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
         **_rope(model, name),
         **({"folded_hadamard": folded} if folded else {}),
+        **experts,
     }
     if kind.partial:
         fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width)
     return fields | (kind.settings(model, name, fields) if kind.settings else {})
+
+
+def _experts(m: Metadata, name: str, layers: int, count: str, width: str) -> dict[str, Any]:
+    """How many experts there are and a token has, and how wide they are."""
+    key = f"{name}.expert_feed_forward_length"
+    return {
+        count: m.integer(f"{name}.expert_count"),
+        width: m.integer(key) if key in m else m.same(f"{name}.feed_forward_length", layers),
+        "num_experts_per_tok": m.integer(f"{name}.expert_used_count"),
+        "norm_topk_prob": True,
+    }
 
 
 def _predicting(m: Metadata, name: str, layers: int) -> int:
