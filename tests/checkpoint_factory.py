@@ -51,6 +51,8 @@ LONGROPE = {
 
 #: Architectures with an RMSNorm of each head of q and k.
 NORMED_HEADS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
+#: Architectures whose published files have a tensor for all experts of a layer.
+FUSED_EXPERTS = ("Qwen3_5MoeForCausalLM", "GptOssForCausalLM")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class Recipe:
             names |= attention | {"self_attn.o_proj"}
         if self.config.get("mlp_bias"):
             names |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+        if self.architecture == "GptOssForCausalLM":
+            names.add("mlp.router")
         return names
 
     @property
@@ -270,6 +274,28 @@ QWEN3_MOE = replace(
         "moe_intermediate_size": 96, "norm_topk_prob": True,
     },
 )  # fmt: skip
+MIXTRAL = replace(
+    QWEN2, architecture="MixtralForCausalLM", rope_theta=1e6, seed=73,
+    config={"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+)  # fmt: skip
+# Experts of all layers are one tensor each; another one is shared.
+QWEN3_5_MOE = replace(
+    QWEN3_5, architecture="Qwen3_5MoeForCausalLM", seed=74,
+    config=QWEN3_5.config | {
+        "model_type": "qwen3_5_moe_text", "num_experts": 9, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96,
+    },
+)  # fmt: skip
+# As published, but for the experts' floats, which are those of a dequantised file.
+GPT_OSS = replace(
+    QWEN2, architecture="GptOssForCausalLM", heads=4, kv_heads=2, head_dim=32, layers=4, seed=75,
+    rope_theta=150000.0, intermediate=64,
+    rope_scaling={**YARN, "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    config={
+        "model_type": "gpt_oss", "num_local_experts": 5, "num_experts_per_tok": 2,
+        "attention_bias": True, "sliding_window": 40, "swiglu_limit": 1.5, "pad_token_id": None,
+    },
+)  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     "bitnet-multiply": BITNET,
     "bitnet-divide": replace(BITNET, weights="divide", seed=1),
@@ -437,6 +463,9 @@ RECIPES: dict[str, Recipe] = {
         },
     ),
     "qwen3_moe": QWEN3_MOE,
+    "mixtral": MIXTRAL,
+    "qwen3_5_moe": QWEN3_5_MOE,
+    "gpt_oss": GPT_OSS,
     # Shares that do not add up to 1; the second layer's FFN is dense.
     "qwen3_moe-mixed": replace(
         QWEN3_MOE,
@@ -514,14 +543,53 @@ def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
 
 
 def _expert_shapes(recipe: Recipe) -> dict[str, tuple[int, int]]:
-    """Those of an FFN of experts: its router, and three of each expert."""
+    """Those of an FFN of experts: its router, three of each expert, and those of a shared one."""
     hidden, wide = recipe.hidden, recipe.expert_width
-    shapes = {"mlp.gate": (recipe.experts, hidden)}
+    block = "block_sparse_moe" if recipe.architecture == "MixtralForCausalLM" else "mlp"
+    gate, up, down = ("w1", "w3", "w2") if block != "mlp" else ("gate_proj", "up_proj", "down_proj")
+    router = "router" if recipe.architecture == "GptOssForCausalLM" else "gate"
+    shapes = {f"{block}.{router}": (recipe.experts, hidden)}
     for i in range(recipe.experts):
-        shapes[f"mlp.experts.{i}.gate_proj"] = (wide, hidden)
-        shapes[f"mlp.experts.{i}.up_proj"] = (wide, hidden)
-        shapes[f"mlp.experts.{i}.down_proj"] = (hidden, wide)
+        shapes[f"{block}.experts.{i}.{gate}"] = (wide, hidden)
+        shapes[f"{block}.experts.{i}.{up}"] = (wide, hidden)
+        shapes[f"{block}.experts.{i}.{down}"] = (hidden, wide)
+    if shared := recipe.config.get("shared_expert_intermediate_size"):
+        shapes["mlp.shared_expert_gate"] = (1, hidden)
+        shapes["mlp.shared_expert.gate_proj"] = (shared, hidden)
+        shapes["mlp.shared_expert.up_proj"] = (shared, hidden)
+        shapes["mlp.shared_expert.down_proj"] = (hidden, shared)
     return shapes
+
+
+def _fused(recipe: Recipe, apart: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A checkpoint whose experts' tensors are one for all of them."""
+    out = {name: w for name, w in apart.items() if ".experts." not in name}
+    for layer in range(recipe.layers):
+        block = f"model.layers.{layer}.mlp.experts"
+        gate, up, down = (
+            torch.stack([apart[f"{block}.{i}.{p}_proj.weight"] for i in range(recipe.experts)])
+            for p in ("gate", "up", "down")
+        )
+        if recipe.architecture == "GptOssForCausalLM":
+            out |= gpt_oss_experts(f"{block}.", gate, up, down, recipe.seed)
+        else:
+            out |= {f"{block}.gate_up_proj": torch.cat([gate, up], 1), f"{block}.down_proj": down}
+    return out
+
+
+def gpt_oss_experts(
+    name: str, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, seed: int
+) -> dict[str, torch.Tensor]:
+    """Its tensors of all experts: transposed, rows of gate and up in turn, and biases."""
+    rng = torch.Generator().manual_seed(seed)
+    gate_up = torch.stack([gate, up], 2).flatten(1, 2)
+    biases = (torch.randn(w.shape[:2], generator=rng).to(w.dtype) for w in (gate_up, down))
+    return {
+        f"{name}gate_up_proj": gate_up.transpose(1, 2).contiguous(),
+        f"{name}down_proj": down.transpose(1, 2).contiguous(),
+        f"{name}gate_up_proj_bias": next(biases),
+        f"{name}down_proj_bias": next(biases),
+    }
 
 
 def active_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
@@ -584,6 +652,9 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
         else:
             for name, size in recipe.head_norms.items():
                 out[f"{block}{name}.weight"] = norm(size)
+        if recipe.architecture == "GptOssForCausalLM":
+            sinks = torch.randn(recipe.heads, generator=rng).to(recipe.dtype)
+            out[f"{block}self_attn.sinks"] = sinks
         for name, shape in linear_shapes(recipe, i).items():
             if name in recipe.biased:
                 bias = 0.5 * torch.randn(shape[0], generator=rng)
@@ -592,7 +663,7 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
                 out[f"{block}{name}.{suffix}"] = tensor
             if recipe.input_norms:
                 out[f"{block}{name}.rms_norm.weight"] = norm(shape[1])
-    return out
+    return _fused(recipe, out) if recipe.architecture in FUSED_EXPERTS else out
 
 
 def _recurrent(recipe: Recipe, name: str, rng: torch.Generator) -> dict[str, torch.Tensor]:

@@ -75,6 +75,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Olmo3ForCausalLM": {
         "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
     },
+    "GptOssForCausalLM": {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 48,
+        "intermediate_size": 160,
+    },
     "GraniteForCausalLM": {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,
@@ -82,7 +86,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
     "Qwen3_5ForCausalLM": _HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _HYBRID},
+    "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {**_EXPERTS, "mlp_only_layers": [1]},
+    "Qwen3_5MoeForCausalLM": {**_HYBRID, **_EXPERTS, "shared_expert_intermediate_size": 144},
+    "Qwen3_5MoeForConditionalGeneration": {
+        "text_config": {**_HYBRID, **_EXPERTS, "shared_expert_intermediate_size": 144},
+    },
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
 }  # fmt: skip
 #: Tokens of each step: a prompt over a page of 64 and any block of tokens, a step of few tokens,
@@ -128,6 +137,12 @@ class Drawn:
         M, K = sum(part.M for part in parts), parts[0].K
         weights = (self._weight(self.format, M, K) for _ in range(count))
         return [Experts.of(count, weights, name)]
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> np.ndarray:
+        """About 0."""
+        return self.vector(f"{name}.bias", count, sum(part.M for part in parts))
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""

@@ -52,6 +52,9 @@ INTEGER = [
     ("qwen3_5-types", "i4", "int8", "i8"),
     ("qwen3_moe", "i8", "int8", "i16"),
     ("qwen3_moe-mixed", "q4_1", "int8", "i16"),
+    ("mixtral", "q4_0", "int8", "i16"),
+    ("qwen3_5_moe", "i8", "int8", "i16"),
+    ("gpt_oss", "mxfp4", "int8", "f16"),
 ]
 FLOAT = [
     ("llama-bf16", None, None, "f16"),

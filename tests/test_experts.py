@@ -96,7 +96,7 @@ def graph() -> tuple[Graph, Any]:
 def shares_program(kind: str, of_all: bool) -> _native.Program:
     g, x = graph()
     logits = g.linear(x, ops.pack(router(kind), format="f32"), "router")
-    return finished(g, g.route(logits, CHOSEN, "router", of_all).shares)
+    return finished(g, g.route(logits, EXPERTS, CHOSEN, "router", of_all).shares)
 
 
 @lru_cache
@@ -104,7 +104,7 @@ def layer_program(name: str, kind: str) -> _native.Program:
     """x + the experts' linear layer with a bias."""
     g, x = graph()
     logits = g.linear(x, ops.pack(router(kind), format="f32"), "router")
-    at = g.spread(x, g.route(logits, CHOSEN, "router"), "spread")
+    at = g.spread(x, g.route(logits, EXPERTS, CHOSEN, "router"), "spread")
     weights = stacked(name, EXPERTS, HIDDEN, HIDDEN, 1)
     y = g.linear(at, weights, "experts", bias=values(EXPERTS, HIDDEN, seed=2))
     return finished(g, g.combine(y, x, "experts"))
@@ -161,7 +161,7 @@ def test_one_expert_is_a_dense_ffn(name: str) -> None:
         h = x
         if of_experts:
             logits = g.linear(x, ops.pack(values(1, HIDDEN, seed=8), format="f32"), "router")
-            h = g.spread(x, g.route(logits, 1, "router"), "spread")
+            h = g.spread(x, g.route(logits, 1, 1, "router"), "spread")
         h = g.linear(h, gate_up if of_experts else gate_up[0], "gate_up")
         h = g.norm(g.glu(h, "silu", "act"), norm, 1e-5, "norm")
         if of_experts:
@@ -176,9 +176,9 @@ def test_rows_of_two_routes_are_not_mixed() -> None:
     """A route ends before the next begins: the rows of experts are those of the last."""
     g, x = graph()
     weight = ops.pack(router("apart"), format="f32")
-    first = g.route(g.linear(x, weight, "router"), 2, "router")
+    first = g.route(g.linear(x, weight, "router"), EXPERTS, 2, "router")
     at = g.spread(x, first, "spread")
-    g.route(g.linear(x, weight, "router"), 2, "router")
+    g.route(g.linear(x, weight, "router"), EXPERTS, 2, "router")
     with pytest.raises(ValueError, match="before the next"):
         g.glu(at, "silu", "act")
     with pytest.raises(ValueError, match="last route"):
@@ -193,7 +193,9 @@ def test_logits_that_are_not_finite_are_named() -> None:
     weight = router("apart").copy()
     weight[2] = 3e38
     at = g.spread(
-        x, g.route(g.linear(x, ops.pack(weight, format="f32"), "r"), 3, "the router"), "s"
+        x,
+        g.route(g.linear(x, ops.pack(weight, format="f32"), "r"), EXPERTS, 3, "the router"),
+        "spread",
     )
     program = finished(g, g.combine(at, x, "combine"))
     with pytest.raises(FloatingPointError, match="the router"):

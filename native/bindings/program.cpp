@@ -28,11 +28,13 @@ void use_layer(PyProgram& p, int layer) {
     p.layers = std::max(p.layers, layer + 1);
 }
 
-const char* const kGlus[] = {"", "relu2", "silu", "gelu", "gelu_pytorch_tanh"};  // by Glu
+const char* const kGlus[] = {"",       "relu2", "silu", "gelu", "gelu_pytorch_tanh",
+                             "clamped"};  // by Glu
 
 Glu glu_of(const std::string& name) {
     const auto* known = std::find(std::begin(kGlus), std::end(kGlus), name);
-    require(known != std::end(kGlus), "glu: must be relu2, silu, gelu, gelu_pytorch_tanh or empty");
+    require(known != std::end(kGlus),
+            "glu: must be relu2, silu, gelu, gelu_pytorch_tanh, clamped or empty");
     return static_cast<Glu>(known - std::begin(kGlus));
 }
 
@@ -63,7 +65,8 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
                  int planes_for_weight, int residual, int64_t hadamard_block,
-                 std::optional<In<float, 1>> signs, bool signs_last, int chosen, bool spread) {
+                 std::optional<In<float, 1>> signs, bool signs_last, int chosen, bool spread,
+                 float limit) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -73,6 +76,9 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     op.width = width;
     op.up_offset = up_offset;
     op.glu = glu_of(glu);
+    require((op.glu == Glu::kClamped) == (limit > 0 && std::isfinite(limit)),
+            "glu: a limit, which is positive, belongs to clamped alone");
+    op.limit = limit;
     if (norm) op.norm = values_of(*norm, width, "norm: must have `width` values");
     op.eps = eps;
     require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
@@ -297,7 +303,7 @@ void bind_program(nb::module_& m) {
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
              "planes_for_weight"_a = -1, "residual"_a = -1, "hadamard_block"_a = 0,
              "signs"_a.none() = nb::none(), "signs_last"_a = false, "chosen"_a = 0,
-             "spread"_a = false)
+             "spread"_a = false, "limit"_a = 0.0f)
         .def("linear", &add_linear, "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1,
              "selected"_a = false, "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(),
              "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)

@@ -56,13 +56,15 @@ inline void add_recurrence(PyProgram& p, const std::string& name, int row, int d
 
 inline void add_gated(PyProgram& p, const std::string& name, int src, int gate, int dst, int heads,
                       int64_t head_dim, int64_t column, int64_t stride,
-                      const std::string& activation, std::optional<In<float, 1>> norm, float eps) {
+                      const std::string& activation, std::optional<In<float, 1>> norm, float eps,
+                      bool single) {
     Op op{OpKind::kGated, name};
     require(heads >= 1 && heads <= kMaxHeadDim && head_dim >= 1 && head_dim <= kMaxHeadDim &&
                 stride >= head_dim && stride <= 2 * kMaxHeadDim && column >= 0,
             "gated: heads and their width must lie in 1..65,536");
     require(heads * head_dim <= std::min(width_of(p, src), width_of(p, dst)) &&
-                column + (heads - 1) * stride + head_dim <= width_of(p, gate) && gate != dst,
+                column + (heads - 1) * stride + (single ? 1 : head_dim) <= width_of(p, gate) &&
+                gate != dst,
             "gated: the buffers are too narrow");
     require(activation == "silu" || activation == "sigmoid", "gated: must be silu or sigmoid");
     op.src = src;
@@ -72,6 +74,7 @@ inline void add_gated(PyProgram& p, const std::string& name, int src, int gate, 
     op.column = column;
     op.gate_stride = stride;
     op.silu = activation == "silu";
+    op.single = single;
     if (norm) op.norm = values_of(*norm, head_dim, "gated: a norm must have head_dim values");
     op.eps = eps;
     p.program.add_op(std::move(op));
@@ -120,7 +123,8 @@ inline void bind_recurrent_words(nb::class_<PyProgram>& program) {
         .def("recurrence", &add_recurrence, "name"_a, "row"_a, "dst"_a, "k_heads"_a, "v_heads"_a,
              "k_dim"_a, "v_dim"_a, "a"_a, "b"_a, "rate"_a, "bias"_a, "tiled"_a = false)
         .def("gated", &add_gated, "name"_a, "src"_a, "gate"_a, "dst"_a, "heads"_a, "head_dim"_a,
-             "column"_a, "stride"_a, "activation"_a, "norm"_a.none() = nb::none(), "eps"_a = 0.0f)
+             "column"_a, "stride"_a, "activation"_a, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
+             "single"_a = false)
         .def_prop_ro("state_bytes", [](const PyProgram& p) { return p.program.state_bytes(); });
 }
 

@@ -274,6 +274,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.up_offset = op.up_offset;
     a.width = op.width;
     a.glu = op.glu;
+    a.limit = op.limit;
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
     a.hadamard_block = op.hadamard_block;

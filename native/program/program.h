@@ -121,6 +121,7 @@ struct Op {
     float cap = 0;  // kAttention, of scores; kLinear, of the result; 0: none
     std::vector<float> sinks{};  // kAttention: of each query head, as in AttentionArgs; or empty
     Glu glu = Glu::kNone;  // kRowwise
+    float limit = 0;  // kRowwise: of Glu::kClamped
     int64_t width = 0, up_offset = 0;
     std::vector<float> norm{};  // kRowwise; kRope: of each head of q, or of all of q
     // kRowwise: RowwiseArgs::hadamard_block, signs, signs_last
@@ -140,7 +141,7 @@ struct Op {
     int64_t a = 0, b = 0;  // kGates, kRecurrence: the columns of both gates
     int gate = -1;  // kGated: the buffer of its gates, whose first is at `column`
     int64_t gate_stride = 0;  // from one head's to the next
-    bool silu = false;  // GatedArgs
+    bool silu = false, single = false;  // GatedArgs
     // Experts of each token: kRoute chooses them. kRowwise, kLinear: where it is not 0, the operation runs on the rows of
     // experts, one for each token and each of its experts, and all experts have a weight. kCombine.
     int chosen = 0;

@@ -203,6 +203,7 @@ class Program:
         signs_last: bool = False,
         chosen: int = 0,
         spread: bool = False,
+        limit: float = 0.0,
     ) -> None: ...
     def to_bf16_planes(self, weight: int, src: int, selected: bool = False) -> None: ...
     def linear(
@@ -273,6 +274,7 @@ class Program:
         activation: str,
         norm: npt.NDArray[np.float32] | None = None,
         eps: float = 0.0,
+        single: bool = False,
     ) -> None: ...
     @property
     def state_bytes(self) -> int: ...

@@ -136,8 +136,8 @@ class Value:
 
     width: int
     starts: tuple[int, ...] = (0,)
-    op: _Op | None = None
-    route: Route | None = None
+    op: _Op | None = field(default=None, repr=False)  # whose own values would be printed as well
+    route: Route | None = field(default=None, repr=False)
 
 
 @dataclass(eq=False)
@@ -156,6 +156,7 @@ class _Op:
     eps: float = 0.0
     glu: str = ""
     up: int = 0  # the column where a glu's second half begins
+    limit: float = 0.0  # of a clamped glu
     rotation: Rotation | None = None  # rowwise
     inverse: bool = False  # of the rotation
     rounding: int | None = None  # to int8, for integer layers: Format.rounding
@@ -171,6 +172,7 @@ class _Op:
     rate: F32 | None = None  # recurrence, beside `bias`
     stride: int = 0  # gated: from a gate, the first of them at `column`, to the next
     activation: str = ""
+    single: bool = False  # gated: a head has one gate
     factor: float = 1.0  # embed, linear: of the result, before a residual is added
     cap: float = 0.0  # linear: as `Attention.cap`, of the result
     route: Route | None = None  # route; of what runs on rows of experts or reads them
@@ -243,11 +245,14 @@ class Graph:
             return x
         return self._add("rowwise", name, [x], x.width, norm=weight, eps=eps)
 
-    def glu(self, gate_up: Value, activation: str, name: str) -> Value:
+    def glu(self, gate_up: Value, activation: str, name: str, limit: float = 0.0) -> Value:
         """act(gate) * up of a row [gate | up]; activation: "relu2", "silu", "gelu" or
-        "gelu_pytorch_tanh", in the words of config.json."""
+        "gelu_pytorch_tanh", in the words of config.json; or "clamped": gate sigmoid(1.702 gate)
+        (up + 1), of a gate that is at most `limit` and an up within it."""
         up = gate_up.starts[1] if len(gate_up.starts) > 1 else gate_up.width // 2
-        return self._add("rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up)
+        return self._add(
+            "rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up, limit=limit
+        )
 
     def rotate(self, x: Value, rotation: Rotation, name: str, inverse: bool = False) -> Value:
         """The rotated values, or those that the rotation makes x of; x stays, too."""
@@ -384,27 +389,29 @@ class Graph:
 
     def gated(
         self, x: Value, gates: Value, column: int, stride: int, heads: int, activation: str,
-        name: str, norm: F32 | None = None, eps: float = 0.0,
+        name: str, norm: F32 | None = None, eps: float = 0.0, single: bool = False,
     ) -> Value:  # fmt: skip
         """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
 
         column, stride: where the first head's gate begins in the other row, and how far it is from
-        there to the next. activation: "silu" or "sigmoid".
+        there to the next. activation: "silu" or "sigmoid". single: a head's features share one.
         """
         each = RecurrentHeads(1, heads, 1, x.width // heads)
         return self._add(
             "gated", name, [x, gates], x.width, recurrent=each, column=column, stride=stride,
-            activation=activation, norm=norm, eps=eps,
+            activation=activation, norm=norm, eps=eps, single=single,
         )  # fmt: skip
 
-    def route(self, logits: Value, chosen: int, name: str, of_all: bool = False) -> Route:
+    def route(
+        self, logits: Value, experts: int, chosen: int, name: str, of_all: bool = False
+    ) -> Route:
         """The experts of each token: those of its largest logits, of equal ones the first.
 
-        Their shares are the softmax of their logits. of_all: over all experts, so that those of the
-        chosen ones do not add up to 1.
+        logits: the first `experts` columns of a row. Shares are the softmax of those that were
+        chosen; of_all: of all, so that the shares of the chosen ones do not add up to 1.
         """
         shares = self._add("route", name, [logits], chosen, of_all=of_all)
-        route = Route(shares, logits.width, chosen)
+        route = Route(shares, experts, chosen)
         self.ops[-1].route = self.current = route
         return route
 
@@ -626,7 +633,7 @@ class _Writer:
             assert h is not None
             program.gated(
                 op.name, src, self.buffers[op.inputs[1]], dst, h.v_heads, h.v_dim, op.column,
-                op.stride, op.activation, op.norm, op.eps,
+                op.stride, op.activation, op.norm, op.eps, op.single,
             )  # fmt: skip
         elif op.kind == "route":
             assert op.route is not None
@@ -652,7 +659,7 @@ class _Writer:
             program.rowwise(
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
                 op.rounding, op.selected, op.output in self.floats, reader, residual,
-                block, signs, op.inverse, chosen, op.spread,
+                block, signs, op.inverse, chosen, op.spread, op.limit,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.to_bf16_planes(reader, dst, op.selected)

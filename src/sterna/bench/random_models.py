@@ -270,6 +270,12 @@ class RandomWeights:
         rows = Experts.rows_of(f.tile_rows, count, M)
         return [Experts(self._random(f, rows, parts[0].K), count, M)]
 
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Zeros."""
+        return np.zeros((count, sum(part.M for part in parts)), np.float32)
+
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""
         return self._random(self.head, M, K)

@@ -86,7 +86,7 @@ class _Writing:
         """Bytes that the weights take at least, where the formats are known."""
         total = 0
         for item in self._plan.items.values():
-            if item.kind == "vector":
+            if item.kind in ("vector", "bias"):
                 total += 4 * item.M
             else:  # what keeps its own format has no less than a bit for each weight
                 f = self._target(item, formats.get("i1"))

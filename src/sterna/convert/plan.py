@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Item(NamedTuple):
     which a tensor of all has as `stacking` says.
     """
 
-    kind: str  # "vector", "matrix", "experts" or "table"
+    kind: str  # "vector", "bias" (of experts), "matrix", "experts" or "table"
     name: str
     parts: tuple[Linear, ...]
     shape: tuple[int, ...] = ()
@@ -85,6 +85,14 @@ class Plan:
         M = sum(part.M for part in parts)
         return [Experts(_hollow(count * M, parts[0].K), count, M)]
 
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Zeros."""
+        columns = tuple(replace(part, K=1) for part in parts)
+        self.items[f"{name}.bias"] = Item("bias", f"{name}.bias", columns, (), count, stacking)
+        return np.zeros((count, sum(part.M for part in parts)), np.float32)
+
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """A weight of this shape, without codes."""
         self.items[name] = Item("table", name, (Linear(name, M, K),))
@@ -109,6 +117,10 @@ class Plan:
             yield item.name, self.source.vector(item.name, *item.shape)
         elif item.kind == "table":
             yield item.name, self.source.table(item.name, item.M, item.K)
+        elif item.kind == "bias":
+            name = item.name.removesuffix(".bias")
+            of_all = self.source.experts_bias(name, [*item.parts], item.experts, item.stacking)
+            yield item.name, of_all
         elif item.kind == "experts":
             runs = self.source.experts(item.name, [*item.parts], item.experts, item.stacking)
             for i, run in enumerate(runs):

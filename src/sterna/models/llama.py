@@ -33,6 +33,7 @@ def build(
     fused_gate_up: bool = False,
     scale: float | None = None,
     cap: float = 0.0,
+    sinks: bool = False,
     embedding_factor: float = 1.0,
     residual_factor: float = 1.0,
     logits_factor: float = 1.0,
@@ -42,7 +43,7 @@ def build(
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm, scale, cap: as in `layers.attention`; fused_qkv, fused_gate_up: so the
+    does not say so; qk_norm, scale, cap, sinks: as in `layers.attention`; fused_qkv, fused_gate_up: so the
     checkpoint has them, one matrix each; residual_factor: of what each half adds to x; ffn: in the
     place of `feed_forward`.
     """
@@ -55,7 +56,7 @@ def build(
         h = layers.norm(g, c, w, x, reads[0], plus_one=one) if reads[0] else x
         h = layers.attention(
             g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm,
-            plus_one=one, scale=scale, cap=cap, stored_fused=fused_qkv,
+            plus_one=one, scale=scale, cap=cap, stored_fused=fused_qkv, sinks=sinks,
         )  # fmt: skip
         x = layers.output(
             g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=residual_factor,

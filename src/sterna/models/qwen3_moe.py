@@ -31,7 +31,7 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     of_all = not c.fields.flag("norm_topk_prob")
-    how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", of_all)
+    how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", of_all=of_all)
     dense = _dense_layers(c.fields)
 
     def ffn(h: Value, x: Value, layer: int, name: str) -> Value:

@@ -63,6 +63,15 @@ _EXPERTS = {
     "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
 }  # fmt: skip
+_SHARED = {
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+_GPT_OSS = {
+    **{name: to for name, to in _EXPERTS.items() if name != "mlp.gate"}, "mlp.router": "ffn_gate_inp",
+    "self_attn.sinks": "attn_sinks", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+}  # fmt: skip
 _MIXTRAL = {
     **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
     "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
@@ -115,6 +124,18 @@ def _hybrid(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
         "linear_num_value_heads": v_heads,
         **sections,
     }
+
+
+def _hybrid_experts(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Recurrent layers, and the width of the expert that all tokens share."""
+    shared = model.metadata.integer(f"{name}.expert_shared_feed_forward_length")
+    return {**_hybrid(model, name, fields), "shared_expert_intermediate_size": shared}
+
+
+def _gpt_oss(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """What no key says: YaRN's ramp ends within pairs."""
+    scaling = fields.get("rope_scaling")
+    return {"rope_scaling": {**scaling, "truncate": False}} if scaling else {}
 
 
 def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +216,14 @@ ARCHITECTURES_OF = {
         partial=True,
         settings=_hybrid,
     ),
+    "qwen35moe": _Kind(
+        "Qwen3_5MoeForCausalLM",
+        modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT,
+        hybrid=True,
+        partial=True,
+        settings=_hybrid_experts,
+        experts=("num_experts", "moe_intermediate_size"),
+    ),
     "gemma2": _Kind(
         "Gemma2ForCausalLM", "gelu_pytorch_tanh", _GEMMA2, settings=_gemma, reads=_SOFT_CAPS
     ),
@@ -237,6 +266,12 @@ ARCHITECTURES_OF = {
         "Qwen3MoeForCausalLM",
         modules=_EXPERTS | _READS | _QK_NORMS,
         experts=("num_experts", "moe_intermediate_size"),
+    ),
+    "gpt-oss": _Kind(
+        "GptOssForCausalLM",
+        modules=_GPT_OSS,
+        settings=_gpt_oss,
+        experts=("num_local_experts", "intermediate_size"),
     ),
     # 1bitLLM's models; their names there are those of BitNet, but for the small n
     "bitnet": _Kind(
@@ -293,6 +328,8 @@ def gguf_name(architecture: str, name: str) -> str:
     inside = _LAYER.fullmatch(name)
     if inside and inside[2] in _WHOLE:
         return f"blk.{inside[1]}.{_WHOLE[inside[2]]}"
+    if inside and inside[2].endswith(".sinks"):
+        name += ".weight"
     module, _, suffix = name.rpartition(".")
     if module in _OUTER:
         return f"{_OUTER[module]}.{suffix}"

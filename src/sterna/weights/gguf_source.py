@@ -105,6 +105,17 @@ class GgufWeights:
             self.modules[module] = made[-1].weight
         return made
 
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """The biases of all experts, of the parts' tensors side by side."""
+        each = [(f"{part.name.replace('.{}', '')}.bias", part.M) for part in parts]
+        biases = np.concatenate([self.vector(part, count, M) for part, M in each], axis=1)
+        for part, _ in each:
+            del self.tensors[part]
+        self.tensors[f"{name}.bias"] = biases
+        return biases
+
     def _stack(self, part: Linear, count: int) -> TensorInfo:
         """The tensor of a part of all experts."""
         name = self._name(f"{part.name.replace('.{}', '')}.weight")
@@ -157,7 +168,12 @@ class GgufWeights:
         return info
 
     def _part(self, part: Linear) -> TensorInfo:
-        return self._info(self._name(f"{part.name}.weight"), (part.M, part.K))
+        """The tensor of a layer, which has one row as a vector."""
+        name = self._name(f"{part.name}.weight")
+        stored = self.model.tensors.get(name)
+        if part.M == 1 and stored is not None and stored.shape == (part.K,):
+            return stored
+        return self._info(name, (part.M, part.K))
 
     @staticmethod
     def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:

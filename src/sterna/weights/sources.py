@@ -128,6 +128,11 @@ class WeightSource(Protocol):
         name: of a tensor of all experts, where the checkpoint has such, as `stacking` says.
         """
 
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Their biases, float32 [count, sum M]."""
+
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the output head [vocab, hidden]."""
 
@@ -180,6 +185,12 @@ class PackedWeights:
             self._kept(module, experts.weight)
             made.append(experts)
         return made
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Those that are stored for all."""
+        return self.vector(f"{name}.bias", count, sum(part.M for part in parts))
 
     def _modules(
         self, name: str, parts: list[Linear], rows_of: Callable[[int, PackedWeight], int]
@@ -317,6 +328,23 @@ class CheckpointWeights:
             self._kept(module, Experts.of(count, (packed(i, run) for i in range(count)), module))
             for module, run in in_runs(name, parts, lambda part: choices[part.name])
         ]
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """The biases of all experts: those of a tensor of all, or of each."""
+        fused = f"{name}_bias"
+        if fused in self.checkpoint.tensors:
+            self._read.add(fused)
+            biases = self._stored.floats(fused, (count, sum(part.M for part in parts)))
+            order = stacking.order(parts)
+            biases = biases if order is None else biases[:, order]
+        else:
+            of_all = [part.of_expert(i) for i in range(count) for part in parts]
+            each = [self._stored.floats(f"{part.name}.bias", (part.M,)) for part in of_all]
+            biases = np.concatenate(each).reshape(count, -1)
+        self.tensors[f"{name}.bias"] = np.ascontiguousarray(biases)
+        return self.tensors[f"{name}.bias"]
 
     def _kept(self, module: str, experts: Experts) -> Experts:
         self.modules[module] = experts.weight
