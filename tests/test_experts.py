@@ -7,7 +7,7 @@ test_determinism.py, test_digests.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,13 +20,14 @@ import pytest
 import torch
 from checkpoint_factory import QWEN3_MOE, RECIPES, Recipe, config, tensors, write
 from helpers import ISAS, assert_same_bits, failure
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from test_qwen3_5 import as_gguf
 from transformers import AutoModelForCausalLM
 
 from sterna import _native, loading, ops
 from sterna.convert import to_directory, to_gguf
 from sterna.engine import Engine, Sequence
-from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
 from sterna.formats import Experts
 from sterna.graph import Graph, Heads
 
@@ -286,12 +287,95 @@ def test_one_tensor_of_all_experts(
     assert_same_bits(got, expected)
 
 
+LEVELS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def mxfp4(w: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    """Weights [E, M, K] as OCP MXFP4, as gpt-oss has them: blocks, scales, and what they stand for,
+    number by number."""
+    E, M, K = w.shape
+    blocks = w.reshape(E, M, K // 32, 32)
+    exponents = np.floor(np.log2(np.abs(blocks).max(-1))).astype(int) - 2
+    scales = np.ldexp(np.float32(1), exponents)[..., None].astype(np.float32)
+    codes = np.abs(blocks[..., None] / scales[..., None] - LEVELS).argmin(-1)
+    bytes_ = codes[..., 0::2] | codes[..., 1::2] << 4
+    real = (LEVELS[codes] * scales).reshape(E, M, K)
+    return (
+        torch.from_numpy(np.ascontiguousarray(bytes_, np.uint8)),
+        torch.from_numpy(np.ascontiguousarray(exponents + 127, np.uint8)),
+        real,
+    )
+
+
+def mxfp4_checkpoint(folder: Path, recipe: Recipe) -> tuple[Path, Path]:
+    """gpt-oss as it is published, and the same as float32."""
+    packed, real = dict(tensors(recipe)), dict(tensors(recipe))
+    for name in [n for n in packed if n.endswith(("gate_up_proj", "down_proj"))]:
+        blocks, scales, values = mxfp4(packed.pop(name).float().transpose(1, 2).numpy())
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        real[name] = torch.from_numpy(np.ascontiguousarray(values.transpose(0, 2, 1)))
+    floats = {name: w.float() if w.is_floating_point() else w for name, w in real.items()}
+    stored = {"packed": packed, "floats": floats}
+    for which, weights in stored.items():
+        write(folder / which, recipe)
+        save_file(weights, folder / which / "model.safetensors", {"format": "pt"})
+    path = folder / "packed" / "config.json"
+    settings = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    path.write_text(json.dumps({**config(recipe), "quantization_config": settings}))
+    return folder / "packed", folder / "floats"
+
+
+def test_mxfp4(tmp_path: Path) -> None:
+    """Blocks stay what they are; as floats they are the weights that they stand for."""
+    packed, floats = mxfp4_checkpoint(tmp_path, RECIPES["gpt_oss"])
+    model = loading.load(packed)
+    assert {w.format.name for n, w in model.weights.modules.items() if "experts" in n} == {"mxfp4"}
+    expected = engine(loading.load(floats), deterministic=True).logits([PROMPT])[0]
+    exact = loading.load(packed, format="f32")
+    assert_same_bits(engine(exact, deterministic=True).logits([PROMPT])[0], expected)
+    got = engine(model).logits([PROMPT])[0]
+    assert np.median(np.abs(got - expected).max(1)) < 0.15 * expected.std()
+    loading.save(model, tmp_path / "saved")
+    to_directory(packed, tmp_path / "converted", None)
+    for folder in ("saved", "converted"):
+        assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
+    for asked in ("q4_0", "i8"):
+        failure(lambda: loading.load(packed, format=asked), RequestError, "mxfp4", asked)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "change", "kind", "words"),
+    [
+        ("blocks", lambda w: w[:, :, :, :8].clone(), ModelFormatError, ("[5, 128, 3, 16]",)),
+        ("scales", lambda w: w[:4].clone(), ModelFormatError, ("[5, 128, 3]", "[4, 128, 3]")),
+        ("scales", lambda w: w.float(), ModelFormatError, ("U8", "F32")),
+        ("scales", lambda w: None, ModelFormatError, ("no such tensor",)),
+        ("scales", lambda w: w.index_fill(0, torch.tensor(2), 255), NonFiniteError, ("expert 2",)),
+        ("bias", lambda w: w[:, :5].clone(), ModelFormatError, ("[5, 128]", "[5, 5]")),
+        ("bias", lambda w: None, ModelFormatError, ("gate_proj.bias", "no such tensor")),
+    ],
+)
+def test_bad_mxfp4(
+    suffix: str, change: Callable[[torch.Tensor], torch.Tensor | None], kind: type[Exception],
+    words: tuple[str, ...], tmp_path: Path,
+) -> None:  # fmt: skip
+    """One line that names the file, the tensor, the rule and the value."""
+    folder, _ = mxfp4_checkpoint(tmp_path, RECIPES["gpt_oss"])
+    stored = load_file(folder / "model.safetensors")
+    name = f"model.layers.1.mlp.experts.gate_up_proj_{suffix}"
+    changed = change(stored.pop(name))
+    if changed is not None:
+        stored[name] = changed
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    failure(lambda: loading.load(folder), kind, str(folder), *words)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------------------------------- GGUF
 
 INSIDE = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
 } | {hf: name for name, hf in gguf_factory.LINEARS.items()}  # fmt: skip
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 #: Sizes of whole super-blocks; two types in one model, as in Q4_K_M.
@@ -310,21 +394,57 @@ TYPES = {
 
 def gguf_tensors(recipe: Recipe) -> dict[str, np.ndarray]:
     """The recipe's tensors by their names in a GGUF file, those of experts stacked."""
-    out: dict[str, Any] = {}
-    for name, tensor in tensors(recipe).items():
-        w, module = tensor.float().numpy(), name.removesuffix(".weight")
-        if module in OUTER:
-            out[f"{OUTER[module]}.weight"] = w
-            continue
-        _, _, layer, inside = module.split(".", 3)
-        if ".experts." in inside:
-            _, _, expert, part = inside.split(".")
-            stack = out.setdefault(f"blk.{layer}.ffn_{part.removesuffix('_proj')}_exps.weight", [])
-            assert len(stack) == int(expert)
-            stack.append(w)
-        else:
-            out[f"blk.{layer}.{INSIDE[inside]}.weight"] = w
-    return {name: np.stack(w) if isinstance(w, list) else w for name, w in out.items()}
+    stored = {name: w.float().numpy() for name, w in tensors(recipe).items()}
+    others = {name: w for name, w in stored.items() if ".experts." not in name}
+    if recipe.is_hybrid:
+        out = as_gguf(recipe, others)
+    else:
+        out = dict(_gguf_tensor(recipe, name, w) for name, w in others.items())
+    for name, w in stored.items():
+        if ".experts." in name:
+            block = f"blk.{name.split('.')[2]}.ffn_"
+            for part, kind, of_part in _parts_of_experts(recipe, name.split(".experts.")[1], w):
+                found = out.get(f"{block}{part}_exps.{kind}")
+                stack = of_part if found is None else np.concatenate([found, of_part])
+                out[f"{block}{part}_exps.{kind}"] = stack
+    return {name: np.ascontiguousarray(w) for name, w in out.items()}
+
+
+def _gguf_tensor(recipe: Recipe, name: str, w: np.ndarray) -> tuple[str, np.ndarray]:
+    """A tensor of a dense layer: its name, and its rows as they lie there."""
+    if name.endswith(".sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight", w
+    module, _, kind = name.rpartition(".")
+    if module in OUTER:
+        return f"{OUTER[module]}.{kind}", w
+    _, _, layer, inside = module.split(".", 3)
+    heads = {"self_attn.q_proj": recipe.heads, "self_attn.k_proj": recipe.kv_heads}.get(inside)
+    if recipe.architecture == "MixtralForCausalLM" and heads:
+        w = gguf_factory.interleaved(w, heads)
+    to = INSIDE[inside]
+    if recipe.architecture == "GptOssForCausalLM" and to == "ffn_norm":
+        to = "post_attention_norm"
+    return f"blk.{layer}.{to}.{kind}", w
+
+
+def _parts_of_experts(
+    recipe: Recipe, name: str, w: np.ndarray
+) -> Iterator[tuple[str, str, np.ndarray]]:
+    """(gate, up or down, weight or bias, those of one expert or all) of a tensor of experts."""
+    if name[0].isdigit():
+        part = name.split(".")[1].removesuffix("_proj")
+        yield {"w1": "gate", "w3": "up", "w2": "down"}.get(part, part), "weight", w[None]
+        return
+    kind = "bias" if name.endswith("_bias") else "weight"
+    alternating = recipe.architecture == "GptOssForCausalLM"
+    if alternating and kind == "weight":
+        w = w.transpose(0, 2, 1)
+    if name.startswith("down"):
+        yield "down", kind, w
+        return
+    half = w.shape[1] // 2
+    yield "gate", kind, w[:, 0::2] if alternating else w[:, :half]
+    yield "up", kind, w[:, 1::2] if alternating else w[:, half:]
 
 
 def write_gguf(
@@ -348,7 +468,10 @@ def write_gguf(
     gguf_factory.add_metadata(writer, tiny)
     for name, w in file.items():
         part = name.split(".")[-2] if name.startswith("blk") else ""
-        kind = types.get(part, types.get("", "F32")) if w.ndim > 1 and part else "F32"
+        if part == "ffn_gate_inp_shexp":  # one row is a vector
+            w = w.reshape(-1)
+        matrix = w.ndim > 1 and part and name.endswith(".weight")
+        kind = types.get(part, types.get("", "F32")) if matrix else "F32"
         kind = "F32" if part == "ffn_gate_inp" else kind
         raw, real = gguf_factory.stored(kind, w.reshape(-1, w.shape[-1]), rng)
         plain = kind in ("F32", "F16")
@@ -409,6 +532,49 @@ def test_gguf(types: str, tmp_path: Path) -> None:
     assert found == wanted
     loading.save(model, tmp_path / "packed")
     to_directory(path, tmp_path / "converted", None)
+    for folder in ("packed", "converted"):
+        assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
+
+
+#: Without what no key says, or value heads that would change places.
+OTHER_KINDS = {
+    "llama": (RECIPES["mixtral"], {"llama.expert_feed_forward_length": None}),
+    "gpt-oss": (
+        replace(RECIPES["gpt_oss"], config={**RECIPES["gpt_oss"].config, "swiglu_limit": 7.0}),
+        {
+            "gpt-oss.attention.sliding_window": 40, "gpt-oss.rope.scaling.type": "yarn",
+            "gpt-oss.rope.scaling.factor": 4.0,
+            "gpt-oss.rope.scaling.original_context_length": 64,
+        },
+    ),
+    "qwen35moe": (
+        replace(
+            RECIPES["qwen3_5_moe"], rope_theta=10000.0,
+            config={**RECIPES["qwen3_5_moe"].config, "linear_num_value_heads": 2},
+        ),
+        {
+            "qwen35moe.attention.layer_norm_rms_epsilon": 1e-6,
+            "qwen35moe.rope.dimension_count": 8, "qwen35moe.rope.dimension_sections": [2, 1, 1, 0],
+            "qwen35moe.ssm.conv_kernel": 4, "qwen35moe.ssm.state_size": 24,
+            "qwen35moe.ssm.group_count": 2, "qwen35moe.ssm.time_step_rank": 2,
+            "qwen35moe.ssm.inner_size": 32, "qwen35moe.feed_forward_length": None,
+            "qwen35moe.expert_shared_feed_forward_length": 96,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", OTHER_KINDS)
+def test_gguf_of_other_kinds(arch: str, tmp_path: Path) -> None:
+    """llama.cpp's layout means the same model, to the bit."""
+    recipe, keys = OTHER_KINDS[arch]
+    write_gguf(tmp_path / "m.gguf", arch, recipe, keys, {})
+    model = loading.load(tmp_path / "m.gguf")
+    assert model.config.architecture == recipe.architecture
+    got = engine(model).logits([PROMPT])[0]
+    assert_same_bits(got, engine(loading.load(write(tmp_path / "hf", recipe))).logits([PROMPT])[0])
+    loading.save(model, tmp_path / "packed")
+    to_directory(tmp_path / "m.gguf", tmp_path / "converted", None)
     for folder in ("packed", "converted"):
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
 

@@ -149,7 +149,7 @@ def _delta_net(
     rate, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
     if not c.fields.flag(AS_GGUF):
         rate = -_native.exponentials(rate)
-    elif (rate >= 0).any():
+    elif (rate > 0).any():  # a plan of a conversion has zeros
         c.fields.fail(f"{name}.A_log", "negative rates, -exp(A_log)", float(rate.max()))
     out = g.recurrence(row, heads, a, b, rate, bias, name)
     weight = w.vector(f"{name}.norm.weight", heads.v_dim)
