@@ -290,7 +290,9 @@ QWEN3_5_MOE = replace(
 GPT_OSS = replace(
     QWEN2, architecture="GptOssForCausalLM", heads=4, kv_heads=2, head_dim=32, layers=4, seed=75,
     rope_theta=150000.0, intermediate=64,
-    rope_scaling={**YARN, "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    rope_scaling={
+        **YARN, "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    },
     config={
         "model_type": "gpt_oss", "num_local_experts": 5, "num_experts_per_tok": 2,
         "attention_bias": True, "sliding_window": 40, "swiglu_limit": 1.5, "pad_token_id": None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +340,8 @@ def test_mxfp4(tmp_path: Path) -> None:
     for folder in ("saved", "converted"):
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
     for asked in ("q4_0", "i8"):
-        failure(lambda: loading.load(packed, format=asked), RequestError, "mxfp4", asked)
+        load = partial(loading.load, packed, format=asked)
+        failure(load, RequestError, "mxfp4", asked)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,8 @@ def test_bad_mxfp4(
 INSIDE = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
 } | {hf: name for name, hf in gguf_factory.LINEARS.items()}  # fmt: skip
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 #: Sizes of whole super-blocks; two types in one model, as in Q4_K_M.

@@ -121,8 +121,8 @@ class LLM:
 
     def info(self) -> dict[str, Any]:
         """What runs: model, architecture, isa, threads, format, head, context, n_params,
-        bytes_per_token (weights and scales that a decode step reads), mmap (whether weights are
-        mapped)."""
+        n_active_params (of its own experts alone, as a token needs them), bytes_per_token (weights
+        and scales that a decode step reads), mmap (whether weights are mapped)."""
         m = self.engine.model
         return {
             "model": self.name,
@@ -134,6 +134,7 @@ class LLM:
             "kv_dtype": self.engine.kv_dtype,
             "context": self.context,
             "n_params": m.n_params,
+            "n_active_params": m.n_active_params,
             "bytes_per_token": m.weight_bytes_per_token,
             "mmap": m.mapped,
         }

@@ -44,7 +44,11 @@ HEADROOM_BYTES = 512 << 20  # for a chunk of activations, and for what is measur
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a published model, as its config.json has them."""
+    """Sizes of a published model, as its config.json has them.
+
+    experts: of a layer, of which a token takes `chosen`, each as wide as `intermediate` says;
+    shared: the width of one more that all tokens take; 0: FFNs are dense, or none is shared.
+    """
 
     architecture: str
     hidden: int
@@ -56,9 +60,15 @@ class Shape:
     tied: bool
     head_dim: int | None = None
     context: int = 4096
+    experts: int = 0
+    chosen: int = 0
+    shared: int = 0
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each."""
+        """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each.
+
+        Of experts those of one.
+        """
         width = self.head_dim or self.hidden // self.heads
         return {
             "qkv": ((self.heads + 2 * self.kv_heads) * width, self.hidden),
@@ -79,7 +89,14 @@ class Shape:
 
     def all_matrices(self) -> list[tuple[int, int]]:
         """(M, K) of those of all layers."""
-        return self.layers * list(self.matrices().values())
+        of = self.matrices()
+        return self.layers * [of["qkv"], of["o"], *self.ffn()]
+
+    def ffn(self) -> list[tuple[int, int]]:
+        """(M, K) of those of one FFN, a router left out."""
+        two = [self.matrices()[name] for name in ("gate_up", "down")]
+        d, ff = self.hidden, self.shared
+        return max(self.experts, 1) * two + ([(2 * ff, d), (d, ff)] if ff else [])
 
     def layer_bytes(self, format: str) -> int:
         """Bytes of weights and scales of all layers in a format, without embedding and head."""
@@ -109,10 +126,21 @@ class Shape:
             "tie_word_embeddings": self.tied,
             "rms_norm_eps": 1e-5,
             "rope_theta": 500000.0,
+            **(self._expert_fields() if self.experts else {}),
+        }
+
+    def _expert_fields(self) -> dict[str, Any]:
+        return {
+            "num_experts": self.experts,
+            "num_local_experts": self.experts,
+            "num_experts_per_tok": self.chosen,
+            "moe_intermediate_size": self.intermediate,
+            "shared_expert_intermediate_size": self.shared,
         }
 
 
 _HEADS_27B = RecurrentHeads(16, 48, 128, 128)  # of Qwen3.5-27B
+_HEADS_35B = RecurrentHeads(16, 32, 128, 128)  # of Qwen3.6-35B-A3B
 
 
 @dataclass(frozen=True)
@@ -146,7 +174,7 @@ class Hybrid(Shape):
         return [
             *recurrent,
             *([of["qkv"], of["o"]] * attending),
-            *([of["gate_up"], of["down"]] * self.layers),
+            *(self.ffn() * self.layers),
         ]
 
     def config(self) -> dict[str, Any]:
@@ -182,6 +210,36 @@ SHAPES = {
     "mistral-7b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 32000, False),
     "tinyllama-1.1b": Shape("LlamaForCausalLM", 2048, 5632, 22, 32, 4, 32000, False, context=2048),
     "bonsai-27b": Hybrid("Qwen3_5ForCausalLM", 5120, 17408, 64, 24, 4, 248320, False, head_dim=256),
+    "gpt-oss-20b": Shape(
+        "GptOssForCausalLM",
+        2880,
+        2880,
+        24,
+        64,
+        8,
+        201088,
+        False,
+        head_dim=64,
+        context=8192,
+        experts=32,
+        chosen=4,
+    ),
+    "qwen3.6-35b-a3b": Hybrid(
+        "Qwen3_5MoeForCausalLM",
+        2048,
+        512,
+        40,
+        16,
+        2,
+        248320,
+        False,
+        head_dim=256,
+        context=8192,
+        experts=256,
+        chosen=8,
+        shared=512,
+        recurrent=_HEADS_35B,
+    ),
     "700m": _ternary(1536, 4096, 24, 16),
     "1.5b": _ternary(1536, 9216, 28, 32),
     "3.8b": _ternary(3840, 8192, 24, 30),
@@ -190,6 +248,9 @@ SHAPES = {
     "30b": _ternary(6656, 16384, 60, 52),
     "70b": _ternary(8192, 24576, 80, 64),
     "100b": _ternary(8192, 45568, 72, 64),
+    "tiny-experts": Shape(
+        "Qwen3MoeForCausalLM", 256, 192, 4, 4, 2, 4096, True, experts=16, chosen=4
+    ),
     "tiny": Shape("LlamaForCausalLM", 256, 768, 4, 4, 2, 4096, True),
 }
 

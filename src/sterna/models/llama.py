@@ -43,9 +43,9 @@ def build(
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm, scale, cap, sinks: as in `layers.attention`; fused_qkv, fused_gate_up: so the
-    checkpoint has them, one matrix each; residual_factor: of what each half adds to x; ffn: in the
-    place of `feed_forward`.
+    does not say so; qk_norm, scale, cap, sinks: as in `layers.attention`; fused_qkv,
+    fused_gate_up: so the checkpoint has them, one matrix each; residual_factor: of what each half
+    adds to x; ffn: in the place of `feed_forward`.
     """
     x, table = layers.embedding(g, c, w, embedding_factor)
     one = norms.plus_one

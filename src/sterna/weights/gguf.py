@@ -68,8 +68,8 @@ _SHARED = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 _GPT_OSS = {
-    **{name: to for name, to in _EXPERTS.items() if name != "mlp.gate"}, "mlp.router": "ffn_gate_inp",
-    "self_attn.sinks": "attn_sinks", "input_layernorm": "attn_norm",
+    **{name: to for name, to in _EXPERTS.items() if name != "mlp.gate"},
+    "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "input_layernorm": "attn_norm",
     "post_attention_layernorm": "post_attention_norm",
 }  # fmt: skip
 _MIXTRAL = {
