@@ -157,11 +157,13 @@ bool gated(const sterna::GatedArgs& a) {
             inverse = 1.0f / __builtin_sqrtf(mean + a.eps);
             finite = inverse > 0.0f && finite;
         }
+        const auto activated = [&](F16x g) { return a.silu ? l_silu(g) : l_sigmoid(g); };
+        const F16x all = activated(l_set1(gate[0]));
         sixteens(a.head_dim, [&](int64_t i, auto part) {
             F16x v = part.load(x + i);
             if (a.norm) v = l_mul(l_mul(v, l_set1(inverse)), part.load(a.norm + i));
-            const F16x g = part.load(gate + i);
-            part.store(a.y + h * a.y_stride + i, l_mul(v, a.silu ? l_silu(g) : l_sigmoid(g)));
+            const F16x g = a.single ? all : activated(part.load(gate + i));
+            part.store(a.y + h * a.y_stride + i, l_mul(v, g));
         });
     }
     return finite;

@@ -12,9 +12,15 @@ inline VF relu2_up(VF g, VF up) {
     return f_mul(f_mul(r, r), up);
 }
 inline VF silu_up(VF g, VF up) { return f_mul(f_silu(g), up); }
+inline VF clamped_up(VF g, VF up, VF limit) {  // in these orders a NaN stays one
+    g = f_min(limit, g);
+    up = f_max(f_sub(f_set1(0.0f), limit), f_min(limit, up));
+    const VF e = f_exp(f_mul(g, f_set1(-1.702f)));
+    return f_mul(f_div(g, f_add(f_set1(1.0f), e)), f_add(up, f_set1(1.0f)));
+}
 
 template <sterna::Glu kGlu>
-inline F16x glu_up(F16x g, F16x up) {
+inline F16x glu_up(F16x g, F16x up, [[maybe_unused]] float limit) {
     F16x y;
     for (int i = 0; i < 16 / kLanes; ++i) {
         if constexpr (kGlu == sterna::Glu::kRelu2) {
@@ -23,8 +29,10 @@ inline F16x glu_up(F16x g, F16x up) {
             y.v[i] = silu_up(g.v[i], up.v[i]);
         } else if constexpr (kGlu == sterna::Glu::kGelu) {
             y.v[i] = f_mul(f_gelu(g.v[i]), up.v[i]);
-        } else {
+        } else if constexpr (kGlu == sterna::Glu::kGeluTanh) {
             y.v[i] = f_mul(f_gelu_tanh(g.v[i]), up.v[i]);
+        } else {
+            y.v[i] = clamped_up(g.v[i], up.v[i], f_set1(limit));
         }
     }
     return y;
@@ -39,7 +47,7 @@ inline float activate_as(const sterna::RowwiseArgs& a) {
     F16x squares = l_set1(0.0f);
     sixteens(a.width, [&](int64_t i, auto part) {
         F16x v = part.load(gate + i);
-        if constexpr (!kNone) v = glu_up<kGlu>(v, part.load(up + i));
+        if constexpr (!kNone) v = glu_up<kGlu>(v, part.load(up + i), a.limit);
         if (!kNone || copy) part.store(a.yf + i, v);
         squares = l_fma(v, v, squares);
     });
@@ -47,11 +55,12 @@ inline float activate_as(const sterna::RowwiseArgs& a) {
 }
 inline float activate(const sterna::RowwiseArgs& a) {
     using sterna::Glu;
-    return a.glu == Glu::kNone    ? activate_as<Glu::kNone>(a)
-           : a.glu == Glu::kRelu2 ? activate_as<Glu::kRelu2>(a)
-           : a.glu == Glu::kSilu  ? activate_as<Glu::kSilu>(a)
-           : a.glu == Glu::kGelu  ? activate_as<Glu::kGelu>(a)
-                                  : activate_as<Glu::kGeluTanh>(a);
+    return a.glu == Glu::kNone       ? activate_as<Glu::kNone>(a)
+           : a.glu == Glu::kRelu2    ? activate_as<Glu::kRelu2>(a)
+           : a.glu == Glu::kSilu     ? activate_as<Glu::kSilu>(a)
+           : a.glu == Glu::kGelu     ? activate_as<Glu::kGelu>(a)
+           : a.glu == Glu::kGeluTanh ? activate_as<Glu::kGeluTanh>(a)
+                                     : activate_as<Glu::kClamped>(a);
 }
 
 // yf = x / rms(x) * norm; returns max |yf| as bits.

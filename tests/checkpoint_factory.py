@@ -49,6 +49,12 @@ LONGROPE = {
 }  # fmt: skip
 
 
+#: Architectures with an RMSNorm of each head of q and k.
+NORMED_HEADS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
+#: Architectures whose published files have a tensor for all experts of a layer.
+FUSED_EXPERTS = ("Qwen3_5MoeForCausalLM", "GptOssForCausalLM")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One published checkpoint layout at a tiny size.
@@ -85,10 +91,14 @@ class Recipe:
         """The linear layers of a block that have a bias, by their names inside the block."""
         attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
         names = set(attention) if self.architecture == "Qwen2ForCausalLM" else set()
-        if self.config.get("attention_bias"):
+        if self.is_glm:  # true is its default, and never says anything of o
+            names |= attention if self.config.get("attention_bias", True) else set()
+        elif self.config.get("attention_bias"):
             names |= attention | {"self_attn.o_proj"}
         if self.config.get("mlp_bias"):
             names |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+        if self.architecture == "GptOssForCausalLM":
+            names.add("mlp.router")
         return names
 
     @property
@@ -111,6 +121,21 @@ class Recipe:
         return (layer + 1) % self.config.get("full_attention_interval", 4) != 0
 
     @property
+    def experts(self) -> int:
+        """Experts of a layer; 0: there are none."""
+        config = self.config
+        return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+
+    @property
+    def expert_width(self) -> int:
+        """Features inside an expert's FFN."""
+        return int(self.config.get("moe_intermediate_size", self.intermediate))
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer's FFN is one of experts."""
+        return self.experts > 0 and layer not in self.config.get("mlp_only_layers", ())
+
+    @property
     def is_gemma(self) -> bool:
         """Whether norms stand around each half, and store their difference from 1."""
         return self.architecture.startswith("Gemma")
@@ -119,6 +144,36 @@ class Recipe:
     def is_stored_fused(self) -> bool:
         """Whether q, k and v are one matrix of the checkpoint, and gate and up another."""
         return self.architecture == "Phi3ForCausalLM"
+
+    @property
+    def is_glm(self) -> bool:
+        """Whether gate and up are one matrix of the checkpoint, and q, k and v are not."""
+        return self.architecture.startswith("Glm")
+
+    @property
+    def layer_norms(self) -> list[str]:
+        """The norms of a layer, as wide as x, by their names inside the block."""
+        names = ["input_layernorm", "post_attention_layernorm"]
+        if self.is_gemma:
+            names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        if self.architecture == "Glm4ForCausalLM":
+            names += ["post_self_attn_layernorm", "post_mlp_layernorm"]
+        if self.architecture.startswith("Olmo"):
+            names = ["post_attention_layernorm", "post_feedforward_layernorm"]
+        return names
+
+    @property
+    def head_norms(self) -> dict[str, int]:
+        """The norms of q and k and their widths, by their names inside the block."""
+        if self.architecture.startswith("Olmo"):
+            q, k = self.heads * self.width, self.kv_heads * self.width
+            return {"self_attn.q_norm": q, "self_attn.k_norm": k}
+        if self.architecture == "HunYuanDenseV1ForCausalLM":
+            names = "self_attn.query_layernorm", "self_attn.key_layernorm"
+            return dict.fromkeys(names, self.width)
+        if self.is_hybrid or self.architecture in NORMED_HEADS:
+            return dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), self.width)
+        return {}
 
     @property
     def is_bitnet(self) -> bool:
@@ -181,6 +236,66 @@ QWEN3_5 = replace(
             "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
             "mrope_section": [2, 1, 1], "mrope_interleaved": True,
         },
+    },
+)  # fmt: skip
+OLMO2 = replace(
+    QWEN2, architecture="Olmo2ForCausalLM", rope_theta=10000.0, seed=62,
+    config={"pad_token_id": None},
+)  # fmt: skip
+# The published base: another one, transformers 5.23 takes for layers without a window alone.
+OLMO3 = replace(
+    OLMO2, architecture="Olmo3ForCausalLM", layers=4, seed=64, rope_theta=500000.0,
+    rope_scaling={"rope_type": "yarn", **YARN}, config={"sliding_window": 70, "pad_token_id": None},
+)  # fmt: skip
+GLM = replace(
+    QWEN2, architecture="GlmForCausalLM", heads=4, head_dim=40, rope_theta=10000.0, seed=66,
+    config={"pad_token_id": None},
+)  # fmt: skip
+GLM4 = replace(GLM, architecture="Glm4ForCausalLM", seed=67)
+HUNYUAN = replace(
+    QWEN2, architecture="HunYuanDenseV1ForCausalLM", heads=4, kv_heads=2, head_dim=48,
+    rope_theta=10000.0, tied=True, seed=70,
+    rope_scaling={
+        "type": "dynamic", "alpha": 50.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1,
+        "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+    config={"model_type": "hunyuan_v1_dense", "pad_token_id": None, "use_cla": False},
+)  # fmt: skip
+# Nothing of transformers' own: test_against_transformers makes a Llama of it.
+MINICPM = replace(
+    QWEN2, architecture="MiniCPMForCausalLM", layers=3, rope_theta=10000.0, seed=72,
+    config={"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 24},
+)  # fmt: skip
+# Of 7 experts, whose rows fill no tile, each token takes 3; a file for each.
+QWEN3_MOE = replace(
+    QWEN3, architecture="Qwen3MoeForCausalLM", seed=70,
+    config={
+        "model_type": "qwen3_moe", "num_experts": 7, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 96, "norm_topk_prob": True,
+    },
+)  # fmt: skip
+MIXTRAL = replace(
+    QWEN2, architecture="MixtralForCausalLM", rope_theta=1e6, seed=73,
+    config={"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+)  # fmt: skip
+# Experts of all layers are one tensor each; another one is shared.
+QWEN3_5_MOE = replace(
+    QWEN3_5, architecture="Qwen3_5MoeForCausalLM", seed=74,
+    config=QWEN3_5.config | {
+        "model_type": "qwen3_5_moe_text", "num_experts": 9, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96,
+    },
+)  # fmt: skip
+# As published, but for the experts' floats, which are those of a dequantised file.
+GPT_OSS = replace(
+    QWEN2, architecture="GptOssForCausalLM", heads=4, kv_heads=2, head_dim=32, layers=4, seed=75,
+    rope_theta=150000.0, intermediate=64,
+    rope_scaling={
+        **YARN, "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    },
+    config={
+        "model_type": "gpt_oss", "num_local_experts": 5, "num_experts_per_tok": 2,
+        "attention_bias": True, "sliding_window": 40, "swiglu_limit": 1.5, "pad_token_id": None,
     },
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {
@@ -299,6 +414,21 @@ RECIPES: dict[str, Recipe] = {
             "original_max_position_embeddings": 32,
         },
     ),
+    "olmo2": OLMO2,
+    "olmo2-heads-of-36": replace(OLMO2, head_dim=36, kv_heads=1, tied=True, seed=63),
+    "olmo3": OLMO3,
+    "glm": GLM,
+    "glm4": GLM4,
+    "glm4-part": replace(
+        GLM4,
+        dtype=torch.bfloat16,
+        seed=68,
+        config={"pad_token_id": None, "partial_rotary_factor": 0.8, "attention_bias": False},
+    ),
+    "hunyuan": HUNYUAN,
+    "hunyuan-plain": replace(HUNYUAN, rope_scaling=None, head_dim=36, seed=71),
+    "minicpm": MINICPM,
+    "minicpm-longrope": replace(MINICPM, tied=True, rope_scaling=LONGROPE, seed=73),
     "qwen3_5": QWEN3_5,
     "qwen3_5-interval": replace(
         QWEN3_5,
@@ -333,6 +463,19 @@ RECIPES: dict[str, Recipe] = {
                 "mrope_section": [3, 3, 3],
             },
         },
+    ),
+    "qwen3_moe": QWEN3_MOE,
+    "mixtral": MIXTRAL,
+    "qwen3_5_moe": QWEN3_5_MOE,
+    "gpt_oss": GPT_OSS,
+    # Shares that do not add up to 1; the second layer's FFN is dense.
+    "qwen3_moe-mixed": replace(
+        QWEN3_MOE,
+        tied=True,
+        dtype=torch.bfloat16,
+        layers=3,
+        seed=71,
+        config=QWEN3_MOE.config | {"norm_topk_prob": False, "mlp_only_layers": [1]},
     ),
     "llama-sharded": replace(LLAMA, dtype=torch.bfloat16, shards=3, seed=8),
     "falcon-e": replace(FALCON, tied=True, heads=8, kv_heads=2, head_dim=16, seed=9),
@@ -389,11 +532,75 @@ def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
             "mlp.gate_up_proj": (2 * wide, hidden),
             "mlp.down_proj": (hidden, wide),
         }
+    if recipe.is_glm:
+        return mixer | {"mlp.gate_up_proj": (2 * wide, hidden), "mlp.down_proj": (hidden, wide)}
+    if recipe.has_experts(layer):
+        return {**mixer, **_expert_shapes(recipe)}
     return {
         **mixer,
         "mlp.gate_proj": (wide, hidden),
         "mlp.up_proj": (wide, hidden),
         "mlp.down_proj": (hidden, wide),
+    }
+
+
+def _expert_shapes(recipe: Recipe) -> dict[str, tuple[int, int]]:
+    """Those of an FFN of experts: its router, three of each expert, and those of a shared one."""
+    hidden, wide = recipe.hidden, recipe.expert_width
+    block = "block_sparse_moe" if recipe.architecture == "MixtralForCausalLM" else "mlp"
+    gate, up, down = ("w1", "w3", "w2") if block != "mlp" else ("gate_proj", "up_proj", "down_proj")
+    router = "router" if recipe.architecture == "GptOssForCausalLM" else "gate"
+    shapes = {f"{block}.{router}": (recipe.experts, hidden)}
+    for i in range(recipe.experts):
+        shapes[f"{block}.experts.{i}.{gate}"] = (wide, hidden)
+        shapes[f"{block}.experts.{i}.{up}"] = (wide, hidden)
+        shapes[f"{block}.experts.{i}.{down}"] = (hidden, wide)
+    if shared := recipe.config.get("shared_expert_intermediate_size"):
+        shapes["mlp.shared_expert_gate"] = (1, hidden)
+        shapes["mlp.shared_expert.gate_proj"] = (shared, hidden)
+        shapes["mlp.shared_expert.up_proj"] = (shared, hidden)
+        shapes["mlp.shared_expert.down_proj"] = (hidden, shared)
+    return shapes
+
+
+def _fused(recipe: Recipe, apart: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A checkpoint whose experts' tensors are one for all of them."""
+    out = {name: w for name, w in apart.items() if ".experts." not in name}
+    for layer in range(recipe.layers):
+        block = f"model.layers.{layer}.mlp.experts"
+        gate, up, down = (
+            torch.stack([apart[f"{block}.{i}.{p}_proj.weight"] for i in range(recipe.experts)])
+            for p in ("gate", "up", "down")
+        )
+        if recipe.architecture == "GptOssForCausalLM":
+            out |= gpt_oss_experts(f"{block}.", gate, up, down, recipe.seed)
+        else:
+            out |= {f"{block}.gate_up_proj": torch.cat([gate, up], 1), f"{block}.down_proj": down}
+    return out
+
+
+def gpt_oss_experts(
+    name: str, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, seed: int
+) -> dict[str, torch.Tensor]:
+    """Its tensors of all experts: transposed, rows of gate and up in turn, and biases."""
+    rng = torch.Generator().manual_seed(seed)
+    gate_up = torch.stack([gate, up], 2).flatten(1, 2)
+    biases = (torch.randn(w.shape[:2], generator=rng).to(w.dtype) for w in (gate_up, down))
+    return {
+        f"{name}gate_up_proj": gate_up.transpose(1, 2).contiguous(),
+        f"{name}down_proj": down.transpose(1, 2).contiguous(),
+        f"{name}gate_up_proj_bias": next(biases),
+        f"{name}down_proj_bias": next(biases),
+    }
+
+
+def active_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
+    """Those of `linear_shapes` that a token is multiplied with: of as many experts as it has."""
+    chosen = recipe.config.get("num_experts_per_tok", 0)
+    return {
+        name: shape
+        for name, shape in linear_shapes(recipe, layer).items()
+        if ".experts." not in name or int(name.split(".")[2]) < chosen
     }
 
 
@@ -433,21 +640,23 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
         out["lm_head.weight"] = table()
     for i in range(recipe.layers):
         block = f"model.layers.{i}."
-        out[block + "input_layernorm.weight"] = norm(recipe.hidden)
-        out[block + "post_attention_layernorm.weight"] = norm(recipe.hidden)
+        for name in recipe.layer_norms[:2]:
+            out[f"{block}{name}.weight"] = norm(recipe.hidden)
         if recipe.is_bitnet:
             out[block + "self_attn.attn_sub_norm.weight"] = norm(recipe.hidden)
             ffn = norm(recipe.intermediate)
             ffn[::9] = 1e-32  # as published; times an activation it may be denormal
             out[block + "mlp.ffn_sub_norm.weight"] = ffn
-        if recipe.is_gemma:
-            out[block + "pre_feedforward_layernorm.weight"] = norm(recipe.hidden)
-            out[block + "post_feedforward_layernorm.weight"] = norm(recipe.hidden)
+        for name in recipe.layer_norms[2:]:
+            out[f"{block}{name}.weight"] = norm(recipe.hidden)
         if recipe.is_hybrid and recipe.is_recurrent(i):
             out |= _recurrent(recipe, f"{block}linear_attn.", rng)
-        elif recipe.is_hybrid or recipe.architecture in ("Qwen3ForCausalLM", "Gemma3ForCausalLM"):
-            out[block + "self_attn.q_norm.weight"] = norm(recipe.width)
-            out[block + "self_attn.k_norm.weight"] = norm(recipe.width)
+        else:
+            for name, size in recipe.head_norms.items():
+                out[f"{block}{name}.weight"] = norm(size)
+        if recipe.architecture == "GptOssForCausalLM":
+            sinks = torch.randn(recipe.heads, generator=rng).to(recipe.dtype)
+            out[f"{block}self_attn.sinks"] = sinks
         for name, shape in linear_shapes(recipe, i).items():
             if name in recipe.biased:
                 bias = 0.5 * torch.randn(shape[0], generator=rng)
@@ -456,7 +665,7 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
                 out[f"{block}{name}.{suffix}"] = tensor
             if recipe.input_norms:
                 out[f"{block}{name}.rms_norm.weight"] = norm(shape[1])
-    return out
+    return _fused(recipe, out) if recipe.architecture in FUSED_EXPERTS else out
 
 
 def _recurrent(recipe: Recipe, name: str, rng: torch.Generator) -> dict[str, torch.Tensor]:

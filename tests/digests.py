@@ -29,11 +29,11 @@ import numpy as np
 from sterna import _native, formats, loading, models
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.engine import DecidingLogits, Engine, Sequence
-from sterna.formats import FloatFormat, Format, PackedWeight, Shadow, codec
+from sterna.formats import Experts, FloatFormat, Format, PackedWeight, Shadow, codec
 from sterna.formats.pot_levels import PowerFloats
 from sterna.formats.scales import SuperBlockScales
 from sterna.loading import Model
-from sterna.weights.sources import HEADS, Linear, head_format
+from sterna.weights.sources import HEADS, STACKED, Linear, Stacking, head_format
 
 FILE = Path(__file__).parent / "digests.json"
 #: The attention's arithmetic of integers, and the one of floats; a format meets both.
@@ -62,10 +62,22 @@ _HYBRID: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 32,
     "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 40,
 }  # fmt: skip
+_EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 176, "num_experts": 6, "num_experts_per_tok": 2,
+}  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     "Gemma3ForCausalLM": {
         "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
+    "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
+    "Olmo3ForCausalLM": {
+        "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "GptOssForCausalLM": {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 48,
+        "intermediate_size": 160,
     },
     "GraniteForCausalLM": {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
@@ -74,6 +86,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
     "Qwen3_5ForCausalLM": _HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _HYBRID},
+    "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "Qwen3MoeForCausalLM": {**_EXPERTS, "mlp_only_layers": [1]},
+    "Qwen3_5MoeForCausalLM": {**_HYBRID, **_EXPERTS, "shared_expert_intermediate_size": 144},
+    "Qwen3_5MoeForConditionalGeneration": {
+        "text_config": {**_HYBRID, **_EXPERTS, "shared_expert_intermediate_size": 144},
+    },
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
 }  # fmt: skip
 #: Tokens of each step: a prompt over a page of 64 and any block of tokens, a step of few tokens,
@@ -109,7 +127,22 @@ class Drawn:
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """One weight."""
-        return [self._weight(self.format, sum(part.M for part in parts), parts[0].K)]
+        f = formats.get("bf16") if parts[0].exact else self.format
+        return [self._weight(f, sum(part.M for part in parts), parts[0].K)]
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """One weight of all."""
+        M, K = sum(part.M for part in parts), parts[0].K
+        weights = (self._weight(self.format, M, K) for _ in range(count))
+        return [Experts.of(count, weights, name)]
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> np.ndarray:
+        """About 0."""
+        return self.vector(f"{name}.bias", count, sum(part.M for part in parts))
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""

@@ -20,17 +20,20 @@ sequence in 25), and without one the quantised model must meet the bound of the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from checkpoint_factory import RECIPES, Recipe, linear_shapes
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from checkpoint_factory import RECIPES, Recipe, active_shapes
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sterna import loading
 from sterna.engine import Engine
@@ -58,8 +61,28 @@ class Pair:
         return np.stack(self.engine.logits(sequences))
 
 
+def minicpm(folder: Path, config: dict[str, Any]) -> PreTrainedModel:
+    """A MiniCPM, which transformers has not: the Llama whose weights have its factors."""
+    known = {k: v for k, v in config.items() if k not in ("architectures", "model_type")}
+    # Tables of their own: the embedding is scaled otherwise than the head.
+    model = LlamaForCausalLM(LlamaConfig(**known | {"tie_word_embeddings": False})).eval()
+    tensors = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
+    if config["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["model.embed_tokens.weight"] *= config["scale_emb"]
+    tensors["lm_head.weight"] /= config["hidden_size"] / config["dim_model_base"]
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor *= config["scale_depth"] / config["num_hidden_layers"] ** 0.5
+    model.load_state_dict(tensors)
+    return model
+
+
 def load_reference(folder: Path) -> PreTrainedModel:
     """The model in float32, whatever the file's dtype."""
+    config = json.loads((folder / "config.json").read_text())
+    if config["architectures"] == ["MiniCPMForCausalLM"]:
+        return minicpm(folder, config)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     # transformers 5.23 leaves norms and the embedding of an `autobitlinear` `offline` file in bf16
     # although float32 was asked for, and then fails on mixed types; PreTrainedModel.float refuses
@@ -88,11 +111,12 @@ def tokens(rows: int, columns: int, seed: int = 1) -> list[list[int]]:
 def rounding_bound(recipe: Recipe, logits: np.ndarray) -> float:
     """8 · 2^-24 · √(lengths of all float32 sums on the way to a logit) · the largest logit."""
     positions = logits.shape[-2]
-    norms = (2 + 2 * recipe.is_gemma) * recipe.hidden
+    norms = len(recipe.layer_norms) * recipe.hidden
+    norms += sum(recipe.head_norms.values()) if recipe.architecture.startswith("Olmo") else 0
     norms += recipe.is_bitnet * (recipe.hidden + recipe.intermediate)
     length = recipe.layers * norms + 2 * recipe.hidden
     for layer in range(recipe.layers):
-        length += sum(k for _, k in linear_shapes(recipe, layer).values())
+        length += sum(k for _, k in active_shapes(recipe, layer).values())
         if recipe.is_hybrid and recipe.is_recurrent(layer):  # sums over k, once for each position
             length += recipe.config["linear_key_head_dim"] * positions
         else:

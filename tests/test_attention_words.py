@@ -1,4 +1,5 @@
-"""What a layer's attention can be asked for: windows, caps, a scale, rotations of a part of a head.
+"""What a layer's attention can be asked for: windows, caps, a scale, sinks, rotations of a part of
+a head.
 
 The oracle is numpy in float64. Bits are those of the scalar unit for every unit, thread count and
 way to cut a prompt into steps.
@@ -8,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from helpers import ISAS, assert_same_bits
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
 from sterna import _native, ops
 from sterna.graph import Attention, Graph, Heads, Rotary
@@ -20,6 +24,7 @@ KV_HEADS, PER_KV, N = 2, 3, 420  # two chunks of positions, and pages of the sec
 QUERIES = KV_HEADS * PER_KV
 PART = Rotary((1.0, 0.25, 0.01), interleaved=True)  # six values of a head
 HALVES = Rotary(tuple(100 ** (-i / 8) for i in range(8)))
+SINKS = (-3.0, 0.0, 0.5, 2.0, 5.0, 9.0)  # beside scores of a spread of 1, of some hundred positions
 HOWS = {
     "plain": Attention(HALVES),
     "no rotation, scale": Attention(None, scale=0.1),
@@ -31,6 +36,9 @@ HOWS = {
     "window 256": Attention(HALVES, window=256),
     "window 300": Attention(PART, window=300, scale=0.5, cap=1.0),
     "window 1000": Attention(HALVES, window=1000),
+    "sinks": Attention(HALVES, sinks=SINKS),
+    "sinks, window 1": Attention(None, window=1, sinks=SINKS),
+    "sinks, window 100": Attention(HALVES, window=100, scale=0.4, cap=2.0, sinks=SINKS),
 }
 # Of keys and values, root mean squares of an error over those of the numbers: integers are rounded
 # in steps of a 4095th or a 127th of the largest, which is at most four times their spread.
@@ -115,8 +123,10 @@ def oracle(head_dim: int, how: Attention) -> tuple[np.ndarray, float, float]:
         error += 2.0**-20 * how.cap
     i, j = np.indices((N, N))
     scores[:, (j > i) | (i - j >= (how.window or N))] = -np.inf
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    sinks = np.array(how.sinks or (-np.inf,) * QUERIES)[:, None, None]
+    most = np.maximum(scores.max(-1, keepdims=True), sinks)
+    weights = np.exp(scores - most)
+    weights /= weights.sum(-1, keepdims=True) + np.exp(sinks - most)
     out = (weights @ v).swapaxes(0, 1).reshape(N, -1)
     # Weights whose logarithms are off by e move an average by 2 e; 2^x is off by 2^-22.
     values = (min(how.window or N, N) + 16) * 2.0**-24 + 2.0**-20
@@ -151,6 +161,32 @@ def test_same_bits(name: str, kv_dtype: str) -> None:
             assert_same_bits(run(20, HOWS[name], kv_dtype, isa, threads, cuts), expected)
 
 
+def test_sinks_are_those_of_transformers() -> None:
+    """The eager attention of gpt-oss, the model that has them."""
+    how, head_dim = Attention(None, sinks=SINKS), 20
+    x = torch.from_numpy(table(head_dim)).reshape(1, N, -1, head_dim).transpose(1, 2)
+    module = SimpleNamespace(
+        num_key_value_groups=PER_KV, sinks=torch.tensor(SINKS), training=False
+    )  # fmt: skip
+    mask = torch.triu(torch.full((N, N), -torch.inf), 1)
+    q, k, v = x[:, :QUERIES], x[:, QUERIES:-KV_HEADS], x[:, -KV_HEADS:]
+    expected = eager_attention_forward(module, q, k, v, mask, head_dim**-0.5)[0]
+    got = run(head_dim, how, "f32", ISAS[0])
+    np.testing.assert_allclose(got, expected.reshape(N, -1), atol=3e-6)
+
+
+@pytest.mark.parametrize("kv_dtype", ROUNDING)
+def test_sinks_beyond_all_scores(kv_dtype: str) -> None:
+    """One that is far below every score counts for nothing, and one far above for all of a row."""
+    plain = run(20, HOWS["plain"], kv_dtype, ISAS[0])
+    for far in (100.0, 1e6, float(np.finfo(np.float32).max)):
+        for isa in ISAS:
+            none = run(20, Attention(HALVES, sinks=(-far,) * QUERIES), kv_dtype, isa)
+            assert_same_bits(none, plain)
+            all_of_it = run(20, Attention(HALVES, sinks=(far,) * QUERIES), kv_dtype, isa)
+            assert abs(all_of_it).max() < 1e-20
+
+
 def test_the_ways_differ() -> None:
     """So that equal bits mean something."""
     found = [run(20, how, "i16", ISAS[0])[-1] for how in HOWS.values()]
@@ -183,7 +219,29 @@ def test_refusals() -> None:
         (Attention(HALVES, window=0), "window"), (Attention(HALVES, scale=0.0), "scale"),
         (Attention(HALVES, scale=float("nan")), "scale"), (Attention(HALVES, cap=-1.0), "cap"),
         (Attention(HALVES, cap=float("inf")), "cap"), (Attention(Rotary(())), "rotary"),
+        (Attention(HALVES, sinks=(1.0,) * 5), "sinks"),
+        (Attention(HALVES, sinks=(float("nan"),) * QUERIES), "sinks"),
         (Attention(Rotary((1.0,) * 11)), "rotary"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=word):
             program(20, how)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((20, 40), {}), ((QUERIES * 20, 20), {}), ((19, 19), {}),
+        ((QUERIES * 20, KV_HEADS * 20), {"norms_last": True}),
+        ((QUERIES * 20, KV_HEADS * 20), {"gated": True}),
+    ],
+)  # fmt: skip
+def test_refused_norms(sizes: tuple[int, int], options: dict[str, bool]) -> None:
+    """Of other lengths than a head, or q and k; of all heads where these are rotated or apart."""
+    g = Graph(Heads(QUERIES, KV_HEADS, 20))
+    row = np.ones((N, (QUERIES * (2 if "gated" in options else 1) + 2 * KV_HEADS) * 20), np.float32)
+    q, k = (np.ones(size, np.float32) for size in sizes)
+    x = g.embed(ops.pack(row, format="f32"))
+    h = g.attention(x, 0, HOWS["plain"], (q, k), 1e-5, **options)
+    g.linear(g.select(h), ops.pack(np.eye(N, QUERIES * 20, dtype=np.float32), format="f32"), "head")
+    with pytest.raises(ValueError, match="norms"):
+        g.compile()

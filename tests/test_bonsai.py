@@ -13,7 +13,7 @@ import checkpoint_factory as factory
 import numpy as np
 import pytest
 import torch
-from checkpoint_factory import QWEN3, YARN, linear_shapes
+from checkpoint_factory import MINICPM, QWEN3, YARN, Recipe, linear_shapes
 from helpers import assert_same_bits
 from safetensors.torch import save_file
 from test_against_transformers import load_reference, rounding_bound
@@ -40,13 +40,15 @@ class Bonsai:
     tensors: dict[str, torch.Tensor]
 
 
-def bonsai(dtype: torch.dtype, binary: bool) -> Bonsai:
-    """Scales are such that floats of the dtype hold them."""
+def bonsai(
+    dtype: torch.dtype, binary: bool, recipe: Recipe = RECIPE, tables: bool = True
+) -> Bonsai:
+    """Scales are such that floats of the dtype hold them. tables: embedding and head have some."""
     rng = np.random.default_rng(7)
-    tensors = factory.tensors(replace(RECIPE, dtype=dtype))
+    tensors = factory.tensors(replace(recipe, dtype=dtype))
     levels, scales = {}, {}
     for name, tensor in tensors.items():
-        if tensor.ndim != 2:
+        if tensor.ndim != 2 or not (tables or name.startswith("model.layers.")):
             continue
         M, K = tensor.shape
         drawn = 2 * rng.integers(0, 2, (M, K)) - 1 if binary else rng.integers(-1, 2, (M, K))
@@ -61,9 +63,9 @@ def bonsai(dtype: torch.dtype, binary: bool) -> Bonsai:
     return Bonsai(levels, scales, tensors)
 
 
-def unpacked(folder: Path, model: Bonsai, dtype: torch.dtype) -> Path:
+def unpacked(folder: Path, model: Bonsai, dtype: torch.dtype, recipe: Recipe = RECIPE) -> Path:
     """Its safetensors."""
-    factory.write(folder, replace(RECIPE, dtype=dtype))
+    factory.write(folder, replace(recipe, dtype=dtype))
     save_file(model.tensors, folder / "model.safetensors")
     return folder
 
@@ -99,6 +101,25 @@ def test_logits_are_the_checkpoints(tmp_path: Path) -> None:
     assert np.abs(floats.logits(tokens) - expected).max() <= rounding_bound(RECIPE, expected)
     levels = LLM(folder, kv_dtype="f32", threads=1).logits(tokens)
     assert np.median(np.abs(levels - expected)) < 0.05 * expected.std()
+
+
+def test_bitcpm4(tmp_path: Path) -> None:
+    """MiniCPM's graph with layers that are ternary in groups, as pseudo-quantised files have them:
+    the levels are recovered; embedding and head are floats."""
+    dtype = torch.bfloat16
+    recipe = replace(
+        MINICPM, hidden=RECIPE.hidden, intermediate=RECIPE.intermediate, heads=9, kv_heads=3,
+        head_dim=GROUP, layers=1,
+    )  # fmt: skip
+    folder = unpacked(tmp_path / "m", bonsai(dtype, False, recipe, False), dtype, recipe)
+    llm = LLM(folder, kv_dtype="f32", threads=1)
+    assert (llm.info()["format"], llm.info()["head"]) == (f"i2:g{GROUP}", "exact")
+    tokens = np.random.default_rng(2).integers(0, 256, 40).tolist()
+    with torch.no_grad():
+        expected = load_reference(folder)(torch.tensor([tokens])).logits.numpy()[0]
+    assert np.median(np.abs(llm.logits(tokens) - expected)) < 0.05 * expected.std()
+    floats = LLM(folder, format="f32", head="f32", kv_dtype="f32", threads=1, deterministic=True)
+    assert np.abs(floats.logits(tokens) - expected).max() <= rounding_bound(recipe, expected)
 
 
 @pytest.mark.parametrize("kind", ["PQ2_0, ternary", "Q2_0 of 128, ternary", "PTQ1_0", "Q1_0"])

@@ -17,10 +17,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from sterna import loading
+from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
+from sterna.graph import Graph
 from sterna.llm import LLM
+from sterna.models import layers
 from sterna.models.config import TransformerConfig
+from sterna.weights.sources import CheckpointWeights
 
 BIAS = "model.layers.1.self_attn.k_proj.bias"
 Change = Callable[[dict[str, torch.Tensor]], None]
@@ -46,7 +50,7 @@ def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> Transformer
     "recipe",
     [
         "llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "granite",
-        "smollm3", "mistral-window", "phi3",
+        "smollm3", "mistral-window", "phi3", "olmo2", "olmo3", "glm", "glm4", "hunyuan",
     ],
 )  # fmt: skip
 def test_greedy_tokens(recipe: str, checkpoint: Callable[[str], Path]) -> None:
@@ -125,6 +129,30 @@ def test_bad_tensors(tmp_path: Path) -> None:
     for i, (recipe, change, kind, word) in enumerate(cases):
         folder = spoiled(tmp_path / str(i), recipe, change)
         failure(lambda folder=folder: loading.load(folder), kind, word)
+
+
+def test_sinks_of_another_length(tmp_path: Path) -> None:
+    """One for each query head, finite; what is wrong is said in one line."""
+    name, p = "model.layers.0.self_attn.sinks", "model.layers.0.self_attn"
+    for i, (value, kind, words) in enumerate(
+        (
+            (torch.ones(4), ModelFormatError, ("[5]", "[4]")),
+            (torch.full((5,), torch.nan), NonFiniteError, ()),
+            (None, ModelFormatError, ()),
+        )
+    ):
+        folder = spoiled(
+            tmp_path / str(i), "llama-f32", lambda t, v=value: v is None or t.update({name: v})
+        )
+        fields = {**config(RECIPES["llama-f32"])}
+        c = TransformerConfig.from_json(fields, folder / "config.json", "silu")
+        w = CheckpointWeights(Checkpoint.open(folder), None, None, 1, False)
+        g = Graph(c.heads)
+        x, _ = layers.embedding(g, c, w)
+        failure(
+            lambda x=x, g=g, c=c, w=w: layers.attention(g, c, w, x, 0, p, sinks=True),
+            kind, name, *words,
+        )  # fmt: skip
 
 
 def test_an_overflowing_bias(tmp_path: Path) -> None:

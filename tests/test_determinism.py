@@ -42,14 +42,26 @@ INTEGER = [
     ("gemma3", "q4_1", "int8", "i8"),
     ("granite", "i8", "int8", "i16"),
     ("phi3-longrope", "q4_0", "int8", "i16"),
+    ("mistral-window", "i8", "int8", "i16"),
+    ("olmo2", "i8", "int8", "i16"),
+    ("olmo2-heads-of-36", "i4", "int8", "i8"),
+    ("glm4", "i8", "int8", "i16"),
+    ("hunyuan-plain", "i4", "int8", "i16"),
+    ("minicpm-longrope", "q4_1", "int8", "i16"),
     ("qwen3_5", "i8", "int8", "i16"),
     ("qwen3_5-types", "i4", "int8", "i8"),
+    ("qwen3_moe", "i8", "int8", "i16"),
+    ("qwen3_moe-mixed", "q4_1", "int8", "i16"),
+    ("mixtral", "q4_0", "int8", "i16"),
+    ("qwen3_5_moe", "i8", "int8", "i16"),
+    ("gpt_oss", "mxfp4", "int8", "f16"),
 ]
 FLOAT = [
     ("llama-bf16", None, None, "f16"),
     ("llama-f32", None, None, "f32"),
     ("llama-96", "pot8", "pot16", "f16"),
     ("qwen3_5-interval", None, None, "f16"),
+    ("qwen3_moe", None, None, "f16"),
 ]
 
 Case = tuple[str, str | None, str | None, str]

@@ -298,6 +298,7 @@ def test_stats(llm: LLM) -> None:
         "head",
         "bytes_per_token",
         "n_params",
+        "n_active_params",
     } <= llm.info().keys()
 
 

@@ -60,6 +60,13 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+GPT4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 
 
@@ -70,7 +77,10 @@ def cutter(family: str) -> pre_tokenizers.PreTokenizer:
         return splitting
     if family == "smollm":
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), splitting])
-    cut = {"llama-bpe": LLAMA3, "falcon3": LLAMA3, "qwen2": QWEN2, "tekken": TEKKEN}[family]
+    cut = {
+        "llama-bpe": LLAMA3, "falcon3": LLAMA3, "glm4": LLAMA3, "qwen2": QWEN2, "tekken": TEKKEN,
+        "gpt-4o": GPT4O,
+    }[family]  # fmt: skip
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cut), "isolated"), level])
 
 
@@ -113,7 +123,9 @@ def metadata_of(built: tokenizers.Tokenizer, **values: Any) -> Metadata:
     return Metadata(Path("x.gguf"), present, {})
 
 
-@pytest.mark.parametrize("family", ["llama-bpe", "falcon3", "qwen2", "tekken", "gpt-2", "smollm"])
+@pytest.mark.parametrize(
+    "family", ["llama-bpe", "falcon3", "glm4", "qwen2", "tekken", "gpt-4o", "gpt-2", "smollm"]
+)
 def test_byte_level(family: str) -> None:
     """Every family cuts text as its published tokenizer does, and puts it together again."""
     built = byte_level(family)
@@ -135,7 +147,7 @@ def test_families_differ() -> None:
     """Else the test above could not tell them apart."""
     cuts = {
         family: str([cutter(family).pre_tokenize_str(text) for text in TRICKY if text])
-        for family in ("llama-bpe", "qwen2", "tekken", "gpt-2", "smollm")
+        for family in ("llama-bpe", "qwen2", "tekken", "gpt-4o", "gpt-2", "smollm")
     }
     assert len(set(cuts.values())) == len(cuts)
 

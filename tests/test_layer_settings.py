@@ -46,6 +46,11 @@ def test_windows() -> None:
     assert windows(read("gemma2")) == [40, None, 40, None]
     assert windows(read("gemma3")) == [100, 100, None, 100]
     assert windows(read("smollm3", **both)) == [None, 100, None, 100]
+    assert windows(read("olmo3")) == [70, 70, 70, None]
+    assert windows(read("olmo3", sliding_window="absent", layer_types=types * 2)) == [
+        4096, None, 4096, None
+    ]  # fmt: skip
+    assert windows(read("olmo2", sliding_window=100)) == [None, None]
     assert windows(read("phi3")) == [50, 50]
     assert windows(read("phi3", sliding_window="absent")) == [None, None]
     assert windows(read("phi3", sliding_window=262144)) == [None, None]
@@ -67,6 +72,47 @@ def test_rotations_of_layers() -> None:
     assert read("gemma3", **gone, rope_parameters=parameters) == read("gemma3")
     rotated = [how.rotary is not None for how in read("smollm3").attention]
     assert rotated == [True, False, True, False]
+
+
+def test_rotations_of_olmo3() -> None:
+    """What makes the context longer is of the layers without a window, in files of either age."""
+    wanted = read("olmo3")
+    local, _, _, full = (how.rotary for how in wanted.attention)
+    assert local.factor == 1 < full.factor
+    assert local.inverse_frequencies[-1] > 3.9 * full.inverse_frequencies[-1]
+    scaling = config(RECIPES["olmo3"])["rope_scaling"]
+    parameters = {
+        "full_attention": {**scaling, "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+    }
+    gone = dict.fromkeys(("rope_theta", "rope_scaling"), "absent")
+    assert read("olmo3", **gone, rope_parameters=parameters) == wanted
+    assert read("olmo3", rope_theta="absent") == wanted
+
+
+def test_rotations_of_glm() -> None:
+    """Half of a head where nothing is said; neighbours together."""
+    for name in ("glm", "glm4"):
+        rotary = read(name).attention[0].rotary
+        assert rotary is not None
+        assert rotary.interleaved
+        assert len(rotary.inverse_frequencies) == 10  # of 20 pairs
+    wanted = read("glm4-part")
+    moved = {"rope_theta": 10000.0, "partial_rotary_factor": 0.8, "rope_type": "default"}
+    gone = dict.fromkeys(("rope_theta", "partial_rotary_factor"), "absent")
+    assert read("glm4-part", **gone, rope_parameters=moved) == wanted
+
+
+def test_the_base_of_hunyuan() -> None:
+    """theta alpha^(d / (d - 2)), in files of either age; other dynamic scalings are refused."""
+    wanted = read("hunyuan")
+    rotary = wanted.attention[0].rotary
+    assert rotary is not None
+    base = 10000 * 50 ** (48 / 46)
+    assert rotary.inverse_frequencies[1] == pytest.approx(base ** (-2 / 48), rel=1e-6)
+    moved = config(RECIPES["hunyuan"])["rope_scaling"] | {"rope_theta": 10000.0}
+    gone = dict.fromkeys(("rope_theta", "rope_scaling"), "absent")
+    assert read("hunyuan", **gone, rope_parameters=moved) == wanted
 
 
 def test_rotations_of_phi3() -> None:
@@ -110,6 +156,19 @@ BAD_OF_LAYERS = [
     ("phi3", {"partial_rotary_factor": 1.5}, ModelFormatError, "partial_rotary_factor"),
     ("phi3", {"partial_rotary_factor": "1"}, ModelFormatError, "partial_rotary_factor"),
     ("phi3", {"rope_scaling": {"type": "ntk"}}, UnsupportedModelError, "rope_type"),
+    ("olmo3", {"sliding_window": 0}, ModelFormatError, "sliding_window"),
+    ("olmo3", {"layer_types": ["full_attention"] * 3}, ModelFormatError, "layer_types"),
+    ("olmo3", {"rope_parameters": {"full_attention": 3}}, ModelFormatError, "full_attention"),
+    ("glm4", {"partial_rotary_factor": 0.33}, ModelFormatError, "partial_rotary_factor"),
+    ("glm4", {"attention_bias": 1}, ModelFormatError, "attention_bias"),
+    ("hunyuan", {"rope_scaling": {"type": "dynamic"}}, UnsupportedModelError, "rope_type"),
+    ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": 0}}, ModelFormatError, "alpha"),
+    ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": "9"}}, ModelFormatError, "alpha"),
+    ("hunyuan", {"head_dim": 2}, ModelFormatError, "head_dim"),
+    ("hunyuan", {"use_cla": True}, UnsupportedModelError, "use_cla"),
+    ("hunyuan", {"use_qk_norm": False}, UnsupportedModelError, "use_qk_norm"),
+    ("minicpm", {"num_experts": 8}, UnsupportedModelError, "num_experts"),
+    ("minicpm", {"sparse_config": {"topk": 64}}, UnsupportedModelError, "sparse_config"),
     ("qwen2", {"rotary_dim": 7}, ModelFormatError, "rotary_dim"),
     ("qwen2", {"rotary_dim": 18}, ModelFormatError, "rotary_dim"),
 ]
@@ -127,7 +186,8 @@ def test_bad_fields_of_layers(recipe: str, changes: dict[str, Any], kind: type, 
         ("gemma2", "attn_logit_softcapping"), ("gemma2", "final_logit_softcapping"),
         ("gemma3", "query_pre_attn_scalar"), ("granite", "embedding_multiplier"),
         ("granite", "attention_multiplier"), ("granite", "residual_multiplier"),
-        ("granite", "logits_scaling"),
+        ("granite", "logits_scaling"), ("minicpm", "scale_emb"), ("minicpm", "scale_depth"),
+        ("minicpm", "dim_model_base"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("value", [0, -1.0, 1e-20, 1e9, float("nan"), "2", [2.0]])

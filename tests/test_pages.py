@@ -17,9 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sterna import LLM, _native, loading
 from sterna.engine import PAGE, Engine, PagePool, Sequence
 from sterna.engine import pages as pages_module
+from sterna.engine.pages import GONE
 from sterna.errors import RequestError
 
 COUNT = 9
+
+
+def there(pages: np.ndarray) -> np.ndarray:
+    """Those that were not given back."""
+    return pages[pages != GONE]
 
 
 class Sequences(RuleBasedStateMachine):
@@ -28,13 +34,22 @@ class Sequences(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         """An empty pool."""
+        self.count = COUNT
         self.memory = np.zeros((COUNT, PAGE), np.int64)
-        self.pool = PagePool(COUNT, self._copy)
+        self.pool = self._pool()
         self.alive: list[tuple[Sequence, list[int]]] = []
         self.written = 0
 
+    def _pool(self) -> PagePool:
+        return PagePool(COUNT, self._copy)
+
+    def _needed(self, sequence: Sequence) -> int:
+        """The first position that it must be able to read."""
+        return 0
+
     def _copy(self, source: int, target: int) -> None:
         assert target not in {int(p) for s, _ in self.alive for p in s.pages}
+        assert source != GONE
         self.memory[target] = self.memory[source]
 
     def _write(self, sequence: Sequence, values: list[int], count: int) -> None:
@@ -75,7 +90,9 @@ class Sequences(RuleBasedStateMachine):
         """Takes no page, however long."""
         source, values = self._draw(data)
         free, length = self.pool.free, data.draw(st.integers(0, source.length))
-        self.alive.append((self.pool.share(source, length), values[:length]))
+        fork = self.pool.share(source, length)
+        assert fork.length == self.pool.reachable(source, length)
+        self.alive.append((fork, values[: fork.length]))
         assert self.pool.free == free
 
     @precondition(lambda self: self.alive)
@@ -84,8 +101,9 @@ class Sequences(RuleBasedStateMachine):
         """Forgets the last positions."""
         sequence, values = self._draw(data)
         length = data.draw(st.integers(0, sequence.length))
-        self.pool.cut(sequence, length)
-        del values[length:]
+        kept = self.pool.cut(sequence, length)
+        assert kept in (0, length)
+        del values[kept:]
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -98,8 +116,10 @@ class Sequences(RuleBasedStateMachine):
         """A sequence reads its values through its own pages."""
         for sequence, values in getattr(self, "alive", []):
             assert len(sequence.pages) >= -(-len(values) // PAGE)
-            read = self.memory[sequence.pages].reshape(-1)[: len(values)]
-            assert read.tolist() == values
+            first = self._needed(sequence)
+            assert (sequence.pages[first // PAGE : -(-len(values) // PAGE)] != GONE).all()
+            read = self.memory[sequence.pages].reshape(-1)[first : len(values)]
+            assert read.tolist() == values[first:]
 
     @invariant()
     def pages_are_free_or_held(self) -> None:
@@ -108,11 +128,11 @@ class Sequences(RuleBasedStateMachine):
             return
         held = np.zeros(COUNT, np.int64)
         for sequence, _ in self.alive:
-            held[sequence.pages] += 1
+            held[there(sequence.pages)] += 1
         assert self.pool.holders().tolist() == held.tolist()
         assert self.pool.free == int((held == 0).sum())
         for sequence, _ in self.alive:
-            assert (held[sequence.pages[sequence.shared :]] == 1).all()
+            assert (held[there(sequence.pages[sequence.shared :])] == 1).all()
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())

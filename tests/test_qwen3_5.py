@@ -138,6 +138,11 @@ INSIDE = {
     "linear_attn.dt_bias": "ssm_dt.bias",
     "linear_attn.norm.weight": "ssm_norm.weight",
     "linear_attn.out_proj.weight": "ssm_out.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
 } | {f"{hf}.weight": f"{name}.weight" for name, hf in gguf_factory.LINEARS.items()}
 OUTER = {
     "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
@@ -145,13 +150,13 @@ OUTER = {
 }  # fmt: skip
 
 
-def as_gguf(recipe: Recipe) -> dict[str, np.ndarray]:
-    """The recipe's tensors as llama.cpp's converter writes them."""
+def as_gguf(recipe: Recipe, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The recipe's tensors, float32, as llama.cpp's converter writes them."""
     sizes, r = recipe.config, recipe.recurrent
     heads = sizes["linear_num_key_heads"], sizes["linear_num_value_heads"]
     out = {}
-    for name, tensor in tensors(recipe).items():
-        w = tensor.float().numpy()
+    for name, tensor in stored.items():
+        w = tensor
         if "norm.weight" in name and "linear_attn" not in name:
             w = w + np.float32(1)
         inside = name.split(".", 3)[-1]
@@ -192,7 +197,7 @@ def write_gguf(
         "qwen35.ssm.inner_size": recipe.recurrent["v"],
         "qwen35.full_attention_interval": sizes.get("full_attention_interval", 4),
     }
-    file = as_gguf(recipe)
+    file = as_gguf(recipe, {name: w.float().numpy() for name, w in tensors(recipe).items()})
     change(values, file)
     writer = gguf.GGUFWriter(path, "qwen35")
     keys = {key: value for key, value in values.items() if value is not None}

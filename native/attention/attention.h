@@ -146,7 +146,21 @@ struct Merged {
                 l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
         }
     }
-    void outputs() const {
+    // Sinks come last, when the largest score and the sum of all chunks are known: so they depend on no chunk.
+    void add_sinks() {
+        float factor[kRows], own[kRows];
+        for (int r = 0; r < a.rows; r += 16) {
+            const F16x m = l_load(max + r), sink = l_load(a.sinks + r), larger = l_max(m, sink);
+            l_store(factor + r, l_exp2_softmax(l_sub(m, larger)));
+            l_store(own + r, l_exp2_softmax(l_sub(sink, larger)));
+        }
+        for (int r = 0; r < a.rows; ++r) {
+            sum[r] = __builtin_fmaf(sum[r], factor[r], own[r]);
+            for (int d = 0; d < a.head_dim; ++d) s.out[r * a.head_dim + d] *= factor[r];
+        }
+    }
+    void outputs() {
+        if (a.sinks) add_sinks();
         for (int r = 0; r < a.rows; ++r) {
             for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / sum[r];
             if (a.type == KvType::kI8) rotate(a.out[r], a.head_dim);

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <optional>
 
+#include "bindings/experts.h"
 #include "bindings/recurrent.h"
 #include "bindings/step.h"
 #include "runtime/fpenv.h"
@@ -26,11 +28,13 @@ void use_layer(PyProgram& p, int layer) {
     p.layers = std::max(p.layers, layer + 1);
 }
 
-const char* const kGlus[] = {"", "relu2", "silu", "gelu", "gelu_pytorch_tanh"};  // by Glu
+const char* const kGlus[] = {"",       "relu2", "silu", "gelu", "gelu_pytorch_tanh",
+                             "clamped"};  // by Glu
 
 Glu glu_of(const std::string& name) {
     const auto* known = std::find(std::begin(kGlus), std::end(kGlus), name);
-    require(known != std::end(kGlus), "glu: must be relu2, silu, gelu, gelu_pytorch_tanh or empty");
+    require(known != std::end(kGlus),
+            "glu: must be relu2, silu, gelu, gelu_pytorch_tanh, clamped or empty");
     return static_cast<Glu>(known - std::begin(kGlus));
 }
 
@@ -45,11 +49,24 @@ float checked_cap(float value) {
     return value;
 }
 
+// The logits of sinks as logarithms to base 2, within what float32 holds.
+std::vector<float> sinks_of(const In<float, 1>& logits, int n_heads) {
+    std::vector<float> sinks =
+        values_of(logits, n_heads, "attention: sinks must have a value for each query head");
+    constexpr float kMost = std::numeric_limits<float>::max();
+    for (float& sink : sinks) {
+        require(std::isfinite(sink), "attention: sinks must be finite");
+        sink = std::clamp(sink * 1.44269504f, -kMost, kMost);
+    }
+    return sinks;
+}
+
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
                  int planes_for_weight, int residual, int64_t hadamard_block,
-                 std::optional<In<float, 1>> signs, bool signs_last) {
+                 std::optional<In<float, 1>> signs, bool signs_last, int chosen, bool spread,
+                 float limit) {
     Op op{OpKind::kRowwise, name};
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
                 up_offset + width <= width_of(p, src),
@@ -59,6 +76,9 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     op.width = width;
     op.up_offset = up_offset;
     op.glu = glu_of(glu);
+    require((op.glu == Glu::kClamped) == (limit > 0 && std::isfinite(limit)),
+            "glu: a limit, which is positive, belongs to clamped alone");
+    op.limit = limit;
     if (norm) op.norm = values_of(*norm, width, "norm: must have `width` values");
     op.eps = eps;
     require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
@@ -82,8 +102,52 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                 (weight_of(p, planes_for_weight).padded_k <= width_of(p, dst) && op.keep_float),
             "rowwise: does not fit the weight that reads it in planes");
     op.planes_for_weight = planes_for_weight;
+    require(chosen == 0 || src != dst || !spread,
+            "rowwise: spread rows have a buffer of their own");
+    if (chosen != 0) of_experts(p, op, chosen, spread);
     if (planes_for_weight >= 0)
         p.planes_of[static_cast<size_t>(dst)] = weight_of(p, planes_for_weight).format;
+    p.program.add_op(std::move(op));
+}
+
+// chosen: where it is not 0, the weight is that of all experts, expert_rows of each.
+void add_linear(PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
+                bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias,
+                float factor, float cap, int chosen, int64_t expert_rows) {
+    Op op{OpKind::kLinear, name};
+    const auto& w = weight_of(p, weight);
+    const int64_t rows = chosen ? expert_rows : w.M;
+    // Whole row blocks are written, aligned: with widths padded to kPad they fit.
+    require(column >= 0 && column % kRowBlock == 0 && column <= width_of(p, dst),
+            "linear: column must be a multiple of 16 within the buffer");
+    require(w.padded_k <= width_of(p, src) && rows <= width_of(p, dst) - column,
+            "linear: the buffers are too narrow");
+    require(!fast || p.planes_of[static_cast<size_t>(src)] == w.format,
+            "linear: the fast arithmetic reads planes that nothing has made");
+    require(residual == -1 || width_of(p, residual) == width_of(p, dst),
+            "linear: the residual's width differs");
+    op.weight = weight;
+    op.src = src;
+    op.dst = dst;
+    op.residual = residual;
+    op.selected = selected;
+    op.fast = fast;
+    op.column = column;
+    op.factor = checked_factor(factor, "linear: factor must be finite and not 0");
+    op.cap = checked_cap(cap);
+    require(factor == 1 || residual != dst,
+            "linear: with a factor the residual has a buffer of its own");
+    if (chosen != 0) {
+        of_experts(p, op, chosen, false);
+        const int tile_rows = all_tables().front()->formats[w.format].tile_rows;
+        require(expert_rows >= 1 && expert_rows <= w.M &&
+                    (expert_rows + tile_rows - 1) / tile_rows * p.experts == w.tiles,
+                "linear: the weight must have whole tiles for the rows of each expert");
+        op.expert_rows = expert_rows;
+    }
+    if (bias)
+        op.bias = values_of(*bias, chosen ? rows * p.experts : rows,
+                            "bias: must have a value for each row");
     p.program.add_op(std::move(op));
 }
 
@@ -155,14 +219,22 @@ double natural_log(double x) {
     return math::log_d(x);
 }
 
+double power(double x, double y) {
+    const FpEnvScope environment;
+    require(x > 0 && std::isfinite(x) && std::isfinite(y), "power: of a positive number");
+    return math::pow_d(x, y);
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
     m.def("inverse_frequencies", &inverse_frequencies, "theta"_a, "dim"_a);
     m.def("log", &natural_log, "x"_a);
+    m.def("power", &power, "x"_a, "y"_a);
     bind_state(m);
     nb::class_<PyProgram> program(m, "Program");
     bind_recurrent_words(program);
+    bind_expert_words(program);
     program
         .def(
             "__init__",
@@ -189,6 +261,7 @@ void bind_program(nb::module_& m) {
                 require(width >= 1, "width: must be at least 1");
                 p.widths.push_back((width + kPad - 1) / kPad * kPad);
                 p.planes_of.push_back(-1);
+                p.of_experts.push_back(false);
                 return p.program.add_buffer(width);
             },
             "width"_a)
@@ -229,40 +302,11 @@ void bind_program(nb::module_& m) {
              "up_offset"_a = 0, "norm"_a.none() = nb::none(), "eps"_a = 0.0f,
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
              "planes_for_weight"_a = -1, "residual"_a = -1, "hadamard_block"_a = 0,
-             "signs"_a.none() = nb::none(), "signs_last"_a = false)
-        .def(
-            "linear",
-            [](PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
-               bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias,
-               float factor, float cap) {
-                Op op{OpKind::kLinear, name};
-                const auto& w = weight_of(p, weight);
-                // Whole row blocks are written, aligned: with widths padded to kPad they fit.
-                require(column >= 0 && column % kRowBlock == 0 && column <= width_of(p, dst),
-                        "linear: column must be a multiple of 16 within the buffer");
-                require(w.padded_k <= width_of(p, src) && w.M <= width_of(p, dst) - column,
-                        "linear: the buffers are too narrow");
-                require(!fast || p.planes_of[static_cast<size_t>(src)] == w.format,
-                        "linear: the fast arithmetic reads planes that nothing has made");
-                require(residual == -1 || width_of(p, residual) == width_of(p, dst),
-                        "linear: the residual's width differs");
-                op.weight = weight;
-                op.src = src;
-                op.dst = dst;
-                op.residual = residual;
-                op.selected = selected;
-                op.fast = fast;
-                op.column = column;
-                op.factor = checked_factor(factor, "linear: factor must be finite and not 0");
-                op.cap = checked_cap(cap);
-                require(factor == 1 || residual != dst,
-                        "linear: with a factor the residual has a buffer of its own");
-                if (bias) op.bias = values_of(*bias, w.M, "bias: must have a value for each row");
-                p.program.add_op(std::move(op));
-            },
-            "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1, "selected"_a = false,
-            "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(), "factor"_a = 1.0f,
-            "cap"_a = 0.0f)
+             "signs"_a.none() = nb::none(), "signs_last"_a = false, "chosen"_a = 0,
+             "spread"_a = false, "limit"_a = 0.0f)
+        .def("linear", &add_linear, "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1,
+             "selected"_a = false, "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(),
+             "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)
         .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
         .def("read_columns", &read_columns, "threads"_a)
         .def_prop_ro("left_out", [](PyProgram& p) { return between_runs(p, &Program::left_out); })
@@ -283,7 +327,7 @@ void bind_program(nb::module_& m) {
             "rope",
             [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
                std::optional<In<float, 1>> k_norm, float eps, int dst, int rotary, bool gated,
-               const std::string& name) {
+               const std::string& name, bool norms_last) {
                 Op op{OpKind::kRope, name};
                 const auto& r = p.program.heads();
                 require(rotary >= -1 && rotary < p.program.rotaries(), "rope: no such rotary");
@@ -303,20 +347,26 @@ void bind_program(nb::module_& m) {
                 require(q_norm.has_value() == k_norm.has_value(),
                         "rope: q and k are normalised both or neither");
                 if (q_norm) {
-                    const char* rule = "rope: a norm must have head_dim values";
-                    op.norm = values_of(*q_norm, r.head_dim, rule);
-                    op.k_norm = values_of(*k_norm, r.head_dim, rule);
+                    const char* rule =
+                        "rope: norms must have head_dim values, or as many as q and k";
+                    const bool whole = static_cast<int64_t>(q_norm->shape(0)) != r.head_dim;
+                    require(!whole || (!gated && !norms_last),
+                            "rope: norms of all heads come first, and know no gates");
+                    const int64_t d = r.head_dim;
+                    op.norm = values_of(*q_norm, whole ? r.n_heads * d : d, rule);
+                    op.k_norm = values_of(*k_norm, whole ? r.n_kv_heads * d : d, rule);
+                    op.norms_last = norms_last;
                     op.eps = eps;
                 }
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
             "eps"_a = 0.0f, "dst"_a = -1, "rotary"_a = -1, "gated"_a = false,
-            "name"_a = "self_attn")
+            "name"_a = "self_attn", "norms_last"_a = false)
         .def(
             "attention",
             [](PyProgram& p, int qkv, int dst, int layer, std::optional<int32_t> window,
-               std::optional<float> scale, float cap) {
+               std::optional<float> scale, float cap, std::optional<In<float, 1>> sinks) {
                 Op op{OpKind::kAttention, "attention"};
                 const auto& r = p.program.heads();
                 require(!window || *window >= 1, "attention: window must be at least 1");
@@ -325,6 +375,7 @@ void bind_program(nb::module_& m) {
                                ? checked_factor(*scale, "attention: scale must be finite and not 0")
                                : 1.0f / __builtin_sqrtf(static_cast<float>(r.head_dim));
                 op.cap = checked_cap(cap);
+                if (sinks) op.sinks = sinks_of(*sinks, r.n_heads);
                 const int64_t heads = r.n_heads;
                 require(heads * r.padded() <= width_of(p, qkv) &&
                             heads * r.head_dim <= width_of(p, dst),
@@ -336,19 +387,20 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
-            "scale"_a.none() = nb::none(), "cap"_a = 0.0f)
-        .def_prop_ro(
-            "seconds",
-            [](PyProgram& p) {
-                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise",    "linear",
-                                               "rope",  "attention", "screen",     "to_bf16_planes",
-                                               "conv",  "gates",     "recurrence", "gated"};
-                const std::array<double, kOpKinds> spent = between_runs(p, &Program::seconds);
-                nb::dict seconds;
-                for (int i = 0; i < kOpKinds; ++i)
-                    seconds[kinds[i]] = spent[static_cast<size_t>(i)];
-                return seconds;
-            })
+            "scale"_a.none() = nb::none(), "cap"_a = 0.0f, "sinks"_a.none() = nb::none())
+        .def_prop_ro("seconds",
+                     [](PyProgram& p) {
+                         const char* kinds[kOpKinds] = {
+                             "embed",      "select", "rowwise",        "linear", "rope",
+                             "attention",  "screen", "to_bf16_planes", "conv",   "gates",
+                             "recurrence", "gated",  "route",          "combine"};
+                         const std::array<double, kOpKinds> spent =
+                             between_runs(p, &Program::seconds);
+                         nb::dict seconds;
+                         for (int i = 0; i < kOpKinds; ++i)
+                             seconds[kinds[i]] = spent[static_cast<size_t>(i)];
+                         return seconds;
+                     })
         .def_prop_ro("head_seconds",
                      [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
         .def(

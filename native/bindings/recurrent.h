@@ -56,15 +56,16 @@ inline void add_recurrence(PyProgram& p, const std::string& name, int row, int d
 
 inline void add_gated(PyProgram& p, const std::string& name, int src, int gate, int dst, int heads,
                       int k_heads, int64_t head_dim, int64_t column, int64_t stride,
-                      const std::string& activation, std::optional<In<float, 1>> norm, float eps) {
+                      const std::string& activation, std::optional<In<float, 1>> norm, float eps,
+                      bool single) {
     Op op{OpKind::kGated, name};
     require(heads >= 1 && heads <= kMaxHeadDim && head_dim >= 1 && head_dim <= kMaxHeadDim &&
                 stride >= head_dim && stride <= 2 * kMaxHeadDim && column >= 0,
             "gated: heads and their width must lie in 1..65,536");
     require(k_heads >= 1 && heads % k_heads == 0, "gated: heads must be a multiple of k_heads");
     require(heads * head_dim <= std::min(width_of(p, src), width_of(p, dst)) &&
-                column + (heads - 1) * stride + head_dim <= width_of(p, gate) && gate != dst &&
-                (src != dst || k_heads == heads),
+                column + (heads - 1) * stride + (single ? 1 : head_dim) <= width_of(p, gate) &&
+                gate != dst && (src != dst || k_heads == heads),
             "gated: the buffers are too narrow");
     require(activation == "silu" || activation == "sigmoid", "gated: must be silu or sigmoid");
     op.src = src;
@@ -74,6 +75,7 @@ inline void add_gated(PyProgram& p, const std::string& name, int src, int gate, 
     op.column = column;
     op.gate_stride = stride;
     op.silu = activation == "silu";
+    op.single = single;
     if (norm) op.norm = values_of(*norm, head_dim, "gated: a norm must have head_dim values");
     op.eps = eps;
     p.program.add_op(std::move(op));
@@ -123,7 +125,7 @@ inline void bind_recurrent_words(nb::class_<PyProgram>& program) {
              "k_dim"_a, "v_dim"_a, "a"_a, "b"_a, "rate"_a, "bias"_a, "tiled"_a = false)
         .def("gated", &add_gated, "name"_a, "src"_a, "gate"_a, "dst"_a, "heads"_a, "k_heads"_a,
              "head_dim"_a, "column"_a, "stride"_a, "activation"_a, "norm"_a.none() = nb::none(),
-             "eps"_a = 0.0f)
+             "eps"_a = 0.0f, "single"_a = false)
         .def_prop_ro("state_bytes", [](const PyProgram& p) { return p.program.state_bytes(); });
 }
 

@@ -21,6 +21,9 @@ struct PyProgram {
     Draws draws;
     std::vector<int64_t> widths;  // padded width of each buffer
     std::vector<int> planes_of;  // of the buffers: the format whose planes they hold, or -1
+    std::vector<bool>
+        of_experts;  // of the buffers: whether an operation writes rows of experts there
+    int experts = 0, chosen = 0;  // of the last route
     int layers = 0;               // layers that the operations name
     int64_t vocab = 0;
     int64_t hidden = 0;  // columns of a row of a program without a head; else 0

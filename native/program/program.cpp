@@ -60,8 +60,10 @@ void Program::reserve(int64_t tokens) {
         const auto read_as_planes = [&](const Op& op) {
             return op.planes_for_weight >= 0 && static_cast<size_t>(op.dst) == i;
         };
-        buffers_[i].reserve(tokens, std::ranges::any_of(ops_, read_as_planes) ? kMaxPlanes : 0);
+        buffers_[i].reserve(capacity_of(i, tokens),
+                            std::ranges::any_of(ops_, read_as_planes) ? kMaxPlanes : 0);
     }
+    reserve_routing(tokens);
     const size_t angles = static_cast<size_t>(tokens * angles_);
     cos_.resize(angles);
     sin_.resize(angles);
@@ -85,7 +87,10 @@ void Program::reserve_scratch(const Run& run, int workers) {
         const auto& format = run.kernels.formats[w.format];
         const auto scratch =
             run.fast(op, format) ? format.fast.scratch_bytes : format.scratch_bytes;
-        bytes = std::max(bytes, scratch(w.padded_k, static_cast<int>(run.rows(op))));
+        // An expert has no more rows than there are tokens.
+        const auto rows = static_cast<int>(op.chosen ? run.tokens : run.rows(op));
+        bytes = std::max(bytes, scratch(w.padded_k, rows));
+        if (op.chosen) bytes = std::max(bytes, scratch(w.padded_k, std::min(rows, kFewTokens)));
         if (op.copy >= 0 && run.one()) bytes = std::max(bytes, active_scratch(w.padded_k, w.M));
     }
     if (screened_) bytes = std::max(bytes, screen_->scratch_bytes());
@@ -144,6 +149,7 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
 Division Program::units(const Op& op, const Run& run) const {
     switch (op.kind) {
         case OpKind::kLinear: {
+            if (op.chosen) return expert_units(op, run);
             if (const int64_t parts = active_parts(op, run)) return {parts};
             int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles;
             if (run.one() && op.active == Active::kGates)
@@ -165,9 +171,17 @@ Division Program::units(const Op& op, const Run& run) const {
 void Program::step(const Op& op, size_t index, Run& run, int worker) {
     const Division all = units(op, run);
     bool scratch_ready = false;
+    int last_expert = -1;
     for (int64_t begin, end; counters_[index].next(all, begin, end); scratch_ready = true) {
         if (op.kind == OpKind::kLinear) {
-            linear(op, run, begin, end, worker, scratch_ready);
+            if (op.chosen)
+                linear_experts(op, run, begin, end, worker, last_expert);
+            else
+                linear(op, run, begin, end, worker, scratch_ready);
+            continue;
+        }
+        if (op.kind == OpKind::kRoute) {
+            route(op, index, run, begin, end);
             continue;
         }
         if (op.kind == OpKind::kScreen) {
@@ -212,6 +226,10 @@ void Program::step(const Op& op, size_t index, Run& run, int worker) {
                 case OpKind::kGated:
                     gate_heads(op, index, run, i);
                     break;
+                case OpKind::kCombine:
+                    combine(op, i);
+                    break;
+                case OpKind::kRoute:
                 case OpKind::kLinear:
                 case OpKind::kScreen:
                 case OpKind::kRecurrence:
@@ -243,11 +261,20 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
 void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const {
     const auto& src = buffers_[static_cast<size_t>(op.src)];
     const auto& dst = buffers_[static_cast<size_t>(op.dst)];
+    int64_t from = n;
+    int x_block = run.x_block(op);
+    if (op.chosen) {
+        const auto i = static_cast<size_t>(n);
+        n = routing_.row[i];
+        from = op.spread ? from / op.chosen : n;
+        x_block = run.kernels.x_block(routing_.count[static_cast<size_t>(routing_.expert[i])]);
+    }
     RowwiseArgs a{};
-    a.x = src.row(n);
+    a.x = src.row(from);
     a.up_offset = op.up_offset;
     a.width = op.width;
     a.glu = op.glu;
+    a.limit = op.limit;
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
     a.hadamard_block = op.hadamard_block;
@@ -255,7 +282,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.signs_last = op.signs_last;
     // A row that nobody reads as floats stays in the worker's cache.
     a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
-    if (op.rounding) dst.quantize_into(a, n, run.x_block(op), *op.rounding);
+    if (op.rounding) dst.quantize_into(a, n, x_block, *op.rounding);
     if (!run.kernels.rowwise(a)) run.report(index);
     if (op.residual >= 0) {
         const float* residual = buffers_[static_cast<size_t>(op.residual)].row(n);
@@ -291,15 +318,16 @@ void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int wor
     a.reading = run.reading;
     const auto& format = run.kernels.formats[w.format];
     (run.fast(op, format) ? format.fast.linear : format.linear)(a);
-    finish(op, run, a, begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
+    finish(op, run, a, op.bias.empty() ? nullptr : op.bias.data(), begin * format.tile_rows,
+           std::min(end * format.tile_rows, w.M));
 }
 
 // Rows [from, to) of a linear layer's result: ((x W^T (+ residual) + bias) * factor (+ residual)), capped. Here and not
-// in the kernels: one rounding each, the same in all of them, on tiles that this thread has just written.
-void Program::finish(const Op& op, const Run& run, const LinearArgs& a, int64_t from,
-                     int64_t to) const {
-    if (op.bias.empty() && op.factor == 1 && op.cap == 0) return;
-    const float* bias = op.bias.empty() ? nullptr : op.bias.data();
+// in the kernels: one rounding each, the same in all of them, on tiles that this thread has just written. bias: of all
+// rows, or null.
+void Program::finish(const Op& op, const Run& run, const LinearArgs& a, const float* bias,
+                     int64_t from, int64_t to) const {
+    if (!bias && op.factor == 1 && op.cap == 0) return;
     const Activations* residual =
         op.factor != 1 && op.residual >= 0 ? &buffers_[static_cast<size_t>(op.residual)] : nullptr;
     for (int64_t n = 0; n < a.n; ++n) {

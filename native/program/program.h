@@ -59,9 +59,11 @@ enum class OpKind {
     kConv,
     kGates,
     kRecurrence,
-    kGated
+    kGated,
+    kRoute,
+    kCombine
 };
-constexpr int kOpKinds = 12;
+constexpr int kOpKinds = 14;
 
 // The heads of a recurrent layer. Value head h has the keys and queries of head h / (v_heads / k_heads), or where
 // they are tiled of head h mod k_heads.
@@ -117,14 +119,17 @@ struct Op {
     int32_t window = kNoWindow;  // kAttention: as in AttentionArgs
     float scale = 0;  // kAttention
     float cap = 0;  // kAttention, of scores; kLinear, of the result; 0: none
+    std::vector<float> sinks{};  // kAttention: of each query head, as in AttentionArgs; or empty
     Glu glu = Glu::kNone;  // kRowwise
+    float limit = 0;  // kRowwise: of Glu::kClamped
     int64_t width = 0, up_offset = 0;
-    std::vector<float> norm{};  // kRowwise; kRope: of each head of q
+    std::vector<float> norm{};  // kRowwise; kRope: of each head of q, or of all of q
     // kRowwise: RowwiseArgs::hadamard_block, signs, signs_last
     int64_t hadamard_block = 0;
     std::vector<float> signs{};
     bool signs_last = false;
-    std::vector<float> k_norm{};  // kRope: of each head of k
+    std::vector<float> k_norm{};  // kRope: of each head of k, or of all of k
+    bool norms_last = false;  // kRope: after the rotation
     float eps = 0;
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
     std::optional<int64_t> rounding{};
@@ -136,7 +141,15 @@ struct Op {
     int64_t a = 0, b = 0;  // kGates, kRecurrence: the columns of both gates
     int gate = -1;  // kGated: the buffer of its gates, whose first is at `column`
     int64_t gate_stride = 0;  // from one head's to the next
-    bool silu = false;  // GatedArgs
+    bool silu = false, single = false;  // GatedArgs
+    // Experts of each token: kRoute chooses them. kRowwise, kLinear: where it is not 0, the operation runs on the rows of
+    // experts, one for each token and each of its experts, and all experts have a weight. kCombine.
+    int chosen = 0;
+    int experts = 0;  // how many there are
+    int64_t expert_rows = 0;  // kLinear: of the weight of each, which begins at a tile
+    bool spread = false;  // kRowwise: `src` has rows of tokens, each of which goes to its experts
+    bool of_all = false;  // kRoute: weights sum up to 1 over all experts, not over the chosen ones
+    int shares = -1;  // kCombine: the buffer of the weights that kRoute wrote
 };
 
 // One sequence's share of a batch.
@@ -237,8 +250,20 @@ class Program {
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
                 bool scratch_ready) const;
-    void finish(const Op& op, const Run& run, const LinearArgs& a, int64_t from, int64_t to) const;
-    bool normalise_heads(const Op& op, const Run& run, float* qkv) const;
+    void finish(const Op& op, const Run& run, const LinearArgs& a, const float* bias, int64_t from,
+                int64_t to) const;
+    void reserve_routing(int64_t tokens);
+    int64_t capacity_of(size_t buffer, int64_t tokens) const;
+    void route(const Op& op, size_t index, Run& run, int64_t begin, int64_t end);
+    bool choose(const Op& op, int64_t n);
+    void group_by_expert(const Op& op, int64_t tokens);
+    Division expert_units(const Op& op, const Run& run) const;
+    void linear_experts(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
+                        int& last) const;
+    void combine(const Op& op, int64_t n) const;
+    // Whether a norm is one of all heads of q (with one head, as well of that).
+    bool norms_whole(const Op& op) const { return std::ssize(op.norm) > heads_.head_dim; }
+    bool normalise(const Op& op, const Run& run, float* qkv) const;
     float* copy_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t block, int worker);
@@ -287,6 +312,14 @@ class Program {
     };
     std::vector<ActiveCopy> copies_;
     HugeBuffer places_, values_;  // ActiveColumns
+    // Of the last kRoute: for each token its experts, ascending, and the rows that these have in buffers of rows of
+    // experts. An expert's rows are those of its tokens in order, and begin at a whole block of 16.
+    struct Routing {
+        std::vector<int32_t> expert, row;  // [tokens][chosen]
+        std::vector<int32_t> first, count;  // [experts]: an expert's first row, and how many it has
+        std::vector<int32_t> active;  // the experts that have any
+        int32_t most = 0;  // rows of one
+    } routing_;
     int64_t left_out_ = 0;
     std::vector<QueryBlock> blocks_, whole_blocks_;
     std::vector<ChunkedBlock> chunked_blocks_;

@@ -126,14 +126,18 @@ void Program::angles(int64_t n) {
         }
 }
 
-// RMSNorm of every head of q and of k by itself; false: a value is not finite.
-bool Program::normalise_heads(const Op& op, const Run& run, float* qkv) const {
+// RMSNorm of q and of k, each as a whole or every head of them by itself; false: a value is not finite.
+bool Program::normalise(const Op& op, const Run& run, float* qkv) const {
+    const bool whole = norms_whole(op);
+    const int q = whole ? 1 : heads_.n_heads, k = whole ? 1 : heads_.n_kv_heads;
+    const auto stride = whole ? static_cast<int64_t>(op.norm.size()) : heads_.padded();
     bool finite = true;
-    for (int h = 0; h < heads_.n_heads + heads_.n_kv_heads; ++h) {
+    for (int i = 0; i < q + k; ++i) {
+        const std::vector<float>& norm = i < q ? op.norm : op.k_norm;
         RowwiseArgs a{};
-        a.x = a.yf = qkv + int64_t{h} * heads_.padded();
-        a.width = heads_.head_dim;
-        a.norm = (h < heads_.n_heads ? op.norm : op.k_norm).data();
+        a.x = a.yf = qkv + i * stride;
+        a.width = static_cast<int64_t>(norm.size());
+        a.norm = norm.data();
         a.eps = op.eps;
         finite = run.kernels.rowwise(a) && finite;
     }
@@ -155,6 +159,9 @@ float* Program::copy_heads(const Op& op, const float* qkv, int64_t n) const {
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
     const auto at = static_cast<size_t>(n);
     float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
+    bool finite = true;
+    const bool whole = norms_whole(op);
+    if (whole) finite = normalise(op, run, qkv);  // before padding parts the heads
     if (op.dst != op.src) qkv = copy_heads(op, qkv, n);
     RopeArgs rotation{qkv, nullptr, nullptr, heads_.n_heads + heads_.n_kv_heads, heads_.padded(),
                       0,   false};
@@ -166,8 +173,10 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
         rotation.rotary_dim = rotary.dim();
         rotation.interleaved = rotary.interleaved;
     }
-    bool finite = op.norm.empty() || normalise_heads(op, run, qkv);
+    const bool of_heads = !op.norm.empty() && !whole;
+    if (of_heads && !op.norms_last) finite = normalise(op, run, qkv);
     finite = run.kernels.rope(rotation) && finite;
+    if (of_heads && op.norms_last) finite = normalise(op, run, qkv) && finite;
     const int head_dim = heads_.padded();
     const int position = position_of_[at];
     const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
@@ -201,6 +210,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     const float* q[kMaxRows];
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
     int32_t limit[kMaxRows];
+    float sinks[kMaxRows] = {};
     AttentionArgs a{};
     a.q = q;
     a.out = out;
@@ -209,6 +219,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
     a.window = op.window;
     a.scale = op.scale;
     a.cap = op.cap;
+    a.sinks = op.sinks.empty() ? nullptr : sinks;
     a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
     a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
     a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
@@ -228,6 +239,7 @@ void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
             out[a.rows] =
                 a.head_dim == heads_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
             limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
+            if (a.sinks) sinks[a.rows] = op.sinks[static_cast<size_t>(head)];
             if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
                 kernels.all(a);
                 unpad(a, to);

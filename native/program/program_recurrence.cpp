@@ -94,6 +94,7 @@ void Program::gate_heads(const Op& op, size_t index, Run& run, int64_t n) const 
     a.head_dim = h.v_dim;
     a.gate_stride = op.gate_stride;
     a.silu = op.silu;
+    a.single = op.single;
     a.norm = op.norm.empty() ? nullptr : op.norm.data();
     a.eps = op.eps;
     a.y = buffers_[static_cast<size_t>(op.dst)].row(n);

@@ -17,6 +17,7 @@ struct Program::Run {
     bool screened;
     int64_t active = 0;  // places that list_active found
     std::atomic<int64_t> left_out{0};
+    std::atomic<int64_t> routed{0};  // tokens whose experts a kRoute has chosen
     std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};  // first op that met one
 
     void report(size_t index) {
@@ -27,7 +28,11 @@ struct Program::Run {
     int64_t rows(const Op& op) const {
         if (op.active == Active::kRows && !one()) return 0;
         if (op.kind == OpKind::kScreen ? !screened : op.unscreened && screened) return 0;
-        return op.selected ? selected : tokens;
+        const int64_t all = op.selected ? selected : tokens;
+        return of_experts(op) ? all * op.chosen : all;
+    }
+    static bool of_experts(const Op& op) {
+        return op.chosen && (op.kind == OpKind::kRowwise || op.kind == OpKind::kLinear);
     }
     static bool fast(const Op& op, const FormatKernels& format) {
         return op.fast && format.fast.linear;

@@ -19,6 +19,16 @@ struct Weight {
 
     // How its activations are rounded: RowwiseArgs::group_k.
     int64_t x_group_k() const { return groups.group_k ? groups.x_group_k : 0; }
+    // Tiles [first, first + count), of `tile_rows` rows each, as a matrix of the first `rows` of their rows.
+    Weight part(int64_t first, int64_t count, int64_t rows, int tile_rows) const {
+        Weight w = *this;
+        w.M = rows;
+        w.tiles = count;
+        w.codes += first * tile_bytes;
+        if (scale) w.scale += first * tile_rows;
+        if (groups.data) w.groups.data += first * groups.tile_bytes(padded_k, tile_rows);
+        return w;
+    }
 };
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
@@ -77,9 +87,10 @@ struct Activations {
     HugeBuffer f, q, scale, sum, halves;
 };
 
-// y = x W^T for the first n rows; the caller adds residual, scratch and the tiles it wants.
+// y = x W^T for n rows from `first` on, a multiple of x_block; the caller adds residual, scratch and the tiles it wants,
+// and of planes of bf16 those of the rows before.
 inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int x_block,
-                              const Activations& y) {
+                              const Activations& y, int64_t first = 0) {
     LinearArgs a{};
     a.codes = w.codes;
     a.scale = w.scale;
@@ -89,15 +100,15 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.M = w.M;
     a.K = w.padded_k;
     a.zero_x2 = w.zero_x2;
-    a.xq = x.codes(0, 1);
-    a.x_scale = x.scales();
-    a.x_sum = x.sums();
-    a.xf = x.row(0);
+    a.xq = x.codes(first, 1);
+    a.x_scale = x.scales() + first * x.groups(w.x_group_k());
+    a.x_sum = x.sums() + first * x.groups(w.x_group_k() ? kSumK : 0);
+    a.xf = x.row(first);
     a.xh = x.bf16_planes();
     a.ldx = x.ld;
     a.x_block = x_block;
     a.n = n;
-    a.y = y.row(0);
+    a.y = y.row(first);
     a.ldy = y.ld;
     a.tile_end = w.tiles;
     return a;

@@ -161,8 +161,9 @@ struct ActiveColumns {
 };
 
 // What a gate becomes before it multiplies `up`; kGelu has the normal distribution's integral, kGeluTanh the
-// approximation of it by a hyperbolic tangent.
-enum class Glu : int { kNone, kRelu2, kSilu, kGelu, kGeluTanh };
+// approximation of it by a hyperbolic tangent. kClamped: gate sigmoid(1.702 gate) (up + 1), of a gate up to a limit
+// and an up within it.
+enum class Glu : int { kNone, kRelu2, kSilu, kGelu, kGeluTanh, kClamped };
 
 // One token's row: optional gate * up, optional RMSNorm, optional int8 quantisation.
 struct RowwiseArgs {
@@ -170,6 +171,7 @@ struct RowwiseArgs {
     int64_t up_offset;  // where `up` starts in x, for a Glu
     int64_t width;
     Glu glu;
+    float limit;  // kClamped
     const float* norm;  // [width] or null
     float eps;
     // Where it is not 0, the result is transformed in blocks, of a power of two that divides the width, a multiple of
@@ -250,6 +252,7 @@ struct GatedArgs {
     const float* gate;  // head h at h * gate_stride
     int64_t heads, head_dim, gate_stride;
     bool silu;  // else the sigmoid
+    bool single;  // one gate for all of a head
     const float* norm;  // [head_dim] or null
     float eps;
     float* y;  // head h at h * y_stride
@@ -301,6 +304,9 @@ struct AttentionArgs {
     int head_dim;
     float scale;  // of a score, before it is capped
     float cap;  // scores become cap * tanh(score / cap); 0: they stay as they are
+    // [rows, to a multiple of 16]: a logarithm to base 2 that each row's softmax has besides those of its scores, of a
+    // weight without a value; null: none
+    const float* sinks;
     const int32_t* pages;  // page table of the sequence
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
     const uint8_t* v_base;

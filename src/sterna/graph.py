@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import UnsupportedModelError
-from sterna.formats import PackedWeight, Shadow
+from sterna.formats import Experts, PackedWeight, Shadow
 
-__all__ = ["Attention", "Graph", "Heads", "RecurrentHeads", "Rotary", "Rotation", "Value"]
+__all__ = ["Attention", "Graph", "Heads", "RecurrentHeads", "Rotary", "Rotation", "Route", "Value"]
 
 F32 = npt.NDArray[np.float32]
 PAD = 64  # widths of buffers are padded to it (native kPad)
@@ -55,12 +55,15 @@ class Attention:
     rotary: of its queries and keys, None where it has none.
     window: a position sees so many of the last positions, itself included; None: all.
     scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
+    sinks: for each query head one more score, as it is, of a position without a value: it takes its
+    share of the weights, and adds nothing; (): none.
     """
 
     rotary: Rotary | None
     window: int | None = None
     scale: float | None = None
     cap: float = 0.0
+    sinks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,16 +117,27 @@ class RecurrentHeads:
         return 2 * self.k_heads * self.k_dim + self.v_width
 
 
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Which of `experts` each token goes to, `chosen` of them, and in `shares` how much of each."""
+
+    shares: Value
+    experts: int
+    chosen: int
+
+
 @dataclass(eq=False)
 class Value:
     """Activations: float32 [tokens, width], and int8 beside them if an integer layer reads them.
 
     starts: the columns where the results of several weights begin (`Graph.linear`), else (0,).
+    route: where it is not None there is a row for each token and each of its experts.
     """
 
     width: int
     starts: tuple[int, ...] = (0,)
-    op: _Op | None = None
+    op: _Op | None = field(default=None, repr=False)  # whose own values would be printed as well
+    route: Route | None = field(default=None, repr=False)
 
 
 @dataclass(eq=False)
@@ -142,6 +156,7 @@ class _Op:
     eps: float = 0.0
     glu: str = ""
     up: int = 0  # the column where a glu's second half begins
+    limit: float = 0.0  # of a clamped glu
     rotation: Rotation | None = None  # rowwise
     inverse: bool = False  # of the rotation
     rounding: int | None = None  # to int8, for integer layers: Format.rounding
@@ -149,6 +164,7 @@ class _Op:
     layer: int = 0
     attention: Attention | None = None  # rope, attention
     gated: bool = False  # rope: gates of the heads of q stand between these
+    norms_last: bool = False  # rope: after the rotation
     recurrent: RecurrentHeads | None = None  # recurrence; gated: its value heads
     a: int = 0  # recurrence: the columns of both gates
     b: int = 0
@@ -156,8 +172,33 @@ class _Op:
     rate: F32 | None = None  # recurrence, beside `bias`
     stride: int = 0  # gated: from a gate, the first of them at `column`, to the next
     activation: str = ""
+    single: bool = False  # gated: a head has one gate
     factor: float = 1.0  # embed, linear: of the result, before a residual is added
     cap: float = 0.0  # linear: as `Attention.cap`, of the result
+    route: Route | None = None  # route; of what runs on rows of experts or reads them
+    expert_rows: int = 0  # linear: of the weight of each expert
+    spread: bool = False  # rowwise: a row of a token goes to each of its experts
+    of_all: bool = False  # route: shares add up to 1 over all experts
+
+    @property
+    def one_weight(self) -> PackedWeight:
+        """What one call of a kernel reads: the weight, or an expert's part."""
+        assert self.weight is not None
+        if self.route is None:
+            return self.weight
+        return Experts(self.weight, self.route.experts, self.expert_rows)[0]
+
+    @property
+    def n_weights(self) -> int:
+        """Weights of the matrix, rows that only fill tiles left out."""
+        assert self.weight is not None
+        rows = self.expert_rows * self.route.experts if self.route else self.weight.M
+        return rows * self.weight.K
+
+    @property
+    def active(self) -> float:
+        """The part of its weight that a token needs: that of its experts."""
+        return self.route.chosen / self.route.experts if self.route else 1.0
 
 
 @dataclass
@@ -167,12 +208,18 @@ class Graph:
     heads: Heads
     ops: list[_Op] = field(default_factory=list)
     selected: bool = False  # after `select`, only rows whose logits are wanted go on
+    current: Route | None = None  # the last route: the rows of experts are its
 
     def _add(
         self, kind: str, name: str, inputs: list[Value], width: int, output: Value | None = None,
         **more: object,
     ) -> Value:  # fmt: skip
         output = output or Value(width)
+        route = inputs[0].route if inputs else None
+        if route is not None and route is not self.current:
+            raise ValueError(f"{name}: rows of a route must be combined before the next one begins")
+        if kind in ("rowwise", "linear") and route is not None:
+            more["route"] = output.route = route
         op = _Op(kind, name, inputs, output, selected=self.selected, **more)  # type: ignore[arg-type]
         output.op = op
         self.ops.append(op)
@@ -198,11 +245,14 @@ class Graph:
             return x
         return self._add("rowwise", name, [x], x.width, norm=weight, eps=eps)
 
-    def glu(self, gate_up: Value, activation: str, name: str) -> Value:
+    def glu(self, gate_up: Value, activation: str, name: str, limit: float = 0.0) -> Value:
         """act(gate) * up of a row [gate | up]; activation: "relu2", "silu", "gelu" or
-        "gelu_pytorch_tanh", in the words of config.json."""
+        "gelu_pytorch_tanh", in the words of config.json; or "clamped": gate sigmoid(1.702 gate)
+        (up + 1), of a gate that is at most `limit` and an up within it."""
         up = gate_up.starts[1] if len(gate_up.starts) > 1 else gate_up.width // 2
-        return self._add("rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up)
+        return self._add(
+            "rowwise", name, [gate_up], gate_up.width - up, glu=activation, up=up, limit=limit
+        )
 
     def rotate(self, x: Value, rotation: Rotation, name: str, inverse: bool = False) -> Value:
         """The rotated values, or those that the rotation makes x of; x stays, too."""
@@ -211,7 +261,7 @@ class Graph:
     def linear(
         self,
         x: Value | Sequence[Value],
-        weight: PackedWeight | Sequence[PackedWeight],
+        weight: PackedWeight | Experts | Sequence[PackedWeight | Experts],
         name: str,
         residual: Value | None = None,
         bias: F32 | None = None,
@@ -223,10 +273,11 @@ class Graph:
 
         weight: one, or several, without a residual, whose rows follow each other in the result and
         which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
-        x: for all, or one for each of several.
-        bias: float32 [rows of all].
+        x: for all, or one for each of several. Rows of experts (`spread`) have each the weights of
+        its own.
+        bias: float32 [rows of all], of experts [experts, rows of all].
         """
-        weights = [weight] if isinstance(weight, PackedWeight) else list(weight)
+        weights = [weight] if isinstance(weight, PackedWeight | Experts) else list(weight)
         rows = [w.M for w in weights]
         if residual is not None and len(weights) > 1:
             raise ValueError(f"{name}: a residual needs one weight, but got {len(weights)}")
@@ -240,9 +291,10 @@ class Graph:
             if key not in rounded:
                 rounded[key] = self._rounded(row, key[1], name)
             inputs = [rounded[key]] if residual is None else [rounded[key], residual]
+            packed, expert_rows = (w.weight, w.M) if isinstance(w, Experts) else (w, 0)
             self._add(
-                "linear", name, inputs, out.width, out,
-                weight=w, residual=residual, column=start, bias=b, factor=factor,
+                "linear", name, inputs, out.width, out, weight=packed, residual=residual,
+                column=start, bias=b, factor=factor, expert_rows=expert_rows,
             )  # fmt: skip
         return out
 
@@ -276,11 +328,13 @@ class Graph:
     def attention(
         self, qkv: Value, layer: int, how: Attention,
         norms: tuple[F32, F32] | None = None, eps: float = 0.0, gated: bool = False,
+        norms_last: bool = False,
     ) -> Value:  # fmt: skip
         """Rotates q and k of a row [q | k | v], stores k and v, attends to positions so far.
 
         layer: of the model, for messages.
-        norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation.
+        norms: weights [head_dim] of an RMSNorm of each head of q, and of k, before the rotation or,
+        norms_last, after it; or [heads * head_dim] of one of all of q, and of k, before it.
         gated: behind each head of q stand as many values that `Graph.gated` may read.
         """
         r = self.heads
@@ -294,7 +348,7 @@ class Graph:
         cached, name = self.attention_layers, f"model.layers.{layer}.self_attn"
         rotated = self._add(
             "rope", name, [qkv], heads * r.padded_head, layer=cached, attention=how,
-            norm=q_norm, k_norm=k_norm, eps=eps, gated=gated,
+            norm=q_norm, k_norm=k_norm, eps=eps, gated=gated, norms_last=norms_last,
         )  # fmt: skip
         width = r.n_heads * r.head_dim
         return self._add("attention", "attention", [rotated], width, layer=cached, attention=how)
@@ -303,6 +357,13 @@ class Graph:
     def attention_layers(self) -> int:
         """Layers that keep keys and values."""
         return sum(op.kind == "attention" for op in self.ops)
+
+    @property
+    def window(self) -> int | None:
+        """The most of the last positions that a layer sees, where all have a window; else None."""
+        hows = [op.attention for op in self.ops if op.kind == "attention"]
+        seen = [how.window for how in hows if how is not None and how.window is not None]
+        return max(seen) if seen and len(seen) == len(hows) else None
 
     def conv(self, x: Value, weight: F32, name: str) -> Value:
         """A causal convolution of each of the first channels of x by itself, then SiLU.
@@ -329,18 +390,52 @@ class Graph:
     def gated(
         self, x: Value, gates: Value, column: int, stride: int, heads: int, activation: str,
         name: str, norm: F32 | None = None, eps: float = 0.0, k_heads: int | None = None,
+        single: bool = False,
     ) -> Value:  # fmt: skip
         """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
 
         column, stride: where the first head's gate begins in the other row, and how far it is from
         there to the next. activation: "silu" or "sigmoid". k_heads: where given, heads are tiled
-        (`RecurrentHeads`) in both rows, and stand by their key heads in the result.
+        (`RecurrentHeads`) in both rows, and stand by their key heads in the result. single: a
+        head's features share one gate.
         """
         each = RecurrentHeads(k_heads or heads, heads, 1, x.width // heads, tiled=True)
         return self._add(
             "gated", name, [x, gates], x.width, recurrent=each, column=column, stride=stride,
-            activation=activation, norm=norm, eps=eps,
+            activation=activation, norm=norm, eps=eps, single=single,
         )  # fmt: skip
+
+    def route(
+        self, logits: Value, experts: int, chosen: int, name: str, of_all: bool = False
+    ) -> Route:
+        """The experts of each token: those of its largest logits, of equal ones the first.
+
+        logits: the first `experts` columns of a row. Shares are the softmax of those that were
+        chosen; of_all: of all, so that the shares of the chosen ones do not add up to 1.
+        """
+        shares = self._add("route", name, [logits], chosen, of_all=of_all)
+        route = Route(shares, experts, chosen)
+        self.ops[-1].route = self.current = route
+        return route
+
+    def spread(self, x: Value, route: Route, name: str) -> Value:
+        """A row of each token for each of its experts; what follows runs on these, to `combine`.
+
+        One route at a time: another begins where the rows of this one have been combined.
+        """
+        if route is not self.current:
+            raise ValueError(f"{name}: a row must go to the experts of the last route")
+        out = Value(x.width, x.starts, route=route)
+        return self._add("rowwise", name, [x], x.width, out, route=route, spread=True)
+
+    def combine(self, x: Value, residual: Value | None, name: str) -> Value:
+        """(residual +) the sum of what the experts of a token made of it, each times its share, in
+        the order of the experts."""
+        route = x.route
+        if route is None:
+            raise ValueError(f"{name}: must combine rows of experts, but got rows of tokens")
+        inputs = [x, route.shares, *([] if residual is None else [residual])]
+        return self._add("combine", name, inputs, x.width, residual=residual, route=route)
 
     def select(self, x: Value) -> Value:
         """The rows of x whose logits are wanted; all that follows runs on them alone."""
@@ -364,9 +459,9 @@ class Graph:
         return len(formats) == 1 and not any(f.integer for f in formats)
 
     def linear_weights(self) -> list[PackedWeight]:
-        """Every packed weight that a linear layer or the head reads, once."""
-        linears = [op.weight for op in self.ops if op.kind == "linear"]
-        return list({id(w): w for w in linears if w is not None}.values())
+        """Every packed weight that a linear layer or the head reads, once; of experts the first."""
+        linears = [op for op in self.ops if op.kind == "linear" and op.weight is not None]
+        return list({id(op.weight): op.one_weight for op in linears}.values())
 
     def _layers(self) -> list[tuple[Value, PackedWeight]]:
         """What the linear layers read, and their weights; the head, which comes last, left out."""
@@ -461,7 +556,11 @@ class Graph:
         """A buffer of the program for each value; values never alive together share one."""
         last_use = {x: i for i, op in enumerate(self.ops) for x in op.inputs}
         buffers: dict[Value, int] = {}
-        free: dict[int, list[int]] = {}
+        free: dict[tuple[int, bool], list[int]] = {}
+
+        def size(x: Value) -> tuple[int, bool]:  # rows of experts are more than those of tokens
+            return -(-x.width // PAD) * PAD, x.route is not None
+
         for i, op in enumerate(self.ops):
             out = op.output
             in_place = op.inputs[0] if op.kind in ("rope", "conv") else op.residual
@@ -479,12 +578,11 @@ class Graph:
             ):
                 raise AssertionError(f"{op.kind} works in place: its row must not be read after it")
             else:
-                padded = -(-out.width // PAD) * PAD
-                spare = free.get(padded)
+                spare = free.get(size(out))
                 buffers[out] = spare.pop() if spare else program.buffer(out.width)
             for x in dict.fromkeys(op.inputs):
                 if last_use[x] == i:
-                    free.setdefault(-(-x.width // PAD) * PAD, []).append(buffers[x])
+                    free.setdefault(size(x), []).append(buffers[x])
         return buffers
 
 
@@ -512,6 +610,7 @@ class _Writer:
         weight = ids[id(op.weight)] if op.weight is not None else -1
         reader = ids[id(planes_for[op.output])] if op.output in planes_for else -1
         residual = -1 if op.residual is None else self.buffers[op.residual]
+        chosen = op.route.chosen if op.route else 0
         if op.kind == "embed":
             program.embed(weight, dst, op.factor)
         elif op.kind == "select":
@@ -519,11 +618,15 @@ class _Writer:
         elif op.kind == "rope":
             assert op.attention is not None
             rotary = self.rotaries[op.attention.rotary]
-            program.rope(src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary, op.gated, op.name)
+            program.rope(
+                src, op.layer, op.norm, op.k_norm, op.eps, dst, rotary, op.gated, op.name,
+                op.norms_last,
+            )  # fmt: skip
         elif op.kind == "attention":
             how = op.attention
             assert how is not None
-            program.attention(src, dst, op.layer, how.window, how.scale, how.cap)
+            sinks = np.array(how.sinks, np.float32) if how.sinks else None
+            program.attention(src, dst, op.layer, how.window, how.scale, how.cap, sinks)
         elif op.kind == "conv":
             assert op.taps is not None
             program.conv(op.name, src, op.taps)
@@ -541,8 +644,15 @@ class _Writer:
             assert h is not None
             program.gated(
                 op.name, src, self.buffers[op.inputs[1]], dst, h.v_heads, h.k_heads, h.v_dim,
-                op.column, op.stride, op.activation, op.norm, op.eps,
+                op.column, op.stride, op.activation, op.norm, op.eps, op.single,
             )  # fmt: skip
+        elif op.kind == "route":
+            assert op.route is not None
+            experts, chosen = op.route.experts, op.route.chosen
+            program.route(op.name, src, dst, experts, chosen, op.of_all)
+        elif op.kind == "combine":
+            shares = self.buffers[op.inputs[1]]
+            program.combine(op.name, src, shares, dst, residual, op.output.width)
         elif op.kind == "linear":
             if op.shadow is not None:
                 rows = program.weight(op.shadow.rows.native())
@@ -551,7 +661,7 @@ class _Writer:
             fast = bool(op.inputs) and op.inputs[0] in planes_for
             program.linear(
                 op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias,
-                op.factor, op.cap,
+                op.factor, op.cap, chosen, op.expert_rows,
             )  # fmt: skip
         else:
             width = op.output.width
@@ -560,7 +670,7 @@ class _Writer:
             program.rowwise(
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
                 op.rounding, op.selected, op.output in self.floats, reader, residual,
-                block, signs, op.inverse,
+                block, signs, op.inverse, chosen, op.spread, op.limit,
             )  # fmt: skip
         if reader >= 0 and op.kind != "rowwise":
             program.to_bf16_planes(reader, dst, op.selected)
@@ -570,14 +680,15 @@ def _has_copies(op: _Op) -> bool:
     """Whether the core can copy a layer's weight so that single rows and columns are read."""
     if op.kind != "linear" or op.weight is None or op.bias is not None or op.selected:
         return False
-    if op.factor != 1 or op.cap:
+    if op.factor != 1 or op.cap or op.route:
         return False
     format = op.weight.format
     return format.layout.name in _native.two_bit_layouts and not format.scales.group
 
 
 def _pieces(values: F32, sizes: list[int]) -> list[F32]:
-    """Consecutive pieces of these sizes."""
-    if values.shape != (sum(sizes),):
+    """Consecutive pieces of these sizes; where experts have some, those of a piece together."""
+    if values.ndim not in (1, 2) or values.shape[-1] != sum(sizes):
         raise ValueError(f"bias: must have {sum(sizes)} values, but got shape {values.shape}")
-    return np.split(values, list(accumulate(sizes[:-1])))
+    pieces = np.split(values, list(accumulate(sizes[:-1])), axis=-1)
+    return [np.ascontiguousarray(piece).reshape(-1) for piece in pieces]

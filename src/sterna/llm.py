@@ -128,8 +128,9 @@ class LLM:
 
     def info(self) -> dict[str, Any]:
         """What runs: model, architecture, isa, threads, format, head, context, n_params,
-        bytes_per_token (weights and scales that a decode step reads), mmap (whether weights are
-        mapped), pooling (of a model of embeddings, else None)."""
+        n_active_params (of its own experts alone, as a token needs them), bytes_per_token (weights
+        and scales that a decode step reads), mmap (whether weights are mapped), pooling (of a model
+        of embeddings, else None)."""
         m = self.engine.model
         return {
             "model": self.name,
@@ -141,6 +142,7 @@ class LLM:
             "kv_dtype": self.engine.kv_dtype,
             "context": self.context,
             "n_params": m.n_params,
+            "n_active_params": m.n_active_params,
             "bytes_per_token": m.weight_bytes_per_token,
             "mmap": m.mapped,
             "pooling": m.config.pooling.kind if m.config.pooling else None,
@@ -218,7 +220,7 @@ class LLM:
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
         others = {name: value for name, value in options.items() if name not in template}
         tokens = self.chat_tokens(messages, **template)
-        if prefix is not None and self.engine.state_bytes:
+        if prefix is not None and self.engine.forgets:
             prefix.boundary = self._end_of_turn(tokens, messages, template)
         return self._start(tokens, others, self._turn_ends, prefix)
 

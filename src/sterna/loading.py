@@ -68,17 +68,26 @@ class Model:
 
     @property
     def n_params(self) -> int:
-        """Weights of all matrices; a tied embedding counts once."""
-        return sum(w.M * w.K for w in self.graph.weights())
+        """Weights of all matrices, those of all experts; a tied embedding counts once."""
+        ops = {id(op.weight): op for op in self.graph.ops if op.weight is not None}
+        return sum(op.n_weights for op in ops.values())
+
+    @property
+    def n_active_params(self) -> int:
+        """Those that a token is multiplied with or looked up in: of its own experts alone."""
+        ops = {id(op.weight): op for op in self.graph.ops if op.weight is not None}
+        return round(sum(op.n_weights * op.active for op in ops.values()))
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Bytes of weights and scales that one decode step reads.
+        """Bytes of weights and scales that one decode step reads, of the experts of a token alone.
 
         Of an exact head those that screening reads; the rows computed after it depend on the step.
         """
         linears = [op for op in self.graph.ops if op.kind == "linear"]
-        return sum((op.shadow or op.weight).nbytes for op in linears if op.weight)
+        return round(
+            sum((op.shadow or op.weight).nbytes * op.active for op in linears if op.weight)
+        )
 
 
 def from_weights(

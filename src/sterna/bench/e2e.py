@@ -308,9 +308,9 @@ def attended(graph: Graph, context: float) -> float:
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
     """Multiplications and additions of a prompt token; the head counts once in n."""
     c = engine.model.config
-    linears = [op.weight for op in engine.model.graph.ops if op.kind == "linear" and op.weight]
-    layers = 2.0 * sum(w.M * w.K for w in linears[:-1])
-    head = 2.0 * linears[-1].M * linears[-1].K
+    linears = [op for op in engine.model.graph.ops if op.kind == "linear" and op.weight]
+    layers = 2.0 * sum(op.n_weights * op.active for op in linears[:-1])
+    head = 2.0 * linears[-1].n_weights
     attention = 4.0 * c.n_heads * c.head_dim * attended(engine.model.graph, context)
     return layers + attention + head / n
 

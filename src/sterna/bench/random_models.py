@@ -22,11 +22,11 @@ from sterna.bench.random_codes import (
 )
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError, shown
-from sterna.formats import PackedWeight, Shadow, codec
+from sterna.formats import Experts, PackedWeight, Shadow, codec
 from sterna.graph import RecurrentHeads
 from sterna.loading import Model, from_weights
 from sterna.runtime import resolve_threads
-from sterna.weights.sources import Linear, head_format
+from sterna.weights.sources import STACKED, Linear, Stacking, head_format
 
 __all__ = [
     "HEADROOM_BYTES",
@@ -45,7 +45,11 @@ HEADROOM_BYTES = 512 << 20  # for a chunk of activations, and for what is measur
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a published model, as its config.json has them."""
+    """Sizes of a published model, as its config.json has them.
+
+    experts: of a layer, of which a token takes `chosen`, each as wide as `intermediate` says;
+    shared: the width of one more that all tokens take; 0: FFNs are dense, or none is shared.
+    """
 
     architecture: str
     hidden: int
@@ -57,10 +61,16 @@ class Shape:
     tied: bool
     head_dim: int | None = None
     context: int = 4096
+    experts: int = 0
+    chosen: int = 0
+    shared: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)  # what config.json says besides
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each."""
+        """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each.
+
+        Of experts those of one.
+        """
         width = self.head_dim or self.hidden // self.heads
         return {
             "qkv": ((self.heads + 2 * self.kv_heads) * width, self.hidden),
@@ -81,7 +91,14 @@ class Shape:
 
     def all_matrices(self) -> list[tuple[int, int]]:
         """(M, K) of those of all layers."""
-        return self.layers * list(self.matrices().values())
+        of = self.matrices()
+        return self.layers * [of["qkv"], of["o"], *self.ffn()]
+
+    def ffn(self) -> list[tuple[int, int]]:
+        """(M, K) of those of one FFN, a router left out."""
+        two = [self.matrices()[name] for name in ("gate_up", "down")]
+        d, ff = self.hidden, self.shared
+        return max(self.experts, 1) * two + ([(2 * ff, d), (d, ff)] if ff else [])
 
     def layer_bytes(self, format: str) -> int:
         """Bytes of weights and scales of all layers in a format, without embedding and head."""
@@ -111,11 +128,22 @@ class Shape:
             "tie_word_embeddings": self.tied,
             "rms_norm_eps": 1e-5,
             "rope_theta": 500000.0,
+            **(self._expert_fields() if self.experts else {}),
             **self.settings,
+        }
+
+    def _expert_fields(self) -> dict[str, Any]:
+        return {
+            "num_experts": self.experts,
+            "num_local_experts": self.experts,
+            "num_experts_per_tok": self.chosen,
+            "moe_intermediate_size": self.intermediate,
+            "shared_expert_intermediate_size": self.shared,
         }
 
 
 _HEADS_27B = RecurrentHeads(16, 48, 128, 128)  # of Qwen3.5-27B
+_HEADS_35B = RecurrentHeads(16, 32, 128, 128)  # of Qwen3.6-35B-A3B
 
 
 @dataclass(frozen=True)
@@ -149,7 +177,7 @@ class Hybrid(Shape):
         return [
             *recurrent,
             *([of["qkv"], of["o"]] * attending),
-            *([of["gate_up"], of["down"]] * self.layers),
+            *(self.ffn() * self.layers),
         ]
 
     def config(self) -> dict[str, Any]:
@@ -200,6 +228,36 @@ SHAPES = {
         settings={"sliding_window": 1024, "query_pre_attn_scalar": 256},
     ),
     "bonsai-27b": Hybrid("Qwen3_5ForCausalLM", 5120, 17408, 64, 24, 4, 248320, False, head_dim=256),
+    "gpt-oss-20b": Shape(
+        "GptOssForCausalLM",
+        2880,
+        2880,
+        24,
+        64,
+        8,
+        201088,
+        False,
+        head_dim=64,
+        context=8192,
+        experts=32,
+        chosen=4,
+    ),
+    "qwen3.6-35b-a3b": Hybrid(
+        "Qwen3_5MoeForCausalLM",
+        2048,
+        512,
+        40,
+        16,
+        2,
+        248320,
+        False,
+        head_dim=256,
+        context=8192,
+        experts=256,
+        chosen=8,
+        shared=512,
+        recurrent=_HEADS_35B,
+    ),
     "700m": _ternary(1536, 4096, 24, 16),
     "1.5b": _ternary(1536, 9216, 28, 32),
     "3.8b": _ternary(3840, 8192, 24, 30),
@@ -208,6 +266,9 @@ SHAPES = {
     "30b": _ternary(6656, 16384, 60, 52),
     "70b": _ternary(8192, 24576, 80, 64),
     "100b": _ternary(8192, 45568, 72, 64),
+    "tiny-experts": Shape(
+        "Qwen3MoeForCausalLM", 256, 192, 4, 4, 2, 4096, True, experts=16, chosen=4
+    ),
     "tiny": Shape("LlamaForCausalLM", 256, 768, 4, 4, 2, 4096, True),
 }
 
@@ -274,10 +335,25 @@ class RandomWeights:
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """A packed weight of valid random codes."""
-        weight = self._random(self.format, sum(p.M for p in parts), parts[0].K)
+        f = formats.get("bf16") if parts[0].exact else self.format
+        weight = self._random(f, sum(p.M for p in parts), parts[0].K)
         if self.zeros and parts[0].name.endswith("gate_proj"):
             weight = self.zeros.closed_gates(weight, parts[0].M, self.rng)
         return [weight]
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """A packed weight of valid random codes."""
+        M, f = sum(p.M for p in parts), self.format
+        rows = Experts.rows_of(f.tile_rows, count, M)
+        return [Experts(self._random(f, rows, parts[0].K), count, M)]
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Zeros."""
+        return np.zeros((count, sum(part.M for part in parts)), np.float32)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the head."""

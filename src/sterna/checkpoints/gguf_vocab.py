@@ -51,12 +51,25 @@ TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
 )
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
+)
+HUNYUAN = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*" + _SPACES,
+)
 #: What cuts text before the merges: expressions applied in turn, then GPT-2's own if "".
 _CUTS: dict[str, tuple[str, ...]] = {
     "llama3": (LLAMA3,),
     "qwen2": (QWEN2,),
     "qwen35": (QWEN35,),
     "tekken": (TEKKEN,),
+    "gpt-4o": (GPT4O,),
+    "hunyuan-dense": HUNYUAN,
     "gpt-2": ("",),
     "digits": (r"\p{N}", ""),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", "", r"\p{N}+", "[0-9][0-9][0-9]"),
@@ -65,18 +78,21 @@ _CUTS: dict[str, tuple[str, ...]] = {
 _NAMES: dict[str, tuple[str, ...]] = {
     "llama3": (
         "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon_e", "falcon-e", "falcon-h1",
-        "pixtral", "lfm2", "midm-2.0", "smaug-bpe", "dbrx",
+        "pixtral", "lfm2", "midm-2.0", "smaug-bpe", "dbrx", "glm4", "chatglm-bpe",
     ),
     "qwen2": ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"),
     "qwen35": ("qwen35",),
     "tekken": ("tekken",),
+    "gpt-4o": ("gpt-4o",),
+    "hunyuan-dense": ("hunyuan-dense",),
     "gpt-2": ("gpt-2", "phi-2", "olmo", "mpt"),
     "digits": ("smollm", "starcoder", "refact", "command-r", "codeshell"),
     "default": ("default",),
 }  # fmt: skip
 PRE = {name: cut for cut, names in _NAMES.items() for name in names}
 _CANONICAL = {"llama3": "llama-bpe", "digits": "smollm"}  # as llama.cpp's converter names them
-_SLOW_MERGES = ("smaug-bpe", "dbrx")  # cut as Llama 3's, but no word is taken whole
+#: Cut as Llama 3's, but no word is taken whole.
+_SLOW_MERGES = ("smaug-bpe", "dbrx", "glm4", "chatglm-bpe")
 LLAMA3_VOCAB = 128256  # tokens of Llama 3 and of BitNet b1.58 2B
 
 

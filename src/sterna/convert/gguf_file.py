@@ -48,12 +48,9 @@ BARE_HASHES = "sterna.sha256"  # the same of the bytes alone, as in files writte
 _NAMES = {format: name for name, format in TYPES.items()}
 _KEEPS_TABLES = ("Q4_0", "Q4_1", "TQ2_0")  # too coarse for an embedding, unless asked for
 _FILE_TYPE = {"F32": "ALL_F32"}  # of gguf.LlamaFileType, else MOSTLY_ and the type
-#: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function;
-#: and hybrids, whose value heads would have to change places.
+#: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function.
 _ARCHITECTURES = {
-    kind.architecture: name
-    for name, kind in reversed(ARCHITECTURES_OF.items())
-    if not name.startswith("bitnet") and not kind.hybrid
+    kind.architecture: name for name, kind in reversed(ARCHITECTURES_OF.items()) if kind.written
 } | {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
 
 

@@ -15,7 +15,7 @@ from sterna.checkpoints.packed_writer import packing
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
-from sterna.formats import Format, PackedWeight
+from sterna.formats import Experts, Format, PackedWeight
 from sterna.runtime import resolve_threads
 from sterna.weights.loss import Loss
 from sterna.weights.packing import layer_scale
@@ -86,7 +86,7 @@ class _Writing:
         """Bytes that the weights take at least, where the formats are known."""
         total = 0
         for item in self._plan.items.values():
-            if item.kind == "vector":
+            if item.kind in ("vector", "bias"):
                 total += 4 * item.M
             else:  # what keeps its own format has no less than a bit for each weight
                 f = self._target(item, formats.get("i1"))
@@ -98,15 +98,13 @@ class _Writing:
         runs: list[Rows | PackedWeight] = []
         rows_left = item.M
         for name, piece in self._plan.read(item):
+            if isinstance(piece, Experts):
+                yield name, self._experts(item, name, piece)
+                continue
             if not isinstance(piece, PackedWeight):
                 yield name, piece
                 return
-            target = self._target(item, piece.format)
-            if piece.format.integer and not target.integer:
-                raise RequestError(
-                    f"{name}: stored as {piece.format}, its layer rounds activations as well, so "
-                    f"must stay whole numbers, but got {target.name}; choose such as i8"
-                )
+            target = self._checked_target(item, name, piece.format)
             if rows_left == piece.M and not runs and target == piece.format:
                 runs.append(piece)  # as it is, without a copy
                 self.losses.append(_kept(name, piece))
@@ -122,15 +120,45 @@ class _Writing:
         for i in range(len(runs)):
             yield f"{item.name}.{i}", _finished(runs[i])
 
+    def _experts(self, item: Item, name: str, experts: Experts) -> PackedWeight:
+        """The weight of all experts as it is written: each is rounded by itself."""
+        stored = experts.format
+        target = self._checked_target(item, name, stored)
+        loss = Loss(name, experts.count * experts.M, item.K, stored.name, target.name)
+        self.losses.append(loss)
+        made = experts
+        if target != stored:
+            each = (self._expert(item, name, expert, target, loss) for expert in experts)
+            made = Experts.of(experts.count, each, name)
+        loss.nbytes = made.weight.nbytes
+        return made.weight
+
+    def _expert(
+        self, item: Item, name: str, expert: PackedWeight, target: Format, loss: Loss
+    ) -> PackedWeight:
+        rows = self._rows(item, target, expert.M)
+        loss.merge(rows.add(expert, name))
+        return rows.finish()
+
+    def _checked_target(self, item: Item, name: str, stored: Format) -> Format:
+        """As `_target`; RequestError where that would change what a layer computes."""
+        target = self._target(item, stored)
+        if stored.integer and not target.integer:
+            raise RequestError(
+                f"{name}: stored as {stored}, its layer rounds activations as well, so "
+                f"must stay whole numbers, but got {target.name}; choose such as i8"
+            )
+        return target
+
     def _target(self, item: Item, stored: Format) -> Format:
         """The format of an item whose pieces are stored in `stored`."""
-        if item.kind == "matrix":
-            return self._format or stored
+        if item.kind in ("matrix", "experts"):
+            return stored if item.exact else self._format or stored
         return formats.get(head_format(self._head, stored.name)) if self._head else stored
 
     def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)
-        scale = layer_scale(target) if item.kind == "matrix" else None
+        scale = None if item.kind == "table" else layer_scale(target)
         return Rows(target, M, item.K, scale, self._threads)
 
 

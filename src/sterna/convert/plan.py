@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +13,15 @@ import numpy.typing as npt
 
 from sterna import formats, loading
 from sterna.checkpoints.companions import Companions
-from sterna.formats import PackedWeight, Shadow
-from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, WeightSource
+from sterna.formats import Experts, PackedWeight, Shadow
+from sterna.weights.sources import (
+    STACKED,
+    CheckpointWeights,
+    Linear,
+    PackedWeights,
+    Stacking,
+    WeightSource,
+)
 
 __all__ = ["Item", "Plan", "check_companions", "companions_of", "plan"]
 
@@ -24,18 +31,26 @@ F32 = npt.NDArray[np.float32]
 class Item(NamedTuple):
     """One thing that an architecture asks for: a small array, a matrix of parts, or a table.
 
-    shape: of an array, which counts as one column.
+    shape: of an array, which counts as one column. experts: how many have a matrix of these parts,
+    which a tensor of all has as `stacking` says.
     """
 
-    kind: str  # "vector", "matrix" or "table"
+    kind: str  # "vector", "bias" (of experts), "matrix", "experts" or "table"
     name: str
     parts: tuple[Linear, ...]
     shape: tuple[int, ...] = ()
+    experts: int = 1
+    stacking: Stacking = STACKED
 
     @property
     def M(self) -> int:
-        """Rows, or the size of a vector."""
-        return sum(part.M for part in self.parts)
+        """Rows, of all experts, or the size of a vector."""
+        return self.experts * sum(part.M for part in self.parts)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it stays in the format that it is in, whatever is asked for."""
+        return any(part.exact for part in self.parts)
 
     @property
     def K(self) -> int:
@@ -62,6 +77,22 @@ class Plan:
         self.items[name] = Item("matrix", name, tuple(parts))
         return [_hollow(sum(part.M for part in parts), parts[0].K)]
 
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """Weights of this shape, without codes."""
+        self.items[name] = Item("experts", name, tuple(parts), (), count, stacking)
+        M = sum(part.M for part in parts)
+        return [Experts(_hollow(count * M, parts[0].K), count, M)]
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Zeros."""
+        columns = tuple(replace(part, K=1) for part in parts)
+        self.items[f"{name}.bias"] = Item("bias", f"{name}.bias", columns, (), count, stacking)
+        return np.zeros((count, sum(part.M for part in parts)), np.float32)
+
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """A weight of this shape, without codes."""
         self.items[name] = Item("table", name, (Linear(name, M, K),))
@@ -76,16 +107,24 @@ class Plan:
         """Weights of all items."""
         return sum(item.M * item.K for item in self.items.values())
 
-    def read(self, item: Item) -> Iterator[tuple[str, PackedWeight | F32]]:
+    def read(self, item: Item) -> Iterator[tuple[str, PackedWeight | Experts | F32]]:
         """What the model has for an item, one piece after the other: (name, rows of it).
 
         Pieces of a matrix are its parts where the model has them apart, else what it has them
-        joined to. None is kept.
+        joined to; those of experts are runs of parts of one format, of all experts. None is kept.
         """
         if item.kind == "vector":
             yield item.name, self.source.vector(item.name, *item.shape)
         elif item.kind == "table":
             yield item.name, self.source.table(item.name, item.M, item.K)
+        elif item.kind == "bias":
+            name = item.name.removesuffix(".bias")
+            of_all = self.source.experts_bias(name, [*item.parts], item.experts, item.stacking)
+            yield item.name, of_all
+        elif item.kind == "experts":
+            runs = self.source.experts(item.name, [*item.parts], item.experts, item.stacking)
+            for i, run in enumerate(runs):
+                yield (item.name if len(runs) == 1 else f"{item.name}.{i}"), run
         elif isinstance(self.source, PackedWeights):
             yield from (
                 (item.name, weight) for weight in self.source.matrix(item.name, [*item.parts])

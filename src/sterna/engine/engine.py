@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
-from sterna.engine.pages import NO_PAGES, PAGE, PagePool, Sequence, page_counts
+from sterna.engine.pages import GONE, NO_PAGES, PAGE, PagePool, Sequence, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
@@ -68,7 +68,7 @@ class CachedPrefix:
     """A sequence that outlives a request, and the tokens whose keys and values it holds.
 
     boundary: of the next request's prompt, how many tokens those after it will probably have too.
-    There a `snapshot` is taken, since recurrent layers cannot go back without one.
+    There a `snapshot` is taken, where the engine `forgets`.
     """
 
     sequence: Sequence = field(default_factory=Sequence)
@@ -131,8 +131,9 @@ class Engine:
         state_pages = -(-self.state_bytes // (self.kv_bytes_per_position * PAGE))
         self._cache = self._make_cache(kv_bytes, state_pages)
         self.pool = PagePool(
-            self._cache.pages, self._cache.copy_page, self.state_bytes, state_pages
-        )
+            self._cache.pages, self._cache.copy_page, self.state_bytes, state_pages,
+            model.graph.window,
+        )  # fmt: skip
 
     def _make_cache(self, kv_bytes: int | None, state_pages: int) -> _native.KvCache:
         c, layers = self.model.config, self.model.graph.attention_layers
@@ -150,6 +151,12 @@ class Engine:
         """Bytes of keys and values that one position adds, over all layers."""
         c, layers = self.model.config, self.model.graph.attention_layers
         return _native.kv_bytes(layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether `rewind` may need a `snapshot` for a length: where layers are recurrent, or all
+        have windows, behind which pages are given back."""
+        return self.state_bytes > 0 or self.pool.window is not None
 
     @property
     def left_out_bytes(self) -> int:
@@ -190,8 +197,8 @@ class Engine:
         """Forget a sequence's tokens from `length` on; their pages are free again.
 
         Returns how many it has then: fewer, and possibly none, where recurrent layers have neither
-        a `snapshot` nor their present state at `length`. RequestError unless the sequence is that
-        long.
+        a `snapshot` nor their present state at `length`; none where all layers have windows whose
+        pages are no longer there. RequestError unless the sequence is that long.
         """
         if not 0 <= length <= sequence.length:
             raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
@@ -200,8 +207,9 @@ class Engine:
     def snapshot(self, sequence: Sequence, keep: int = 1) -> bool:
         """Keep what `rewind` needs to come back to the sequence's present length.
 
-        That is nothing without recurrent layers, and with them a copy of their state, of
-        `state_bytes`; the latest `keep` of a sequence are kept. False where the pool has no room.
+        With recurrent layers that is a copy of their state, of `state_bytes`, and where all layers
+        have windows the pages in these; else it is nothing. The latest `keep` of a sequence are
+        kept. False where the pool has no room.
         """
         return self.pool.snapshot(sequence, keep)
 
@@ -229,8 +237,9 @@ class Engine:
             )
         copy = Sequence()
         self._make_room([(copy, length)])
+        there = sequence.pages[sequence.pages != GONE]
         for i, page in enumerate(copy.pages):
-            self._cache.copy_page(int(sequence.pages[i % len(sequence.pages)]), int(page))
+            self._cache.copy_page(int(there[i % len(there)]), int(page))
         if copy.state and sequence.state:
             copy.state.copy_from(sequence.state, length)
         copy.length = length
@@ -264,7 +273,12 @@ class Engine:
         draws = [(f.draw.params.native, f.draw.history) if f.draw else None for f in feeds]
         self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
-        spans = [(f.sequence.length, len(f.tokens), f.wanted, f.sequence.pages) for f in feeds]
+        # Pages that are gone lie before all windows: any page may stand for them.
+        tables = [np.maximum(f.sequence.pages, 0) for f in feeds]
+        spans = [
+            (f.sequence.length, len(f.tokens), f.wanted, table)
+            for f, table in zip(feeds, tables, strict=True)
+        ]
         states = [f.sequence.state for f in feeds if f.sequence.state] if self.state_bytes else []
         try:
             logits, drawn, rescored, head_bytes = program.run(
@@ -278,6 +292,7 @@ class Engine:
         given, row, kept = [], 0, 0
         for f in feeds:
             f.sequence.length += len(f.tokens)
+            self.pool.give_back(f.sequence)
             f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
             f.sequence.head_bytes += head_bytes if f.wanted else 0
             count = 0 if f.draw else f.wanted

@@ -23,6 +23,8 @@ I32 = npt.NDArray[np.int32]
 
 PAGE: int = _native.page_positions
 NO_PAGES: I32 = np.zeros(0, np.int32)
+#: In a sequence's pages, in the place of one that was given back: no layer looks back so far.
+GONE = np.int32(-1)
 
 #: Sequences of full context that a pool holds at least, where no budget is set.
 LEAST_CONTEXTS = 8
@@ -41,6 +43,8 @@ class Sequence:
     changes; snapshots: copies of earlier ones, by position, which nothing changes and several
     sequences may have. Each says of how many positions it is, and is of the sequence's first ones
     where these are no more than `length`: an interrupt may leave the state behind another position.
+    marks: lengths that it is to come back to, where all layers have windows; the pages behind the
+    windows are GONE, but for what those of marks need.
     shared: of its first pages, how many another sequence may have as well; the rest are its own.
     rows_rescored: rows of an exact head that were computed for it after screening, or without;
     head_bytes: bytes read of the head in the steps that gave it logits.
@@ -53,6 +57,7 @@ class Sequence:
     pages: I32 = field(default_factory=lambda: NO_PAGES)
     state: _native.State | None = None
     snapshots: tuple[_native.State, ...] = ()
+    marks: tuple[int, ...] = ()
 
 
 def pages_of(positions: int) -> int:
@@ -96,15 +101,20 @@ class PagePool:
     The state of a recurrent model's sequence, and each snapshot of one, counts as `state_pages`
     pages: fewer of these are free by so many. A state cannot be taken back to an earlier position,
     so a sequence can only be cut or shared where there is a snapshot, or where its state is.
+
+    Where every layer has a window, pages behind all of them are given back (`give_back`), and a
+    sequence can be cut or shared where the windows of what follows need no such page.
     """
 
     def __init__(
         self, count: int, copy_page: Callable[[int, int], None], state_bytes: int = 0,
-        state_pages: int = 0,
+        state_pages: int = 0, window: int | None = None,
     ) -> None:  # fmt: skip
         """`count`: how many there are; `copy_page`: writes what the first holds to the second;
-        `state_bytes`: of a state, 0 for a model without recurrent layers."""
+        `state_bytes`: of a state, 0 for a model without recurrent layers; `window`: the widest one,
+        None where a layer has none."""
         self.count, self.state_bytes, self.state_pages = count, state_bytes, state_pages
+        self.window = window
         self._copy_page = copy_page
         # The keys are ids, and a new sequence may have that of a forgotten one. A WeakSet that is
         # interrupted where its iteration begins never again drops what is forgotten.
@@ -174,13 +184,32 @@ class PagePool:
             state.copy_from(source)
         sequence.state = state
 
+    def give_back(self, sequence: Sequence) -> None:
+        """Its pages that lie before the windows of all positions from its length on, and from its
+        marks on."""
+        gone = self._before_windows(min((*sequence.marks, sequence.length)))
+        if gone and sequence.pages[gone - 1] != GONE:
+            pages = sequence.pages.copy()
+            pages[:gone] = GONE
+            sequence.pages = pages
+
+    def _before_windows(self, length: int) -> int:
+        """How many first pages a position from `length` on does not see."""
+        return 0 if self.window is None else max(0, length + 1 - self.window) // PAGE
+
     def snapshot(self, sequence: Sequence, keep: int) -> bool:
         """Adds a copy of its state, the latest of at most `keep` snapshots; older ones go first.
 
         Nothing, and True, where it has one of its length or needs none; False where too few pages
-        are free, or where its state is of another length.
+        are free, or where its state is of another length. Where all layers have windows, it adds
+        a mark, of which as many are kept.
         """
-        if not self.state_bytes or not sequence.length:
+        if not sequence.length:
+            return True
+        if self.window is not None and keep > 0:
+            earlier = (m for m in sequence.marks if m < sequence.length)
+            sequence.marks = (*earlier, sequence.length)[-keep:]
+        if not self.state_bytes:
             return True
         with self._lock:
             kept = tuple(s for s in sequence.snapshots if s.position <= sequence.length)
@@ -198,10 +227,14 @@ class PagePool:
             return True
 
     def reachable(self, sequence: Sequence, length: int) -> int:
-        """The greatest position up to `length` that it can be cut back to."""
-        if not self.state_bytes:
+        """The greatest position up to `length` that it can be cut back to, or 0."""
+        if self.state_bytes:
+            known = (s.position for s in _states_of(sequence) if s.position <= length)
+            length = max(known, default=0)
+        if self.window is None:
             return length
-        return max((s.position for s in _states_of(sequence) if s.position <= length), default=0)
+        gone = int(np.count_nonzero(sequence.pages == GONE))
+        return length if gone <= self._before_windows(length) else 0
 
     def share(self, source: Sequence, length: int) -> Sequence:
         """Another sequence that begins with the first `length` positions of this one, or with those
@@ -219,6 +252,7 @@ class PagePool:
             source.shared = max(source.shared, len(pages))
             copy = Sequence(shared=len(pages))
             copy.snapshots = tuple(s for s in source.snapshots if 0 < s.position <= length)
+            copy.marks = tuple(m for m in source.marks if m <= length)
             self._sequences[id(copy)] = weakref.ref(copy)  # before it has them
             if length and self.state_bytes and all(s.position < length for s in copy.snapshots):
                 if self._free(self._counted()) < self.state_pages:
@@ -238,6 +272,7 @@ class PagePool:
         # What is of later positions first, then the length: a page too many is harmless, one too
         # few is not.
         sequence.snapshots = tuple(s for s in sequence.snapshots if 0 < s.position <= length)
+        sequence.marks = tuple(m for m in sequence.marks if m <= length)
         sequence.length = length
         sequence.pages = sequence.pages[: pages_of(length)]
         if not length:
@@ -253,7 +288,8 @@ class PagePool:
         living = [(key, ref, ref()) for key, ref in self._sequences.items()]
         self._sequences = {key: ref for key, ref, sequence in living if sequence is not None}
         held = [sequence.pages for _, _, sequence in living if sequence is not None]
-        return np.bincount(np.concatenate([NO_PAGES, *held]), minlength=self.count)
+        pages = np.concatenate([NO_PAGES, *held])
+        return np.bincount(pages[pages != GONE], minlength=self.count)
 
     def _take(self, wanted: SequenceOf[tuple[Sequence, int]]) -> int:
         """Gives sequences the pages and states that they lack, or none and returns how many pages
@@ -297,9 +333,10 @@ def _states_of(sequence: Sequence) -> list[_native.State]:
 
 def _has_pages(sequence: Sequence, count: int) -> bool:
     """Whether it has all pages of so many more positions to itself, for certain."""
-    end = pages_of(sequence.length + count)
-    unshared = sequence.shared <= sequence.length // PAGE
-    return unshared and end <= len(sequence.pages)
+    first, end = sequence.length // PAGE, pages_of(sequence.length + count)
+    if sequence.shared > first or end > len(sequence.pages):
+        return False
+    return first == end or bool(sequence.pages[first] != GONE)
 
 
 def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:
@@ -308,8 +345,11 @@ def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[
     `held` then counts as if the others were alone with what is replaced.
     """
     first = sequence.length // PAGE
+    # An interrupt may leave a sequence that was cut to 0 with places whose pages are gone.
+    gone = sequence.pages[first:] == GONE
     mine = sequence.pages[first : sequence.shared]
-    replaced = np.flatnonzero(held[mine] > 1)
-    held[mine[replaced]] -= 1
+    shared = (held[mine] > 1) & (mine != GONE)
+    held[mine[shared]] -= 1
+    gone[: len(shared)] |= shared
     added = pages_of(sequence.length + count) - len(sequence.pages)
-    return (replaced + first).tolist(), max(0, added)
+    return (np.flatnonzero(gone) + first).tolist(), max(0, added)

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from sterna.errors import RequestError, shown
 from sterna.formats.base import Format
+from sterna.formats.experts import Experts
 from sterna.formats.floats import FloatFormat
 from sterna.formats.packed import PackedWeight
 from sterna.formats.pot_levels import Powers
@@ -19,6 +20,7 @@ from sterna.formats.shadow import Shadow
 
 __all__ = [
     "GROUP_K",
+    "Experts",
     "FloatFormat",
     "Format",
     "PackedWeight",

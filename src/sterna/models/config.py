@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,6 +121,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
     layer_types says which layers have a window, and which of the sets of rope_parameters where
     there are several. no_rope_layers, as SmolLM3 has it: 1 for a layer that has rotations, else 0.
     rotary_dim, a field of ours: how many values of a head are rotated; all if it is absent.
+    rope_interleaved, another: whether neighbours are rotated together.
     """
     types = fields.items("layer_types", n_layers, (FULL, SLIDING))
     rotated = fields.items("no_rope_layers", n_layers, (0, 1))
@@ -128,8 +129,9 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
     rotary_dim = fields.count("rotary_dim", head_dim, head_dim)
     if rotary_dim % 2:
         fields.fail("rotary_dim", "an even number, as rotations are of pairs", rotary_dim)
+    interleaved = fields.flag("rope_interleaved")
     rotaries = {
-        kind: rotary_of(fields, parameters, rotary_dim)
+        kind: replace(rotary_of(fields, parameters, rotary_dim), interleaved=interleaved)
         for kind, parameters in _rope_parameters(fields, types).items()
     }
     return tuple(

@@ -8,12 +8,15 @@ of its width, scores and logits are capped: c tanh(s / c).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import layers
+from sterna.models import llama
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
+from sterna.models.layers import HeadNorms, Norms
+from sterna.weights.gguf import AS_GGUF
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)
@@ -31,6 +34,12 @@ DEFAULTS = {
     "tie_word_embeddings": True,
 }
 
+NORMS = Norms(
+    reads=("input_layernorm", "pre_feedforward_layernorm"),
+    adds=("post_attention_layernorm", "post_feedforward_layernorm"),
+    plus_one=True,
+)
+
 
 def complete(f: Fields) -> dict[str, Any]:
     """The fields that follow from others: the first layer has a window, the second none."""
@@ -43,28 +52,17 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return write(g, c, w)
+    return write(g, c, w, None)
 
 
-def write(g: Graph, c: TransformerConfig, w: WeightSource, *, qk_norm: bool = False) -> Value:
+def write(g: Graph, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None) -> Value:
     """The layers; qk_norm: as in `layers.attention`."""
-    scale = c.fields.factor("query_pre_attn_scalar") ** -0.5
-    cap = c.fields.cap("attn_logit_softcapping")
-    final_cap = c.fields.cap("final_logit_softcapping")
-    x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
-    for i in range(c.n_layers):
-        p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm", plus_one=True)
-        h = layers.attention(
-            g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias, qk_norm=qk_norm, plus_one=True,
-            scale=scale, cap=cap,
-        )  # fmt: skip
-        h = layers.output(g, c, w, h, None, f"{p}.self_attn.o_proj", bias=c.attention_bias)
-        name = f"{p}.post_attention_layernorm"
-        x = layers.norm(g, c, w, h, name, residual=x, plus_one=True)
-        h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm", plus_one=True)
-        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
-        h = layers.output(g, c, w, h, None, f"{p}.mlp.down_proj")
-        name = f"{p}.post_feedforward_layernorm"
-        x = layers.norm(g, c, w, h, name, residual=x, plus_one=True)
-    return layers.head(g, c, w, x, table, plus_one=True, cap=final_cap)
+    return llama.build(
+        g, c, w,
+        norms=replace(NORMS, plus_one=not c.fields.flag(AS_GGUF)),
+        qk_norm=qk_norm,
+        scale=c.fields.factor("query_pre_attn_scalar") ** -0.5,
+        cap=c.fields.cap("attn_logit_softcapping"),
+        embedding_factor=c.hidden_size**0.5,
+        logits_cap=c.fields.cap("final_logit_softcapping"),
+    )  # fmt: skip

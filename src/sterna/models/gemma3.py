@@ -11,6 +11,7 @@ from sterna.graph import Graph, Value
 from sterna.models import gemma2
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
+from sterna.models.layers import HeadNorms
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma3ForCausalLM",)
@@ -51,4 +52,4 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return gemma2.write(g, c, w, qk_norm=True)
+    return gemma2.write(g, c, w, HeadNorms())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -14,6 +14,9 @@ from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
 __all__ = [
+    "LLAMA_NORMS",
+    "HeadNorms",
+    "Norms",
     "attention",
     "embedding",
     "gate_up",
@@ -24,6 +27,29 @@ __all__ = [
     "norm_weight",
     "output",
 ]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The RMSNorms of a layer's halves, attention and FFN, by name: of what each reads, and of what
+    it adds to x; None where there is none. plus_one: all of them, as in `norm_weight`."""
+
+    reads: tuple[str | None, str | None] = ("input_layernorm", "post_attention_layernorm")
+    adds: tuple[str | None, str | None] = (None, None)
+    plus_one: bool = False
+
+
+LLAMA_NORMS = Norms()
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """The RMSNorms of q and k: of each head, or whole: of all heads together; before the rotation,
+    or last: after it. names: of their weights."""
+
+    names: tuple[str, str] = ("q_norm", "k_norm")
+    whole: bool = False
+    last: bool = False
 
 
 def embedding(
@@ -126,15 +152,16 @@ def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: L
 
 def attention(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
-    *, bias: bool = False, qk_norm: bool = False, plus_one: bool = False,
+    *, bias: bool = False, qk_norm: HeadNorms | None = None, plus_one: bool = False,
     scale: float | None = None, cap: float = 0.0, gated: bool = False, stored_fused: bool = False,
+    sinks: bool = False,
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
 
-    bias: of q, k and v; qk_norm: an RMSNorm of each head of q and k before the rotation, plus_one
-    as in `norm_weight`; scale, cap: of scores, as in `graph.Attention`; gated: rows of q_proj are
-    [q | gate] of each head, whose result is multiplied with the sigmoid of its gate; stored_fused:
-    the checkpoint has q, k and v as one matrix, qkv_proj.
+    bias: of q, k and v; qk_norm: norms of q and k, plus_one as in `norm_weight`; scale, cap: of
+    scores, as in `graph.Attention`; gated: rows of q_proj are [q | gate] of each head, whose result
+    is multiplied with the sigmoid of its gate; stored_fused: the checkpoint has q, k and v as one
+    matrix, qkv_proj; sinks: each query head has one, `sinks`.
     """
     d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     parts = [
@@ -145,12 +172,17 @@ def attention(
     if stored_fused:
         parts = [Linear(f"{name}.qkv_proj", sum(part.M for part in parts), d, bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
-    how = replace(c.attention[layer], scale=scale, cap=cap)
-    norms = None
+    sink = tuple(w.vector(f"{name}.sinks", c.n_heads).tolist()) if sinks else ()
+    how = replace(c.attention[layer], scale=scale, cap=cap, sinks=sink)
+    norms, last = None, False
     if qk_norm:
-        q_norm, k_norm = (norm_weight(w, f"{name}.{n}_norm", c.head_dim, plus_one) for n in "qk")
-        norms = q_norm, k_norm
-    out = g.attention(qkv, layer, how, norms, c.rms_norm_eps, gated)
+        sizes = (q_width, kv_width) if qk_norm.whole else (c.head_dim, c.head_dim)
+        q_norm, k_norm = (
+            norm_weight(w, f"{name}.{n}", size, plus_one)
+            for n, size in zip(qk_norm.names, sizes, strict=True)
+        )
+        norms, last = (q_norm, k_norm), qk_norm.last
+    out = g.attention(qkv, layer, how, norms, c.rms_norm_eps, gated, last)
     if not gated:
         return out
     column, stride = c.head_dim, 2 * c.head_dim
@@ -171,11 +203,18 @@ def gate_up(
 
 def output(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, name: str,
-    *, bias: bool = False, factor: float = 1.0,
+    *, bias: bool = False, factor: float = 1.0, norm_name: str | None = None,
+    plus_one: bool = False,
 ) -> Value:  # fmt: skip
-    """x + factor * h W^T: o_proj or down_proj, back to the residual stream; h W^T if x is None."""
-    part = Linear(name, c.hidden_size, h.width, bias)
-    return linear(g, c, w, h, name, [part], residual=x, factor=factor)
+    """x + factor * h W^T: o_proj or down_proj, back to the residual stream; h W^T if x is None.
+
+    norm_name: of an RMSNorm of what is added, plus_one as in `norm_weight`.
+    """
+    part = [Linear(name, c.hidden_size, h.width, bias)]
+    if norm_name is None:
+        return linear(g, c, w, h, name, part, residual=x, factor=factor)
+    added = linear(g, c, w, h, name, part, factor=factor)
+    return norm(g, c, w, added, norm_name, residual=x, plus_one=plus_one)
 
 
 def head(

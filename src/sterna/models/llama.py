@@ -7,6 +7,8 @@ Each half reads RMSNorm(x). Packed ternary layers quantise their input to int8; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sterna.graph import Graph, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
@@ -15,6 +17,8 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("LlamaForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+#: The second half of a layer: (norm(x), x, the layer's number, the FFN's name) -> the next x.
+FeedForward = Callable[[Value, Value, int, str], Value]
 
 
 def build(
@@ -22,32 +26,63 @@ def build(
     c: TransformerConfig,
     w: WeightSource,
     *,
+    norms: layers.Norms = layers.LLAMA_NORMS,
+    qk_norm: layers.HeadNorms | None = None,
     qkv_bias: bool = False,
-    qk_norm: bool = False,
-    stored_fused: bool = False,
+    fused_qkv: bool = False,
+    fused_gate_up: bool = False,
     scale: float | None = None,
+    cap: float = 0.0,
+    sinks: bool = False,
     embedding_factor: float = 1.0,
     residual_factor: float = 1.0,
     logits_factor: float = 1.0,
+    logits_cap: float = 0.0,
+    ffn: FeedForward | None = None,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm, scale: as in `layers.attention`; stored_fused: as there, and in
-    `layers.gate_up`; residual_factor: of what each half adds to x.
+    does not say so; qk_norm, scale, cap, sinks: as in `layers.attention`; fused_qkv,
+    fused_gate_up: so the checkpoint has them, one matrix each; residual_factor: of what each half
+    adds to x; ffn: in the place of `feed_forward`.
     """
     x, table = layers.embedding(g, c, w, embedding_factor)
-    r = residual_factor
+    one = norms.plus_one
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        reads = [name and f"{p}.{name}" for name in norms.reads]
+        adds = [name and f"{p}.{name}" for name in norms.adds]
+        h = layers.norm(g, c, w, x, reads[0], plus_one=one) if reads[0] else x
         h = layers.attention(
             g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm,
-            scale=scale, stored_fused=stored_fused,
+            plus_one=one, scale=scale, cap=cap, stored_fused=fused_qkv, sinks=sinks,
         )  # fmt: skip
-        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=r)
-        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        h = layers.gate_up(g, c, w, h, f"{p}.mlp", stored_fused=stored_fused)
-        h = g.glu(h, ACTIVATION, f"{p}.mlp.act")
-        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj", bias=c.mlp_bias, factor=r)
-    return layers.head(g, c, w, x, table, factor=logits_factor)
+        x = layers.output(
+            g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=residual_factor,
+            norm_name=adds[0], plus_one=one,
+        )  # fmt: skip
+        h = layers.norm(g, c, w, x, reads[1], plus_one=one) if reads[1] else x
+        if ffn is not None:
+            x = ffn(h, x, i, f"{p}.mlp")
+        else:
+            x = feed_forward(
+                g, c, w, h, x, f"{p}.mlp", fused=fused_gate_up, factor=residual_factor,
+                norm_name=adds[1], plus_one=one,
+            )  # fmt: skip
+    return layers.head(g, c, w, x, table, plus_one=one, factor=logits_factor, cap=logits_cap)
+
+
+def feed_forward(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    *, fused: bool = False, factor: float = 1.0, norm_name: str | None = None,
+    plus_one: bool = False,
+) -> Value:  # fmt: skip
+    """x + factor * down(act(gate) * up) of h; fused: as `stored_fused` of `layers.gate_up`; the
+    rest as in `layers.output`."""
+    h = layers.gate_up(g, c, w, h, name, stored_fused=fused)
+    h = g.glu(h, c.activation, f"{name}.act")
+    return layers.output(
+        g, c, w, h, x, f"{name}.down_proj", bias=c.mlp_bias, factor=factor, norm_name=norm_name,
+        plus_one=plus_one,
+    )  # fmt: skip

@@ -42,4 +42,4 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, stored_fused=True)
+    return llama.build(g, c, w, fused_qkv=True, fused_gate_up=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sterna.graph import Graph, Value
 from sterna.models import llama, qwen2
 from sterna.models.config import TransformerConfig
+from sterna.models.layers import HeadNorms
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model")
@@ -21,4 +22,4 @@ complete = qwen2.complete
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, qk_norm=True)
+    return llama.build(g, c, w, qk_norm=HeadNorms())

@@ -16,7 +16,7 @@ from typing import Any
 
 from sterna import _native
 from sterna.graph import Graph, RecurrentHeads, Value
-from sterna.models import layers
+from sterna.models import layers, llama
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.rotations import rotated_part
@@ -93,8 +93,10 @@ def _check_sections(rope: Fields, rotary_dim: int) -> None:
             rope.fail("mrope_section", rule, sections)
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(
+    g: Graph, c: TransformerConfig, w: WeightSource, ffn: llama.FeedForward | None = None
+) -> Value:
+    """Write the model's layers into `g`; returns the logits. ffn: as in `llama.build`."""
     heads = _heads(c.fields)
     plus_one = not c.fields.flag(AS_GGUF)
     x, table = layers.embedding(g, c, w)
@@ -104,13 +106,17 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
         if mixer == FULL:
             name, bias = f"{p}.self_attn", c.attention_bias
             h = layers.attention(
-                g, c, w, h, i, name, bias=bias, qk_norm=True, plus_one=plus_one, gated=True
-            )
+                g, c, w, h, i, name, bias=bias, qk_norm=layers.HeadNorms(), plus_one=plus_one,
+                gated=True,
+            )  # fmt: skip
             x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
         else:
             h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
             x = layers.output(g, c, w, h, x, f"{p}.linear_attn.out_proj")
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=plus_one)
+        if ffn is not None:
+            x = ffn(h, x, i, f"{p}.mlp")
+            continue
         h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
         x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj")
     return layers.head(g, c, w, x, table, plus_one=plus_one)
@@ -143,7 +149,7 @@ def _delta_net(
     rate, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
     if not c.fields.flag(AS_GGUF):
         rate = -_native.exponentials(rate)
-    elif (rate >= 0).any():
+    elif (rate > 0).any():  # a plan of a conversion has zeros
         c.fields.fail(f"{name}.A_log", "negative rates, -exp(A_log)", float(rate.max()))
     out = g.recurrence(row, heads, a, b, rate, bias, name)
     weight = w.vector(f"{name}.norm.weight", heads.v_dim)

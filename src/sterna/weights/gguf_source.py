@@ -22,13 +22,14 @@ from sterna.errors import (
     UnsupportedModelError,
     shown,
 )
-from sterna.formats import PackedWeight, Shadow
+from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.runtime import checked_name
 from sterna.weights import packing, sources
+from sterna.weights.experts import joined
 from sterna.weights.gguf import gguf_name, permutes
 from sterna.weights.rounding import repacked
-from sterna.weights.sources import Linear, head_format, in_runs
+from sterna.weights.sources import STACKED, Linear, Stacking, head_format, in_runs
 from sterna.weights.storages import Floats, Levels
 from sterna.weights.storages.base import TERNARY
 
@@ -79,8 +80,53 @@ class GgufWeights:
                 )
         runs = in_runs(name, parts, self._kind)
         for module, run in runs:
-            self.modules[module] = self._packed(run, self.format, "format")
+            asked = None if run[0].exact else self.format
+            self.modules[module] = self._packed(run, asked, "format")
         return [self.modules[module] for module, _ in runs]
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """The rows of `parts` of all experts: a weight for each run of neighbours of one type."""
+        whole = Linear(name, sum(part.M for part in parts), parts[0].K)
+        if len(parts) > 1 and self._name(f"{name}.weight") in self.model.tensors:
+            parts = [whole]
+        stacks = {part.name: self._stack(part, count) for part in parts}
+        runs = in_runs(name, parts, lambda part: stacks[part.name].dtype)
+        made = []
+        for module, run in runs:
+            infos = [stacks[part.name] for part in run]
+            raw = [self.model.read(info.name) for info in infos]
+            weights = (
+                self._expert(infos[0], [r[i * p.M :][: p.M] for r, p in zip(raw, run, strict=True)])
+                for i in range(count)
+            )
+            made.append(Experts.of(count, weights, infos[0].name))
+            self.modules[module] = made[-1].weight
+        return made
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """The biases of all experts, of the parts' tensors side by side."""
+        each = [(f"{part.name.replace('.{}', '')}.bias", part.M) for part in parts]
+        biases = np.concatenate([self.vector(part, count, M) for part, M in each], axis=1)
+        for part, _ in each:
+            del self.tensors[part]
+        self.tensors[f"{name}.bias"] = biases
+        return biases
+
+    def _stack(self, part: Linear, count: int) -> TensorInfo:
+        """The tensor of a part of all experts."""
+        name = self._name(f"{part.name.replace('.{}', '')}.weight")
+        return self._info(name, (count, part.M, part.K))
+
+    def _expert(self, info: TensorInfo, rows: list[U8]) -> PackedWeight:
+        """Rows of one expert, of the parts' tensors one after the other."""
+        if info.dtype not in FLOAT_TYPES:
+            return self._of_blocks(info, rows, None, self.format, "format", narrows=False)
+        floats = joined([self._floats(info, raw) for raw in rows])
+        return packing.pack(floats, packing.choose(floats[0], self.format), self.threads, info.name)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the output head [M, K], as it is stored or in the head's format."""
@@ -122,7 +168,12 @@ class GgufWeights:
         return info
 
     def _part(self, part: Linear) -> TensorInfo:
-        return self._info(self._name(f"{part.name}.weight"), (part.M, part.K))
+        """The tensor of a layer, which has one row as a vector."""
+        name = self._name(f"{part.name}.weight")
+        stored = self.model.tensors.get(name)
+        if part.M == 1 and stored is not None and stored.shape == (part.K,):
+            return stored
+        return self._info(name, (part.M, part.K))
 
     @staticmethod
     def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:
@@ -211,9 +262,15 @@ class GgufWeights:
     def _from_blocks(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
         info = self._part(parts[0])
         raw = [self.model.read(self._part(p).name) for p in parts]
-        order = self._order_of_all(parts)
+        return self._of_blocks(info, raw, self._order_of_all(parts), asked, option)
+
+    def _of_blocks(
+        self, info: TensorInfo, raw: list[U8], order: npt.NDArray[np.int64] | None,
+        asked: str | None, option: str, *, narrows: bool = True,
+    ) -> PackedWeight:  # fmt: skip
+        """Rows of blocks in the format asked for. narrows: as `from_ggml`, if it may."""
         name = info.dtype.lower()
-        narrow = asked != BLOCKS[name].format.name
+        narrow = narrows and asked != BLOCKS[name].format.name
         try:
             weight = from_ggml(name, raw, threads=self.threads, order=order, narrow=narrow)
         except NonFiniteError as error:

@@ -54,6 +54,13 @@ class Loss:
             return math.inf
         return 10 * math.log10(self._signal / self._error) if self._signal else -math.inf
 
+    def merge(self, other: Loss) -> None:
+        """What happened to other rows of the same matrix."""
+        self.max_error = max(self.max_error, other.max_error)
+        self.moved_zeros += other.moved_zeros
+        self._error += other._error
+        self._signal += other._signal
+
     def add(self, before: F32, after: F32) -> None:
         """Some weights, and what became of them."""
         self._signal += _squares(before)

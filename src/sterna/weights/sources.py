@@ -18,9 +18,17 @@ import numpy.typing as npt
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, brief, shown
-from sterna.formats import PackedWeight, Shadow
+from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.weights import packing, storages
+from sterna.weights.experts import (
+    Stacking,
+    experts_in,
+    joined,
+    mxfp4_experts,
+    stored_parts,
+    weight_in,
+)
 from sterna.weights.rounding import repacked
 from sterna.weights.storages import Layer, Linear, Tensors
 from sterna.weights.storages.float_levels import ternary_table
@@ -29,6 +37,7 @@ __all__ = [
     "CheckpointWeights",
     "Linear",
     "PackedWeights",
+    "Stacking",
     "WeightSource",
     "default_head",
     "head_format",
@@ -87,6 +96,9 @@ def in_runs(
     return [(f"{name}.{i}", run) for i, run in enumerate(runs)]
 
 
+STACKED = Stacking()
+
+
 class WeightSource(Protocol):
     """Where a model file gets its weights; what it has handed out, by name."""
 
@@ -107,6 +119,19 @@ class WeightSource(Protocol):
         Each of several is a whole number of parts. Neighbours of one format should be one weight,
         which is faster. Raises UnsupportedModelError for a stored bias that no part has.
         """
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """The rows of `parts` of each of `count` experts, as `matrix` has those of one.
+
+        name: of a tensor of all experts, where the checkpoint has such, as `stacking` says.
+        """
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Their biases, float32 [count, sum M]."""
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the output head [vocab, hidden]."""
@@ -141,19 +166,51 @@ class PackedWeights:
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The packed weight of this name, or those of `in_runs`, which hold whole parts each."""
-        K = parts[0].K
+        exact = any(part.exact for part in parts)
+        modules = self._modules(name, parts, lambda rows, _: rows)
+        return [self._layer(module, M, parts[0].K, exact) for module, M in modules]
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """The packed weights of this name, as `matrix` has them."""
+        made = []
+        for module, M in self._modules(
+            name, parts, lambda rows, stored: Experts.rows_of(stored.format.tile_rows, count, rows)
+        ):
+            stored = self.modules.get(module)
+            rows = Experts.rows_of(stored.format.tile_rows, count, M) if stored else count * M
+            weight = self._packed(module, rows, parts[0].K)
+            experts = experts_in(Experts(weight, count, M), self.format, self.threads, module)
+            self._kept(module, experts.weight)
+            made.append(experts)
+        return made
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """Those that are stored for all."""
+        return self.vector(f"{name}.bias", count, sum(part.M for part in parts))
+
+    def _modules(
+        self, name: str, parts: list[Linear], rows_of: Callable[[int, PackedWeight], int]
+    ) -> list[tuple[str, int]]:
+        """The modules that hold the parts, and the rows of theirs that each has.
+
+        rows_of: of so many rows, how many a packed weight has.
+        """
         if f"{name}.0" not in self.modules:
-            return [self._layer(name, sum(p.M for p in parts), K)]
-        weights: list[PackedWeight] = []
+            return [(name, sum(part.M for part in parts))]
+        modules: list[tuple[str, int]] = []
         parts_left = list(parts)
         while parts_left:
-            module = f"{name}.{len(weights)}"
+            module = f"{name}.{len(modules)}"
             stored = self.modules.get(module)
             rows = parts_left.pop(0).M
-            while parts_left and stored is not None and rows < stored.M:
+            while parts_left and stored is not None and rows_of(rows, stored) < stored.M:
                 rows += parts_left.pop(0).M
-            weights.append(self._layer(module, rows, K))
-        return weights
+            modules.append((module, rows))
+        return modules
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The packed embedding or head."""
@@ -161,9 +218,10 @@ class PackedWeights:
         format = None if self.head is None else head_format(self.head, got.format.name)
         return self._kept(name, repacked(got, format, self.threads, name, is_layer=False))
 
-    def _layer(self, name: str, M: int, K: int) -> PackedWeight:
+    def _layer(self, name: str, M: int, K: int, exact: bool) -> PackedWeight:
         got = self._packed(name, M, K)
-        return self._kept(name, repacked(got, self.format, self.threads, name))
+        format = None if exact else self.format
+        return self._kept(name, repacked(got, format, self.threads, name))
 
     def _packed(self, name: str, M: int, K: int) -> PackedWeight:
         got = self.modules.get(name)
@@ -237,12 +295,60 @@ class CheckpointWeights:
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The rows of `parts` as one packed weight, or as one for each format among them."""
         read = {part.name: storages.read(self._layer(part)) for part in parts}
-        choices = {layer: packing.choose(rows, self.format) for layer, rows in read.items()}
+        choices = {
+            part.name: packing.choose(read[part.name], None if part.exact else self.format)
+            for part in parts
+        }
         runs = in_runs(name, parts, lambda part: choices[part.name])
         for module, run in runs:
             rows, choice = [read[part.name] for part in run], choices[run[0].name]
             self.modules[module] = packing.pack(rows, choice, self.threads, run[0].name)
         return [self.modules[module] for module, _ in runs]
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """The rows of `parts` of all experts, as `matrix` has those of one."""
+        if f"{name}_blocks" in self.checkpoint.tensors:
+            self._read |= {f"{name}_blocks", f"{name}_scales"}
+            asked, threads = self.format or "mxfp4", self.threads
+            stored = mxfp4_experts(self.checkpoint, name, parts, count, stacking, threads)
+            weights = (weight_in(weight, asked, threads, name) for weight in stored)
+            return [self._kept(name, Experts.of(count, weights, name))]
+        self._read.add(name)
+        read = stored_parts(self._stored, self._layer, name, parts, count, stacking)
+        choices = {part.name: packing.choose(read(0, part), self.format) for part in parts}
+
+        def packed(expert: int, run: list[Linear]) -> PackedWeight:
+            rows = joined([read(expert, part) for part in run])
+            choice = packing.choose(rows[0], self.format)
+            return packing.pack(rows, choice, self.threads, run[0].of_expert(expert).name)
+
+        return [
+            self._kept(module, Experts.of(count, (packed(i, run) for i in range(count)), module))
+            for module, run in in_runs(name, parts, lambda part: choices[part.name])
+        ]
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """The biases of all experts: those of a tensor of all, or of each."""
+        fused = f"{name}_bias"
+        if fused in self.checkpoint.tensors:
+            self._read.add(fused)
+            biases = self._stored.floats(fused, (count, sum(part.M for part in parts)))
+            order = stacking.order(parts)
+            biases = biases if order is None else biases[:, order]
+        else:
+            of_all = [part.of_expert(i) for i in range(count) for part in parts]
+            each = [self._stored.floats(f"{part.name}.bias", (part.M,)) for part in of_all]
+            biases = np.concatenate(each).reshape(count, -1)
+        self.tensors[f"{name}.bias"] = np.ascontiguousarray(biases)
+        return self.tensors[f"{name}.bias"]
+
+    def _kept(self, module: str, experts: Experts) -> Experts:
+        self.modules[module] = experts.weight
+        return experts
 
     def _layer(self, part: Linear) -> Layer:
         quantization = self._quantization

@@ -133,6 +133,10 @@ class ScaleLayout(ABC):
         """What is held for some rows, which begin with a tile."""
 
     @abstractmethod
+    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
+        """What is held for matrices of M rows, each of which takes `rows`, whole tiles."""
+
+    @abstractmethod
     def valid(self, held: Held, layout: Layout, threads: int) -> bool:
         """Whether scales from an untrusted file are finite and in range."""
 

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
@@ -92,6 +93,14 @@ class BlockScales(ScaleLayout):
         """The lines of their tiles, which share memory."""
         size = layout.tile_rows
         return held[rows.start // size : -(-rows.stop // size)]
+
+    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
+        """The lines of all tiles."""
+        tiles, nbytes = parts[0].shape
+        lines = _native.alloc(len(parts) * tiles * nbytes).reshape(len(parts), tiles, nbytes)
+        for i, part in enumerate(parts):
+            lines[i] = part
+        return lines.reshape(-1, nbytes)
 
     def for_kernels(
         self, held: Held, M: int, rows: int, unit: float, value: float

@@ -95,6 +95,13 @@ class RowScales(ScaleLayout):
         """A part of them, which shares their memory, or the one of all."""
         return held[rows] if held.ndim else held
 
+    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
+        """(all rows,), 0 for those that fill tiles."""
+        scale = np.zeros((len(parts), rows), np.float32)
+        for i, part in enumerate(parts):
+            scale[i, :M] = part
+        return scale.reshape(-1)
+
     def valid(self, held: Held, layout: Layout, threads: int) -> bool:
         """Whether all are finite."""
         return bool(np.isfinite(held).all())
@@ -132,6 +139,10 @@ class NoScales(RowScales):
         return None
 
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
+        """1."""
+        return np.ones((), np.float32)
+
+    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
         """1."""
         return np.ones((), np.float32)
 

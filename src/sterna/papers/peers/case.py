@@ -90,7 +90,8 @@ class Part(Protocol):
 
 def end_to_end(options: Options) -> list[Case]:
     """Prompts and generations of a whole model; a matrix has none."""
-    if options.shape not in SHAPES or isinstance(SHAPES[options.shape], Hybrid):
+    shape = SHAPES.get(options.shape)
+    if shape is None or isinstance(shape, Hybrid) or shape.experts:
         return []
     pp = [Case(f"pp{n}", n) for n in options.pp]
     return pp + [

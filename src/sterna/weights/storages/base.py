@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -28,13 +28,20 @@ TERNARY, BINARY, FOUR, SIXTEEN = (-1, 0, 1), (-1, 1), (-3, -1, 1, 3), tuple(rang
 class Linear:
     """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
 
-    bias: whether the model adds the vector `name`.bias [M] to its result.
+    bias: whether the model adds the vector `name`.bias [M] to its result. exact: it stays in the
+    format that the checkpoint has it in, whatever is asked for: small, and decisive, as a router.
+    Of one for each of several experts, `{}` in the name is an expert's number.
     """
 
     name: str
     M: int
     K: int
     bias: bool = False
+    exact: bool = False
+
+    def of_expert(self, expert: int) -> Linear:
+        """That of one of several experts."""
+        return replace(self, name=self.name.replace("{}", str(expert)))
 
 
 @dataclass(frozen=True)

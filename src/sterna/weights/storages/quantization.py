@@ -1,6 +1,6 @@
 """What `quantization_config` says of a model's layers: which they are, and what is stored.
 
-quant_method            "bitnet", or "power_of_two"
+quant_method            "bitnet", "power_of_two", or "mxfp4" (weights/experts.py)
 modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
 
 Of BitNet's layers:
@@ -112,9 +112,11 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if method == "power_of_two" and isinstance(settings, dict):
         excluded = _names(settings.get("modules_to_not_convert"), file)
         return Quantization(False, True, False, excluded, powers=_powers(settings, file))
+    if method == "mxfp4":  # of gpt-oss: its tensors' names say which layers are
+        return Quantization(False, True, False, ())
     if method != "bitnet":
         raise UnsupportedModelError(
-            f"{file}: {FIELD}.quant_method must be bitnet, power_of_two or absent, but got "
+            f"{file}: {FIELD}.quant_method must be bitnet, power_of_two, mxfp4 or absent, but got "
             f"{shown(method)}; Sterna does not read this quantisation"
         )
     return Quantization(

@@ -1,0 +1,108 @@
+"""FFNs of experts, of which each token takes a few: their fields of config.json, and their graph.
+
+    y = sum over the chosen experts e of share_e down_e(act(gate_e) * up_e)
+      + sigmoid(shared_gate) down_s(act(gate_s) * up_s), where there is a shared expert
+
+A router's logits choose; shares are their softmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sterna.graph import Graph, Value
+from sterna.models import layers
+from sterna.models.config import TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
+
+__all__ = ["ExpertFields", "Names", "feed_forward"]
+
+MAX_EXPERTS = 4096  # native kMaxExperts
+
+
+@dataclass(frozen=True)
+class ExpertFields:
+    """How many experts a layer has, how many a token takes, and the width of one's FFN.
+
+    of_all: the shares of a token's experts do not add up to 1, but with those of all others.
+    shared: the width of one more, which all tokens take; 0: there is none.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    of_all: bool = False
+    shared: int = 0
+
+    @classmethod
+    def of(
+        cls, f: Fields, count: str, width: str, *, of_all: bool = False, shared: int = 0
+    ) -> ExpertFields:
+        """Those of config.json; count, width: the names of fields. ModelFormatError."""
+        experts = f.count(count, most=MAX_EXPERTS)
+        chosen = f.count("num_experts_per_tok")
+        if chosen > experts:
+            f.fail("num_experts_per_tok", f"at most {count}={experts}", chosen)
+        return cls(experts, chosen, f.count(width), of_all, shared)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a checkpoint calls the parts of a layer of experts; `{}` is an expert's number."""
+
+    router: str = "gate"
+    gate: str = "experts.{}.gate_proj"
+    up: str = "experts.{}.up_proj"
+    down: str = "experts.{}.down_proj"
+    shared: str = "shared_expert"
+    shared_gate: str = "shared_expert_gate"
+
+
+NAMES = Names()
+
+
+def feed_forward(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    how: ExpertFields, *, names: Names = NAMES, bias: bool = False, stacking: Stacking = STACKED,
+    activation: str = "", limit: float = 0.0,
+) -> Value:  # fmt: skip
+    """x + what its experts make of each row of h; `name` is the layer's.
+
+    bias: of the router, and of each expert's layers; stacking: as `WeightSource.experts` takes it;
+    activation, limit: as `Graph.glu` takes them, where it is not the model's.
+    """
+    d, router, module = c.hidden_size, f"{name}.{names.router}", f"{name}.experts"
+    # Both stay in the type that the checkpoint has them in.
+    parts = [Linear(router, how.count, d, bias, exact=True)]
+    if how.shared:
+        parts.append(Linear(f"{name}.{names.shared_gate}", 1, d, exact=True))
+    logits, columns = layers.linear_parts(g, c, w, h, router, parts)
+    route = g.route(logits, how.count, how.chosen, router, how.of_all)
+
+    rows = g.spread(h, route, f"{module}.spread")
+    two = [Linear(f"{name}.{part}", how.width, d, bias) for part in (names.gate, names.up)]
+    rows = _linear(g, w, rows, f"{module}.gate_up_proj", two, how.count, stacking)
+    rows = g.glu(rows, activation or c.activation, f"{module}.act", limit)
+    down = [Linear(f"{name}.{names.down}", d, how.width, bias)]
+    rows = _linear(g, w, rows, f"{module}.down_proj", down, how.count, stacking)
+    x = g.combine(rows, x, module)
+    if not how.shared:
+        return x
+
+    module, ff = f"{name}.{names.shared}", how.shared
+    two = [Linear(f"{module}.{part}_proj", ff, d) for part in ("gate", "up")]
+    h = layers.linear(g, c, w, h, f"{module}.gate_up_proj", two)
+    h = g.glu(h, c.activation, f"{module}.act")
+    # A factor of a row passes through a linear layer.
+    h = g.gated(h, logits, columns[1], ff, 1, "sigmoid", f"{module}.gate", single=True)
+    return layers.output(g, c, w, h, x, f"{module}.down_proj")
+
+
+def _linear(
+    g: Graph, w: WeightSource, rows: Value, name: str, parts: list[Linear], count: int,
+    stacking: Stacking,
+) -> Value:  # fmt: skip
+    weights = w.experts(name, parts, count, stacking)
+    bias = w.experts_bias(name, parts, count, stacking) if parts[0].bias else None
+    return g.linear(rows, weights, name, bias=bias)

@@ -1,0 +1,54 @@
+"""GLM-4, its first checkpoints (glm-4-9b-*-hf, glm-edge): Llama's graph with biases of q, k and v,
+gate and up stored as one matrix, and half of each head rotated, neighbours together.
+arXiv 2406.12793.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import Graph, Value
+from sterna.models import llama
+from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.models.layers import LLAMA_NORMS, Norms
+from sterna.models.rotations import rotated_part
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("GlmForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS = {
+    "attention_bias": True,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1.5625e-7,
+}
+QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that of o here
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The part of a head that is rotated, and which layers have biases."""
+    name = "rope_parameters" if f.config.get("rope_parameters") else "rope_scaling"
+    head_dim = f.count("head_dim", most=MAX_HEAD_DIM)
+    rotary_dim, rope = rotated_part(f, f.mapping(name), head_dim, 0.5)
+    return {
+        name: rope,
+        "rotary_dim": rotary_dim,
+        "partial_rotary_factor": None,
+        "rope_interleaved": True,
+        QKV_BIAS: f.flag("attention_bias"),
+        "attention_bias": False,
+    }
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return write(g, c, w, LLAMA_NORMS)
+
+
+def write(g: Graph, c: TransformerConfig, w: WeightSource, norms: Norms) -> Value:
+    """The layers, with norms of these names."""
+    bias = c.fields.flag(QKV_BIAS)
+    return llama.build(g, c, w, norms=norms, qkv_bias=bias, fused_gate_up=True)

@@ -1,0 +1,57 @@
+"""gpt-oss: experts, whose attention has sinks, and a window in every other layer. arXiv 2508.10925.
+
+    x = x + o(attention(rope(q, k), v));   x = x + experts(norm(x))
+    an expert's FFN: down(gate sigmoid(1.702 gate) (up + 1)), of a gate and an up that are clamped
+
+All linear layers have biases, the router as well. The shares of a token's experts add up to 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import Graph, Value
+from sterna.models import experts, llama
+from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.sources import Stacking, WeightSource
+
+ARCHITECTURES = ("GptOssForCausalLM",)
+ACTIVATION = "silu"  # what config.json calls it
+TERNARY = False  # float tensors of linear layers are the weights themselves
+KV_DTYPE = "f16"  # keys have biases
+DEFAULTS = {
+    "attention_bias": True, "head_dim": 64, "rope_theta": 150000.0, "sliding_window": 128,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+NAMES = experts.Names(router="router")
+#: Floats lie transposed; a row of gate is followed by one of up.
+STACKING = Stacking(transposed=True, alternating=True)
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The layers' windows and the rotations, where the file says nothing of them."""
+    f.supported("swiglu_alpha", f.config.get("swiglu_alpha", 1.702), 1.702)
+    found: dict[str, Any] = {}
+    if f.config.get("layer_types") is None:
+        found["layer_types"] = [FULL if i % 2 else SLIDING for i in range(f.n_layers)]
+    if not f.mapping("rope_parameters") and not f.mapping("rope_scaling"):
+        found["rope_scaling"] = YARN
+    return found
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    how = experts.ExpertFields.of(c.fields, "num_local_experts", "intermediate_size")
+    limit = c.fields.factor("swiglu_limit", 7.0)
+
+    def ffn(h: Value, x: Value, _: int, name: str) -> Value:
+        return experts.feed_forward(
+            g, c, w, h, x, name, how, names=NAMES, bias=True, stacking=STACKING,
+            activation="clamped", limit=limit,
+        )  # fmt: skip
+
+    return llama.build(g, c, w, sinks=True, ffn=ffn)

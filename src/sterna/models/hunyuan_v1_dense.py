@@ -1,0 +1,48 @@
+"""Hunyuan, dense (0.5B to 7B): Llama's graph with an RMSNorm of every head of q and k behind their
+rotation.
+
+    x = x + o(attention(norm(rope(q)), norm(rope(k)), v));   x = x + down(silu(gate) * up)
+
+A context of 256k comes from a larger base of the rotations: theta alpha^(d / (d - 2)), d the width
+of a head, where rope_scaling is "dynamic" and has an alpha.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna import _native
+from sterna.graph import Graph, Value
+from sterna.models import llama
+from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.models.layers import HeadNorms
+from sterna.models.rotations import scaling_kind
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS = {"rms_norm_eps": 1e-5}
+QK_NORM = HeadNorms(names=("query_layernorm", "key_layernorm"), last=True)
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The base of the rotations; UnsupportedModelError for what the first code alone had."""
+    f.supported("use_cla", f.flag("use_cla"), False)
+    f.supported("use_qk_norm", f.config.get("use_qk_norm", True), True)
+    name = "rope_parameters" if f.config.get("rope_parameters") else "rope_scaling"
+    rope = Fields({"rope_theta": f.number("rope_theta", 10000.0), **f.mapping(name)}, f.file)
+    if scaling_kind(rope.config) != "dynamic" or rope.config.get("alpha") is None:
+        return {}
+    head_dim = f.count("hidden_size") // f.count("num_attention_heads")
+    head_dim = f.count("head_dim", head_dim, MAX_HEAD_DIM)
+    if head_dim < 4:
+        f.fail("head_dim", "at least 4, where rope_scaling has an alpha", head_dim)
+    stretched = _native.power(rope.factor("alpha"), head_dim / (head_dim - 2))
+    return {name: {"rope_theta": rope.number("rope_theta") * stretched}}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return llama.build(g, c, w, qk_norm=QK_NORM)

@@ -1,0 +1,44 @@
+"""MiniCPM, MiniCPM4 and BitCPM4, dense: Llama's graph with factors of the embedding, of what each
+half adds, and of logits. arXiv 2404.06395.
+
+    x = x + r o(attention(rope(q, k), v));   x = x + r down(silu(gate) * up)
+
+Each half reads RMSNorm(x); r = scale_depth / sqrt(layers).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import Graph, Value
+from sterna.models import llama
+from sterna.models.config import TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("MiniCPMForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS = {
+    "dim_model_base": 1,
+    "scale_depth": 1.0,
+    "scale_emb": 1.0,
+    "tie_word_embeddings": True,
+}
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Nothing more; UnsupportedModelError for experts and for attention that leaves out blocks."""
+    f.supported("num_experts", f.config.get("num_experts") or 0, 0)
+    f.supported("sparse_config", f.config.get("sparse_config"), None)
+    return {}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return llama.build(
+        g, c, w,
+        embedding_factor=c.fields.factor("scale_emb"),
+        residual_factor=c.fields.factor("scale_depth") / c.n_layers**0.5,
+        logits_factor=c.fields.factor("dim_model_base") / c.hidden_size,
+    )  # fmt: skip

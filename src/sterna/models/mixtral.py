@@ -1,0 +1,32 @@
+"""Mixtral: Mistral's graph, whose FFNs are experts. arXiv 2401.04088.
+
+    x = x + o(attention(rope(q, k), v));   x = x + experts(norm(x))
+
+The shares of a token's two experts add up to 1.
+"""
+
+from __future__ import annotations
+
+from sterna.graph import Graph, Value
+from sterna.models import experts, llama, mistral
+from sterna.models.config import TransformerConfig
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("MixtralForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS = {"rope_theta": 1e6}
+#: What a checkpoint calls the parts of a layer of experts.
+NAMES = experts.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
+complete = mistral.complete
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    how = experts.ExpertFields.of(c.fields, "num_local_experts", "intermediate_size")
+
+    def ffn(h: Value, x: Value, layer: int, _: str) -> Value:
+        name = f"model.layers.{layer}.block_sparse_moe"
+        return experts.feed_forward(g, c, w, h, x, name, how, names=NAMES)
+
+    return llama.build(g, c, w, ffn=ffn)

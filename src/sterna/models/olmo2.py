@@ -1,0 +1,26 @@
+"""OLMo 2: Llama's graph whose norms follow each half, and none comes before. arXiv 2501.00656.
+
+    x = x + norm(o(attention(rope(norm(q), norm(k)), v)));   x = x + norm(down(silu(gate) * up))
+
+The norms of q and of k are over all of their heads.
+"""
+
+from __future__ import annotations
+
+from sterna.graph import Graph, Value
+from sterna.models import layers, llama
+from sterna.models.config import TransformerConfig
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("Olmo2ForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS = {"rms_norm_eps": 1e-5}
+NORMS = layers.Norms(
+    reads=(None, None), adds=("post_attention_layernorm", "post_feedforward_layernorm")
+)
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return llama.build(g, c, w, norms=NORMS, qk_norm=layers.HeadNorms(whole=True))

@@ -1,0 +1,39 @@
+"""Qwen3.5 and 3.6 with experts, their text: Qwen3.5's graph, whose FFNs are experts.
+
+A token takes a few, whose shares add up to 1, and one that all tokens share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import Graph, Value
+from sterna.models import experts, qwen3_5
+from sterna.models.config import TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+ACTIVATION = qwen3_5.ACTIVATION
+TERNARY = qwen3_5.TERNARY
+DEFAULTS = qwen3_5.DEFAULTS
+PREFIXES = qwen3_5.PREFIXES
+SKIPPED = qwen3_5.SKIPPED
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """As of the dense models, and for all layers the width of an expert."""
+    fields = qwen3_5.complete(f)
+    text = Fields({**f.config, **fields}, f.file)
+    return {**fields, "intermediate_size": text.count("moe_intermediate_size")}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    shared = c.fields.count("shared_expert_intermediate_size")
+    how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", shared=shared)
+
+    def ffn(h: Value, x: Value, _: int, name: str) -> Value:
+        return experts.feed_forward(g, c, w, h, x, name, how)
+
+    return qwen3_5.build(g, c, w, ffn)

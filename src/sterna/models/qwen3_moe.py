@@ -1,0 +1,51 @@
+"""Qwen3 with experts: Qwen3's graph, whose FFNs are experts in most layers. arXiv 2505.09388.
+
+    x = x + o(attention(rope(norm(q), norm(k)), v));   x = x + experts(norm(x))
+
+Every `decoder_sparse_step`-th layer has experts, but for `mlp_only_layers`, whose FFN is Llama's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import Graph, Value
+from sterna.models import experts, layers, llama
+from sterna.models.config import SLIDING, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("Qwen3MoeForCausalLM",)
+ACTIVATION = "silu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS = {"decoder_sparse_step": 1, "rms_norm_eps": 1e-6, "use_sliding_window": False}
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """A window, if it is in use, is of all layers."""
+    if not f.flag("use_sliding_window") or f.config.get("sliding_window") is None:
+        return {"sliding_window": None}
+    return {"layer_types": [SLIDING] * f.n_layers}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    of_all = not c.fields.flag("norm_topk_prob")
+    how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", of_all=of_all)
+    dense = _dense_layers(c.fields)
+
+    def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
+        if layer in dense:
+            return llama.feed_forward(g, c, w, h, x, name)
+        return experts.feed_forward(g, c, w, h, x, name, how)
+
+    return llama.build(g, c, w, qk_norm=layers.HeadNorms(), ffn=ffn)
+
+
+def _dense_layers(f: Fields) -> set[int]:
+    """The layers without experts."""
+    listed = f.config.get("mlp_only_layers") or []
+    if not isinstance(listed, list) or any(type(i) is not int or i < 0 for i in listed):
+        f.fail("mlp_only_layers", "a list of layers' numbers", listed)
+    step = f.count("decoder_sparse_step")
+    return {i for i in range(f.n_layers) if i in listed or (i + 1) % step}

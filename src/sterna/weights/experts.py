@@ -1,0 +1,143 @@
+"""The matrices of experts as checkpoints store them, and their way into a format.
+
+Stored is a tensor for each expert, or one of all: floats [experts, M, K], or as gpt-oss has them
+[experts, K, M]; or OCP MXFP4 as `*_blocks`, uint8 [experts, M, K / 32, 16], of which a byte has
+weights 2i and 2i + 1, and `*_scales`, uint8 [experts, M, K / 32].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats, ops
+from sterna.checkpoints.directory import Checkpoint
+from sterna.errors import NonFiniteError
+from sterna.formats import Experts, PackedWeight
+from sterna.formats.ggml_blocks import from_ggml
+from sterna.weights import packing, storages
+from sterna.weights.rounding import repacked
+from sterna.weights.storages import Floats, Layer, Levels, Linear, Tensors
+
+__all__ = ["Stacking", "experts_in", "joined", "mxfp4_experts", "stored_parts"]
+
+U8 = npt.NDArray[np.uint8]
+#: The weights of a part of an expert: (expert, part).
+ReadPart = Callable[[int, Linear], Levels | Floats]
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """How a tensor of all experts has an expert's matrix.
+
+    transposed: floats [K, M]; alternating: of the rows of two parts, one of the first is followed
+    by one of the second, else all of the first by all of the second.
+    """
+
+    transposed: bool = False
+    alternating: bool = False
+
+    def rows(self, parts: list[Linear], part: Linear) -> slice:
+        """The rows of a part."""
+        at = parts.index(part)
+        if self.alternating:
+            return slice(at, None, len(parts))
+        first = sum(p.M for p in parts[:at])
+        return slice(first, first + part.M)
+
+    def order(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
+        """The stored rows of the parts one after the other; None where they lie so."""
+        if not self.alternating or len(parts) == 1:
+            return None
+        every = np.arange(sum(part.M for part in parts), dtype=np.int64)
+        return np.concatenate([every[self.rows(parts, part)] for part in parts])
+
+
+def stored_parts(
+    tensors: Tensors,
+    layer_of: Callable[[Linear], Layer],
+    name: str,
+    parts: list[Linear],
+    count: int,
+    stacking: Stacking,
+) -> ReadPart:
+    """How a part of an expert is read: of a tensor of all, which is read once, or its own.
+
+    Raises as `Tensors.read` and `storages.read`.
+    """
+    if name not in tensors.checkpoint.tensors:
+        return lambda expert, part: storages.read(layer_of(part.of_expert(expert)))
+    M, K = sum(part.M for part in parts), parts[0].K
+    shape = (count, K, M) if stacking.transposed else (count, M, K)
+    stored = tensors.read(name, shape)
+
+    def read(expert: int, part: Linear) -> Floats:
+        bits = stored.bits[expert]
+        rows = (bits.T if stacking.transposed else bits)[stacking.rows(parts, part)]
+        return Floats(stored.format, np.ascontiguousarray(rows))
+
+    return read
+
+
+def joined(parts: list[Levels | Floats]) -> list[Levels | Floats]:
+    """Floats of one dtype as one matrix, which is rounded as one; else the parts as they are."""
+    floats = [part for part in parts if isinstance(part, Floats)]
+    if len(floats) < len(parts) or len({part.format for part in floats}) > 1:
+        return parts
+    return [Floats(floats[0].format, np.concatenate([part.bits for part in floats]))]
+
+
+def mxfp4_experts(
+    checkpoint: Checkpoint, name: str, parts: list[Linear], count: int, stacking: Stacking,
+    threads: int,
+) -> Iterator[PackedWeight]:  # fmt: skip
+    """The weights of all experts in mxfp4, of the tensors `name`_blocks and `name`_scales.
+
+    ModelFormatError for another shape or dtype, NonFiniteError for a scale that is NaN.
+    """
+    M, K = sum(part.M for part in parts), parts[0].K
+    info = checkpoint.require(f"{name}_blocks", (count, M, -(-K // 32), 16), "U8")
+    checkpoint.require(f"{name}_scales", (count, M, -(-K // 32)), "U8")
+    blocks, scales = (checkpoint.read(f"{name}_{what}") for what in ("blocks", "scales"))
+    order = stacking.order(parts)
+    for i in range(count):
+        try:
+            rows = _ggml_blocks(blocks[i], scales[i])
+            yield from_ggml("mxfp4", rows, threads=threads, order=order)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{info.file}: {name}_scales: expert {i}: {error}") from None
+
+
+def _ggml_blocks(nibbles: U8, scales: U8) -> U8:
+    """Blocks [M, G, 16] of pairs, and their exponents [M, G] -> rows of ggml's blocks [M, 17 G]:
+    an exponent, then bytes of weights i and i + 16."""
+    M, G, _ = nibbles.shape
+    halves = nibbles.reshape(M, G, 2, 8)
+    low, high = halves[:, :, 0], halves[:, :, 1]  # weights 0..15 and 16..31
+    out = np.empty((M, G, 17), np.uint8)
+    out[:, :, 0] = scales
+    out[:, :, 1::2] = (low & 15) | (high & 15) << 4
+    out[:, :, 2::2] = low >> 4 | (high & 0xF0)
+    return out.reshape(M, 17 * G)
+
+
+def experts_in(experts: Experts, format: str | None, threads: int, name: str) -> Experts:
+    """Experts in a format (None: their own): floats are rounded, levels kept; RequestError."""
+    if format is None or experts.format == format:
+        return experts
+    made = (weight_in(expert, format, threads, name) for expert in experts)
+    return Experts.of(experts.count, made, name)
+
+
+def weight_in(weight: PackedWeight, format: str, threads: int, name: str) -> PackedWeight:
+    """A weight in a format that keeps its levels, or as floats; RequestError."""
+    if weight.format == format:
+        return weight
+    if formats.get(format).integer or not weight.format.integer:
+        return repacked(weight, format, threads, name)
+    return packing.pack_floats(
+        [Floats("f32", ops.dequantize(weight, threads=threads))], format, threads, name
+    )

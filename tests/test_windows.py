@@ -1,0 +1,210 @@
+"""Where all layers have windows, pages behind them go back to the pool, and no bit changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import checkpoint_factory as factory
+import numpy as np
+import pytest
+from checkpoint_factory import RECIPES
+from helpers import assert_same_bits
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from test_pages import Sequences
+
+from sterna import LLM, loading
+from sterna.conversation import Conversation
+from sterna.engine import PAGE, CachedPrefix, Engine, PagePool, Sequence
+from sterna.engine.pages import GONE
+from sterna.evaluate import scoring
+
+WINDOW = 70  # of the recipe, in both layers
+PROMPT = np.random.default_rng(5).integers(0, 256, 500).tolist()
+
+
+class WindowedSequences(Sequences):
+    """The pool's machine, with windows: what the next position sees is there, and what marks need.
+
+    `values` are those of all positions; what a sequence no longer reads may be gone.
+    """
+
+    def _pool(self) -> PagePool:
+        return PagePool(self.count, self._copy, window=WINDOW)
+
+    def _write(self, sequence: Sequence, values: list[int], count: int) -> None:
+        super()._write(sequence, values, count)
+        self.pool.give_back(sequence)
+        assert (sequence.pages[: self._needed(sequence) // PAGE] == GONE).all()
+
+    def _needed(self, sequence: Sequence) -> int:
+        return max(0, min((*sequence.marks, sequence.length)) + 1 - WINDOW)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), keep=st.integers(1, 2))
+    def snapshot(self, data: st.DataObject, keep: int) -> None:
+        """A mark, to which it can come back whatever follows."""
+        sequence, _ = self._draw(data)
+        assert self.pool.snapshot(sequence, keep)
+        assert len(sequence.marks) <= max(keep, 1)
+        assert all(self.pool.reachable(sequence, mark) == mark for mark in sequence.marks)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cut_in_half(self, data: st.DataObject) -> None:
+        """What an interrupt leaves: the length is shorter, the pages are still there, or gone."""
+        sequence, values = self._draw(data)
+        wanted = data.draw(st.integers(0, sequence.length))
+        sequence.length = self.pool.reachable(sequence, wanted)
+        sequence.marks = tuple(m for m in sequence.marks if m <= sequence.length)
+        del values[sequence.length :]
+
+
+TestWindowedSequences = WindowedSequences.TestCase
+TestWindowedSequences.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Callable[[str], Path]) -> loading.Model:
+    return loading.load(checkpoint("mistral-window"), format="i8")
+
+
+def of_pages(model: loading.Model, pages: int) -> Engine:
+    """An engine with room for so many."""
+    page_bytes = Engine(model, threads=1).kv_bytes_per_position * PAGE
+    return Engine(model, threads=2, kv_bytes=pages * page_bytes)
+
+
+def held(sequence: Sequence) -> int:
+    """Pages that it has."""
+    return int((sequence.pages != GONE).sum())
+
+
+def fed(engine: Engine, sequence: Sequence, tokens: list[int], chunk: int) -> np.ndarray:
+    """The logits of all of them, float32 [n, vocab]."""
+    rows = []
+    for i in range(0, len(tokens), chunk):
+        part = tokens[i : i + chunk]
+        rows += engine.step([(sequence, part, len(part))])
+    return np.concatenate(rows)
+
+
+def test_a_sequence_longer_than_the_pool(model: loading.Model) -> None:
+    """Four pages suffice for any number of positions, with the bits of a pool that has them all."""
+    expected = Engine(model, threads=1).logits([PROMPT])[0]
+    for chunk in (1, 17, 64):
+        small, sequence = of_pages(model, 4), Sequence()
+        assert_same_bits(fed(small, sequence, PROMPT, chunk), expected)
+        assert held(sequence) == 2
+        assert small.pool.free == 2
+        assert len(sequence.pages) == 8
+        small.release(sequence)
+        assert small.pool.free == 4
+
+
+def test_windows_of_some_layers_give_nothing_back(tmp_path: Path) -> None:
+    """A page is one of all layers: what one of them sees stays."""
+    recipe = replace(RECIPES["qwen2-windows"], layers=3)
+    engine, sequence = Engine(loading.load(factory.write(tmp_path, recipe))), Sequence()
+    assert not engine.forgets
+    fed(engine, sequence, PROMPT[:300], 50)
+    assert held(sequence) == 5
+
+
+def test_rewind(model: loading.Model) -> None:
+    """As far as the pages are there; behind them from the begin, and always to a snapshot."""
+    engine, expected = of_pages(model, 12), Engine(model, threads=1).logits([PROMPT])[0]
+    assert engine.forgets
+    s = Sequence()
+    fed(engine, s, PROMPT[:300], 60)
+    assert s.pages[:3].tolist() == [GONE] * 3  # 300 sees from 231 on, in the fourth page
+    assert engine.rewind(s, 261) == 261
+    assert_same_bits(fed(engine, s, PROMPT[261:270], 4), expected[261:270])
+    assert engine.rewind(s, 260) == 0
+    assert held(s) == 0
+    assert_same_bits(fed(engine, s, PROMPT[:200], 50), expected[:200])
+    assert engine.snapshot(s)
+    fed(engine, s, PROMPT[200:450], 50)
+    assert engine.rewind(s, 201) == 201
+    assert_same_bits(fed(engine, s, PROMPT[201:450], 50), expected[201:450])
+    assert engine.rewind(s, 200) == 200
+    assert_same_bits(fed(engine, s, PROMPT[200:210], 3), expected[200:210])
+
+
+def test_forks(model: loading.Model) -> None:
+    """Two sequences share what is there, go their own ways, and each gives back its own."""
+    engine, s = of_pages(model, 12), Sequence()
+    fed(engine, s, PROMPT[:300], 300)
+    fork, early = engine.pool.share(s, 290), engine.pool.share(s, 100)
+    assert (fork.length, early.length) == (290, 0)
+    fresh = Engine(model, threads=1).logits([[*PROMPT[:290], *PROMPT[:150]], PROMPT])
+    got = fed(engine, fork, PROMPT[:150], 25)
+    assert_same_bits(got, fresh[0][290:])
+    assert_same_bits(fed(engine, s, PROMPT[300:], 50), fresh[1][300:])
+    assert engine.pool.free == 12 - held(s) - held(fork)
+
+
+def test_a_rewind_that_was_interrupted(model: loading.Model) -> None:
+    """To the begin, before the pages that are gone were forgotten: it grows again from there."""
+    engine, s = of_pages(model, 8), Sequence()
+    fed(engine, s, PROMPT[:300], 60)
+    s.length = 0
+    assert_same_bits(
+        fed(engine, s, PROMPT[:200], 30), Engine(model, threads=1).logits([PROMPT[:200]])[0]
+    )
+
+
+def test_resume(model: loading.Model) -> None:
+    """From where two prompts part, if there is a snapshot before; else all is computed again."""
+    engine, prefix = of_pages(model, 12), CachedPrefix()
+    fed(engine, prefix.sequence, PROMPT[:250], 125)
+    engine.snapshot(prefix.sequence)
+    fed(engine, prefix.sequence, PROMPT[250:400], 50)
+    for same in (320, 250, 100):
+        prefix.tokens = PROMPT[: prefix.sequence.length]
+        prompt = [*PROMPT[:same], 7, 8, 9]
+        s = engine.resume(prefix, prompt)
+        assert s.length == (same if same >= 250 else 0)
+        got = fed(engine, s, prompt[s.length :], 40)
+        expected = Engine(model, threads=1).logits([prompt])[0]
+        assert_same_bits(got, expected[len(prompt) - len(got) :])
+        fed(engine, s, PROMPT[:50], 50)
+        engine.rewind(s, min(same, s.length))
+
+
+def test_turns_of_a_conversation(checkpoint: Callable[[str], Path]) -> None:
+    """Each is as a fresh run, and computes what is new."""
+    llm = LLM(checkpoint("mistral-window"), threads=2)
+    options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    with Conversation(llm, system="Be brief") as chat:
+        before = 0
+        for text in ("Hello", "And then?" * 12, "x" * 100, "Why?"):
+            messages = [*chat.messages, {"role": "user", "content": text}]
+            done, fresh = chat.ask(text, **options), llm.chat(messages, **options)
+            assert done.tokens == fresh.tokens
+            assert done.stats.n_cached >= before
+            before = done.stats.n_prompt - 12  # what opens an answer may be written otherwise
+    assert llm.engine.pool.free == llm.engine.pool.count
+
+
+def test_scores(model: loading.Model) -> None:
+    """Requests that begin alike come back to where they part."""
+    engine = of_pages(model, 12)
+    requests = [
+        scoring.Request([*PROMPT[:200], *PROMPT[250 + i : 256 + 2 * i]], 3 + i) for i in range(4)
+    ]
+    together = scoring.score(engine, [requests])[0]
+    assert together == [scoring.score(engine, [[one]])[0][0] for one in requests]
+    assert engine.pool.free == 12
+
+
+def test_repeated(model: loading.Model) -> None:
+    """A depth is made of the pages that are there."""
+    engine, s = of_pages(model, 12), Sequence()
+    fed(engine, s, PROMPT[: 4 * PAGE], PAGE)
+    deep = engine.repeated(s, 6 * PAGE)
+    engine.step([(deep, [1], 1)])
+    assert held(deep) == 3
