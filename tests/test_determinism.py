@@ -62,6 +62,7 @@ FLOAT = [
     ("llama-96", "pot8", "pot16", "f16"),
     ("qwen3_5-interval", None, None, "f16"),
     ("qwen3_moe", None, None, "f16"),
+    ("qwen3_moe-mixed", None, None, "f16"),
 ]
 
 Case = tuple[str, str | None, str | None, str]
