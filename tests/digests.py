@@ -65,16 +65,13 @@ _HYBRID: dict[str, Any] = {
 _EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 176, "num_experts": 6, "num_experts_per_tok": 2,
 }  # fmt: skip
+_WINDOWS = {"sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"]}
 SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
-    "Gemma3ForCausalLM": {
-        "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
-    },
+    **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _WINDOWS),
     "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
     "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
-    "Olmo3ForCausalLM": {
-        "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"],
-    },
+    "Olmo3ForCausalLM": _WINDOWS,
     "GptOssForCausalLM": {
         "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 48,
         "intermediate_size": 160,

@@ -103,6 +103,18 @@ def test_vectors_are_those_of_transformers(
     assert llm.info()["head"] != "exact"
 
 
+def test_gemma(tmp_path: Path) -> None:
+    """Another family, whose tokenizer opens a text with a token of its own."""
+    recipe = replace(RECIPES["gemma3"], dtype=torch.float32)
+    folder = embedder(tmp_path / "m", MEAN, recipe=recipe)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["Gemma3TextModel"]})
+    )
+    got = LLM(folder, kv_dtype="f32", threads=2).embed(TEXTS)
+    assert ((got * reference(folder, TEXTS, "mean")).sum(axis=1) > 0.999999).all()
+
+
 @pytest.mark.parametrize("pooling", [LAST, MEAN])
 def test_the_same_bits_alone_in_a_batch_and_everywhere(
     pooling: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,7 +129,7 @@ def test_the_same_bits_alone_in_a_batch_and_everywhere(
     again = LLM(folder, threads=2)  # from the cache
     for text, row in zip(TEXTS, expected, strict=True):
         assert_same_bits(again.embed(text)[0], row)
-    monkeypatch.setattr("sterna.embedding.PREFILL_CHUNK", 7)
+    monkeypatch.setattr("sterna.engine.embedding.PREFILL_CHUNK", 7)
     assert_same_bits(again.embed(TEXTS), expected)
     convert(folder, tmp_path / "packed", None)
     assert_same_bits(LLM(tmp_path / "packed").embed(TEXTS), expected)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, embedding, loading, models
+from sterna import _native, loading, models
 from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import PREFILL_CHUNK, CachedPrefix, Engine, Request, SamplingParams
+from sterna.engine import PREFILL_CHUNK, CachedPrefix, Engine, Request, SamplingParams, embed
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.models.pooling import KINDS, Pooling
@@ -409,7 +409,7 @@ class LLM:
                     f"shorten it{self._longer_context(len(ids), how)}"
                 )
             tokens.append(ids)
-        return embedding.embed(self.engine, tokens, how.kind, how.normalise)
+        return embed(self.engine, tokens, how.kind, how.normalise)
 
     def _pooling(self, kind: str | None) -> Pooling:
         """The checkpoint's, or a kind for a model that has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, CachedPrefix, Engine, Feed, Given
 from sterna.engine.pages import PAGE, PagePool, Sequence
 from sterna.engine.request import Request
@@ -21,4 +22,5 @@ __all__ = [
     "Request",
     "SamplingParams",
     "Sequence",
+    "embed",
 ]

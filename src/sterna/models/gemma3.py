@@ -14,7 +14,7 @@ from sterna.models.fields import Fields
 from sterna.models.layers import HeadNorms
 from sterna.weights.sources import WeightSource
 
-ARCHITECTURES = ("Gemma3ForCausalLM",)
+ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel")
 ACTIVATION = gemma2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS = {

@@ -9,8 +9,8 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine import PREFILL_CHUNK, Engine, Sequence
-from sterna.engine.pages import pages_of
+from sterna.engine.engine import PREFILL_CHUNK, Engine
+from sterna.engine.pages import Sequence, pages_of
 
 __all__ = ["embed"]
 
