@@ -13,7 +13,7 @@ import pytest
 import torch
 from checkpoint_factory import RECIPES, Recipe, write
 from click.testing import CliRunner
-from helpers import assert_same_bits, failure
+from helpers import assert_same_bits, command, failed, failure
 from hub_server import Hub
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
@@ -272,5 +272,6 @@ def test_command(tmp_path: Path) -> None:
     assert piped.exit_code == 0, piped.output
     assert piped.stdout == ""
     assert_same_bits(np.load(file), expected[:2])
+    failed(command("embed", "--output", str(tmp_path / "no" / "v.npy"), "a"), "folder")
     none = run(main, ["embed", "--model", str(folder)], input="")
     assert none.exit_code != 0

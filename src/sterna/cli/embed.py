@@ -45,6 +45,8 @@ def command(
     Prints one JSON array a line, with the shortest digits that are the same float32. A text that
     has too many tokens is an error: none is cut.
     """
+    if output is not None and not output.parent.is_dir():  # before the texts take their time
+        raise RequestError(f"{output}: must be in a folder that exists; make {output.parent}")
     listed = list(texts) or _lines()
     llm = open_model(options)
     how = {"prompt_name": prompt_name, "prompt": prompt, "pooling": pooling}
