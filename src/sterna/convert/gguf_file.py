@@ -30,7 +30,8 @@ from sterna.formats import Format, PackedWeight
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.ggml_encode import blocks_of
 from sterna.runtime import resolve_threads
-from sterna.weights.gguf import ARCHITECTURES_OF, gguf_name, permutes
+from sterna.weights.gguf import gguf_name, permutes
+from sterna.weights.gguf_families import ARCHITECTURES_OF
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import converted
 from sterna.weights.sources import head_format

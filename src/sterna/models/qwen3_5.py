@@ -20,7 +20,7 @@ from sterna.models import layers, llama
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.rotations import rotated_part
-from sterna.weights.gguf import AS_GGUF
+from sterna.weights.gguf_families import AS_GGUF
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,290 +17,25 @@ from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.gguf_vocab import Vocabulary
-from sterna.errors import ModelFormatError, UnsupportedModelError, brief, shown
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.weights.gguf_families import (
+    ARCHITECTURES_OF,
+    BITNET,
+    PROJECTIONS,
+    WHOLE,
+    WITH_EXPERTS,
+    Kind,
+    require_neutral,
+)
 from sterna.weights.gguf_hadamard import hadamard_of
 
 __all__ = [
-    "ARCHITECTURES_OF",
-    "AS_GGUF",
     "GGUF_POOLINGS",
     "companions_of",
     "config_of",
     "gguf_name",
     "permutes",
 ]
-
-#: A field of ours in config.json: tensors are those of a GGUF file. Norms that a checkpoint stores
-#: as w hold 1 + w, a recurrence's own excepted; of a hybrid, A_log holds the rate -exp(A_log), and
-#: value heads lie in the order in which key heads repeat: 0 1 2 0 1 2, where Hugging Face has
-#: 0 0 1 1 2 2.
-AS_GGUF = "stored_as_gguf"
-
-_LINEARS = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-_QKV = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
-_GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-_READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-_QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-#: Norms of what the halves add, in Gemma and OLMo 2.
-_ADDS = {
-    "post_attention_layernorm": "post_attention_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}  # fmt: skip
-_GEMMA2 = {
-    **_LINEARS, **_ADDS, "input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm",
-}  # fmt: skip
-_PROJECTIONS = {
-    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.out_proj": "ssm_out",
-}  # fmt: skip
-_RECURRENT = {
-    **_PROJECTIONS, "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
-    "post_attention_layernorm": "post_attention_norm",
-}  # fmt: skip
-_WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
-#: FFNs of experts, whose tensors are those of all, in the place of a dense one.
-_EXPERTS = {
-    **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
-    "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
-    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
-    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
-}  # fmt: skip
-_SHARED = {
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}  # fmt: skip
-_GPT_OSS = {
-    **{name: to for name, to in _EXPERTS.items() if name != "mlp.gate"},
-    "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "post_attention_norm",
-}  # fmt: skip
-_MIXTRAL = {
-    **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
-    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
-    "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps",
-    "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What a GGUF architecture is in the words of config.json.
-
-    modules: of a layer, and their names there. permuted: whether rows of q and k are in the order
-    of interleaved rotations; hybrid: whether some layers are recurrent; partial: whether a part of
-    a head may be rotated. settings: further fields, of the model, its architecture's name there and
-    the fields that all have. reads: keys (`_NEUTRAL`) that it asks for. written: whether Sterna
-    writes such files. experts: the fields for how many experts there are and how wide they are.
-    """
-
-    architecture: str
-    activation: str = "silu"
-    modules: Mapping[str, str] = field(default_factory=lambda: _LINEARS | _READS)
-    permuted: bool = False
-    hybrid: bool = False
-    partial: bool = False
-    settings: Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]] | None = None
-    reads: tuple[str, ...] = ()
-    written: bool = False
-    experts: tuple[str, str] | None = None
-
-
-def _hybrid(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
-    """Recurrent layers."""
-    m = model.metadata
-    v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
-    if not v_heads or inner % v_heads:
-        raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={v_heads}", inner)
-    sections: dict[str, Any] = {}
-    key = f"{name}.rope.dimension_sections"
-    if key in m:
-        three = m.numbers(key, 4)[:3].tolist()
-        sections = {"rope_parameters": {"mrope_section": three}}
-    return {
-        AS_GGUF: True,
-        "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
-        "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
-        "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
-        "linear_value_head_dim": inner // v_heads,
-        "linear_num_key_heads": m.integer(f"{name}.ssm.group_count"),
-        "linear_num_value_heads": v_heads,
-        **sections,
-    }
-
-
-def _hybrid_experts(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Recurrent layers, and the width of the expert that all tokens share."""
-    shared = model.metadata.integer(f"{name}.expert_shared_feed_forward_length")
-    return {**_hybrid(model, name, fields), "shared_expert_intermediate_size": shared}
-
-
-def _gpt_oss(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """What no key says: YaRN's ramp ends within pairs."""
-    scaling = fields.get("rope_scaling")
-    return {"rope_scaling": {**scaling, "truncate": False}} if scaling else {}
-
-
-def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Caps and windows. The scale of scores is in no key: 27B models have another than the rest,
-    and are known by their layers, as llama.cpp knows them."""
-    m = model.metadata
-    is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
-    width = fields["hidden_size"] // fields["num_attention_heads"]
-    found = {AS_GGUF: True, "query_pre_attn_scalar": width if is_27b else fields["head_dim"]}
-    for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if f"{name}.{cap}" in m:
-            found[cap] = m.number(f"{name}.{cap}") or None
-    if name == "gemma2":
-        return found | {"sliding_window": fields["sliding_window"] or 4096}
-    if not fields["sliding_window"]:
-        return found | {"layer_types": ["full_attention"] * fields["num_hidden_layers"]}
-    return found | {
-        "sliding_window_pattern": m.integer(f"{name}.attention.sliding_window_pattern", 6),
-        "rope_local_base_freq": m.number(f"{name}.rope.freq_base_swa", 10000.0),
-    }
-
-
-def _granite(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The multipliers."""
-    m = model.metadata
-    return {
-        "attention_multiplier": m.number(f"{name}.attention.scale", fields["head_dim"] ** -0.5),
-        "embedding_multiplier": m.number(f"{name}.embedding_scale", 1.0),
-        "logits_scaling": m.number(f"{name}.logit_scale", 1.0),
-        "residual_multiplier": m.number(f"{name}.residual_scale", 1.0),
-    }
-
-
-def _minicpm(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The multipliers, which older files leave to their readers: those are refused."""
-    m = model.metadata
-    keys = ("embedding_scale", "residual_scale", "logit_scale")
-    embedding, residual, logits = (m.number(f"{name}.{key}") for key in keys)
-    if not logits:
-        raise m.error(f"{name}.logit_scale", "a number that is not 0", logits)
-    return {
-        "scale_emb": embedding,
-        "scale_depth": residual * fields["num_hidden_layers"] ** 0.5,
-        "dim_model_base": fields["hidden_size"] / logits,
-    }
-
-
-def _olmo2(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A file with a window is OLMo 3's."""
-    return {"architectures": ["Olmo3ForCausalLM"]} if fields["sliding_window"] else {}
-
-
-def _glm4(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
-    """Biases of q, k and v alone; rotations of an image's axes are refused."""
-    _require_neutral(model.metadata, f"{name}.rope.dimension_sections", ())
-    return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
-
-
-_BITNET = _Kind(
-    "BitNetForCausalLM",
-    "relu2",
-    _LINEARS
-    | _READS
-    | {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
-)
-_LLAMA = _Kind("LlamaForCausalLM", permuted=True, written=True)
-_SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
-_FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
-ARCHITECTURES_OF = {
-    "llama": _LLAMA,
-    "falcon3": _LLAMA,
-    "qwen2": _Kind("Qwen2ForCausalLM", written=True),
-    "qwen3": _Kind("Qwen3ForCausalLM", modules=_LINEARS | _READS | _QK_NORMS, written=True),
-    "qwen35": _Kind(
-        "Qwen3_5ForCausalLM",
-        modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT,
-        hybrid=True,
-        partial=True,
-        settings=_hybrid,
-    ),
-    "qwen35moe": _Kind(
-        "Qwen3_5MoeForCausalLM",
-        modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT,
-        hybrid=True,
-        partial=True,
-        settings=_hybrid_experts,
-        experts=("num_experts", "moe_intermediate_size"),
-    ),
-    "gemma2": _Kind(
-        "Gemma2ForCausalLM", "gelu_pytorch_tanh", _GEMMA2, settings=_gemma, reads=_SOFT_CAPS
-    ),
-    "gemma3": _Kind(
-        "Gemma3ForCausalLM",
-        "gelu_pytorch_tanh",
-        _GEMMA2 | _QK_NORMS,
-        settings=_gemma,
-        reads=_SOFT_CAPS,
-    ),
-    "granite": _Kind(
-        "GraniteForCausalLM",
-        permuted=True,
-        settings=_granite,
-        reads=(*_FACTORS, "attention.scale"),
-    ),
-    "smollm3": _Kind("SmolLM3ForCausalLM", permuted=True),
-    "phi3": _Kind("Phi3ForCausalLM", modules=_READS | _QKV | _GATE_UP, partial=True),
-    "olmo2": _Kind("Olmo2ForCausalLM", modules=_LINEARS | _QK_NORMS | _ADDS, settings=_olmo2),
-    "glm4": _Kind(
-        "Glm4ForCausalLM",
-        modules={
-            **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
-            **_GATE_UP,
-            **_READS,
-            "post_self_attn_layernorm": "post_attention_norm",
-            "post_mlp_layernorm": "post_ffw_norm",
-        },
-        partial=True,
-        settings=_glm4,
-    ),
-    "hunyuan-dense": _Kind(
-        "HunYuanDenseV1ForCausalLM",
-        modules=_LINEARS
-        | _READS
-        | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
-    ),
-    "minicpm": _Kind("MiniCPMForCausalLM", permuted=True, settings=_minicpm, reads=_FACTORS),
-    "qwen3moe": _Kind(
-        "Qwen3MoeForCausalLM",
-        modules=_EXPERTS | _READS | _QK_NORMS,
-        experts=("num_experts", "moe_intermediate_size"),
-    ),
-    "gpt-oss": _Kind(
-        "GptOssForCausalLM",
-        modules=_GPT_OSS,
-        settings=_gpt_oss,
-        experts=("num_local_experts", "intermediate_size"),
-    ),
-    # 1bitLLM's models; their names there are those of BitNet, but for the small n
-    "bitnet": _Kind(
-        "BitnetForCausalLM",
-        modules=_LINEARS
-        | _READS
-        | {"self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm"},
-    ),
-    # relu^2 is in no key of these files
-    "bitnet-25": _BITNET,
-    "bitnet-b1.58": _BITNET,
-}
-
-#: Kinds of files whose FFNs are of experts, where others of the same name have dense ones.
-_WITH_EXPERTS = {
-    "llama": _Kind(
-        "MixtralForCausalLM",
-        modules=_MIXTRAL | _READS,
-        permuted=True,
-        experts=("num_local_experts", "intermediate_size"),
-    ),
-}
 
 _OUTER = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
@@ -337,8 +71,8 @@ BITNET_TEMPLATE = (
 def gguf_name(architecture: str, name: str) -> str:
     """The tensor of a GGUF architecture for a tensor's name in a Hugging Face checkpoint."""
     inside = _LAYER.fullmatch(name)
-    if inside and inside[2] in _WHOLE:
-        return f"blk.{inside[1]}.{_WHOLE[inside[2]]}"
+    if inside and inside[2] in WHOLE:
+        return f"blk.{inside[1]}.{WHOLE[inside[2]]}"
     if inside and inside[2].endswith(".sinks"):
         name += ".weight"
     module, _, suffix = name.rpartition(".")
@@ -346,7 +80,7 @@ def gguf_name(architecture: str, name: str) -> str:
         return f"{_OUTER[module]}.{suffix}"
     match = _LAYER.fullmatch(module)
     assert match is not None, name
-    kinds = (ARCHITECTURES_OF[architecture], _WITH_EXPERTS.get(architecture))
+    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
     tensor = next(kind.modules[match[2]] for kind in kinds if kind and match[2] in kind.modules)
     return f"blk.{match[1]}.{tensor}.{suffix}"
 
@@ -366,11 +100,11 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             f"{model.path}: general.architecture must be one of {', '.join(ARCHITECTURES_OF)}, "
             f"but got {shown(name)}; Sterna does not run this model yet"
         )
-    kind = _WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
+    kind = WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
     reads = (*kind.reads, "expert_count") if kind.experts else kind.reads
     for suffix, neutral in _NEUTRAL.items():
         if suffix not in reads:
-            _require_neutral(m, f"{name}.{suffix}", neutral)
+            require_neutral(m, f"{name}.{suffix}", neutral)
     layers = m.integer(f"{name}.block_count", most=1 << 16)
     if kind.hybrid:
         layers -= _predicting(m, name, layers)
@@ -447,27 +181,15 @@ def _predicting(m: Metadata, name: str, layers: int) -> int:
     return count
 
 
-def _linear_modules(kind: _Kind, layers: int) -> dict[str, str]:
+def _linear_modules(kind: Kind, layers: int) -> dict[str, str]:
     """The layers of all tensors that are multiplied with activations."""
     modules = {
         f"blk.{i}.{tensor}.weight": f"model.layers.{i}.{module}"
         for i in range(layers)
         for module, tensor in kind.modules.items()
-        if module.endswith("_proj") or module in _PROJECTIONS
+        if module.endswith("_proj") or module in PROJECTIONS
     }
     return {**modules, "output.weight": "lm_head"}
-
-
-def _require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
-    """UnsupportedModelError for a key with a value that changes the arithmetic."""
-    if key not in m:
-        return
-    value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
-    if value not in neutral:
-        raise UnsupportedModelError(
-            f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
-            f"but got {brief(value)}; Sterna does not run this variant"
-        )
 
 
 def _head_dim(m: Metadata, name: str, hidden: int, heads: int, partial: bool) -> int:
@@ -520,7 +242,7 @@ def _scaling_of(model: GgufModel, name: str) -> str:
 def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
     m = model.metadata
     factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
-    _require_neutral(m, f"{name}.rope.scaling.attn_factor", (1.0,))
+    require_neutral(m, f"{name}.rope.scaling.attn_factor", (1.0,))
     return {} if factor in (0.0, 1.0) else {"rope_type": "linear", "factor": factor}
 
 
@@ -531,9 +253,9 @@ def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
     make different things; so they must say nothing.
     """
     m, at = model.metadata, f"{name}.rope.scaling."
-    _require_neutral(m, f"{at}yarn_attn_factor", (1.0,))
-    _require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
-    _require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
+    require_neutral(m, f"{at}yarn_attn_factor", (1.0,))
+    require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
+    require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
     factor = m.number(f"{at}factor")
     scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(m, name)}
     for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
@@ -581,12 +303,12 @@ def _factors(model: GgufModel, tensor: str) -> list[float]:
     return values
 
 
-def _check_names(model: GgufModel, kind: _Kind, layers: int) -> None:
+def _check_names(model: GgufModel, kind: Kind, layers: int) -> None:
     """Every tensor must be one that the graph reads: what is left out would be a wrong answer."""
     architecture = model.metadata.text("general.architecture")
     longrope = _scaling_of(model, architecture) == "longrope"
     known = {*kind.modules.values()}
-    whole = {*_WHOLE.values()} if kind.hybrid else set()
+    whole = {*WHOLE.values()} if kind.hybrid else set()
     outer = {f"{module}.weight" for module in _OUTER.values()}
     skipped = []
     for name, info in model.tensors.items():
@@ -662,7 +384,7 @@ def _sampling(m: Metadata) -> dict[str, Any]:
 def _warn_of_floats(model: GgufModel) -> None:
     info = model.tensors.get("blk.0.ffn_down.weight")
     architecture = model.metadata.text("general.architecture")
-    if info and info.dtype in FLOAT_TYPES and ARCHITECTURES_OF[architecture] is _BITNET:
+    if info and info.dtype in FLOAT_TYPES and ARCHITECTURES_OF[architecture] is BITNET:
         warnings.warn(
             f"{model.path}: layers are {info.dtype}: files of this kind made from the packed model "
             "are known to be scaled wrongly; prefer an I2_S file, or the safetensors",

@@ -1,0 +1,307 @@
+"""What GGUF architectures are in the words of config.json, and the names of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sterna.checkpoints.gguf import GgufModel
+from sterna.checkpoints.gguf_metadata import Metadata
+from sterna.errors import UnsupportedModelError, brief
+
+__all__ = [
+    "ARCHITECTURES_OF",
+    "AS_GGUF",
+    "BITNET",
+    "PROJECTIONS",
+    "WHOLE",
+    "WITH_EXPERTS",
+    "Kind",
+    "require_neutral",
+]
+
+#: A field of ours in config.json: tensors are those of a GGUF file. Norms that a checkpoint stores
+#: as w hold 1 + w, a recurrence's own excepted; of a hybrid, A_log holds the rate -exp(A_log), and
+#: value heads lie in the order in which key heads repeat: 0 1 2 0 1 2, where Hugging Face has
+#: 0 0 1 1 2 2.
+AS_GGUF = "stored_as_gguf"
+
+_LINEARS = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+_QKV = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
+_GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+_READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+_QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+#: Norms of what the halves add, in Gemma and OLMo 2.
+_ADDS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_GEMMA2 = {
+    **_LINEARS, **_ADDS, "input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm",
+}  # fmt: skip
+PROJECTIONS = {
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.out_proj": "ssm_out",
+}  # fmt: skip
+_RECURRENT = {
+    **PROJECTIONS, "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+    "post_attention_layernorm": "post_attention_norm",
+}  # fmt: skip
+WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+#: FFNs of experts, whose tensors are those of all, in the place of a dense one.
+_EXPERTS = {
+    **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
+    "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+}  # fmt: skip
+_SHARED = {
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+_GPT_OSS = {
+    **{name: to for name, to in _EXPERTS.items() if name != "mlp.gate"},
+    "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+}  # fmt: skip
+_MIXTRAL = {
+    **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.w3": "ffn_up_exps", "block_sparse_moe.experts.w2": "ffn_down_exps",
+    "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a GGUF architecture is in the words of config.json.
+
+    modules: of a layer, and their names there. permuted: whether rows of q and k are in the order
+    of interleaved rotations; hybrid: whether some layers are recurrent; partial: whether a part of
+    a head may be rotated. settings: further fields, of the model, its architecture's name there and
+    the fields that all have. reads: keys that it asks for,
+    which must be neutral elsewhere (weights/gguf.py). written: whether Sterna
+    writes such files. experts: the fields for how many experts there are and how wide they are.
+    """
+
+    architecture: str
+    activation: str = "silu"
+    modules: Mapping[str, str] = field(default_factory=lambda: _LINEARS | _READS)
+    permuted: bool = False
+    hybrid: bool = False
+    partial: bool = False
+    settings: Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]] | None = None
+    reads: tuple[str, ...] = ()
+    written: bool = False
+    experts: tuple[str, str] | None = None
+
+
+def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
+    """UnsupportedModelError for a key with a value that changes the arithmetic."""
+    if key not in m:
+        return
+    value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
+    if value not in neutral:
+        raise UnsupportedModelError(
+            f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
+            f"but got {brief(value)}; Sterna does not run this variant"
+        )
+
+
+def _hybrid(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Recurrent layers."""
+    m = model.metadata
+    v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
+    if not v_heads or inner % v_heads:
+        raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={v_heads}", inner)
+    sections: dict[str, Any] = {}
+    key = f"{name}.rope.dimension_sections"
+    if key in m:
+        three = m.numbers(key, 4)[:3].tolist()
+        sections = {"rope_parameters": {"mrope_section": three}}
+    return {
+        AS_GGUF: True,
+        "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
+        "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
+        "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
+        "linear_value_head_dim": inner // v_heads,
+        "linear_num_key_heads": m.integer(f"{name}.ssm.group_count"),
+        "linear_num_value_heads": v_heads,
+        **sections,
+    }
+
+
+def _hybrid_experts(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Recurrent layers, and the width of the expert that all tokens share."""
+    shared = model.metadata.integer(f"{name}.expert_shared_feed_forward_length")
+    return {**_hybrid(model, name, fields), "shared_expert_intermediate_size": shared}
+
+
+def _gpt_oss(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """What no key says: YaRN's ramp ends within pairs."""
+    scaling = fields.get("rope_scaling")
+    return {"rope_scaling": {**scaling, "truncate": False}} if scaling else {}
+
+
+def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Caps and windows. The scale of scores is in no key: 27B models have another than the rest,
+    and are known by their layers, as llama.cpp knows them."""
+    m = model.metadata
+    is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
+    width = fields["hidden_size"] // fields["num_attention_heads"]
+    found = {AS_GGUF: True, "query_pre_attn_scalar": width if is_27b else fields["head_dim"]}
+    for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if f"{name}.{cap}" in m:
+            found[cap] = m.number(f"{name}.{cap}") or None
+    if name == "gemma2":
+        return found | {"sliding_window": fields["sliding_window"] or 4096}
+    if not fields["sliding_window"]:
+        return found | {"layer_types": ["full_attention"] * fields["num_hidden_layers"]}
+    return found | {
+        "sliding_window_pattern": m.integer(f"{name}.attention.sliding_window_pattern", 6),
+        "rope_local_base_freq": m.number(f"{name}.rope.freq_base_swa", 10000.0),
+    }
+
+
+def _granite(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The multipliers."""
+    m = model.metadata
+    return {
+        "attention_multiplier": m.number(f"{name}.attention.scale", fields["head_dim"] ** -0.5),
+        "embedding_multiplier": m.number(f"{name}.embedding_scale", 1.0),
+        "logits_scaling": m.number(f"{name}.logit_scale", 1.0),
+        "residual_multiplier": m.number(f"{name}.residual_scale", 1.0),
+    }
+
+
+def _minicpm(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The multipliers, which older files leave to their readers: those are refused."""
+    m = model.metadata
+    keys = ("embedding_scale", "residual_scale", "logit_scale")
+    embedding, residual, logits = (m.number(f"{name}.{key}") for key in keys)
+    if not logits:
+        raise m.error(f"{name}.logit_scale", "a number that is not 0", logits)
+    return {
+        "scale_emb": embedding,
+        "scale_depth": residual * fields["num_hidden_layers"] ** 0.5,
+        "dim_model_base": fields["hidden_size"] / logits,
+    }
+
+
+def _olmo2(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A file with a window is OLMo 3's."""
+    return {"architectures": ["Olmo3ForCausalLM"]} if fields["sliding_window"] else {}
+
+
+def _glm4(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Biases of q, k and v alone; rotations of an image's axes are refused."""
+    require_neutral(model.metadata, f"{name}.rope.dimension_sections", ())
+    return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
+
+
+BITNET = Kind(
+    "BitNetForCausalLM",
+    "relu2",
+    _LINEARS
+    | _READS
+    | {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
+)
+_LLAMA = Kind("LlamaForCausalLM", permuted=True, written=True)
+_SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
+ARCHITECTURES_OF = {
+    "llama": _LLAMA,
+    "falcon3": _LLAMA,
+    "qwen2": Kind("Qwen2ForCausalLM", written=True),
+    "qwen3": Kind("Qwen3ForCausalLM", modules=_LINEARS | _READS | _QK_NORMS, written=True),
+    "qwen35": Kind(
+        "Qwen3_5ForCausalLM",
+        modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT,
+        hybrid=True,
+        partial=True,
+        settings=_hybrid,
+    ),
+    "qwen35moe": Kind(
+        "Qwen3_5MoeForCausalLM",
+        modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT,
+        hybrid=True,
+        partial=True,
+        settings=_hybrid_experts,
+        experts=("num_experts", "moe_intermediate_size"),
+    ),
+    "gemma2": Kind(
+        "Gemma2ForCausalLM", "gelu_pytorch_tanh", _GEMMA2, settings=_gemma, reads=_SOFT_CAPS
+    ),
+    "gemma3": Kind(
+        "Gemma3ForCausalLM",
+        "gelu_pytorch_tanh",
+        _GEMMA2 | _QK_NORMS,
+        settings=_gemma,
+        reads=_SOFT_CAPS,
+    ),
+    "granite": Kind(
+        "GraniteForCausalLM",
+        permuted=True,
+        settings=_granite,
+        reads=(*_FACTORS, "attention.scale"),
+    ),
+    "smollm3": Kind("SmolLM3ForCausalLM", permuted=True),
+    "phi3": Kind("Phi3ForCausalLM", modules=_READS | _QKV | _GATE_UP, partial=True),
+    "olmo2": Kind("Olmo2ForCausalLM", modules=_LINEARS | _QK_NORMS | _ADDS, settings=_olmo2),
+    "glm4": Kind(
+        "Glm4ForCausalLM",
+        modules={
+            **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
+            **_GATE_UP,
+            **_READS,
+            "post_self_attn_layernorm": "post_attention_norm",
+            "post_mlp_layernorm": "post_ffw_norm",
+        },
+        partial=True,
+        settings=_glm4,
+    ),
+    "hunyuan-dense": Kind(
+        "HunYuanDenseV1ForCausalLM",
+        modules=_LINEARS
+        | _READS
+        | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
+    ),
+    "minicpm": Kind("MiniCPMForCausalLM", permuted=True, settings=_minicpm, reads=_FACTORS),
+    "qwen3moe": Kind(
+        "Qwen3MoeForCausalLM",
+        modules=_EXPERTS | _READS | _QK_NORMS,
+        experts=("num_experts", "moe_intermediate_size"),
+    ),
+    "gpt-oss": Kind(
+        "GptOssForCausalLM",
+        modules=_GPT_OSS,
+        settings=_gpt_oss,
+        experts=("num_local_experts", "intermediate_size"),
+    ),
+    # 1bitLLM's models; their names there are those of BitNet, but for the small n
+    "bitnet": Kind(
+        "BitnetForCausalLM",
+        modules=_LINEARS
+        | _READS
+        | {"self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm"},
+    ),
+    # relu^2 is in no key of these files
+    "bitnet-25": BITNET,
+    "bitnet-b1.58": BITNET,
+}
+
+#: Kinds of files whose FFNs are of experts, where others of the same name have dense ones.
+WITH_EXPERTS = {
+    "llama": Kind(
+        "MixtralForCausalLM",
+        modules=_MIXTRAL | _READS,
+        permuted=True,
+        experts=("num_local_experts", "intermediate_size"),
+    ),
+}
