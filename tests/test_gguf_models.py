@@ -403,7 +403,7 @@ def test_defaults_of_sampling(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "architecture": ({}, "general.architecture"),
-    "experts": ({"llama.expert_count": 8}, "expert_count"),
+    "experts": ({"llama.expert_count": 8}, "ffn_gate"),
     "softcap": ({"llama.attn_logit_softcapping": 30.0}, "softcapping"),
     "partial rotation": ({"llama.rope.dimension_count": 32}, "rope.dimension_count"),
     "tokenizer": ({"tokenizer.ggml.model": "bert"}, "bert"),
