@@ -27,7 +27,13 @@ from transformers import AutoModelForCausalLM
 from sterna import _native, loading, ops
 from sterna.convert import to_directory, to_gguf
 from sterna.engine import Engine, Sequence
-from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
+from sterna.errors import (
+    ModelFormatError,
+    NonFiniteError,
+    RequestError,
+    SternaError,
+    UnsupportedModelError,
+)
 from sterna.formats import Experts
 from sterna.graph import Graph, Heads
 
@@ -357,7 +363,7 @@ def test_mxfp4(tmp_path: Path) -> None:
     ],
 )
 def test_bad_mxfp4(
-    suffix: str, change: Callable[[torch.Tensor], torch.Tensor | None], kind: type[Exception],
+    suffix: str, change: Callable[[torch.Tensor], torch.Tensor | None], kind: type[SternaError],
     words: tuple[str, ...], tmp_path: Path,
 ) -> None:  # fmt: skip
     """One line that names the file, the tensor, the rule and the value."""
@@ -368,7 +374,7 @@ def test_bad_mxfp4(
     if changed is not None:
         stored[name] = changed
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    failure(lambda: loading.load(folder), kind, str(folder), *words)  # type: ignore[arg-type]
+    failure(lambda: loading.load(folder), kind, str(folder), *words)
 
 
 # ---------------------------------------------------------------------------------------- GGUF
@@ -644,12 +650,12 @@ def test_bad_gguf(keys: dict[str, Any], drop: str, words: tuple[str, ...], tmp_p
     ids=lambda case: "-".join(case) if isinstance(case, dict) else "",
 )
 def test_bad_config(
-    change: dict[str, Any], kind: type[Exception], words: tuple[str, ...], tmp_path: Path
+    change: dict[str, Any], kind: type[SternaError], words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """One line that names the file, the field or tensor, the rule and the value."""
     folder = write(tmp_path / "m", QWEN3_MOE)
     (folder / "config.json").write_text(json.dumps({**config(QWEN3_MOE), **change}))
-    failure(lambda: loading.load(folder), kind, str(folder), *words)  # type: ignore[arg-type]
+    failure(lambda: loading.load(folder), kind, str(folder), *words)
 
 
 LAYER = "model.layers.1.mlp."
@@ -677,7 +683,7 @@ LAYER = "model.layers.1.mlp."
     ],
 )
 def test_bad_tensors(
-    name: str, tensor: torch.Tensor | None, kind: type[Exception], words: tuple[str, ...],
+    name: str, tensor: torch.Tensor | None, kind: type[SternaError], words: tuple[str, ...],
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """A router that is missing, an expert's tensor of another shape, one expert too many."""
@@ -687,7 +693,7 @@ def test_bad_tensors(
     if tensor is not None:
         stored[LAYER + name] = tensor
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    failure(lambda: loading.load(folder), kind, str(folder), LAYER + name, *words)  # type: ignore[arg-type]
+    failure(lambda: loading.load(folder), kind, str(folder), LAYER + name, *words)
 
 
 def test_a_fused_tensor_of_another_shape(tmp_path: Path) -> None:
