@@ -69,8 +69,8 @@ def test_a_barrier_separates(threads: int) -> None:
     assert _testing.barrier_holds(threads, 3000 if threads <= 8 else 100)
 
 
-#: Drives both threads onto one CPU and lets them go, until they have parted within a run three times,
-#: or a hundred times.
+#: Drives both threads onto one CPU and lets them go, until they have parted within a run three
+#: times, or a hundred times.
 CROWDED = """
 import os
 from sterna import _native

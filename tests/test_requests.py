@@ -87,7 +87,8 @@ def run_together(engine: Engine, some: list[Request], most: int) -> list[list[Pi
         if live:
             feeds = [some[i].feed(most) for i in live]
             for i, given in zip(live, engine.run(feeds), strict=True):
-                pieces[i] += some[i].pieces(given.drawn)
+                some[i].take(given.drawn)
+                pieces[i] += some[i].pieces()
     return pieces
 
 
@@ -167,7 +168,8 @@ def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
             request.go_on_from(llm.engine.pool.share(request.sequence, 30))
         if not request.finished:
             (given,) = llm.engine.run([request.feed()])
-            list(request.pieces(given.drawn))
+            request.take(given.drawn)
+            list(request.pieces())
     assert request.completion.tokens == expected.tokens
     assert request.completion.text == expected.text
 
@@ -186,21 +188,54 @@ def test_a_request_without_an_engine(llm: LLM) -> None:
     assert feed.draw.deciding.count == 1
     logits = np.zeros(vocab, np.float32)
     logits[5] = 1
-    piece = request.advance(request.draw(logits))
-    assert piece is not None
-    assert (piece.token, request.conclude(), request.finished) == (5, None, False)
+    request.take([request.draw(logits)])
+    (piece,) = request.pieces()
+    assert (piece.token, request.ended, request.finished) == (5, False, False)
     assert request.tokens.tolist() == [1, 2, 5]
-    assert request.advance(_native.SampleResult(9)) is None
-    request.conclude()
+    request.take([_native.SampleResult(9)])
+    assert (request.ended, request.finished) == (True, False)
+    assert list(request.pieces()) == []
     assert (request.finished, request.completion.finish_reason) == (True, "stop")
     assert request.completion.tokens == [5]
     short = Request([1] * 9, params, llm.tokenizer, context=10)
-    list(short.pieces([_native.SampleResult(3)]))
+    short.take([_native.SampleResult(3)] * 2)
+    list(short.pieces())
     assert (short.finished, short.completion.finish_reason) == (True, "length")
-    assert Request([1], replace(params, max_tokens=0), llm.tokenizer, context=10).finished
+    assert short.completion.tokens == [3]
+    assert Request([1], replace(params, max_tokens=0), llm.tokenizer, context=10).ended
     logits[7] = np.nan
     with pytest.raises(NonFiniteError, match="logits"):
         request.draw(logits)
+
+
+def test_what_is_taken_is_told_when_it_is_asked_for(llm: LLM) -> None:
+    """Text lags behind the tokens; an end before its time tells what there is, and then raises."""
+    params = SamplingParams(max_tokens=8, stop=("never",), choice=2)
+    request = Request([1, 2], params, llm.tokenizer, context=50)
+    assert not request.has_news
+    request.take([_native.SampleResult(t) for t in (5, 6, 7)])
+    assert (request.untold, request.completion.tokens) == (3, [])
+    assert [(p.token, p.index) for p in request.pieces()] == [(5, 2), (6, 2), (7, 2)]
+    assert not request.has_news
+    request.take([_native.SampleResult(8)])
+    request.end("error", NonFiniteError("x"))
+    request.end("cancelled")
+    request.take([_native.SampleResult(9)])
+    pieces = request.pieces()
+    assert next(pieces).token == 8
+    with pytest.raises(NonFiniteError, match="x"):
+        list(pieces)
+    assert (request.finished, request.completion.finish_reason) == (True, "error")
+    assert request.completion.tokens == [5, 6, 7, 8]
+    assert list(request.pieces()) == []
+
+
+def test_choices_draw_with_numbers_of_their_own(llm: LLM) -> None:
+    """Choice 0 is that of a request that names none."""
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 2.0, "seed": 4, "ignore_eos": True}
+    answers = [tuple(llm.generate([1, 2], **options, choice=i).tokens) for i in range(4)]
+    assert answers[0] == tuple(llm.generate([1, 2], **options).tokens)
+    assert len(set(answers)) == 4
 
 
 def test_tops_and_twins_are_refused(llm: LLM) -> None:

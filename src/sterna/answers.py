@@ -31,18 +31,23 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a streamed answer: text (possibly empty), and the token that completed it."""
+    """A part of a streamed answer: text (possibly empty), and the token that completed it.
+
+    index: which of several answers to a prompt it belongs to.
+    """
 
     text: str
     token: int
     logprob: TokenLogprob | None = None
+    index: int = 0
 
 
 @dataclass
 class Stats:
     """Timing of one request; seconds from the call. ttft_s is the time to the first token.
 
-    n_cached: of the prompt's tokens, those that were not computed again (`Conversation`).
+    n_cached: of the prompt's tokens, those that were not computed again. queue_s: until the first
+    step that it was part of. n_drafted, n_accepted: tokens that were guessed, and rightly.
     head_bytes: read of the output head. head_rows_rescored: rows of an exact head that were
     computed from its float rows; 0 with another head.
     """
@@ -50,6 +55,9 @@ class Stats:
     n_prompt: int = 0
     n_cached: int = 0
     n_generated: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    queue_s: float = 0.0
     ttft_s: float = 0.0
     total_s: float = 0.0
     head_bytes: int = 0
@@ -68,7 +76,10 @@ class Stats:
 
 @dataclass
 class Completion:
-    """The answer to one request. finish_reason: "stop", "length" or "cancelled"."""
+    """The answer to one request.
+
+    finish_reason: "stop", "length", "cancelled", "deadline" or "error".
+    """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)

@@ -351,19 +351,19 @@ class LLM:
         request = Request(
             prompt, params, self.tokenizer, context=self.context, ends=ends, completion=done
         )
-        if request.finished:
-            return
         try:
-            if prefix:
+            if prefix and not request.ended:
                 request.go_on_from(self.engine.resume(prefix, prompt))
             boundary = prefix.boundary if prefix else 0
-            while not request.finished:
+            while not request.ended:
                 left = boundary - request.sequence.length
                 most = min(left, PREFILL_CHUNK) if left > 0 else PREFILL_CHUNK
                 (given,) = self.engine.run([request.feed(most)])
                 if request.sequence.length == boundary:
                     self.engine.snapshot(request.sequence)
-                yield from request.pieces(given.drawn)
+                request.take(given.drawn)
+                yield from request.pieces()
+            yield from request.pieces()
         finally:
             if prefix is None:
                 self.engine.release(request.sequence)

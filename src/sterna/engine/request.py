@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import numpy.typing as npt
@@ -17,48 +19,87 @@ from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Request"]
 
+_ids = itertools.count(1)
+
 
 class Request:
     """A prompt, what was made of it so far, and what the engine has to compute next.
 
-    Whoever schedules it gives `feed` to a step, alone or beside others, and what that drew to
-    `advance` and then `conclude`, until it is `finished`. It knows nothing about its place but its
-    sequence, and is as far as that is long: so keys and values may be lost, or come from another
-    sequence that begins with the same tokens, and it goes on.
+    It has two sides, which may be two threads. Whoever schedules it gives `feed` to a step, alone
+    or beside others, and what that drew to `take`, until it has `ended`. Whoever reads it asks for
+    `pieces`, which make text of what was taken, until it is `finished`.
+
+    It knows nothing about its place but its sequence, and is as far as that is long: so keys and
+    values may be lost, or come from another sequence that begins with the same tokens, and it goes
+    on.
 
     prompt: token ids, at least one, no more than `context`, the engine's; ends: ids that end the
-    answer and are no part of it; completion: where the answer goes. Its clock starts here.
+    answer and are no part of it; completion: where the answer goes. key, priority, deadline_s,
+    salt, boundary: for the scheduler (`Scheduler.add`). Its clock starts here.
     """
 
     def __init__(
         self,
-        prompt: list[int],
+        prompt: SequenceOf[int],
         params: SamplingParams,
         tokenizer: Tokenizer,
         *,
         context: int,
         ends: frozenset[int] = frozenset(),
         completion: Completion | None = None,
+        key: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+        salt: str = "",
+        boundary: int = 0,
     ) -> None:
         self._began = time.perf_counter()
+        self.id = next(_ids)
         self.params, self.ends, self.context = params, ends, context
+        self.key, self.priority, self.salt, self.boundary = key, priority, salt, boundary
+        self.deadline_s = deadline_s
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
         self.finished = False
-        longest = min(len(prompt) + params.max_tokens, context + 1)
-        self._history = np.zeros(longest, np.int32)
+        #: What ended it before its time; `pieces` raises it.
+        self.error: Exception | None = None
+        self.n_prompt = len(prompt)
+        self._history = np.zeros(min(len(prompt) + params.max_tokens, context + 1), np.int32)
         self._history[: len(prompt)] = prompt
-        self._known = len(prompt)
-        self._at_end = False
-        self._detokenizer = Detokenizer(tokenizer, prompt)
+        # One list says how far both sides are: an interrupt cannot leave them at odds.
+        self._drawn: list[_native.SampleResult | None] = []
+        self._told = 0
+        self._reason: str | None = None
+        self._detokenizer = Detokenizer(tokenizer, list(prompt))
         self._text = StopFilter(params.stop)
-        if params.max_tokens == 0:
-            self._finish("length")
+
+    # ------------------------------------------------------------------- for who schedules it
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
         """The prompt and what follows it so far, an id that ended it included."""
         return self._history[: self._known]
+
+    @property
+    def longest(self) -> int:
+        """Positions that its sequence has at the most."""
+        return min(self.n_prompt + self.params.max_tokens, self.context)
+
+    @property
+    def left(self) -> int:
+        """Tokens that are known and not computed yet; 1 while it decodes."""
+        return self._known - self.sequence.length
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is to come: its tokens have ended it, or it was ended, or is finished."""
+        return (
+            self.finished
+            or self._reason is not None
+            or len(self._drawn) >= self.params.max_tokens
+            or (self._known >= self.context and len(self._drawn) > 0)
+            or self._at_end(len(self._drawn))
+        )
 
     def go_on_from(self, sequence: Sequence) -> None:
         """Takes a sequence that has the keys and values of the prompt's first tokens."""
@@ -77,57 +118,31 @@ class Request:
             return Feed(self.sequence, part)
         return Feed(self.sequence, part, 1, draw=Draw(self.params, self.tokens))
 
+    def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
+        """Takes the next tokens; NonFiniteError where logits were not finite."""
+        for one in drawn:
+            if self.ended:
+                break
+            self._history[self._known] = int(checked(one).token)
+            self._drawn.append(one)
+            self._note()
+
+    def end(self, reason: str, error: Exception | None = None) -> None:
+        """No further step; the answer is what was taken so far. Harmless where it has ended."""
+        self.error = self.error or error
+        self._reason = self._reason or reason
+
     def draw(self, logits: npt.NDArray[np.float32]) -> _native.SampleResult:
         """The token that logits [vocab] after the last known token give: what a step draws."""
         return self.params.sample(logits, self.tokens, self._known)
 
-    def pieces(self, drawn: Iterable[_native.SampleResult]) -> Iterator[Piece]:
-        """What the tokens of a step add to the answer, each taken when it is asked for."""
-        for one in drawn:
-            for piece in (self.advance(one), self.conclude()):
-                if piece:
-                    yield piece
+    @property
+    def _known(self) -> int:
+        return self.n_prompt + len(self._drawn)
 
-    def advance(self, drawn: _native.SampleResult) -> Piece | None:
-        """Takes the next token; what it adds to the answer, None where it is an end.
-
-        NonFiniteError if the logits were not finite.
-        """
-        token = int(checked(drawn).token)
-        self._history[self._known] = token
-        self._known += 1
-        self._note()
-        if token in self.ends:
-            self._at_end = True
-            return None
-        done = self.completion
-        done.tokens.append(token)
-        done.stats.n_generated += 1
-        logprob = None
-        if self.params.logprobs:
-            logprob = TokenLogprob(token, float(drawn.logprob), tuple(drawn.top))
-            done.logprobs.append(logprob)
-        text = self._text.push(self._detokenizer.push(token))
-        done.text += text
-        return Piece(text, token, logprob)
-
-    def conclude(self) -> Piece | None:
-        """Ends the answer where its latest token does; the text held back until then, if any."""
-        done = self.completion
-        if self._text.stopped:
-            self._finish("stop")
-            return None
-        full = len(done.tokens) == self.params.max_tokens or self._known >= self.context
-        if not self._at_end and not full:
-            return None
-        held_text = self._text.push(self._detokenizer.flush()) + self._text.flush()
-        self._finish("stop" if self._at_end or self._text.stopped else "length")
-        done.text += held_text
-        return Piece(held_text, done.tokens[-1]) if held_text and done.tokens else None
-
-    def _finish(self, reason: str) -> None:
-        self.completion.finish_reason = reason
-        self.finished = True
+    def _at_end(self, count: int) -> bool:
+        """Whether the latest of so many drawn tokens ends the answer."""
+        return count > 0 and int(self._history[self.n_prompt + count - 1]) in self.ends
 
     def _note(self) -> None:
         """Times, and what the head took."""
@@ -136,3 +151,70 @@ class Request:
         stats.ttft_s = stats.ttft_s or stats.total_s
         stats.head_bytes = self.sequence.head_bytes
         stats.head_rows_rescored = self.sequence.rows_rescored
+
+    # ----------------------------------------------------------------------- for who reads it
+
+    @property
+    def untold(self) -> int:
+        """Tokens that were taken and that `pieces` has not made text of."""
+        return len(self._drawn) - self._told
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `pieces` would do anything."""
+        return not self.finished and (self.untold > 0 or self.ended)
+
+    def pieces(self) -> Iterator[Piece]:
+        """What the tokens that were taken add to the answer, each when it is asked for.
+
+        After the last one the answer is `finished`, and what ended it before its time is raised.
+        """
+        while not self.finished and self.untold:
+            for piece in (self._tell(), self._conclude()):
+                if piece:
+                    yield piece
+        if not self.finished and self.ended:
+            yield from self._last(self._reason or "length")
+            if self.error:
+                raise self.error
+
+    def _tell(self) -> Piece | None:
+        """The next token's piece; None where it is an end."""
+        drawn = self._drawn[self._told]
+        assert drawn is not None
+        self._drawn[self._told] = None
+        self._told += 1
+        if self._at_end(self._told):
+            return None
+        token, done = int(drawn.token), self.completion
+        done.tokens.append(token)
+        done.stats.n_generated += 1
+        logprob = None
+        if self.params.logprobs:
+            logprob = TokenLogprob(token, float(drawn.logprob), tuple(drawn.top))
+            done.logprobs.append(logprob)
+        text = self._text.push(self._detokenizer.push(token))
+        done.text += text
+        return Piece(text, token, logprob, self.params.choice)
+
+    def _conclude(self) -> Piece | None:
+        """Ends the answer where its latest token does; the text held back until then, if any."""
+        if self._text.stopped:
+            self._finish("stop")
+            return None
+        at_end = self._at_end(self._told)
+        full = self._told == self.params.max_tokens or self.n_prompt + self._told >= self.context
+        return next(self._last("stop" if at_end else "length"), None) if at_end or full else None
+
+    def _last(self, reason: str) -> Iterator[Piece]:
+        """Finishes the answer, with the text that was held back."""
+        done = self.completion
+        held_text = self._text.push(self._detokenizer.flush()) + self._text.flush()
+        self._finish("stop" if self._text.stopped else reason)
+        done.text += held_text
+        if held_text and done.tokens:
+            yield Piece(held_text, done.tokens[-1], None, self.params.choice)
+
+    def _finish(self, reason: str) -> None:
+        self.completion.finish_reason = reason
+        self.finished = True

@@ -50,7 +50,8 @@ class SamplingParams:
     """Sampling of one request; every field is checked when it is made (RequestError).
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are off; logprobs
-    is how many of the likeliest tokens to report beside the chosen one's log-probability.
+    is how many of the likeliest tokens to report beside the chosen one's log-probability; choice is
+    which of several answers to a prompt this is, each of which has random numbers of its own.
     """
 
     max_tokens: int = 128
@@ -63,6 +64,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int = 0
+    choice: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -70,6 +72,7 @@ class SamplingParams:
         checked_whole("top_k", self.top_k, 0, 1 << 30)
         checked_whole("seed", self.seed, 0, (1 << 64) - 1)
         checked_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        checked_whole("choice", self.choice, 0, (1 << 32) - 1)
         checked_flag("ignore_eos", self.ignore_eos)
         _real("temperature", self.temperature, 0.0, 100.0)
         _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
@@ -123,7 +126,7 @@ class SamplingParams:
         """The arguments of the native sampler."""
         return _native.SampleParams(
             self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
-            self.seed, 0, self.logprobs,
+            self.seed, self.choice, self.logprobs,
         )  # fmt: skip
 
     def sample(
