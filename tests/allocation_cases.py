@@ -106,10 +106,9 @@ def test_no_allocation_after_warm_up(
 def test_a_screened_step_takes_no_memory(checkpoint: Callable[[str], Path]) -> None:
     """Once as many rows were screened at once."""
     engine = Engine(loading.load(checkpoint("bitnet-multiply"), head="exact"), threads=2)
-    history = np.arange(9, dtype=np.int32)
     counts = [
         taken(engine, [Feed(Sequence(), [1, 2], 1, top) for _ in range(3)])
-        for top in (DecidingLogits(40), DecidingLogits(3, 1.5, 1.2, history), DecidingLogits(1))
+        for top in (DecidingLogits(40), DecidingLogits(3, 1.5), DecidingLogits(1))
     ]
     assert counts[0] > 0
     assert counts[1:] == [0, 0]
@@ -133,7 +132,7 @@ def test_draws_take_no_memory(recipe: str, checkpoint: Callable[[str], Path]) ->
         feeds = []
         for i in quiet:
             history = np.array(prompt(i), np.int32)
-            feeds.append(Feed(Sequence(), history, 1, draw=Draw(params_of(i), history)))
+            feeds.append(Feed(Sequence(), history, 1, draw=Draw(params_of(i).native, history)))
         counts.append(taken(engine, feeds))
     assert counts[0] > 0
     assert counts[1:] == [0, 0, 0]

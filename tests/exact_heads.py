@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sterna import _native, ops
-from sterna.engine.sampling import DecidingLogits
+from sterna.engine import Draw
 from sterna.formats import PackedWeight, Shadow
 
 F32 = np.float32
+NO_HISTORY = np.zeros(0, np.int32)
 ISAS = _native.isas()
 
 
@@ -19,19 +20,19 @@ def pack(w: np.ndarray, format: str = "bf16") -> PackedWeight:
 def screened(
     head: PackedWeight,
     x: np.ndarray,
-    top: list[int] | list[DecidingLogits],
+    top: list[int] | list[Draw],
     isa: str = ISAS[-1],
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """(logits, low, high, candidates) of rows x, of which the `top` largest matter."""
+    """(logits, low, high, candidates) of rows x: the `top` largest, or what a draw wants."""
     shadow = Shadow.of(head, threads)
-    deciding = [t if isinstance(t, DecidingLogits) else DecidingLogits(t) for t in top]
     return _native.screened(
         head.native(),
         shadow.rows.native(),
         shadow.bounds,
         np.ascontiguousarray(x, F32),
-        [(t.count, t.gap, t.penalty, t.history) for t in deciding],
+        [(t, 0.0) for t in top if isinstance(t, int)],
+        [t.native for t in top if isinstance(t, Draw)],
         isa,
         threads,
     )

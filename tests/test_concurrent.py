@@ -176,7 +176,7 @@ def test_batches_and_shared_pages(llm: LLM) -> None:
             found += [row.tobytes() for row in rows]
         engine.rewind(base, PAGE - 1)
         params, history = SamplingParams(seed=i, temperature=1.0), np.array(tokens[:PAGE], np.int32)
-        (given,) = engine.run([Feed(base, history[-1:], 1, draw=Draw(params, history))])
+        (given,) = engine.run([Feed(base, history[-1:], 1, draw=Draw(params.native, history))])
         return [*found, bytes(str(given.drawn[0].token), "ascii")]
 
     alone = [work(i) for i in range(3)]

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from sterna import LLM, loading, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
-from sterna.engine.sampling import MAX_GAP, MAX_TOP, DecidingLogits, SamplingParams
+from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.formats.bf16 import FORMAT as BF16
 from sterna.weights import sources
 
+MAX_TOP = 256  # docs/exact-head.md
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 REQUESTS: list[dict[str, Any]] = [
     {"temperature": 0},
@@ -155,7 +156,6 @@ def test_tops_are_checked(checkpoint: Callable[[str], Path]) -> None:
         [DecidingLogits(1)] * 2,
         [DecidingLogits(-1)],
         [DecidingLogits(1, gap=-1)],
-        [DecidingLogits(1, penalty=0)],
     ):
         failure(
             lambda tops=tops: engine.step([(Sequence(), [1], 1)], tops), RequestError, "deciding"
@@ -164,21 +164,17 @@ def test_tops_are_checked(checkpoint: Callable[[str], Path]) -> None:
 
 def test_top_of_requests() -> None:
     """Each kind of request asks for the logits that it needs, and no others."""
-    history = np.array([1, 2], np.int32)
     base = SamplingParams(temperature=1.0, top_k=40, top_p=0.5, min_p=0.1)
 
     def top(**change: Any) -> tuple[int, float]:
-        got = replace(base, **change).deciding(history)
-        return got.count, got.gap
+        return replace(base, **change).native.deciding
 
-    assert top() == (40, 0)
+    assert top() == top(repetition_penalty=1.2, logit_bias={3: 1.0}) == (40, 0)
     assert top(temperature=0.0) == (1, 0)
     assert top(logprobs=1) == top(top_k=0) == top(top_k=MAX_TOP + 1) == (0, 0)
     count, gap = top(top_k=0, top_p=1.0)
     assert (count, math.log(10) < gap < math.log(10) + 0.002) == (1, True)
-    assert top(top_k=0, top_p=1.0, min_p=0.01) == (0, 0) != MAX_GAP
-    penalised = replace(base, repetition_penalty=1.2).deciding(history)
-    assert (penalised.penalty, penalised.history is history) == (1.2, True)
+    assert top(top_k=0, top_p=1.0, min_p=0.01) == (0, 0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -199,13 +195,13 @@ def test_penalties_and_gaps(data: st.DataObject) -> None:
         min_p=data.draw(st.sampled_from([0.02, 0.05, 0.5, 1.0])),
         repetition_penalty=data.draw(st.sampled_from([0.01, 0.8, 1.0, 1.1, 1.5, 100.0])),
     )
-    top = params.deciding(history)
-    if not 1 <= top.count <= M:
+    draw = Draw(params.native, history)
+    if not 1 <= params.native.deciding[0] <= M:
         return
-    got, _, _, (candidates,) = screened(head, x, [top])
+    got, _, _, (candidates,) = screened(head, x, [draw])
     there = got[0] != -np.inf
     assert there.sum() == candidates
     assert_same_bits(got[0][there], floats[0][there])
     for position in range(20):
-        tokens = [int(params.sample(rows[0], history, position).token) for rows in (got, floats)]
+        tokens = [int(draw.sample(rows[0], position).token) for rows in (got, floats)]
         assert tokens[0] == tokens[1]

@@ -67,7 +67,7 @@ def by_logits(engine: Engine, tokens: list[int], params: SamplingParams) -> list
     known, tokens_drawn = list(tokens), []
     for _ in range(params.max_tokens):
         logits = engine.logits([known])[0][-1]
-        got = _native.sample(logits, params.native, np.array(known, np.int32), len(known))
+        got = Draw(params.native, np.array(known, np.int32)).sample(logits, len(known))
         tokens_drawn.append((got.token, got.logprob, got.top))
         known.append(got.token)
     return tokens_drawn
@@ -128,7 +128,14 @@ def test_several_rows_of_a_sequence(llm: LLM) -> None:
         sequence = Sequence()
         llm.engine.prefill(sequence, start[:-1])
         (given,) = llm.engine.run(
-            [Feed(sequence, history[len(start) - 1 :], len(tokens), draw=Draw(params, history))]
+            [
+                Feed(
+                    sequence,
+                    history[len(start) - 1 :],
+                    len(tokens),
+                    draw=Draw(params.native, history),
+                )
+            ]
         )
         assert [d.token for d in given.drawn] == tokens
 
@@ -141,7 +148,7 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
     given = llm.engine.run(
         [
             Feed(a, [4, 5, 6], 2),
-            Feed(b, history, 1, draw=Draw(params, history)),
+            Feed(b, history, 1, draw=Draw(params.native, history)),
             Feed(c, [7]),
             Feed(d, [8, 9], 1, DecidingLogits(1)),
         ]
@@ -153,7 +160,7 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
     assert given[3].logits[0].max() == last[-1].max()
     assert given[1].drawn[0].token == by_logits(llm.engine, [1, 2, 3], params)[0][0]
     with pytest.raises(ValueError, match="history"):
-        llm.engine.run([Feed(b, [1], 1, draw=Draw(params, history))])
+        llm.engine.run([Feed(b, [1], 1, draw=Draw(params.native, history))])
 
 
 def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
@@ -185,7 +192,7 @@ def test_a_request_without_an_engine(llm: LLM) -> None:
     feed = request.feed(1)
     assert (feed.tokens, feed.wanted) == ([2], 1)
     assert feed.draw is not None
-    assert feed.draw.deciding.count == 1
+    assert feed.draw.params.deciding == (1, 0)
     logits = np.zeros(vocab, np.float32)
     logits[5] = 1
     request.take([request.draw(logits)])
@@ -204,8 +211,9 @@ def test_a_request_without_an_engine(llm: LLM) -> None:
     assert short.completion.tokens == [3]
     assert Request([1], replace(params, max_tokens=0), llm.tokenizer, context=10).ended
     logits[7] = np.nan
+    fresh = Request([1], params, llm.tokenizer, context=10)
     with pytest.raises(NonFiniteError, match="logits"):
-        request.draw(logits)
+        fresh.take([fresh.draw(logits)])
 
 
 def test_what_is_taken_is_told_when_it_is_asked_for(llm: LLM) -> None:

@@ -124,8 +124,8 @@ struct PyWeight {
     Mappings mappings{};
 };
 
-// (count, gap, penalty, history) as `DecidingLogits`; it views the array. Checked: 0 <= count <= vocab.
-using PyDeciding = std::tuple<int32_t, double, float, In<int32_t, 1>>;
+// (count, gap) of DecidingLogits. Checked: 0 <= count <= vocab.
+using PyDeciding = std::tuple<int32_t, double>;
 DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab);
 
 // The bounds of a shadow, float [3][rows of all tiles], checked to fit its weight (bindings/head.cpp).

@@ -1,5 +1,8 @@
 // The exact head as Python sees it: a float matrix's int8 shadow, and a screened product by itself.
+#include <limits>
+
 #include "bindings/common.h"
+#include "bindings/draws.h"
 #include "runtime/fpenv.h"
 
 namespace sterna::border {
@@ -50,25 +53,32 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
 }
 
 // (logits [N, M], -inf where a row was not computed; low and high [N, M], which hold the full
-// head's logits; candidates [N]) of x [N, K], where deciding[n] says which logits of row n decide.
+// head's logits, or the scores, and are infinite where these were not screened; candidates [N]) of x [N, K], where deciding[n]
+// says which logits of row n decide, or draws[n] what is drawn from one row.
 std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> screened(
     const PyWeight& w, const PyWeight& s, In<float, 2> bounds, In<float, 2> x,
-    const std::vector<PyDeciding>& deciding, const std::string& isa, const nb::int_& threads) {
+    const std::vector<PyDeciding>& deciding, const std::vector<PyDraw>& drawn,
+    const std::string& isa, const nb::int_& threads) {
     const Weight& floats = w.weight;
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
     Screen screen(floats, s.weight, shadow_bounds(floats, s.weight, bounds));
     const auto N = static_cast<int64_t>(x.shape(0));
     require(static_cast<int64_t>(x.shape(1)) == floats.K, "x: last dimension must be K");
-    require(static_cast<int64_t>(deciding.size()) == N, "deciding: one for each row of x");
     std::vector<DecidingLogits> checked;
     for (const PyDeciding& of_row : deciding) checked.push_back(make_deciding(of_row, floats.M));
-    for (const DecidingLogits& of_row : checked)
-        require(of_row.count >= 1, "deciding: count must be at least 1");
+    std::vector<Draw> draws;
+    for (const PyDraw& draw : drawn) draws.push_back(row_draws(draw, 1).front());
+    Draws memory;
+    memory.begin(draws, static_cast<int>(floats.M));
+    for (size_t i = 0; i < draws.size(); ++i)
+        checked.push_back(memory.deciding(i, draws[i], floats.M));
+    require(std::ssize(checked) == N, "deciding: one for each row of x");
     const size_t shape[2] = {x.shape(0), static_cast<size_t>(floats.M)};
     auto logits = make_array<float, 2>(shape), low = make_array<float, 2>(shape);
     auto high = make_array<float, 2>(shape);
     std::atomic<bool> finite{true};
+    require(screen.begin(checked, kernels, p.reading()), "deciding: must not be all logits");
     {
         nb::gil_scoped_release release;
         Activations input(floats.K), output(floats.M);
@@ -77,7 +87,6 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
         for (int64_t n = 0; n < N; ++n)
             std::copy_n(x.data() + n * floats.K, floats.K, input.row(n));
         const FpEnvScope environment;
-        screen.begin(checked, kernels, p.reading());
         const int64_t stride = screen.scratch_bytes() / 4096 * 4096 + 8192;
         HugeBuffer scratch(static_cast<size_t>(stride * p.size()));
         for (int stage = 0; stage < kScreenStages; ++stage) {
@@ -92,8 +101,14 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
         }
         for (int64_t n = 0; n < N; ++n) {
             std::copy_n(output.row(n), floats.M, logits.data() + n * floats.M);
-            std::copy_n(screen.low(n), floats.M, low.data() + n * floats.M);
-            std::copy_n(screen.high(n), floats.M, high.data() + n * floats.M);
+            float *begin = low.data() + n * floats.M, *end = high.data() + n * floats.M;
+            if (screen.is_screened(n)) {
+                std::copy_n(screen.low(n), floats.M, begin);
+                std::copy_n(screen.high(n), floats.M, end);
+            } else {
+                std::fill_n(begin, floats.M, -std::numeric_limits<float>::infinity());
+                std::fill_n(end, floats.M, std::numeric_limits<float>::infinity());
+            }
         }
         w.mappings.require_whole();
     }
@@ -106,11 +121,10 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
 }  // namespace
 
 DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab) {
-    const auto& [count, gap, penalty, history] = deciding;
+    const auto& [count, gap] = deciding;
     require(count >= 0 && count <= vocab, "deciding: count must lie in 0..vocabulary");
     require(gap >= 0 && gap <= 1e30, "deciding: gap must lie in 0..1e30");
-    require(penalty > 0 && penalty <= 1e30f, "deciding: penalty must be positive");
-    return {count, gap, penalty, {history.data(), history.shape(0)}};
+    return {.count = count, .gap = gap};
 }
 
 ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const In<float, 2>& bounds) {
@@ -128,8 +142,8 @@ ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const In<
 
 void bind_head(nb::module_& m) {
     m.def("shadow", &shadow, "weight"_a, "isa"_a, "threads"_a);
-    m.def("screened", &screened, "weight"_a, "shadow"_a, "bounds"_a, "x"_a, "deciding"_a, "isa"_a,
-          "threads"_a);
+    m.def("screened", &screened, "weight"_a, "shadow"_a, "bounds"_a, "x"_a, "deciding"_a, "draws"_a,
+          "isa"_a, "threads"_a);
 }
 
 }  // namespace sterna::border

@@ -1,21 +1,54 @@
 // The sampler as Python sees it.
+#include <cmath>
+
 #include "bindings/common.h"
-#include "sampling/sampler.h"
+#include "bindings/draws.h"
+#include "runtime/fpenv.h"
 #include "scalar_math.h"
 
 namespace sterna::border {
+
+std::vector<Draw> row_draws(const PyDraw& draw, int rows) {
+    const auto& [params, history, answer_begin, masks] = *draw;
+    const size_t end = history.shape(0), count = static_cast<size_t>(rows);
+    require(params != nullptr, "draws: must have parameters");
+    require(end + 1 >= count, "draws: history must have a token for each row");
+    require(answer_begin >= 0 && answer_begin <= static_cast<int64_t>(end),
+            "draws: the answer must begin within history, or at its end");
+    require(!masks || masks->shape(0) == count, "draws: masks must have a row for each of logits");
+    std::vector<Draw> draws;
+    for (size_t i = 0; i < count; ++i) {
+        draws.push_back({params, {history.data(), end - (count - 1 - i)}, answer_begin});
+        if (masks) {
+            const size_t words = masks->shape(1);
+            draws.back().allowed = TokenMask({masks->data() + i * words, words});
+        }
+    }
+    return draws;
+}
 
 void bind_sampling(nb::module_& m) {
     nb::class_<SampleParams>(m, "SampleParams")
         .def(
             "__init__",
             [](SampleParams* self, float temperature, int top_k, float top_p, float min_p,
-               float repetition_penalty, uint64_t seed, uint64_t sequence, int n_logprobs) {
-                new (self) SampleParams{temperature,        top_k, top_p,    min_p,
-                                        repetition_penalty, seed,  sequence, n_logprobs};
+               float repetition_penalty, float frequency_penalty, float presence_penalty,
+               std::vector<std::pair<int32_t, float>> bias, uint64_t seed, uint64_t sequence,
+               int n_logprobs) {
+                for (const auto& [token, value] : bias)
+                    require(std::isfinite(value), "bias: must be finite");
+                new (self) SampleParams{
+                    temperature,      top_k, top_p, min_p,    repetition_penalty, frequency_penalty,
+                    presence_penalty, bias,  seed,  sequence, n_logprobs};
             },
-            "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a, "seed"_a,
-            "sequence"_a, "n_logprobs"_a);
+            "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
+            "frequency_penalty"_a, "presence_penalty"_a, "bias"_a, "seed"_a, "sequence"_a,
+            "n_logprobs"_a)
+        .def_prop_ro("deciding", [](const SampleParams& params) {
+            const FpEnvScope environment;
+            const DecidingLogits deciding = deciding_logits(params);
+            return std::pair(deciding.raw ? 0 : deciding.count, deciding.gap);
+        });
     nb::class_<SampleResult>(m, "SampleResult")
         .def(
             "__init__",
@@ -31,14 +64,20 @@ void bind_sampling(nb::module_& m) {
         .def_ro("finite", &SampleResult::finite);
     m.def(
         "sample",
-        [](In<float, 1> logits, const SampleParams& params, In<int32_t, 1> history,
-           uint64_t position) {
+        [](In<float, 1> logits, const PyDraw& asked, uint64_t position) {
+            require(asked.has_value(), "draw: must be given");
+            const auto vocab = static_cast<int>(logits.shape(0));
+            const Draw draw = row_draws(asked, 1).front();
             nb::gil_scoped_release release;
+            std::vector<float> copy(logits.data(), logits.data() + vocab);
+            std::vector<int32_t> place;
+            std::vector<ScoreChange> changes;
+            collect_changes(*draw.params, draw.history, draw.answer_begin, vocab, place, changes);
             SampleMemory memory;
-            return sample(logits.data(), static_cast<int>(logits.shape(0)), params,
-                          {history.data(), history.shape(0)}, position, memory);
+            return sample({copy.data(), vocab, draw.allowed, changes}, *draw.params, position,
+                          memory);
         },
-        "logits"_a, "params"_a, "history"_a, "position"_a);
+        "logits"_a, "draw"_a, "position"_a);
     m.def(
         "log_softmax_at",
         [](In<float, 2> logits, In<int32_t, 1> tokens, const nb::int_& threads) {

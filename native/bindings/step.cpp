@@ -24,25 +24,19 @@ void add_span(StepBatch& batch, const KvCache& cache, const PySpan& sequence) {
     batch.spans.push_back({start, count, pages.data(), logits});
 }
 
-// The rows of the last span, whose draws rank what was seen before each row's own position.
+// The rows of logits of the last span: what decides of those that are kept, and draws from the others.
 void add_rows(StepBatch& batch, const DecidingLogits& deciding, const PyDraw& draw) {
     const SequenceSpan& span = batch.spans.back();
-    const size_t end = static_cast<size_t>(span.start) + static_cast<size_t>(span.count);
+    const int end = span.start + span.count;
+    if (draw)
+        require(std::get<1>(*draw).shape(0) == static_cast<size_t>(end),
+                "draws: history must be the sequence's tokens");
+    auto draws = draw ? row_draws(draw, span.logits) : std::vector<Draw>();
     for (int i = 0; i < span.logits; ++i) {
-        const size_t row = batch.deciding.size();
+        (draw ? batch.drawn_rows : batch.kept_rows).push_back(batch.deciding.size());
         batch.deciding.push_back(deciding);
-        if (!draw) {
-            batch.kept_rows.push_back(row);
-            continue;
-        }
-        const auto& [params, history] = *draw;
-        require(history.shape(0) == end, "draws: history must be the sequence's tokens");
-        const std::span<const int32_t> seen{history.data(),
-                                            end - static_cast<size_t>(span.logits - 1 - i)};
-        if (!deciding.history.empty()) batch.deciding.back().history = seen;
-        batch.drawn_rows.push_back(row);
-        batch.draws.push_back({params, seen, nullptr});
     }
+    batch.draws.insert(batch.draws.end(), draws.begin(), draws.end());
 }
 
 StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1>& tokens,
@@ -106,9 +100,9 @@ void end_states(const StepBatch& batch, const std::vector<State*>& states) {
         states[i]->position = int64_t{batch.spans[i].start} + batch.spans[i].count;
 }
 
-const float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache,
-                       const KernelTable& kernels, Pool& workers) {
-    const float* logits = nullptr;
+float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const KernelTable& kernels,
+                 Pool& workers) {
+    float* logits = nullptr;
     try {
         logits = p.program.run(batch, cache, kernels, workers);
     } catch (const std::domain_error&) {
@@ -137,8 +131,11 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     std::mutex& mutex = p.lock();  // under the GIL
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);
+    p.draws.begin(batch.draws, static_cast<int>(p.vocab));
+    for (size_t i = 0; i < drawn.size(); ++i)
+        batch.deciding[batch.drawn_rows[i]] = p.draws.deciding(i, batch.draws[i], p.vocab);
     begin_states(batch, states);
-    const float* logits =
+    float* logits =
         run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans}, cache, kernels, workers);
     end_states(batch, states);
     const auto row_of = [&](size_t n) {

@@ -6,10 +6,9 @@
 #include <mutex>
 
 #include "bindings/common.h"
+#include "bindings/draws.h"
 #include "program/program.h"
 #include "program/tensors.h"
-#include "sampling/draws.h"
-#include "sampling/sampler.h"
 
 namespace sterna::border {
 
@@ -61,10 +60,6 @@ inline std::vector<float> values_of(const In<float, 1>& from, int64_t count, con
 
 // (start, count, logits, pages) of a sequence: SequenceSpan.
 using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
-// (params, history) of a sequence whose logits become tokens; history is all of its tokens, those of
-// the step included.
-using PyDraw = std::optional<std::tuple<SampleParams, In<int32_t, 1>>>;
-
 // What a step gives: logits of the rows that are not drawn from; what was drawn from the others; the
 // rows of an exact head computed for each row; and the head's bytes read.
 using StepResult =

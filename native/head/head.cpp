@@ -1,18 +1,22 @@
 #include "head/head.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
-
-#include "sampling/sampler.h"
 
 namespace sterna {
 
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Both ends of what does not compete: no comparison with it is true.
+constexpr float kNoInterval = std::numeric_limits<float>::quiet_NaN();
+// Where a mask leaves at most one of so many row blocks, these are computed without the shadow. A row block of bf16
+// has the bytes of two of the shadow and is read by itself.
+constexpr int64_t kListedShare = 8;
 // Bound of roundings below the least normal: at most 2^16 of the float head (2^-150 each, grown by less
 // than 2) and, in a plane, one of a scale times |t| < 2^31; 2^-115 in all, those of E itself included.
 constexpr float kUnderflow = 0x1p-100f;
@@ -91,14 +95,27 @@ Interval logit_interval(const TokenBounds& x, float error, float norm, float pea
     return {bounded ? c - e : -kInfinity, bounded ? c + e : kInfinity};
 }
 
-void Screen::begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
+bool Screen::begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
                    const Reading& reading) {
     reading_ = reading;
     kernels_ = &kernels;
     block_rows_ = kernels.formats[shadow_.format].tile_rows;
     rows_.clear();
-    for (const DecidingLogits& of_row : deciding) rows_.push_back({of_row, {}, 0, 0, 0});
-    const auto rows = static_cast<int64_t>(deciding.size());
+    screened_.clear();
+    reserve(static_cast<int64_t>(deciding.size()));
+    for (const DecidingLogits& of_row : deciding) {
+        if (of_row.raw) return false;
+        const auto row = static_cast<int64_t>(rows_.size());
+        rows_.push_back({of_row, -1, {}, 0, 0, 0});
+        if (list_allowed(row)) continue;
+        if (of_row.count == 0) return false;
+        rows_.back().slot = std::ssize(screened_);
+        screened_.push_back(row);
+    }
+    return true;
+}
+
+void Screen::reserve(int64_t rows) {
     if (rows <= capacity_) return;
     const auto floats = [](int64_t n) { return HugeBuffer(static_cast<size_t>(n) * 4); };
     planes_.reserve(2 * rows);
@@ -107,22 +124,50 @@ void Screen::begin(std::span<const DecidingLogits> deciding, const KernelTable& 
     block_low_ = floats(rows * blocks());
     block_high_ = floats(rows * blocks());
     values_ = floats(rows * shadow_.M);
-    seen_ = HugeBuffer(static_cast<size_t>(rows * shadow_.M));
     row_blocks_ = floats(rows * row_block_count());
+    rows_.reserve(static_cast<size_t>(rows));
+    screened_.reserve(static_cast<size_t>(rows));
     capacity_ = rows;
 }
 
+// Lists the row blocks that hold an allowed row; false, and none, where these are too many.
+bool Screen::list_allowed(int64_t row) {
+    static_assert(kRowBlock == 16);
+    Row& r = rows_[static_cast<size_t>(row)];
+    const TokenMask& allowed = r.deciding.allowed;
+    if (allowed.all()) return false;
+    const int64_t most = row_block_count() / kListedShare;
+    int32_t* found = row_blocks_of(r);
+    for (int64_t first = 0; first < shadow_.M; first += 32) {
+        const int64_t there = std::min<int64_t>(32, shadow_.M - first);
+        const uint32_t word = allowed.word(first / 32) & (~0u >> (32 - there));
+        for (int half = 0; half < 2; ++half) {
+            const uint32_t rows = word >> (16 * half) & 0xFFFF;
+            if (!rows) continue;
+            r.candidates += std::popcount(rows);
+            if (r.row_blocks == most) {
+                r.candidates = r.row_blocks = 0;
+                return false;
+            }
+            found[r.row_blocks++] = static_cast<int32_t>(first / kRowBlock) + half;
+        }
+    }
+    return true;
+}
+
 int64_t Screen::scratch_bytes() const {
+    if (screened_.empty()) return 0;
     return kernels_->formats[shadow_.format].scratch_bytes(shadow_.padded_k, planes());
 }
 
 Division Screen::units(ScreenStage stage, int threads) const {
-    const auto rows = static_cast<int64_t>(rows_.size());
     switch (stage) {
         case ScreenStage::kToInt8Planes:
+            return {std::ssize(rows_)};
         case ScreenStage::kChoose:
-            return {rows};
+            return {std::ssize(screened_)};
         case ScreenStage::kBound:
+            if (screened_.empty()) return {0};
             return divide_tiles(shadow_.tiles, planes(), threads, reading_);
         case ScreenStage::kRescore:
             break;
@@ -145,13 +190,17 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
     if (stage == ScreenStage::kBound) shadow_products(begin, end, scratch);
     for (int64_t unit = begin; unit < end; ++unit) {
         if (stage == ScreenStage::kToInt8Planes) {
-            finite &= to_int8_planes(unit, x.row(unit));
+            if (is_screened(unit)) {
+                finite &= to_int8_planes(rows_[static_cast<size_t>(unit)], x.row(unit));
+            } else {
+                std::fill_n(logits.row(unit), shadow_.M, -kInfinity);
+            }
         } else if (stage == ScreenStage::kBound) {
             // The tile's products are still in the cache.
-            for (size_t row = 0; row < rows_.size(); ++row)
-                bound(static_cast<int64_t>(row), unit, logits);
+            for (const int64_t row : screened_)
+                bound(rows_[static_cast<size_t>(row)], unit, logits.row(row));
         } else if (stage == ScreenStage::kChoose) {
-            choose(unit);
+            choose(screened(unit));
         } else {
             rescore(unit, x, logits);
         }
@@ -160,15 +209,14 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
 }
 
 // Writes x as two int8 planes, the second of what the first has missed.
-bool Screen::to_int8_planes(int64_t row, const float* x) {
-    const int64_t K = shadow_.K, n = 2 * row;
+bool Screen::to_int8_planes(Row& row, const float* x) {
+    const int64_t K = shadow_.K, n = 2 * row.slot;
     const int block = kernels_->x_block(planes());
     auto* codes = reinterpret_cast<int8_t*>(codes_.data()) + n * planes_.ld;
     const int8_t* const flat[2] = {codes, codes + planes_.ld};
     const float* scale = planes_.scales() + n;
     float* rest = planes_.row(n + 1);
-    auto& bounds = rows_[static_cast<size_t>(row)].bounds;
-    bounds = {kInfinity, kInfinity, kInfinity, kInfinity};  // keeps NaN out of the selection
+    row.bounds = {kInfinity, kInfinity, kInfinity, kInfinity};  // keeps NaN out of the selection
     for (int plane = 0; plane < 2; ++plane) {
         RowwiseArgs a{};
         a.x = plane == 0 ? x : rest;
@@ -181,7 +229,7 @@ bool Screen::to_int8_planes(int64_t row, const float* x) {
         for (int64_t k = 0; plane == 0 && k < K; ++k)
             rest[k] = static_cast<float>(x[k] - static_cast<double>(scale[0]) * codes[k]);
     }
-    bounds = token_bounds(x, flat, scale, K, floats_.padded_k);
+    row.bounds = token_bounds(x, flat, scale, K, floats_.padded_k);
     return true;
 }
 
@@ -195,53 +243,52 @@ void Screen::shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const
 }
 
 // Puts the intervals of one block of rows in place of the planes' products; every logit starts as -inf.
-void Screen::bound(int64_t row, int64_t block, const Activations& logits) {
+void Screen::bound(const Row& row, int64_t block, float* logits) {
     const int64_t begin = block * block_rows_;
     const int64_t end = std::min(begin + block_rows_, shadow_.M);
-    const TokenBounds x = rows_[static_cast<size_t>(row)].bounds;
-    float *low = plane_y(2 * row), *high = plane_y(2 * row + 1), *out = logits.row(row);
+    const TokenBounds x = row.bounds;
+    float *low = low_of(row), *high = high_of(row);
     const ShadowBounds& b = bounds_;
     for (int64_t i = begin; i < end; ++i) {
         const auto interval = logit_interval(x, b.error[i], b.norm[i], b.peak[i], low[i] + high[i]);
         low[i] = interval.low;
         high[i] = interval.high;
     }
-    std::fill(out + begin, out + end, -kInfinity);
+    const TokenMask& allowed = row.deciding.allowed;
+    for (int64_t i = begin; i < end && !allowed.all(); ++i)
+        if (!allowed.allows(i)) low[i] = high[i] = kNoInterval;
+    std::fill(logits + begin, logits + end, -kInfinity);
     block_maxima(row, block);
 }
 
-void Screen::block_maxima(int64_t row, int64_t block) {
-    const int64_t begin = block * block_rows_, at = row * blocks() + block;
+void Screen::block_maxima(const Row& row, int64_t block) {
+    const int64_t begin = block * block_rows_;
     const int64_t n = std::min(block_rows_, shadow_.M - begin);
-    reinterpret_cast<float*>(block_low_.data())[at] = largest(low(row) + begin, n);
-    reinterpret_cast<float*>(block_high_.data())[at] = largest(high(row) + begin, n);
+    block_low(row)[block] = largest(low_of(row) + begin, n);
+    block_high(row)[block] = largest(high_of(row) + begin, n);
 }
 
-// The sampler's penalty never decreases with the logit, roundings included, so that the penalised
-// ends of an interval hold the penalised logit. Each token of history is penalised once.
-void Screen::penalise(int64_t row) {
-    const DecidingLogits& deciding = rows_[static_cast<size_t>(row)].deciding;
-    if (deciding.penalty == 1 || deciding.history.empty()) return;
-    float *low = plane_y(2 * row), *high = plane_y(2 * row + 1);
-    uint8_t* seen = seen_.data() + row * shadow_.M;
-    const auto valid = [&](int32_t token) { return token >= 0 && token < shadow_.M; };
-    for (const int32_t token : deciding.history) {
-        if (!valid(token) || seen[token]) continue;
-        seen[token] = 1;
-        low[token] = penalised(low[token], deciding.penalty);
-        high[token] = penalised(high[token], deciding.penalty);
+// A score never decreases with the logit, roundings included, so that the changed ends of an interval
+// hold it.
+void Screen::change(const Row& row) {
+    const DecidingLogits& deciding = row.deciding;
+    if (deciding.changes.empty()) return;
+    float *low = low_of(row), *high = high_of(row);
+    for (const ScoreChange& change : deciding.changes) {
+        if (!deciding.allowed.allows(change.token)) continue;
+        low[change.token] = changed(low[change.token], change, *deciding.params);
+        high[change.token] = changed(high[change.token], change, *deciding.params);
     }
-    for (const int32_t token : deciding.history)
-        if (valid(token)) seen[token] = 0;
     for (int64_t block = 0; block < blocks(); ++block) block_maxima(row, block);
 }
 
-// The count-th largest lower bound: at least so many logits are not below it.
-float Screen::threshold_of(int64_t row) {
-    const int64_t top = rows_[static_cast<size_t>(row)].deciding.count, n = blocks();
-    const float* most = reinterpret_cast<float*>(block_low_.data()) + row * n;
-    float* values = reinterpret_cast<float*>(values_.data()) + row * shadow_.M;
+// The count-th largest lower bound: at least so many scores are not below it.
+float Screen::threshold_of(const Row& row) {
+    const int64_t top = row.deciding.count, n = blocks();
+    const float* most = block_low(row);
+    float* values = reinterpret_cast<float*>(values_.data()) + row.slot * shadow_.M;
     const auto nth = [&](int64_t count) {
+        if (count < top) return -kInfinity;  // so few are allowed
         std::nth_element(values, values + (top - 1), values + count, std::greater<>());
         return values[top - 1];
     };
@@ -251,7 +298,7 @@ float Screen::threshold_of(int64_t row) {
         std::copy_n(most, n, values);
         floor = nth(n);
     }
-    const float* low = this->low(row);
+    const float* low = low_of(row);
     int64_t count = 0;
     for (int64_t block = 0; block < n; ++block) {
         if (most[block] < floor) continue;
@@ -263,13 +310,11 @@ float Screen::threshold_of(int64_t row) {
 }
 
 // Lists the row blocks that hold a row whose interval reaches the threshold.
-void Screen::choose(int64_t row) {
-    Row& r = rows_[static_cast<size_t>(row)];
-    penalise(row);
-    r.threshold = threshold_of(row) - r.deciding.gap;
-    auto* found = reinterpret_cast<int32_t*>(row_blocks_.data()) + row * row_block_count();
-    const float* most = reinterpret_cast<float*>(block_high_.data()) + row * blocks();
-    const float* high = this->high(row);
+void Screen::choose(Row& r) {
+    change(r);
+    r.threshold = threshold_of(r) - r.deciding.gap;
+    int32_t* found = row_blocks_of(r);
+    const float *most = block_high(r), *high = high_of(r);
     for (int64_t block = 0; block < blocks(); ++block) {
         if (most[block] < r.threshold) continue;
         const int64_t begin = block * block_rows_, end = std::min(begin + block_rows_, shadow_.M);
@@ -299,17 +344,17 @@ void Screen::rescore(int64_t unit, const Activations& x, const Activations& logi
     a.tile_bytes = floats_.tile_bytes;
     a.K = floats_.padded_k;
     a.x = x.row(row);
-    a.row_blocks =
-        reinterpret_cast<const int32_t*>(row_blocks_.data()) + row * row_block_count() + first;
+    a.row_blocks = row_blocks_of(r) + first;
     a.jobs = static_cast<int>(std::min<int64_t>(kRescoreJobs, r.row_blocks - first));
     a.y = y;
     kernels_->formats[floats_.format].rescore(a);
-    const float* high = this->high(row);
+    const auto is_candidate = [&](int64_t m) {
+        return r.slot < 0 ? r.deciding.allowed.allows(m) : high_of(r)[m] >= r.threshold;
+    };
     for (int job = 0; job < a.jobs; ++job)
         for (int i = 0; i < kRowBlock; ++i) {
             const int64_t m = int64_t{a.row_blocks[job]} * kRowBlock + i;
-            if (m < shadow_.M && high[m] >= r.threshold)
-                logits.row(row)[m] = y[job * kRowBlock + i];
+            if (m < shadow_.M && is_candidate(m)) logits.row(row)[m] = y[job * kRowBlock + i];
         }
 }
 

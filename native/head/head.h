@@ -4,7 +4,8 @@
 // W has an int8 shadow (rows s_i q_i) with float bounds of its error. An activation row x becomes
 // two int8 planes, x ~ s_0 x_0 + s_1 x_1. The shadow times both planes gives c_i, and
 // |logit_i - c_i| <= E_i for certain. With T the k-th largest c_i - E_i, a row with c_i + E_i < T
-// cannot be among the k largest. The others are computed from W.
+// cannot be among the k largest. The others are computed from W. Tokens that a mask does not allow do not
+// compete; where it allows few, theirs are computed from W at once, and the shadow is not read for them.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,18 +15,10 @@
 #include "program/tensors.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
+#include "sampling/scores.h"
 #include "units/kernel_table.h"
 
 namespace sterna {
-
-// Which logits of a row decide: the `count` largest (0: all) and those at most `gap` below them, of
-// logits that the sampler's repetition penalty has changed for the tokens of history.
-struct DecidingLogits {
-    int32_t count = 0;
-    double gap = 0;
-    float penalty = 1;
-    std::span<const int32_t> history{};
-};
 
 // Upper bounds for every row of the shadow, each [M] at least: ||W_i - s_i q_i||_2, ||s_i q_i||_2 and
 // max_k |W_ik - s_i q_ik|.
@@ -59,9 +52,9 @@ class Screen {
     Screen(const Weight& floats, const Weight& shadow, const ShadowBounds& bounds)
         : floats_(floats), shadow_(shadow), bounds_(bounds), planes_(shadow.K), y_(shadow.M) {}
 
-    // Before a step: for each row of x to screen, which logits decide; 1 <= count <= M. Allocates
-    // only where there are more rows than ever before.
-    void begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
+    // Before a step: for each row of x, which logits decide; count <= M. False where some row needs all logits:
+    // then there is no step. Allocates only where there are more rows than ever before.
+    bool begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
                const Reading& reading);
     int64_t scratch_bytes() const;  // bytes that a worker needs in this step
     Division units(ScreenStage stage, int threads) const;
@@ -70,47 +63,70 @@ class Screen {
     bool step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
               const Activations& logits, uint8_t* scratch);
 
-    // After a step: the candidates of a row, and the bytes of W that the row blocks of all rows have.
+    // After a step: the candidates of a row, the bytes of W that the row blocks of all rows have, and whether
+    // the shadow was read.
     int64_t rescored(int64_t row) const { return rows_[static_cast<size_t>(row)].candidates; }
     int64_t bytes() const;
-    // The intervals of a row's logits, [M], from the stage kBound to the next step; after kChoose those
-    // of history are penalised.
-    const float* low(int64_t row) const { return plane_y(2 * row); }  // they take the place of
-    const float* high(int64_t row) const { return plane_y(2 * row + 1); }  // the planes' products
+    bool read_shadow() const { return !screened_.empty(); }
+    bool is_screened(int64_t row) const { return rows_[static_cast<size_t>(row)].slot >= 0; }
+    // The intervals of a screened row's logits, [M], from the stage kBound to the next step; after kChoose those of
+    // tokens with a change hold the scores. NaN for tokens that are not allowed.
+    const float* low(int64_t row) const { return low_of(rows_[static_cast<size_t>(row)]); }
+    const float* high(int64_t row) const { return high_of(rows_[static_cast<size_t>(row)]); }
 
   private:
     struct Row {
         DecidingLogits deciding;
+        int64_t
+            slot;  // among the screened rows; -1: the mask allows few, all of which are candidates
         TokenBounds bounds;
         double threshold;
         int64_t candidates, row_blocks;  // row_blocks: those with a candidate among their rows
     };
 
-    bool to_int8_planes(int64_t row, const float* x);
+    void reserve(int64_t rows);
+    bool list_allowed(int64_t row);
+    bool to_int8_planes(Row& row, const float* x);
     void shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const;
-    void bound(int64_t row, int64_t block, const Activations& logits);
-    void block_maxima(int64_t row, int64_t block);
-    void penalise(int64_t row);
-    void choose(int64_t row);
+    void bound(const Row& row, int64_t block, float* logits);
+    void block_maxima(const Row& row, int64_t block);
+    void change(const Row& row);
+    void choose(Row& row);
     void rescore(int64_t unit, const Activations& x, const Activations& logits) const;
-    float threshold_of(int64_t row);
+    float threshold_of(const Row& row);
+    Row& screened(int64_t slot) {
+        return rows_[static_cast<size_t>(screened_[static_cast<size_t>(slot)])];
+    }
+    int32_t* row_blocks_of(const Row& row) const {
+        return reinterpret_cast<int32_t*>(row_blocks_.data()) +
+               (&row - rows_.data()) * row_block_count();
+    }
+    float* low_of(const Row& row) const { return y_.row(2 * row.slot); }  // they take the place of
+    float* high_of(const Row& row) const {
+        return y_.row(2 * row.slot + 1);
+    }  // the planes' products
+    float* block_low(const Row& row) const {
+        return reinterpret_cast<float*>(block_low_.data()) + row.slot * blocks();
+    }
+    float* block_high(const Row& row) const {
+        return reinterpret_cast<float*>(block_high_.data()) + row.slot * blocks();
+    }
     int64_t blocks() const { return shadow_.tiles; }
     int64_t row_block_count() const { return (shadow_.M + kRowBlock - 1) / kRowBlock; }
-    int planes() const { return static_cast<int>(2 * rows_.size()); }
-    float* plane_y(int64_t n) const { return y_.row(n); }
+    int planes() const { return static_cast<int>(2 * screened_.size()); }
 
     Weight floats_, shadow_;
     ShadowBounds bounds_;
     std::vector<Row> rows_;
+    std::vector<int64_t> screened_;  // rows, by slot
     int64_t capacity_ = 0;  // rows that the buffers hold
     Reading reading_;
     const KernelTable* kernels_ = nullptr;  // the step's unit
     int64_t block_rows_ = 0;  // rows of a tile of the shadow
-    Activations planes_, y_;  // two rows for each row of x
-    HugeBuffer codes_;  // [2 * rows][ld]: the planes' codes as plain rows
-    HugeBuffer block_low_, block_high_;  // [rows][blocks]: the largest of a block
-    HugeBuffer values_;  // [rows][M]: what choose() selects from
-    HugeBuffer seen_;  // [rows][M] bytes, all 0 between two uses
+    Activations planes_, y_;  // two rows for each slot
+    HugeBuffer codes_;  // [2 * slots][ld]: the planes' codes as plain rows
+    HugeBuffer block_low_, block_high_;  // [slots][blocks]: the largest of a block
+    HugeBuffer values_;  // [slots][M]: what choose() selects from
     HugeBuffer row_blocks_;  // [rows][row blocks]: int32 indices
 };
 

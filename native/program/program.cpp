@@ -51,7 +51,8 @@ int64_t Program::rescored(int64_t n) const {
 
 int64_t Program::head_bytes() const {
     if (selected_.empty()) return 0;
-    return screened_ ? shadow_bytes_ + screen_->bytes() : full_bytes_;
+    if (!screened_) return full_bytes_;
+    return screen_->bytes() + (screen_->read_shadow() ? shadow_bytes_ : 0);
 }
 
 void Program::reserve(int64_t tokens) {
@@ -100,8 +101,8 @@ void Program::reserve_scratch(const Run& run, int workers) {
     if (scratch_.size() < total) scratch_ = HugeBuffer(total);
 }
 
-const float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
-                          Pool& pool) {
+float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
+                    Pool& pool) {
     reserve(static_cast<int64_t>(batch.tokens.size()));
     plan(batch, pool.size());
     if (n_counters_ != ops_.size() + 1) {
@@ -110,8 +111,7 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
     }
     for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
     // Where one row wants all logits, the float head is read anyway and serves every row.
-    screened_ =
-        screen_ && std::ranges::all_of(deciding_, [](const auto& row) { return row.count > 0; });
+    screened_ = screen_ && screen_->begin(deciding_, kernels, pool.reading());
     Run run{batch,
             cache,
             kernels,
@@ -120,7 +120,6 @@ const float* Program::run(const Batch& batch, const KvCache& cache, const Kernel
             pool.size(),
             pool.reading(),
             screened_};
-    if (screened_) screen_->begin(deciding_, kernels, run.reading);
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {

@@ -210,8 +210,7 @@ class Program {
 
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite.
-    const float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
-                     Pool& pool);
+    float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels, Pool& pool);
     // Seconds that runs have spent in each kind of operation, barriers included, by OpKind.
     const std::array<double, kOpKinds>& seconds() const { return seconds_; }
     // Of those of kLinear, what was spent in the last operation: in a head without a screen.

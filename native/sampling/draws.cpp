@@ -2,20 +2,41 @@
 
 #include <cstddef>
 
+#include "runtime/fpenv.h"
+
 namespace sterna {
+
+void Draws::begin(std::span<const Draw> draws, int vocab) {
+    if (changes_.size() < draws.size()) changes_.resize(draws.size());
+    for (size_t i = 0; i < draws.size(); ++i)
+        collect_changes(*draws[i].params, draws[i].history, draws[i].answer_begin, vocab, place_,
+                        changes_[i]);
+}
+
+DecidingLogits Draws::deciding(size_t i, const Draw& draw, int64_t vocab) const {
+    const FpEnvScope environment;
+    DecidingLogits deciding = deciding_logits(*draw.params);
+    if (deciding.count > vocab) deciding.count = 0;
+    deciding.allowed = draw.allowed;
+    deciding.params = draw.params;
+    deciding.changes = changes_[i];
+    return deciding;
+}
 
 void Draws::run(std::span<const Draw> draws, int vocab, Pool& pool,
                 std::span<SampleResult> results) {
     const auto at = [&](size_t i, SampleMemory& memory) {
         const Draw& d = draws[i];
-        results[i] = sample(d.logits, vocab, d.params, d.history, d.history.size(), memory);
+        results[i] =
+            sample({d.logits, vocab, d.allowed, changes_[i]}, *d.params, d.history.size(), memory);
     };
     const bool alone = draws.size() < 2 || pool.size() == 1;
     const size_t threads = alone ? 1 : static_cast<size_t>(pool.size());
     if (memory_.size() < threads) memory_.resize(threads);
     // Every thread gets memory for every draw, since the next step may divide them otherwise.
     for (size_t t = 0; t < threads; ++t)
-        for (const Draw& d : draws) memory_[t].reserve(d.params, vocab);
+        for (size_t i = 0; i < draws.size(); ++i)
+            memory_[t].reserve(*draws[i].params, changes_[i].size(), vocab);
     if (alone) {
         for (size_t i = 0; i < draws.size(); ++i) at(i, memory_[0]);
         return;

@@ -134,17 +134,6 @@ void best_tokens(const float* logits, int vocab, int count, SampleMemory& memory
     for (auto key = keys.begin(); key != middle; ++key) memory.ranked.push_back(token_of(*key));
 }
 
-// Copies the logits and penalises each distinct token of history once.
-void penalise(const float* logits, int vocab, float penalty, std::span<const int32_t> history,
-              std::vector<float>& out) {
-    out.assign(logits, logits + vocab);
-    for (const int32_t token : history) {
-        if (token < 0 || token >= vocab) continue;
-        // Each time it starts from the raw logit, so that a repeated token is penalised once.
-        out[static_cast<size_t>(token)] = penalised(logits[token], penalty);
-    }
-}
-
 using Candidate = SampleMemory::Candidate;
 using Candidates = std::vector<Candidate>;
 
@@ -154,8 +143,8 @@ double total_weight(const Candidates& candidates) {
     return total;
 }
 
-// What is drawn from: penalised logits under one temperature.
-struct Scores {
+// What is drawn from: scores under one temperature.
+struct Weights {
     const float* logits;
     int vocab;
     float max;
@@ -184,7 +173,7 @@ bool cut_at_mass(Candidates& candidates, double mass) {
     return above >= mass;
 }
 
-void cut_at_top_p(const Scores& scores, double top_p, SampleMemory& memory) {
+void cut_at_top_p(const Weights& scores, double top_p, SampleMemory& memory) {
     const double mass =
         top_p * sum_of_weights(scores.logits, scores.vocab, scores.max, scores.temperature);
     // Usually a few tokens carry the mass: rank more only while they do not.
@@ -202,14 +191,9 @@ bool uses_top_k(const SampleParams& params, int vocab) {
     return params.top_k > 0 && params.top_k < vocab;
 }
 
-bool uses_penalty(const SampleParams& params) {
-    const float penalty = params.repetition_penalty;
-    return penalty > 0.0f && penalty <= kMaxFinite && penalty != 1.0f;
-}
-
 // Leaves in memory.candidates the tokens that top-k, top-p and min-p leave, in ascending order of
 // ids: the draw depends on which tokens are left, not on how they were found.
-void keep_candidates(const Scores& scores, const SampleParams& params, SampleMemory& memory) {
+void keep_candidates(const Weights& scores, const SampleParams& params, SampleMemory& memory) {
     const bool use_p = params.top_p < 1.0f;
     // min_p is relative to the best token's weight, 1. A weight of 0 cannot be drawn.
     const double least =
@@ -246,46 +230,77 @@ int32_t draw(const Candidates& candidates, double uniform) {
     return candidates.back().token;  // uniform * total was rounded up to total
 }
 
+// Puts -inf in the place of what is not allowed.
+void forbid(float* logits, int vocab, const TokenMask& allowed) {
+    for (int begin = 0; begin < vocab; begin += 32) {
+        const uint32_t word = allowed.word(begin / 32);
+        const int size = std::min(32, vocab - begin);
+        if (word == ~0u) continue;
+        for (int i = 0; i < size; ++i)
+            logits[begin + i] = word >> i & 1 ? logits[begin + i] : kNoLogit;
+    }
+}
+
+// Puts scores in the place of logits, and these into memory.raw.
+void change(const Scores& scores, const SampleParams& params, SampleMemory& memory) {
+    memory.raw.clear();
+    for (const ScoreChange& c : scores.changes) {
+        float& logit = scores.logits[c.token];
+        memory.raw.push_back(logit);
+        logit = changed(logit, c, params);
+    }
+}
+
+// The logit of a token that was drawn, as it was before change().
+float raw_logit(const Scores& scores, int32_t token, const SampleMemory& memory) {
+    for (size_t i = 0; i < scores.changes.size(); ++i)
+        if (scores.changes[i].token == token) return memory.raw[i];
+    return scores.logits[token];
+}
+
+int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& params,
+                   uint64_t position, SampleMemory& memory) {
+    if (!(params.temperature > 0.0f) || best.token < 0) return best.token;
+    // The temperature stays finite, as -inf / inf is NaN; at the largest float all finite logits weigh the
+    // same anyway.
+    const double temperature = std::min(params.temperature, kMaxFinite);
+    const double uniform = philox_uniform(params.seed, params.sequence, position);
+    keep_candidates({scores.logits, scores.vocab, best.logit, temperature}, params, memory);
+    return draw(memory.candidates, uniform);
+}
+
 // This is not inlined: the compiler may move arithmetic across the change of control state, but not across
 // a call.
-__attribute__((noinline)) SampleResult sample_in_env(const float* logits, int vocab,
-                                                     const SampleParams& params,
-                                                     std::span<const int32_t> history,
-                                                     uint64_t position, SampleMemory& memory) {
+__attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
+                                                     const SampleParams& params, uint64_t position,
+                                                     SampleMemory& memory) {
+    float* logits = scores.logits;
+    const int vocab = scores.vocab;
     SampleResult result;
     result.logprob = math::kNanF;
-    const Best raw = find_best(logits, vocab);
-    if (!raw.finite) return result;
-    result.finite = true;
-
-    Best best = raw;
-    const float* scores = logits;
-    if (uses_penalty(params) && !history.empty()) {
-        penalise(logits, vocab, params.repetition_penalty, history, memory.penalised);
-        scores = memory.penalised.data();
-        best = find_best(scores, vocab);
-    }
-    result.token = best.token;
-    if (params.temperature > 0.0f && best.token >= 0) {
-        // The temperature stays finite, as -inf / inf is NaN; at the largest float all finite logits weigh the
-        // same anyway.
-        const double temperature = std::min(params.temperature, kMaxFinite);
-        const double uniform = philox_uniform(params.seed, params.sequence, position);
-        const Scores drawn_from = {scores, vocab, best.logit, temperature};
-        keep_candidates(drawn_from, params, memory);
-        result.token = draw(memory.candidates, uniform);
-    }
-    // A penalty that drives every logit to -inf leaves nothing to rank: fall back to the raw
-    // logits.
-    if (result.token < 0) result.token = raw.token;
-
-    if (params.n_logprobs > 0) {
-        const double log_sum = log_sum_exp(logits, vocab, raw.logit);
-        result.logprob = log_probability(logits[result.token], raw.logit, log_sum);
+    const bool reports = params.n_logprobs > 0;
+    double log_sum = 0.0;
+    float most = 0.0f;
+    if (reports) {  // of raw logits, so before anything changes these
+        const Best best = find_best(logits, vocab);
+        if (!best.finite) return result;
+        most = best.logit;
+        log_sum = log_sum_exp(logits, vocab, most);
         best_tokens(logits, vocab, params.n_logprobs, memory);
         for (const int32_t token : memory.ranked)
-            result.top.emplace_back(token, log_probability(logits[token], raw.logit, log_sum));
+            result.top.emplace_back(token, log_probability(logits[token], most, log_sum));
     }
+    if (!scores.allowed.all()) forbid(logits, vocab, scores.allowed);
+    const Best best = find_best(logits, vocab);
+    result.finite = best.finite;
+    if (!best.finite) return result;
+    change(scores, params, memory);
+    const Best first = scores.changes.empty() ? best : find_best(logits, vocab);
+    result.token = draw_token(scores, first, params, position, memory);
+    // Changes that drive every score to -inf leave nothing to rank: fall back to the raw logits.
+    if (result.token < 0) result.token = best.token;
+    if (reports)
+        result.logprob = log_probability(raw_logit(scores, result.token, memory), most, log_sum);
     return result;
 }
 
@@ -297,19 +312,14 @@ __attribute__((noinline)) float log_softmax_in_env(const float* logits, int voca
 
 }  // namespace
 
-float penalised(float logit, float penalty) {
-    const float value = logit > 0.0f ? logit / penalty : logit * penalty;
-    return value > kMaxFinite ? kMaxFinite : value;
-}
-
-void SampleMemory::reserve(const SampleParams& params, int vocab) {
+void SampleMemory::reserve(const SampleParams& params, size_t changes, int vocab) {
     const auto all = static_cast<size_t>(vocab);
     const bool draws = params.temperature > 0.0f, by_k = uses_top_k(params, vocab);
     // Top-p ranks as many tokens as it takes to reach its mass, in the worst case all.
     const bool by_p = draws && !by_k && params.top_p < 1.0f;
     const int count =
         std::max(draws && by_k ? params.top_k : 0, std::min(std::max(params.n_logprobs, 0), vocab));
-    if (uses_penalty(params)) penalised.reserve(all);
+    raw.reserve(changes);
     if (draws) candidates.reserve(by_k ? static_cast<size_t>(count) : all);
     if (by_p || count > 0) {
         keys.reserve(by_p ? all : key_capacity(count, vocab));
@@ -317,10 +327,10 @@ void SampleMemory::reserve(const SampleParams& params, int vocab) {
     }
 }
 
-SampleResult sample(const float* logits, int vocab, const SampleParams& params,
-                    std::span<const int32_t> history, uint64_t position, SampleMemory& memory) {
+SampleResult sample(const Scores& scores, const SampleParams& params, uint64_t position,
+                    SampleMemory& memory) {
     const FpEnvScope fp_env;
-    return sample_in_env(logits, vocab, params, history, position, memory);
+    return sample_in_env(scores, params, position, memory);
 }
 
 float log_softmax_at(const float* logits, int vocab, int32_t token) {

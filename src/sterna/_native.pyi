@@ -116,7 +116,8 @@ def screened(
     shadow: Weight,
     bounds: npt.NDArray[np.float32],
     x: npt.NDArray[np.float32],
-    deciding: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]],
+    deciding: Sequence[tuple[int, float]],
+    draws: Sequence[_Draw],
     isa: str,
     threads: int,
 ) -> tuple[
@@ -310,10 +311,12 @@ class Program:
         sequences: Sequence[tuple[int, int, int, npt.NDArray[np.int32]]],
         isa: str,
         threads: int,
-        deciding: Sequence[tuple[int, float, float, npt.NDArray[np.int32]]] = (),
-        draws: Sequence[tuple[SampleParams, npt.NDArray[np.int32]] | None] = (),
+        deciding: Sequence[tuple[int, float]] = (),
+        draws: Sequence[_Draw | None] = (),
         states: Sequence[State] = (),
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
+
+_Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]
 
 class SampleParams:
     def __init__(
@@ -323,10 +326,15 @@ class SampleParams:
         top_p: float,
         min_p: float,
         repetition_penalty: float,
+        frequency_penalty: float,
+        presence_penalty: float,
+        bias: Sequence[tuple[int, float]],
         seed: int,
         sequence: int,
         n_logprobs: int,
     ) -> None: ...
+    @property
+    def deciding(self) -> tuple[int, float]: ...
 
 class SampleResult:
     def __init__(
@@ -341,12 +349,7 @@ class SampleResult:
     @property
     def finite(self) -> bool: ...
 
-def sample(
-    logits: npt.NDArray[np.float32],
-    params: SampleParams,
-    history: npt.NDArray[np.int32],
-    position: int,
-) -> SampleResult: ...
+def sample(logits: npt.NDArray[np.float32], draw: _Draw, position: int) -> SampleResult: ...
 def log_softmax_at(
     logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32], threads: int
 ) -> npt.NDArray[np.float32]: ...

@@ -154,9 +154,11 @@ class LLM:
         """Continue a prompt (text, or token ids).
 
         Options: max_tokens (128), temperature (generation_config's, else 0: greedy), top_k (0),
-        top_p (1), min_p (0), repetition_penalty (1), seed (random), stop (a string or several),
-        ignore_eos (False), logprobs (0: none; n: with the n likeliest). RequestError for a value
-        out of range, an empty prompt, or one longer than the context.
+        top_p (1), min_p (0), repetition_penalty (1), frequency_penalty (0), presence_penalty (0),
+        logit_bias ({}: none), allowed_token_ids (None: all), bad_words, min_tokens (0),
+        stop_token_ids, seed (random), stop (a string or several), ignore_eos (False), logprobs
+        (0: none; n: with the n likeliest); `SamplingParams` says what they do. RequestError for a
+        value out of range, an empty prompt, or one longer than the context.
         """
         done, pieces = self._start(prompt, options)
         for _ in pieces:
@@ -186,6 +188,7 @@ class LLM:
         if self.engine.model.config.pooling is not None:
             raise RequestError(f"generate: {self.name} makes vectors of texts, not text; use embed")
         params = self._params(options)
+        params.check_ids(self.engine.model.config.vocab_size)
         tokens = self._encode(prompt)
         if not params.ignore_eos:
             ends = ends.union(self.tokenizer.eos_ids)
@@ -349,8 +352,9 @@ class LLM:
         prefix: CachedPrefix | None,
     ) -> Generator[Piece, None, None]:
         request = Request(
-            prompt, params, self.tokenizer, context=self.context, ends=ends, completion=done
-        )
+            prompt, params, self.tokenizer, context=self.context, ends=ends,
+            vocab=self.engine.model.config.vocab_size, completion=done,
+        )  # fmt: skip
         try:
             if prefix and not request.ended:
                 request.go_on_from(self.engine.resume(prefix, prompt))

@@ -31,7 +31,7 @@ class Greedy:
         """Feeds what each knows, and draws the next token of each."""
         feeds = []
         for one in batch:
-            draw = Draw(_PARAMS, one._tokens[: one._known])
+            draw = Draw(_PARAMS.native, one._tokens[: one._known])
             new = one._tokens[one.sequence.length : one._known]
             feeds.append(Feed(one.sequence, new, 1, draw=draw))
         for one, given in zip(batch, engine.run(feeds), strict=True):

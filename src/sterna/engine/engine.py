@@ -269,8 +269,8 @@ class Engine:
     def _run(self, program: _native.Program, feeds: SequenceOf[Feed]) -> list[Given]:
         if len({id(feed.sequence) for feed in feeds}) < len(feeds):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
-        deciding = [self._checked(f.draw.deciding if f.draw else f.deciding) for f in feeds]
-        draws = [(f.draw.params.native, f.draw.history) if f.draw else None for f in feeds]
+        deciding = [self._checked(f.deciding) for f in feeds]
+        draws = [f.draw.native if f.draw else None for f in feeds]
         self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
         # Pages that are gone lie before all windows: any page may stand for them.
@@ -323,15 +323,14 @@ class Engine:
         ]
         return [given.logits for given in self.run(feeds)]
 
-    def _checked(self, deciding: DecidingLogits) -> tuple[int, float, float, I32]:
+    def _checked(self, deciding: DecidingLogits) -> tuple[int, float]:
         """The arguments of the program; a count of more than there are tokens is all of them."""
-        if deciding.count < 0 or not 0 <= deciding.gap <= 1e30 or not 0 < deciding.penalty <= 1e30:
+        if deciding.count < 0 or not 0 <= deciding.gap <= 1e30:
             raise RequestError(
-                f"deciding: needs count >= 0, gap >= 0 and penalty > 0, but got {deciding.count}, "
-                f"{deciding.gap}, {deciding.penalty}"
+                f"deciding: needs count >= 0 and gap >= 0, but got {deciding.count}, {deciding.gap}"
             )
         count = deciding.count if deciding.count <= self.model.config.vocab_size else 0
-        return count, deciding.gap, deciding.penalty, deciding.history
+        return count, deciding.gap
 
     def prefill(
         self, sequence: Sequence, tokens: SequenceOf[int], deciding: DecidingLogits | None = None

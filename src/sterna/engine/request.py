@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
+from sterna.engine.allowed import AllowedTokens
 from sterna.engine.engine import PREFILL_CHUNK, Feed
 from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, SamplingParams, checked
@@ -34,8 +35,9 @@ class Request:
     on.
 
     prompt: token ids, at least one, no more than `context`, the engine's; ends: ids that end the
-    answer and are no part of it; completion: where the answer goes. key, priority, deadline_s,
-    salt, boundary: for the scheduler (`Scheduler.add`). Its clock starts here.
+    answer and are no part of it, beside the parameters' own; vocab: tokens of the model, default
+    those of the tokenizer; completion: where the answer goes. key, priority, deadline_s, salt,
+    boundary: for the scheduler (`Scheduler.add`). Its clock starts here.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Request:
         *,
         context: int,
         ends: frozenset[int] = frozenset(),
+        vocab: int | None = None,
         completion: Completion | None = None,
         key: str = "",
         priority: int = 0,
@@ -55,9 +58,13 @@ class Request:
     ) -> None:
         self._began = time.perf_counter()
         self.id = next(_ids)
-        self.params, self.ends, self.context = params, ends, context
+        self.params, self.context = params, context
+        self.ends = ends.union(params.stop_token_ids)
         self.key, self.priority, self.salt, self.boundary = key, priority, salt, boundary
         self.deadline_s = deadline_s
+        vocab = tokenizer.vocab_size if vocab is None else vocab
+        params.check_ids(vocab)
+        self._allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
         self.finished = False
@@ -116,7 +123,7 @@ class Request:
         part = self._history[begin:end]
         if end < self._known:
             return Feed(self.sequence, part)
-        return Feed(self.sequence, part, 1, draw=Draw(self.params, self.tokens))
+        return Feed(self.sequence, part, 1, draw=self._draw())
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
         """Takes the next tokens; NonFiniteError where logits were not finite."""
@@ -134,7 +141,13 @@ class Request:
 
     def draw(self, logits: npt.NDArray[np.float32]) -> _native.SampleResult:
         """The token that logits [vocab] after the last known token give: what a step draws."""
-        return self.params.sample(logits, self.tokens, self._known)
+        return self._draw().sample(logits, self._known)
+
+    def _draw(self) -> Draw:
+        masks = None
+        if not self._allowed.all:
+            masks = self._allowed.mask(self.tokens, len(self._drawn))[None]
+        return Draw(self.params.native, self.tokens, self.n_prompt, masks)
 
     @property
     def _known(self) -> int:

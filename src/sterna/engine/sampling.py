@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,24 +20,20 @@ __all__ = ["DecidingLogits", "Draw", "SamplingParams"]
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
 _SURROGATE = re.compile("[\ud800-\udfff]")
-MAX_TOP = 256  #: above it screening a head would not pay (docs/exact-head.md)
-MAX_GAP = 4.0  #: in nats; a wider gap may leave a large part of the vocabulary open
-NO_HISTORY: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class DecidingLogits:
     """Which logits of a step decide: the `count` largest, ties included, and those within `gap`.
 
     count 0: all of them. gap: logits at most so much below the count-th largest decide, too.
-    penalty, history: ranks and gap are those under this repetition penalty of the tokens of history
-    (int32).
     """
 
     count: int = 0
     gap: float = 0.0
-    penalty: float = 1.0
-    history: npt.NDArray[np.int32] = field(default_factory=lambda: NO_HISTORY)
 
 
 #: All logits decide.
@@ -49,9 +44,19 @@ EVERYTHING = DecidingLogits()
 class SamplingParams:
     """Sampling of one request; every field is checked when it is made (RequestError).
 
-    temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 are off; logprobs
-    is how many of the likeliest tokens to report beside the chosen one's log-probability; choice is
-    which of several answers to a prompt this is, each of which has random numbers of its own.
+    temperature 0 is greedy; top_k 0, top_p 1, min_p 0, repetition_penalty 1, frequency_penalty 0
+    and presence_penalty 0 are off; logprobs is how many of the likeliest tokens to report beside
+    the chosen one's log-probability; choice is which of several answers to a prompt this is, each
+    of which has random numbers of its own.
+
+    Logits are changed in this order: tokens that may not come go, logit_bias is added, then the
+    repetition penalty of what prompt and answer have, and the frequency and presence penalties of
+    what the answer has. Log-probabilities are those of the logits before.
+
+    logit_bias: of token ids, -100 to 100. allowed_token_ids: no others come, ends included; None:
+    all. bad_words: texts or sequences of ids; the last token of one does not follow the others
+    (`AllowedTokens`). min_tokens: before so many no end comes. stop_token_ids: they end the answer,
+    beside the ends that it has anyway, and with ignore_eos as well.
     """
 
     max_tokens: int = 128
@@ -60,6 +65,13 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str | tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
     seed: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -78,6 +90,14 @@ class SamplingParams:
         _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _real("min_p", self.min_p, 0.0, 1.0)
         _real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        checked_whole("min_tokens", self.min_tokens, 0, self.max_tokens)
+        self._take("logit_bias", _biases(self.logit_bias))
+        self._take("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            self._take("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, 1))
+        self._take("bad_words", _words(self.bad_words))
         if len(self.stop) > MAX_STOPS or not all(isinstance(s, str) and s for s in self.stop):
             raise RequestError(
                 f"stop: must be at most {MAX_STOPS} non-empty strings, but got {shown(self.stop)}"
@@ -89,25 +109,23 @@ class SamplingParams:
                     f"{shown(s)}; decode it as UTF-8"
                 )
 
-    def deciding(self, history: npt.NDArray[np.int32]) -> DecidingLogits:
-        """Which logits decide the next token, given the tokens so far; a superset is harmless."""
-        count, gap = self._decisive
-        return DecidingLogits(count, gap, self.repetition_penalty, history) if count else EVERYTHING
+    def _take(self, name: str, value: object) -> None:
+        """What a field becomes once it is checked."""
+        object.__setattr__(self, name, value)
 
-    @cached_property
-    def _decisive(self) -> tuple[int, float]:
-        """`DecidingLogits`'s count and gap; 0 where all logits may decide.
-
-        Top-k comes before top-p and min-p, which see only what it has left. Min-p alone drops what
-        weighs less than min_p times the likeliest token: what is -temperature ln(min_p) below it.
-        """
-        count, gap = (1 if self.temperature == 0 else self.top_k), 0.0
-        if count == 0 and self.top_p == 1 and self.min_p > 0:
-            # A little more than the gap of the sampler's float32 values, in steps of 1/1024 so that
-            # the logarithm's last bits do not matter.
-            exact = self.temperature * (1e-5 - math.log(self.min_p)) * (1 + 1e-5)
-            count, gap = 1, math.ceil(exact * 1024) / 1024
-        return (0, 0.0) if self.logprobs or count > MAX_TOP or gap > MAX_GAP else (count, gap)
+    def check_ids(self, vocab: int) -> None:
+        """RequestError where a token id that some field names is not below `vocab`."""
+        named: dict[str, Iterable[int]] = {
+            "logit_bias": self.logit_bias,
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "stop_token_ids": self.stop_token_ids,
+            "bad_words": [i for w in self.bad_words if not isinstance(w, str) for i in w],
+        }
+        for name, ids in named.items():
+            if (highest := max(ids, default=0)) >= vocab:
+                raise RequestError(
+                    f"{name}: token ids must lie in 0..{vocab - 1}, but got {highest}"
+                )
 
     @staticmethod
     def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -126,33 +144,33 @@ class SamplingParams:
         """The arguments of the native sampler."""
         return _native.SampleParams(
             self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
+            self.frequency_penalty, self.presence_penalty, list(self.logit_bias.items()),
             self.seed, self.choice, self.logprobs,
         )  # fmt: skip
-
-    def sample(
-        self, logits: npt.NDArray[np.float32], history: npt.NDArray[np.int32], position: int
-    ) -> _native.SampleResult:
-        """Choose the token at `position` from logits [vocab]; NonFiniteError if one is not finite.
-
-        history: int32, the sequence's tokens so far, for the repetition penalty.
-        """
-        return checked(_native.sample(logits, self.native, history, position))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Draw:
     """A token to draw from each row of logits, with these parameters.
 
-    history: the sequence's tokens, those of the step included; each row sees those up to its own.
+    history: the sequence's tokens, int32, those of the step included; each row sees those up to its
+    own. answer_begin: how many of them are the prompt's. masks: of each row, which tokens are
+    allowed, int32 [rows, words] with a bit a token, the lowest of a word first; None: all.
     """
 
-    params: SamplingParams
-    history: npt.NDArray[np.int32]
+    params: _native.SampleParams
+    history: I32
+    answer_begin: int = 0
+    masks: I32 | None = None
 
     @property
-    def deciding(self) -> DecidingLogits:
-        """Which logits decide it."""
-        return self.params.deciding(self.history)
+    def native(self) -> tuple[_native.SampleParams, I32, int, I32 | None]:
+        """The arguments of the native sampler."""
+        return self.params, self.history, self.answer_begin, self.masks
+
+    def sample(self, logits: F32, position: int) -> _native.SampleResult:
+        """The token at `position`, with the last row's mask if any, from logits [vocab]."""
+        return _native.sample(logits, self.native, position)
 
 
 def checked(drawn: _native.SampleResult) -> _native.SampleResult:
@@ -162,6 +180,39 @@ def checked(drawn: _native.SampleResult) -> _native.SampleResult:
             "logits: must be finite, but got NaN or infinity; the model's weights are damaged"
         )
     return drawn
+
+
+def _biases(given: object) -> dict[int, float]:
+    if not isinstance(given, Mapping):
+        raise RequestError(
+            f"logit_bias: must be a mapping of token ids to numbers, but got {shown(given)}"
+        )
+    biases = dict(zip(_ids("logit_bias", list(given)), given.values(), strict=True))
+    for token, bias in biases.items():
+        _real(f"logit_bias of {token}", bias, -100.0, 100.0)
+    return {token: float(bias) for token, bias in biases.items()}
+
+
+def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(given, str):
+        raise RequestError(f"bad_words: must be several, but got the text {shown(given)}")
+    what = "a sequence of texts or of sequences of token ids"
+    words = list(checked_items("bad_words", given, what))
+    if "" in [w for w in words if isinstance(w, str)]:
+        raise RequestError("bad_words: must not be empty, but one is; leave it out")
+    return tuple(w if isinstance(w, str) else _ids("bad_words", w, 1) for w in words)
+
+
+def _ids(name: str, given: object, least: int = 0) -> tuple[int, ...]:
+    """Token ids as a tuple, at least so many."""
+    ids = list(checked_items(name, given, "a sequence of token ids"))
+    for id in ids:
+        whole = isinstance(id, (int, np.integer)) and not isinstance(id, bool)
+        if not whole or not 0 <= id < 1 << 31:
+            raise RequestError(f"{name}: token ids must be whole numbers, but got {shown(id)}")
+    if len(ids) < least:
+        raise RequestError(f"{name}: must name a token at least, but got none")
+    return tuple(int(id) for id in ids)
 
 
 def _real(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:

@@ -1,0 +1,81 @@
+#include "sampling/scores.h"
+
+#include <cmath>
+#include <limits>
+
+#include "scalar_math.h"
+
+namespace sterna {
+namespace {
+
+constexpr float kMaxFinite = std::numeric_limits<float>::max();
+
+// The factor of the repetition penalty; 1 where it is off.
+float repetition(const SampleParams& params) {
+    const float penalty = params.repetition_penalty;
+    return penalty > 0.0f && penalty <= kMaxFinite ? penalty : 1.0f;
+}
+
+float finite_or_0(float penalty) { return std::isfinite(penalty) ? penalty : 0.0f; }
+
+}  // namespace
+
+float changed(float logit, const ScoreChange& change, const SampleParams& params) {
+    float score = logit + change.bias;
+    if (const float factor = repetition(params); change.seen && factor != 1.0f)
+        score = score > 0.0f ? score / factor : score * factor;
+    if (change.in_answer > 0) {
+        score -= finite_or_0(params.frequency_penalty) * static_cast<float>(change.in_answer);
+        score -= finite_or_0(params.presence_penalty);
+    }
+    return score > kMaxFinite ? kMaxFinite : score;
+}
+
+void collect_changes(const SampleParams& params, std::span<const int32_t> history,
+                     int64_t answer_begin, int vocab, std::vector<int32_t>& place,
+                     std::vector<ScoreChange>& changes) {
+    changes.clear();
+    const bool repeats = repetition(params) != 1.0f;
+    const bool counts = finite_or_0(params.frequency_penalty) != 0.0f ||
+                        finite_or_0(params.presence_penalty) != 0.0f;
+    if (!repeats && !counts && params.bias.empty()) return;
+    if (place.size() < static_cast<size_t>(vocab)) place.resize(static_cast<size_t>(vocab), -1);
+    const auto change_of = [&](int32_t token) -> ScoreChange& {
+        int32_t& at = place[static_cast<size_t>(token)];
+        if (at < 0) {
+            at = static_cast<int32_t>(changes.size());
+            changes.push_back({token, 0.0f, 0, false});
+        }
+        return changes[static_cast<size_t>(at)];
+    };
+    const auto valid = [&](int32_t token) { return token >= 0 && token < vocab; };
+    for (const auto& [token, bias] : params.bias)
+        if (valid(token)) change_of(token).bias = bias;
+    const auto size = static_cast<int64_t>(history.size());
+    for (int64_t i = repeats ? 0 : answer_begin; i < size && (repeats || counts); ++i) {
+        const int32_t token = history[static_cast<size_t>(i)];
+        if (!valid(token)) continue;
+        ScoreChange& change = change_of(token);
+        change.seen = true;
+        change.in_answer += i >= answer_begin;
+    }
+    for (const ScoreChange& change : changes) place[static_cast<size_t>(change.token)] = -1;
+}
+
+DecidingLogits deciding_logits(const SampleParams& params) {
+    DecidingLogits deciding;
+    deciding.raw = params.n_logprobs > 0;
+    deciding.count = params.temperature > 0.0f ? std::max(params.top_k, 0) : 1;
+    if (deciding.count == 0 && !(params.top_p < 1.0f) && params.min_p > 0.0f) {
+        // Min-p alone drops what weighs less than min_p times the likeliest token: what is -temperature ln(min_p)
+        // below it. The sampler's scores are floats, so the gap is a little wider.
+        const double least = std::min(1.0, static_cast<double>(params.min_p));
+        deciding.count = 1;
+        deciding.gap = params.temperature * (1e-5 - math::log_d(least)) * (1 + 1e-5) + 1e-3;
+    }
+    if (deciding.count > kMostDeciding || !(deciding.gap <= kWidestGap))
+        deciding.count = 0, deciding.gap = 0;
+    return deciding;
+}
+
+}  // namespace sterna

@@ -1,0 +1,88 @@
+"""Which tokens a request may draw next, as masks with a bit for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.engine.sampling import SamplingParams
+from sterna.errors import RequestError, shown
+from sterna.tokenizer import Tokenizer
+
+__all__ = ["AllowedTokens", "mask_words"]
+
+I32 = npt.NDArray[np.int32]
+
+
+def mask_words(vocab: int) -> int:
+    """Words of 32 bits that a mask of so many tokens has."""
+    return -(-vocab // 32)
+
+
+class AllowedTokens:
+    """What allowed_token_ids, bad_words and min_tokens of a request leave of the vocabulary.
+
+    A bad word counts as it is tokenised at the begin of a text and after a space; its last token is
+    forbidden where prompt and answer end with the others. ends: ids that end the answer; where
+    min_tokens is not reached, none is allowed. vocab: tokens of the model. RequestError where no
+    token could ever come.
+    """
+
+    def __init__(
+        self, params: SamplingParams, tokenizer: Tokenizer, ends: frozenset[int], vocab: int
+    ) -> None:
+        self._min_tokens = params.min_tokens
+        self._ends = sorted(ends) if params.min_tokens else []
+        self._words = _bad_words(params, tokenizer)
+        #: Whether all tokens may come, everywhere.
+        self.all = params.allowed_token_ids is None and not self._ends and not self._words
+        listed = params.allowed_token_ids
+        self._base = _bits(range(vocab) if listed is None else listed, vocab)
+        if not self._without_ends().any():
+            raise RequestError(
+                "allowed_token_ids: must have a token that is no end, as min_tokens asks for one, "
+                f"but got {shown(listed)}"
+            )
+
+    def _without_ends(self) -> I32:
+        base: I32 = self._base.copy()
+        _clear(base, self._ends)
+        return base
+
+    def mask(self, history: I32, in_answer: int) -> I32:
+        """A new mask, int32 [words], of the token after `history`, of which so many are the
+        answer's."""
+        mask: I32 = self._base.copy()
+        if in_answer < self._min_tokens:
+            _clear(mask, self._ends)
+        for *before, last in self._words:
+            n = len(before)
+            if n <= len(history) and history[len(history) - n :].tolist() == before:
+                _clear(mask, (last,))
+        return mask
+
+
+def _bad_words(params: SamplingParams, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    words: dict[tuple[int, ...], None] = {}
+    for word in params.bad_words:
+        if not isinstance(word, str):
+            words[word] = None
+            continue
+        for text in (word, " " + word.lstrip()):
+            if ids := tokenizer.encode(text, add_special=False):
+                words[tuple(ids)] = None
+    return list(words)
+
+
+def _bits(ids: Sequence[int] | range, vocab: int) -> I32:
+    flags = np.zeros(32 * mask_words(vocab), bool)
+    flags[np.asarray(ids, np.int64)] = True
+    return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)
+
+
+def _clear(mask: I32, ids: Sequence[int]) -> None:
+    words = mask.view(np.uint32)
+    for id in ids:
+        words[id // 32] &= np.uint32(~(1 << id % 32) & 0xFFFFFFFF)
