@@ -31,7 +31,7 @@ LAYERS = (
     ("loading",),
     ("engine",),
     ("llm",),
-    ("conversation",),
+    ("conversation", "receipt"),
     ("bench", "convert", "evaluate", "server", "integrations"),
     ("cli",),
     ("papers",),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import hashlib
 import json
 import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,13 @@ class Tokenizer:
         """Number of tokens, added ones included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of what decides ids: the tokenizer's own JSON, and the ids that open and
+        end a text."""
+        text = f"{self._backend.to_str()}\n{self._settings.get('add_bos_token')}"
+        return hashlib.sha256(f"{text} {self.bos_id} {self.eos_ids}".encode()).hexdigest()
+
     def check(self, vocab_size: int) -> None:
         """Raises ModelFormatError unless the ids fit a model of `vocab_size` embeddings.
 
@@ -152,6 +161,20 @@ class Tokenizer:
             ) from None
         stream = Detokenizer(self, skip_special=skip_special)
         return "".join([*map(stream.push, each), stream.flush()])
+
+    def spelling(self, id: int) -> bytes:
+        """The bytes that a token adds in the middle of a text, special tokens as they are spelt;
+        perhaps part of a character. RequestError for what is no id; empty where none has it."""
+        token = self._token(id)
+        if token is None or self._spelling is None:
+            return (token or "").encode()
+        return self._spelling.spell(token, False)
+
+    def token_id(self, text: str) -> int | None:
+        """The id that is spelt so in the vocabulary, such as <|fim_prefix|>; None without one."""
+        with _library_errors(self.path):
+            id: int | None = self._backend.token_to_id(text)
+        return id
 
     def added_at(self, text: str) -> int | None:
         """The id of the longest added token, such as <|im_end|>, that `text` begins with."""

@@ -5,6 +5,7 @@ A template comes from the model's files only, never from a request.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,6 +78,16 @@ class ChatTemplate:
         named = _named_templates(file, settings["chat_template"])
         named.setdefault("default", next(iter(named.values())))
         return cls(file, named, _special_tokens(settings))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the templates and of the tokens that they name."""
+        found = repr((sorted(self._sources.items()), sorted(self._tokens.items())))
+        return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def mentions(self, text: str) -> bool:
+        """Whether a template has this text in it, which tells the forms of tool calls apart."""
+        return any(text in source for source in self._sources.values())
 
     def render(
         self,

@@ -1,0 +1,47 @@
+"""What a receipt says: the same for the same set, another for each part that changes bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import sterna
+from sterna import LLM, receipt
+
+
+def test_fingerprint(tmp_path: Path) -> None:
+    """It depends on weights, head, KV type, context, tokenizer and template, not on threads."""
+    nano = receipt.fingerprint(LLM("nano", threads=1))
+    assert nano == receipt.fingerprint(LLM("nano", threads=2, isa="scalar"))
+    others = [LLM("nano", head="int8"), LLM("nano", kv_dtype="f32"), LLM("nano", context=100)]
+    for name, change in (
+        ("tokenizer_config.json", {"add_bos_token": True}),
+        ("chat_template.jinja", None),
+    ):
+        folder = tmp_path / name
+        shutil.copytree(Path(sterna.__file__).parent / "data" / "nano", folder)
+        file = folder / name
+        text = file.read_text()
+        file.write_text(json.dumps({**json.loads(text), **change}) if change else text + " ")
+        others.append(LLM(folder))
+    seen = {nano, *map(receipt.fingerprint, others)}
+    assert len(seen) == 6
+
+
+def test_digest() -> None:
+    """Of lengths and ids: where one sequence ends is part of it."""
+    data = b"".join(n.to_bytes(4, "little") for n in (2, 1, 700, 1, 3))
+    assert receipt.digest([[1, 700], [3]]) == hashlib.sha256(data).hexdigest()
+    assert receipt.digest([[1], [700, 3]]) != receipt.digest([[1, 700], [3]])
+
+
+def test_spelling() -> None:
+    """The bytes of tokens in the middle of a text, joined, are the text."""
+    tokenizer = LLM("nano").tokenizer
+    text = "def f(x):\n    return 'é €'"
+    assert b"".join(map(tokenizer.spelling, tokenizer.encode(text, False))) == text.encode()
+    assert tokenizer.token_id("<|end|>") == tokenizer.eos_ids[0]
+    assert tokenizer.spelling(tokenizer.eos_ids[0]) == b"<|end|>"
+    assert tokenizer.token_id("<|none|>") is None
