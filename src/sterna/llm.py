@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +17,16 @@ from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, CachedPrefix, Engine, Request, SamplingParams, embed
 from sterna.engine import Sequence as EngineSequence
-from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.engine.drafts import (
+    MOST_DRAFTS,
+    DraftModel,
+    Prediction,
+    PromptLookup,
+    Source,
+    Speculation,
+)
+from sterna.engine.engine import Given
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError, shown
 from sterna.models.pooling import KINDS, Pooling
 from sterna.runtime import (
     checked_flag,
@@ -28,6 +38,7 @@ from sterna.runtime import (
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
 
+SPECULATE = ("auto", "lookup", "off")
 TEMPLATE_OPTIONS = ("tools", "documents", "template_options", "continue_final_message")
 
 
@@ -53,7 +64,10 @@ class LLM:
     a packed directory, which takes memory that processes share and starts at once, instead of
     reading them; a published checkpoint is packed into memory, and mapped from the cache the next
     time. A file that is truncated or changed in use is then an error of whatever is computed next,
-    ModelFormatError. progress: called with the bytes of weights read so far and those of all, by
+    ModelFormatError. speculate: "auto", tokens that prompt or answer had before are computed ahead
+    and kept where they are right, which changes speed and no token (docs/speculation.md), "lookup",
+    the same without `draft`, or "off"; draft: another, smaller LLM of the same tokenizer that
+    guesses ahead. progress: called with the bytes of weights read so far and those of all, by
     one thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
     template is None where it has none.
 
@@ -77,10 +91,13 @@ class LLM:
         i2s: str | None = None,
         cache: bool = True,
         mmap: bool = False,
+        speculate: str = "auto",
+        draft: LLM | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
+        self._speculate = checked_name("speculate", speculate, SPECULATE)
         path = resolve(model, inspect=models.require_architecture)
         self.name, self._is_file = str(model), path.is_file()
         team = resolve_threads(threads, cores)
@@ -97,6 +114,7 @@ class LLM:
         self.tokenizer, self.template = beside.tokenizer(), beside.template()
         self._defaults = self._generation_defaults(beside.generation_config, beside.generation_file)
         self.tokenizer.check(loaded.config.vocab_size)
+        self._draft = self._checked_draft(draft) if draft is not None else None
         self.last = Completion()
         loaded.keep()
 
@@ -157,8 +175,10 @@ class LLM:
         top_p (1), min_p (0), repetition_penalty (1), frequency_penalty (0), presence_penalty (0),
         logit_bias ({}: none), allowed_token_ids (None: all), bad_words, min_tokens (0),
         stop_token_ids, seed (random), stop (a string or several), ignore_eos (False), logprobs
-        (0: none; n: with the n likeliest); `SamplingParams` says what they do. RequestError for a
-        value out of range, an empty prompt, or one longer than the context.
+        (0: none; n: with the n likeliest); `SamplingParams` says what they do. prediction: a text,
+        or token ids, that much of the answer will probably be, such as a file to be edited: it
+        changes speed alone. RequestError for a value out of range, an empty prompt, or one longer
+        than the context.
         """
         done, pieces = self._start(prompt, options)
         for _ in pieces:
@@ -187,7 +207,8 @@ class LLM:
         """
         if self.engine.model.config.pooling is not None:
             raise RequestError(f"generate: {self.name} makes vectors of texts, not text; use embed")
-        params = self._params(options)
+        prediction = options.get("prediction")
+        params = self._params({k: v for k, v in options.items() if k != "prediction"})
         params.check_ids(self.engine.model.config.vocab_size)
         tokens = self._encode(prompt)
         if not params.ignore_eos:
@@ -195,7 +216,44 @@ class LLM:
         else:
             ends = frozenset()
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        return done, Stream(self._run(tokens, params, done, ends, prefix))
+        speculation = self._speculation(len(tokens), params, prediction)
+        return done, Stream(self._run(tokens, params, done, ends, prefix, speculation))
+
+    def _speculation(
+        self, n_prompt: int, params: SamplingParams, prediction: str | Sequence[int] | None
+    ) -> Speculation | None:
+        """Where drafts of an answer come from; None: there are none."""
+        text: list[int] = []
+        if isinstance(prediction, str):
+            text = self.tokenizer.encode(prediction, add_special=False)
+        elif prediction is not None:
+            text = self._checked_ids("prediction", prediction)
+        # What goes back costs a state, or pages that are gone.
+        if self._speculate == "off" or self.engine.forgets:
+            return None
+        sources: list[Source] = [Prediction(n_prompt, text)] if text else []
+        sources.append(PromptLookup())
+        if self._draft is not None and self._speculate == "auto":
+            engine, mine = self._draft.engine, self.engine.model.weight_bytes_per_token
+            cost = engine.model.weight_bytes_per_token / mine
+            own = replace(params, logprobs=0).native
+            sources.append(DraftModel(engine, own, n_prompt, cost))
+        return Speculation(sources)
+
+    def _checked_draft(self, draft: LLM) -> LLM:
+        if not isinstance(draft, LLM):
+            raise RequestError(f"draft: must be an LLM, but got {shown(draft)}")
+        if draft.engine.forgets or self.engine.forgets:
+            raise RequestError(
+                "draft: drafts are taken back, so neither model may be recurrent or have windows "
+                f"in all layers, but got {draft.name} for {self.name}; leave it out"
+            )
+        if not self.tokenizer.same_ids(draft.tokenizer):
+            raise RequestError(
+                f"draft: must have the tokens of {self.name}, but {draft.name} has others; use a "
+                "smaller model of the same family"
+            )
+        return draft
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Answer a conversation: [{"role": "user", "content": "Hello"}, ...].
@@ -315,7 +373,7 @@ class LLM:
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt) if prompt else []
         else:
-            tokens = self._checked_ids(prompt)
+            tokens = self._checked_ids("prompt", prompt)
         if not tokens:
             raise RequestError("prompt: must not be empty; give the model a text to continue")
         if len(tokens) > self.context:
@@ -331,14 +389,14 @@ class LLM:
         longer = f"set the context to {least} or more (the model has {most}), or "
         return f"{longer if least <= most else ''}shorten it"
 
-    def _checked_ids(self, prompt: object) -> list[int]:
+    def _checked_ids(self, name: str, given: object) -> list[int]:
         vocab = self.engine.model.config.vocab_size
         ids: list[int] = []
-        for t in checked_items("prompt", prompt, "a string or a sequence of token ids"):
+        for t in checked_items(name, given, "a string or a sequence of token ids"):
             whole = isinstance(t, (int, np.integer)) and not isinstance(t, bool)
             if not whole or not 0 <= t < vocab:
                 raise RequestError(
-                    f"prompt: token ids must be whole numbers in 0..{vocab - 1}, but got {shown(t)}"
+                    f"{name}: token ids must be whole numbers in 0..{vocab - 1}, but got {shown(t)}"
                 )
             ids.append(int(t))
         return ids
@@ -350,10 +408,11 @@ class LLM:
         done: Completion,
         ends: frozenset[int],
         prefix: CachedPrefix | None,
+        speculation: Speculation | None,
     ) -> Generator[Piece, None, None]:
         request = Request(
             prompt, params, self.tokenizer, context=self.context, ends=ends,
-            vocab=self.engine.model.config.vocab_size, completion=done,
+            vocab=self.engine.model.config.vocab_size, completion=done, speculation=speculation,
         )  # fmt: skip
         try:
             if prefix and not request.ended:
@@ -362,7 +421,7 @@ class LLM:
             while not request.ended:
                 left = boundary - request.sequence.length
                 most = min(left, PREFILL_CHUNK) if left > 0 else PREFILL_CHUNK
-                (given,) = self.engine.run([request.feed(most)])
+                given = self._step(request, most)
                 if request.sequence.length == boundary:
                     self.engine.snapshot(request.sequence)
                 request.take(given.drawn)
@@ -373,6 +432,16 @@ class LLM:
                 self.engine.release(request.sequence)
             elif request.sequence is prefix.sequence:
                 prefix.tokens = request.tokens[: prefix.sequence.length].tolist()
+
+    def _step(self, request: Request, most: int) -> Given:
+        """One of the request alone; without drafts where activations were not finite with them."""
+        feed = request.feed(most, MOST_DRAFTS)
+        try:
+            return self.engine.run([feed])[0]
+        except NonFiniteError:
+            if feed.wanted < 2:
+                raise
+        return self.engine.run([request.feed(most)])[0]
 
     # ---------------------------------------------------------------------------- embeddings
 

@@ -101,6 +101,11 @@ class Tokenizer:
         text = f"{self._backend.to_str()}\n{self._settings.get('add_bos_token')}"
         return hashlib.sha256(f"{text} {self.bos_id} {self.eos_ids}".encode()).hexdigest()
 
+    def same_ids(self, other: Tokenizer) -> bool:
+        """Whether both mean the same tokens by the same ids."""
+        mine, theirs = (t._backend.get_vocab(with_added_tokens=True) for t in (self, other))
+        return bool(mine == theirs)
+
     def check(self, vocab_size: int) -> None:
         """Raises ModelFormatError unless the ids fit a model of `vocab_size` embeddings.
 

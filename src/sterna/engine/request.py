@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
 from sterna.engine.allowed import AllowedTokens
+from sterna.engine.drafts import Speculation
 from sterna.engine.engine import PREFILL_CHUNK, Feed
 from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, SamplingParams, checked
@@ -36,8 +37,9 @@ class Request:
 
     prompt: token ids, at least one, no more than `context`, the engine's; ends: ids that end the
     answer and are no part of it, beside the parameters' own; vocab: tokens of the model, default
-    those of the tokenizer; completion: where the answer goes. key, priority, deadline_s, salt,
-    boundary: for the scheduler (`Scheduler.add`). Its clock starts here.
+    those of the tokenizer; completion: where the answer goes; speculation: drafts its tokens. key,
+    priority, deadline_s, salt, boundary: for the scheduler (`Scheduler.add`). Its clock starts
+    here.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Request:
         ends: frozenset[int] = frozenset(),
         vocab: int | None = None,
         completion: Completion | None = None,
+        speculation: Speculation | None = None,
         key: str = "",
         priority: int = 0,
         deadline_s: float | None = None,
@@ -65,6 +68,8 @@ class Request:
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
         self._allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
+        self._speculation = speculation
+        self._n_drafts = 0  # in the history behind what is known, of the latest step
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
         self.finished = False
@@ -113,26 +118,64 @@ class Request:
         self.sequence = sequence
         self.completion.stats.n_cached = sequence.length
 
-    def feed(self, most: int = PREFILL_CHUNK) -> Feed:
+    def feed(self, most: int = PREFILL_CHUNK, budget: int = 0) -> Feed:
         """The tokens that the next step takes, at most so many, and what it is to draw from them.
 
-        It draws where these reach the last token that is known.
+        It draws where these reach the last token that is known. budget: drafts that may follow
+        that one while it decodes (`drafts`), beyond `most`; a step that fails with some is to be
+        tried again without, since a wrong one may be why.
         """
+        self._drop_drafts()
         begin = self.sequence.length
         end = min(begin + most, self._known)
         part = self._history[begin:end]
         if end < self._known:
             return Feed(self.sequence, part)
-        return Feed(self.sequence, part, 1, draw=self._draw())
+        if end - begin == 1:
+            self._add_drafts(budget)
+        return Feed(
+            self.sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
+            draw=self._draw(),
+        )  # fmt: skip
+
+    def _add_drafts(self, budget: int) -> None:
+        """Puts them behind what is known, as many as may still come and leave a token to draw."""
+        most = min(budget, len(self._history) - self._known - 1)
+        if self._speculation is None or most <= 0:
+            return
+        drafts = self._speculation.propose(self.tokens, most)
+        self._n_drafts = len(drafts)
+        self._history[self._known : self._known + len(drafts)] = drafts
+
+    def _drop_drafts(self) -> None:
+        """Its sequence has no position of a draft afterwards that was not right."""
+        if self._n_drafts:
+            self.sequence.length = min(self.sequence.length, self._known - 1)
+            self._n_drafts = 0
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
-        """Takes the next tokens; NonFiniteError where logits were not finite."""
-        for one in drawn:
+        """Takes the next tokens, up to the first that was drafted otherwise; NonFiniteError where
+        their logits were not finite."""
+        drafts = self._history[self._known :][: self._n_drafts].tolist()
+        accepted = 0
+        for i, one in enumerate(drawn):
             if self.ended:
                 break
-            self._history[self._known] = int(checked(one).token)
+            token = int(checked(one).token)
+            self._history[self._known] = token
             self._drawn.append(one)
             self._note()
+            if i < len(drafts):
+                if token != drafts[i]:
+                    break
+                accepted += 1
+        if drafts:
+            self._drop_drafts()
+            stats = self.completion.stats
+            stats.n_drafted += len(drafts)
+            stats.n_accepted += accepted
+            if self._speculation is not None:
+                self._speculation.note(len(drafts), accepted)
 
     def end(self, reason: str, error: Exception | None = None) -> None:
         """No further step; the answer is what was taken so far. Harmless where it has ended."""
@@ -144,10 +187,14 @@ class Request:
         return self._draw().sample(logits, self._known)
 
     def _draw(self) -> Draw:
+        """Of the token after each draft, and after the last that is known."""
+        history = self._history[: self._known + self._n_drafts]
         masks = None
         if not self._allowed.all:
-            masks = self._allowed.mask(self.tokens, len(self._drawn))[None]
-        return Draw(self.params.native, self.tokens, self.n_prompt, masks)
+            ends = range(self._known, len(history) + 1)
+            rows = [self._allowed.mask(history[:end], end - self.n_prompt) for end in ends]
+            masks = np.stack(rows)
+        return Draw(self.params.native, history, self.n_prompt, masks)
 
     @property
     def _known(self) -> int:

@@ -1,0 +1,247 @@
+"""Drafts: tokens that a request will probably have next, computed in one step and then checked.
+
+A step computes the last known token and the drafts behind it, and draws a token from each row, as
+if one had come after the other: with the parameters, history, mask and random number of its
+position. While what was drawn is what was drafted, the next row counts; the first that differs is
+the last. So drafts change how many tokens a step gives, and never which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.engine.engine import PREFILL_CHUNK, Engine, Feed
+from sterna.engine.pages import Sequence
+from sterna.engine.sampling import Draw, checked
+from sterna.errors import NonFiniteError, RequestError
+
+__all__ = [
+    "MOST_DRAFTS",
+    "Costs",
+    "DraftModel",
+    "Prediction",
+    "PromptLookup",
+    "Source",
+    "Speculation",
+]
+
+I32 = npt.NDArray[np.int32]
+#: Time of a step of so many tokens, in any unit.
+Costs = Callable[[int], float]
+
+#: Drafts of a step: with the last token 16, which all kernels take straight from the decoder.
+MOST_DRAFTS = 15
+#: Tokens by which a text is looked up: fewer match by chance.
+GRAM = 3
+#: Bits of a token in the key of GRAM tokens: ids are below 2 million (tokenizer.MAX_VOCAB).
+_TOKEN_BITS = 21
+
+
+def usual_costs(tokens: int) -> float:
+    """A step of so many tokens, in steps of one: 4 tokens take 1.33 of a 2B model's on AVX-512."""
+    return 1 + 0.11 * (tokens - 1)
+
+
+class Source(Protocol):
+    """Where drafts come from."""
+
+    #: What a draft takes by itself, in steps of one token.
+    cost: float
+
+    def propose(self, history: I32, k: int) -> list[int]:
+        """At most k tokens that may follow `history`, prompt and answer so far, int32 [n]."""
+        ...
+
+
+class _Grams:
+    """Where each run of GRAM tokens of a text ended last; it grows with the text."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+        self._length = 0
+
+    def end_of(self, text: I32) -> int | None:
+        """Where the text's last GRAM tokens ended before, if they did: the place after them."""
+        new = text[max(0, self._length - GRAM) :].tolist()
+        first = len(text) - len(new)
+        for i in range(max(0, self._length - GRAM - first), len(new) - GRAM):
+            self._ends[_key(new, i)] = first + i + GRAM
+        self._length = max(self._length, len(text))
+        return self._ends.get(_key(new, len(new) - GRAM)) if len(text) >= GRAM else None
+
+
+def _key(tokens: SequenceOf[int], at: int) -> int:
+    key = 0
+    for token in tokens[at : at + GRAM]:
+        key = key << _TOKEN_BITS | token
+    return key
+
+
+class PromptLookup:
+    """What followed the last GRAM tokens when the prompt, or the answer, had them before."""
+
+    cost = 0.0
+
+    def __init__(self) -> None:
+        self._grams = _Grams()
+
+    def propose(self, history: I32, k: int) -> list[int]:
+        """As `Source.propose`. Where the place found is near the end, what it says is repeated."""
+        end = self._grams.end_of(history)
+        if end is None:
+            return []
+        period = len(history) - end
+        return [int(history[end + i % period]) for i in range(k)]
+
+
+class Prediction:
+    """A text that the answer is expected to be, or to have parts of: a file that is to be edited.
+
+    begin: where the answer begins in the history; tokens: the text's.
+    """
+
+    cost = 0.0
+
+    def __init__(self, begin: int, tokens: SequenceOf[int]) -> None:
+        self._begin, self._tokens = begin, list(tokens)
+        self._at = 0  # in the text, of the answer's first `_seen` tokens
+        self._seen = 0
+        self._places: dict[int, list[int]] = {}
+        for i in range(len(self._tokens) - GRAM + 1):
+            self._places.setdefault(_key(self._tokens, i), []).append(i + GRAM)
+
+    def propose(self, history: I32, k: int) -> list[int]:
+        """As `Source.propose`: what follows in the text, from the place nearest to the last one."""
+        answer = history[self._begin + self._seen :].tolist()
+        self._seen += len(answer)
+        if self._tokens[self._at : self._at + len(answer)] == answer:
+            self._at += len(answer)
+            return self._tokens[self._at : self._at + k]
+        last = history[max(self._begin, len(history) - GRAM) :].tolist()
+        places = self._places.get(_key(last, 0), []) if len(last) == GRAM else []
+        if not places:
+            self._at += len(answer)
+            return []
+        expected = self._at + len(answer)
+        self._at = min(places, key=lambda place: abs(place - expected))
+        return self._tokens[self._at : self._at + k]
+
+
+class DraftModel:
+    """Another model of the same tokenizer, which draws with the request's own random numbers.
+
+    params, begin: of the request, and where its answer begins; cost: what a token of it takes. It
+    has a sequence of its own in its engine, and drafts nothing where that has no room.
+    """
+
+    def __init__(
+        self, engine: Engine, params: _native.SampleParams, begin: int, cost: float
+    ) -> None:
+        self.cost = cost
+        self._engine, self._params, self._begin = engine, params, begin
+        self._sequence = Sequence()
+        self._computed: I32 = np.zeros(0, np.int32)  # the tokens of its sequence
+
+    def propose(self, history: I32, k: int) -> list[int]:
+        """As `Source.propose`."""
+        k = min(k, self._engine.context - len(history))
+        text = np.concatenate([history, np.zeros(max(k, 0), np.int32)])
+        try:
+            self._go_back(history)
+            for known in range(len(history), len(history) + k):
+                text[known] = self._next(text[:known])
+        except (RequestError, NonFiniteError):
+            return []
+        return [int(token) for token in text[len(history) :]]
+
+    def _go_back(self, history: I32) -> None:
+        """To where what was computed is no longer the history's, and before its last token."""
+        n = min(self._sequence.length, len(self._computed), len(history) - 1)
+        other = np.flatnonzero(self._computed[:n] != history[:n])
+        self._engine.rewind(self._sequence, int(other[0]) if len(other) else n)
+
+    def _next(self, text: I32) -> int:
+        while True:
+            part = text[self._sequence.length :][:PREFILL_CHUNK]
+            last = self._sequence.length + len(part) == len(text)
+            draw = Draw(self._params, text, self._begin) if last else None
+            (given,) = self._engine.run([Feed(self._sequence, part, int(last), draw=draw)])
+            self._computed = text[: self._sequence.length].copy()
+            if last:
+                return int(checked(given.drawn[0]).token)
+
+
+class _Record:
+    """A source, and how often its latest drafts were right."""
+
+    #: Of the drafts of earlier steps, how many still count after one more.
+    MEMORY = 0.9
+    #: What is assumed before: so many were right of so many.
+    PRIOR = (1.2, 2.0)
+    #: Tokens without drafts after it did not pay; each time twice as many.
+    PAUSE = (16, 512)
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._hits, self._seen = self.PRIOR
+        self._pause, self._rest_until = self.PAUSE[0], 0
+
+    def worth(self, costs: Costs, position: int, most: int) -> int:
+        """How many drafts give most tokens for the time at this position, up to `most`."""
+        if position < self._rest_until:
+            return 0
+        share = min(self._hits / self._seen, 0.99)
+        best, k, expected = 1.0 / costs(1), 0, 1.0
+        for n in range(1, most + 1):
+            expected += share**n
+            rate = expected / (costs(1 + n) + n * self.source.cost * costs(1))
+            if rate > best:
+                best, k = rate, n
+        if k == 0 and most > 0:
+            # It tries again after a pause, as if it had not yet been wrong.
+            self._rest_until = position + self._pause
+            self._pause = min(2 * self._pause, self.PAUSE[1])
+            self._hits, self._seen = self.PRIOR
+        return k
+
+    def note(self, drafted: int, accepted: int) -> None:
+        """So many of a step's drafts were right; those behind the first wrong one do not count."""
+        self._hits = self.MEMORY * self._hits + accepted
+        self._seen = self.MEMORY * self._seen + min(drafted, accepted + 1)
+        if accepted == drafted:
+            self._pause = self.PAUSE[0]
+
+
+class Speculation:
+    """The sources of one sequence's drafts, and how many of them are worth it.
+
+    The first source that has something to say is asked for as many as make most tokens for the time
+    of a step, by the share of its drafts that were right lately; none where that is no gain.
+    costs: of a step by its tokens.
+    """
+
+    def __init__(self, sources: SequenceOf[Source], costs: Costs = usual_costs) -> None:
+        self._records = [_Record(source) for source in sources]
+        self._costs = costs
+        self._latest: _Record | None = None
+
+    def propose(self, history: I32, most: int) -> list[int]:
+        """At most so many drafts of what follows `history`."""
+        for record in self._records:
+            k = record.worth(self._costs, len(history), most)
+            drafts = record.source.propose(history, k) if k else []
+            if drafts:
+                self._latest = record
+                return drafts
+        return []
+
+    def note(self, drafted: int, accepted: int) -> None:
+        """So many of the drafts of the latest step were right."""
+        if self._latest is not None:
+            self._latest.note(drafted, accepted)
