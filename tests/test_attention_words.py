@@ -213,6 +213,40 @@ def test_pages_before_a_window(window: int, kv_dtype: str) -> None:
             assert_same_bits(got, expected[last:])
 
 
+@pytest.mark.parametrize("kv_dtype", ["f32", "i16"])
+@pytest.mark.parametrize("name", HOWS)
+def test_sequences_with_pages_in_common(name: str, kv_dtype: str) -> None:
+    """Each as alone, where others go on from one chunk of its pages, from two, or from none."""
+    # Of each sequence: how many of the first one's pages it has, where it stands, and how many
+    # tokens it adds: the last more than one block of rows.
+    shares = ((0, 600, 1), (8, 640, 3), (4, 300, 2), (0, 290, 1), (8, 512, 1), (4, 256, 40))
+    rng = np.random.default_rng(5)
+    cache = _native.KvCache(1, KV_HEADS, 20, 60, kv_dtype)
+    free = iter(rng.permutation(60).astype(np.int32))
+    one = program(20, HOWS[name])
+    spans, added = [], []
+    for shared, start, count in shares:
+        own = [next(free) for _ in range(-(-(start + count) // 64) - shared)]
+        pages = np.array([*(spans[0][3][:shared] if shared else ()), *own], np.int32)
+        before = rng.integers(0, N, start, np.int32)[64 * shared :]
+        if len(before):
+            one.run(cache, before, [(64 * shared, len(before), 1, pages)], ISAS[0], 1)
+        spans.append((start, count, count, pages))
+        added.append(rng.integers(0, N, count, np.int32))
+
+    def step(of: Iterable[int], isa: str, threads: int) -> list[np.ndarray]:
+        tokens = np.concatenate([added[i] for i in of])
+        rows = one.run(cache, tokens, [spans[i] for i in of], isa, threads)[0].copy()
+        return np.split(rows, np.cumsum([len(added[i]) for i in of])[:-1])
+
+    alone = [step([i], ISAS[0], 1)[0] for i in range(len(shares))]
+    for isa in ISAS:
+        for threads in (1, 3):
+            for of in (range(6), (5, 2, 4, 0, 1, 3), (4, 1), (3, 2, 0)):
+                for i, rows in zip(of, step(of, isa, threads), strict=True):
+                    assert_same_bits(rows, alone[i])
+
+
 def test_refusals() -> None:
     """What no kernel does is refused by the program."""
     for how, word in (

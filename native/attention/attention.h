@@ -98,17 +98,19 @@ struct Chunk {
         s.first_page = page_begin(s.from[begin]);
     }
     void store(const sterna::AttentionArgs& a, const Rows& s, float* partial) const {
-        for (int r = begin; r < end; ++r, partial += a.head_dim + 2) {
-            __builtin_memcpy(partial, s.chunk_out + r * a.head_dim, size_of(a));
-            partial[a.head_dim] = max[r];
-            partial[a.head_dim + 1] = sum[r];
+        for (int r = begin; r < end; ++r) {
+            float* row = partial + sterna::attention_partial(r, a.head_dim);
+            __builtin_memcpy(row, s.chunk_out + r * a.head_dim, size_of(a));
+            row[a.head_dim] = max[r];
+            row[a.head_dim + 1] = sum[r];
         }
     }
     void load(const sterna::AttentionArgs& a, Rows& s, const float* partial) {
-        for (int r = begin; r < end; ++r, partial += a.head_dim + 2) {
-            __builtin_memcpy(s.chunk_out + r * a.head_dim, partial, size_of(a));
-            max[r] = partial[a.head_dim];
-            sum[r] = partial[a.head_dim + 1];
+        for (int r = begin; r < end; ++r) {
+            const float* row = partial + sterna::attention_partial(r, a.head_dim);
+            __builtin_memcpy(s.chunk_out + r * a.head_dim, row, size_of(a));
+            max[r] = row[a.head_dim];
+            sum[r] = row[a.head_dim + 1];
         }
     }
     static size_t size_of(const sterna::AttentionArgs& a) {
@@ -221,8 +223,7 @@ void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
     Kind::with_pages(a, [&](auto& pages) {
         Chunk chunk;
         chunk.compute(a, pages, index * kChunk);
-        chunk.store(a, pages.rows,
-                    a.partial + index * sterna::attention_partial(a.rows, a.head_dim));
+        chunk.store(a, pages.rows, a.partial + index * a.partial_stride);
     });
 }
 
@@ -233,7 +234,7 @@ inline void attention_merge(const sterna::AttentionArgs& a) {
     for (int64_t index = sterna::first_attention_chunk(a); index < chunks; ++index) {
         Chunk chunk;
         chunk.see(a, rows, index * kChunk);
-        chunk.load(a, rows, a.partial + index * sterna::attention_partial(a.rows, a.head_dim));
+        chunk.load(a, rows, a.partial + index * a.partial_stride);
         merged.add(chunk);
     }
     merged.outputs();

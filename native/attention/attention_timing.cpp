@@ -57,6 +57,7 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
         a.type = cache_.type;
         a.next_page = next_page;
         a.partial = reinterpret_cast<float*>(memory.data() + static_cast<size_t>(worker) * stride);
+        a.partial_stride = attention_partial(queries_per_kv, head_dim);
         a.scratch = reinterpret_cast<uint8_t*>(a.partial) + (partial + 63) / 64 * 64;
         for (int item; (item = next++) < cache_.kv_heads * chunks;) {
             a.k_base = cache_.keys(0) + item / chunks * cache_.head_bytes();

@@ -73,6 +73,9 @@ void Program::reserve(int64_t tokens) {
     deciding_.reserve(static_cast<size_t>(tokens));
     first_of_.reserve(static_cast<size_t>(tokens));
     blocks_.reserve(static_cast<size_t>(tokens * heads_.n_kv_heads));
+    attention_units_.reserve(static_cast<size_t>(tokens * heads_.n_kv_heads));
+    planned_.reserve(static_cast<size_t>(tokens));
+    joined_.reserve(static_cast<size_t>(tokens));
     capacity_ = tokens;
 }
 
@@ -156,7 +159,7 @@ Division Program::units(const Op& op, const Run& run) const {
             return divide_tiles(tiles, run.rows(op), run.threads, run.reading);
         }
         case OpKind::kAttention:
-            return {static_cast<int64_t>(blocks_.size())};
+            return {static_cast<int64_t>(attention_units_.size())};
         case OpKind::kScreen:
             return screen_->units(op.stage, run.threads);
         case OpKind::kConv:

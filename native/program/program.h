@@ -227,12 +227,39 @@ class Program {
 
   private:
     struct Run;  // what the workers of one run share
+    // Query rows of one KV head of a sequence.
+    struct QueryBlock {
+        int sequence, kv_head, first, count;  // tokens of the batch
+        // Where chunks of positions are units: how many there are, and how many are left, which workers count down
+        // atomically. Whoever does the last one merges them.
+        int chunks = 0, left = 0;
+        // Floats: where the results of its rows begin, and from one chunk's to the next one's.
+        int64_t partial = 0, stride = 0;
+    };
+    // A whole block, or a chunk of positions of blocks that have the same pages there.
+    struct AttentionUnit {
+        int block, count = 1;
+        int chunk = -1;  // -1: all
+    };
+    // A sequence whose first chunks of positions have the same pages as another's.
+    struct Joined {
+        int sequence, chunks;
+    };
 
     void reserve(int64_t tokens);
     void reserve_scratch(const Run& run, int workers);
     uint8_t* scratch(int worker) const { return scratch_.data() + worker * scratch_stride_; }
+    struct AttentionCall;  // query rows on their way to a kernel
+
     void plan(const Batch& batch, int threads);
-    void divide_into_chunks();
+    void plan_attention(const Batch& batch, int threads);
+    void add_blocks(const Batch& batch, int sequence, int tokens_per_block);
+    void join_prefixes(const Batch& batch, int tokens_per_block);
+    void add_joined(const Batch& batch, int rows);
+    void add_chunks(int block, int from);
+    void add_units(size_t begin, int threads, int64_t rows_per_block);
+    int chunks_of(const QueryBlock& block) const;
+    int64_t partial_bytes() const { return partial_floats_ * int64_t{sizeof(float)}; }
     void step(const Op& op, size_t index, Run& run, int worker);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
@@ -265,8 +292,7 @@ class Program {
     bool normalise(const Op& op, const Run& run, float* qkv) const;
     float* copy_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
-    void attend(const Op& op, const Run& run, int64_t block, int worker);
-    void unpad(AttentionArgs& a, float* const* to) const;
+    void attend(const Op& op, const Run& run, int64_t unit, int worker);
     void convolve(const Op& op, const Run& run, int64_t unit) const;
     void make_gates(const Op& op, size_t index, Run& run, int64_t n) const;
     void recur(const Op& op, const Run& run, int64_t begin, int64_t end) const;
@@ -274,17 +300,6 @@ class Program {
     Division recurrent_units(const Op& op, const Run& run) const;
     void angles(int64_t n);
     Division units(const Op& op, const Run& run) const;
-
-    // Query rows of one KV head, over all chunks of positions or, of a chunked block, over one.
-    struct QueryBlock {
-        int sequence, kv_head, first, count;  // tokens of the batch
-        int chunked = -1, chunk = 0;
-    };
-    // A block whose chunks are separate units; whoever does the last one merges them.
-    struct ChunkedBlock {
-        int chunks, left;  // workers count `left` down, atomically
-        int64_t partial;  // where its floats start
-    };
 
     Heads heads_;
     std::vector<Rotary> rotaries_;
@@ -320,8 +335,11 @@ class Program {
         int32_t most = 0;  // rows of one
     } routing_;
     int64_t left_out_ = 0;
-    std::vector<QueryBlock> blocks_, whole_blocks_;
-    std::vector<ChunkedBlock> chunked_blocks_;
+    std::vector<QueryBlock> blocks_;
+    std::vector<AttentionUnit> attention_units_;
+    std::vector<Joined> joined_;  // with one of them, which is the first
+    std::vector<char> planned_;  // of each sequence: whether it has its blocks
+    int64_t partial_floats_ = 0;
     HugeBuffer partials_;
     int64_t scratch_stride_ = 0;  // bytes of one worker
     HugeBuffer scratch_;

@@ -15,6 +15,7 @@ namespace {
 // Attention units that a thread should have at least, so that threads end together.
 constexpr int64_t kUnitsPerThread = 4;
 constexpr int64_t kMostPartialBytes = int64_t{64} << 20;  // about: of results apart
+constexpr int kPagesPerChunk = kChunkPositions / kPagePositions;
 constexpr int64_t kFewestRows = 16;  // of a block that is not all of its tokens
 
 // Query rows (tokens x heads of a group) of one attention unit: the more, the fewer times keys and values
@@ -23,6 +24,13 @@ int64_t rows_per_block(int64_t query_rows, int threads) {
     int64_t rows = kMaxAttentionRows;
     while (rows > kFewestRows && query_rows < kUnitsPerThread * threads * rows) rows /= 2;
     return rows;
+}
+
+// The first chunks of positions that two sequences have in the same pages, before what either adds.
+int common_chunks(const SequenceSpan& a, const SequenceSpan& b) {
+    const int most = std::min(a.start, b.start) / kChunkPositions * kPagesPerChunk;
+    const auto differ = std::mismatch(a.pages, a.pages + most, b.pages);
+    return static_cast<int>(differ.first - a.pages) / kPagesPerChunk;
 }
 
 }  // namespace
@@ -46,12 +54,8 @@ void KvCache::copy_page(int from, int to) {
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
 void Program::plan(const Batch& batch, int threads) {
-    const int queries_per_kv = heads_.queries_per_kv();
-    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * heads_.n_heads;
-    const int tokens_per_block =
-        std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / queries_per_kv);
     sequence_of_.clear(), position_of_.clear(), selected_.clear(), deciding_.clear();
-    blocks_.clear(), first_of_.clear();
+    first_of_.clear();
     for (int s = 0, first = 0; const auto& span : batch.sequences) {
         first_of_.push_back(first);
         for (int i = 0; i < span.count; ++i) {
@@ -62,48 +66,130 @@ void Program::plan(const Batch& batch, int threads) {
             selected_.push_back(first + i);
             deciding_.push_back(span.deciding ? span.deciding[row] : DecidingLogits{});
         }
-        // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
-        // hand them out first, so that no worker ends late.
-        for (int h = 0; h < heads_.n_kv_heads; ++h)
-            for (int end = span.count; end > 0; end -= tokens_per_block) {
-                const int begin = std::max(0, end - tokens_per_block);
-                blocks_.push_back({s, h, first + begin, end - begin});
-            }
         first += span.count;
         ++s;
     }
-    const int64_t rows = int64_t{tokens_per_block} * queries_per_kv;
-    chunked_blocks_.clear();
-    // Fewer than kMaxAttentionRows: a chunked block is one call, which attend() cuts there.
-    if (threads > 1 && rows < kMaxAttentionRows && std::ssize(blocks_) < kUnitsPerThread * threads)
-        divide_into_chunks();
+    plan_attention(batch, threads);
 }
 
-// Makes each chunk of positions a unit, as a few tokens far into a context need it.
-void Program::divide_into_chunks() {
-    const auto chunks_of = [&](const QueryBlock& block) {
-        return attention_chunks(position_of_[static_cast<size_t>(block.first + block.count - 1)] +
-                                1);
+void Program::plan_attention(const Batch& batch, int threads) {
+    const int queries_per_kv = heads_.queries_per_kv();
+    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * heads_.n_heads;
+    const int tokens_per_block =
+        std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / queries_per_kv);
+    blocks_.clear(), attention_units_.clear();
+    partial_floats_ = 0;
+    planned_.assign(batch.sequences.size(), 0);
+    join_prefixes(batch, tokens_per_block);
+    const auto joined = blocks_.size();
+    for (int s = 0; s < std::ssize(batch.sequences); ++s)
+        if (!planned_[static_cast<size_t>(s)]) add_blocks(batch, s, tokens_per_block);
+    add_units(joined, threads, int64_t{tokens_per_block} * queries_per_kv);
+    const auto bytes = static_cast<size_t>(partial_bytes());
+    if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
+}
+
+void Program::add_blocks(const Batch& batch, int sequence, int tokens_per_block) {
+    const int count = batch.sequences[static_cast<size_t>(sequence)].count;
+    const auto first = static_cast<int>(first_of_[static_cast<size_t>(sequence)]);
+    // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
+    // hand them out first, so that no worker ends late.
+    for (int h = 0; h < heads_.n_kv_heads; ++h)
+        for (int end = count; end > 0; end -= tokens_per_block) {
+            const int begin = std::max(0, end - tokens_per_block);
+            blocks_.push_back({sequence, h, first + begin, end - begin});
+        }
+}
+
+// Sequences of few tokens that go on from the same pages read these once for all of them.
+void Program::join_prefixes(const Batch& batch, int tokens_per_block) {
+    const auto n = static_cast<int>(batch.sequences.size());
+    const auto span = [&](int s) -> const auto& { return batch.sequences[static_cast<size_t>(s)]; };
+    const auto may_join = [&](int s) {
+        return span(s).count <= tokens_per_block && !planned_[static_cast<size_t>(s)];
     };
-    if (std::ranges::none_of(blocks_, [&](const auto& block) { return chunks_of(block) > 1; }))
-        return;
-    whole_blocks_.assign(blocks_.begin(), blocks_.end());
-    blocks_.clear();
-    int64_t floats = 0;
-    for (QueryBlock block : whole_blocks_) {
-        const int chunks = chunks_of(block);
-        if (floats * int64_t{sizeof(float)} > kMostPartialBytes) {
+    for (int s = 0; s < n; ++s) {
+        if (!may_join(s)) continue;
+        joined_.assign(1, {s, 0});
+        int rows = span(s).count * heads_.queries_per_kv();
+        for (int other = s + 1; other < n; ++other) {
+            const int more = span(other).count * heads_.queries_per_kv();
+            if (!may_join(other) || rows + more > kMaxAttentionRows) continue;
+            const int chunks = common_chunks(span(s), span(other));
+            if (!chunks) continue;
+            joined_.push_back({other, chunks});
+            joined_.front().chunks = std::max(joined_.front().chunks, chunks);
+            rows += more;
+        }
+        if (joined_.size() > 1 && partial_bytes() <= kMostPartialBytes) add_joined(batch, rows);
+    }
+}
+
+// The blocks of sequences that were joined, of so many rows for each KV head, and their units.
+void Program::add_joined(const Batch& batch, int rows) {
+    // Then those that share a chunk come before those that do not.
+    std::ranges::sort(joined_, [](const Joined& a, const Joined& b) {
+        return a.chunks != b.chunks ? a.chunks > b.chunks : a.sequence < b.sequence;
+    });
+    const int64_t stride = attention_partial(rows, heads_.padded());
+    for (int h = 0; h < heads_.n_kv_heads; ++h) {
+        const auto first = static_cast<int>(blocks_.size());
+        int64_t partial = partial_floats_;
+        int chunks = 0;
+        for (const auto& [sequence, _] : joined_) {
+            const auto s = static_cast<size_t>(sequence);
+            planned_[s] = 1;
+            QueryBlock block{sequence, h, static_cast<int>(first_of_[s]), batch.sequences[s].count};
+            block.chunks = block.left = chunks_of(block);
+            block.partial = partial;
+            block.stride = stride;
+            partial += attention_partial(block.count * heads_.queries_per_kv(), heads_.padded());
+            chunks = std::max(chunks, block.chunks);
             blocks_.push_back(block);
+        }
+        partial_floats_ += chunks * stride;
+        for (int chunk = 0, count = static_cast<int>(joined_.size()); count > 0; ++chunk) {
+            while (count > 0 && joined_[static_cast<size_t>(count - 1)].chunks <= chunk) --count;
+            if (count > 0) attention_units_.push_back({first, count, chunk});
+        }
+        for (int i = 0; const auto& [_, shared] : joined_) {
+            add_chunks(first + i, shared);
+            ++i;
+        }
+    }
+}
+
+void Program::add_chunks(int block, int from) {
+    for (int chunk = from; chunk < blocks_[static_cast<size_t>(block)].chunks; ++chunk)
+        attention_units_.push_back({block, 1, chunk});
+}
+
+// Units of the blocks from `begin` on: where these are few, each chunk of positions, as a few tokens far into a context
+// need it.
+void Program::add_units(size_t begin, int threads, int64_t rows_per_block) {
+    // Fewer than kMaxAttentionRows: a block in chunks is one call, which AttentionCall cuts there.
+    const bool few =
+        threads > 1 && rows_per_block < kMaxAttentionRows &&
+        std::ssize(attention_units_) + std::ssize(blocks_) - static_cast<int64_t>(begin) <
+            kUnitsPerThread * threads;
+    for (size_t i = begin; i < blocks_.size(); ++i) {
+        QueryBlock& block = blocks_[i];
+        const int chunks = chunks_of(block);
+        if (!few || chunks == 1 || partial_bytes() > kMostPartialBytes) {
+            attention_units_.push_back({static_cast<int>(i)});
             continue;
         }
-        block.chunked = static_cast<int>(chunked_blocks_.size());
-        chunked_blocks_.push_back({chunks, chunks, floats});
-        const int64_t block_rows = int64_t{block.count} * heads_.queries_per_kv();
-        floats += chunks * attention_partial(block_rows, heads_.padded());
-        for (block.chunk = 0; block.chunk < chunks; ++block.chunk) blocks_.push_back(block);
+        block.chunks = block.left = chunks;
+        block.partial = partial_floats_;
+        block.stride = attention_partial(block.count * heads_.queries_per_kv(), heads_.padded());
+        partial_floats_ += chunks * block.stride;
+        add_chunks(static_cast<int>(i), 0);
     }
-    const auto bytes = static_cast<size_t>(floats) * sizeof(float);
-    if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
+}
+
+// Chunks of positions that the last token of a block sees.
+int Program::chunks_of(const QueryBlock& block) const {
+    return attention_chunks(position_of_[static_cast<size_t>(block.first + block.count - 1)] + 1);
 }
 
 int Program::add_rotary(std::vector<float> inverse_frequencies, bool interleaved, float factor) {
@@ -194,73 +280,122 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
     if (!finite) run.report(index);
 }
 
-// Outputs without the padding of their heads; there are no rows left then.
-void Program::unpad(AttentionArgs& a, float* const* to) const {
-    for (int i = 0; i < a.rows; ++i)
-        if (a.out[i] != to[i]) std::copy_n(a.out[i], heads_.head_dim, to[i]);
-    a.rows = 0;
-}
+// Query rows of one KV head on their way to a kernel.
+struct Program::AttentionCall {
+    AttentionCall(const Program& program, const Op& op, const Run& run, uint8_t* scratch)
+        : heads(program.heads_),
+          op(op),
+          run(run),
+          kernels(run.kernels.attention(run.cache.type)),
+          src(program.buffers_[static_cast<size_t>(op.src)]),
+          dst(program.buffers_[static_cast<size_t>(op.dst)]),
+          position_of(program.position_of_) {
+        a.q = q;
+        a.out = out;
+        a.limit = limit;
+        a.head_dim = heads.padded();
+        a.window = op.window;
+        a.scale = op.scale;
+        a.cap = op.cap;
+        a.sinks = op.sinks.empty() ? nullptr : sinks;
+        a.page_stride = run.cache.page_stride();
+        a.type = run.cache.type;
+        a.next_page = run.reading.next_page;
+        a.scratch = scratch;
+        padded_out =
+            reinterpret_cast<float*>(scratch + (kernels.scratch(a.head_dim) + 63) / 64 * 64);
+    }
 
-void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
-    const auto& block = blocks_[static_cast<size_t>(index)];
-    const auto& src = buffers_[static_cast<size_t>(op.src)];
-    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
-    const int queries_per_kv = heads_.queries_per_kv();
-    constexpr int kMaxRows = kMaxAttentionRows;
-    const float* q[kMaxRows];
-    float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
-    int32_t limit[kMaxRows];
-    float sinks[kMaxRows] = {};
-    AttentionArgs a{};
-    a.q = q;
-    a.out = out;
-    a.limit = limit;
-    a.head_dim = heads_.padded();
-    a.window = op.window;
-    a.scale = op.scale;
-    a.cap = op.cap;
-    a.sinks = op.sinks.empty() ? nullptr : sinks;
-    a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
-    a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
-    a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
-    a.page_stride = run.cache.page_stride();
-    a.type = run.cache.type;
-    a.next_page = run.reading.next_page;
-    const AttentionKernels& kernels = run.kernels.attention(a.type);
-    a.scratch = scratch(worker);
-    const int64_t scratch_bytes = (kernels.scratch(a.head_dim) + 63) / 64 * 64;
-    auto* const padded_out = reinterpret_cast<float*>(a.scratch + scratch_bytes);
-    for (int t = 0; t < block.count; ++t) {
-        const int64_t n = block.first + t;
-        for (int h = 0; h < queries_per_kv; ++h) {
-            const int head = block.kv_head * queries_per_kv + h;
-            q[a.rows] = src.row(n) + head * a.head_dim;
-            to[a.rows] = dst.row(n) + head * heads_.head_dim;
-            out[a.rows] =
-                a.head_dim == heads_.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
-            limit[a.rows] = position_of_[static_cast<size_t>(n)] + 1;
-            if (a.sinks) sinks[a.rows] = op.sinks[static_cast<size_t>(head)];
-            if (++a.rows == kMaxRows) {  // a group wider than the arrays is done in pieces
-                kernels.all(a);
-                unpad(a, to);
+    // Rows of a block: the pages are those of the first one in a call.
+    void add(const QueryBlock& block, float* partials) {
+        if (!a.rows) {
+            a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
+            a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
+            a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
+            a.partial = partials + block.partial;
+            a.partial_stride = block.stride;
+        }
+        const int queries_per_kv = heads.queries_per_kv();
+        for (int t = 0; t < block.count; ++t) {
+            const int64_t n = block.first + t;
+            for (int h = 0; h < queries_per_kv; ++h) {
+                const int head = block.kv_head * queries_per_kv + h;
+                if (a.rows == kMaxRows) all();  // a block wider than the arrays is done in pieces
+                q[a.rows] = src.row(n) + head * a.head_dim;
+                to[a.rows] = dst.row(n) + head * heads.head_dim;
+                out[a.rows] =
+                    a.head_dim == heads.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
+                limit[a.rows] = position_of[static_cast<size_t>(n)] + 1;
+                if (a.sinks) sinks[a.rows] = op.sinks[static_cast<size_t>(head)];
+                ++a.rows;
             }
         }
     }
-    if (block.chunked < 0) {
-        if (a.rows) kernels.all(a);
-        unpad(a, to);
+    // Outputs over all positions.
+    void all() {
+        kernels.all(a);
+        take_outputs();
+    }
+    void merge() {
+        run.kernels.attention_merge(a);
+        take_outputs();
+    }
+    // Results over a chunk of positions, all of which rows of several blocks see.
+    void chunk(int index, bool of_several) {
+        if (of_several) std::fill_n(limit, a.rows, (index + 1) * kChunkPositions);
+        // Chunks are those of a layer without a window: of others some lie before it.
+        if (index >= first_attention_chunk(a)) kernels.chunk(a, index);
+        a.rows = 0;
+    }
+
+  private:
+    static constexpr int kMaxRows = kMaxAttentionRows;
+
+    void take_outputs() {
+        for (int i = 0; i < a.rows; ++i)
+            if (a.out[i] != to[i]) std::copy_n(a.out[i], heads.head_dim, to[i]);
+        a.rows = 0;
+    }
+
+    const Heads& heads;
+    const Op& op;
+    const Run& run;
+    const AttentionKernels& kernels;
+    const Activations &src, &dst;
+    const std::vector<int32_t>& position_of;
+    AttentionArgs a{};
+    const float* q[kMaxRows];
+    float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
+    float* padded_out;
+    int32_t limit[kMaxRows];
+    float sinks[kMaxRows] = {};
+};
+
+void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
+    const AttentionUnit& unit = attention_units_[static_cast<size_t>(index)];
+    const std::span blocks(blocks_.data() + unit.block, static_cast<size_t>(unit.count));
+    auto* const partials = reinterpret_cast<float*>(partials_.data());
+    AttentionCall call(*this, op, run, scratch(worker));
+    if (unit.chunk < 0) {
+        call.add(blocks.front(), partials);
+        call.all();
         return;
     }
-    ChunkedBlock& chunked = chunked_blocks_[static_cast<size_t>(block.chunked)];
-    a.partial = reinterpret_cast<float*>(partials_.data()) + chunked.partial;
-    // Chunks are those of a layer without a window: of others some lie before it.
-    if (block.chunk >= first_attention_chunk(a)) kernels.chunk(a, block.chunk);
-    // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
-    const std::atomic_ref left(chunked.left);
-    if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    left.store(chunked.chunks, std::memory_order_relaxed);
-    run.kernels.attention_merge(a);
-    unpad(a, to);
+    // Behind a window rows of different positions do not see the same: there each block is a call.
+    const bool one_call = op.window == kNoWindow;
+    for (const auto& block : blocks) {
+        call.add(block, partials);
+        if (!one_call) call.chunk(unit.chunk, false);
+    }
+    if (one_call) call.chunk(unit.chunk, unit.count > 1);
+    for (auto& block : blocks) {
+        // Whoever comes last sees what the others wrote, and arms the counter for the next layer.
+        const std::atomic_ref left(block.left);
+        if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+        left.store(block.chunks, std::memory_order_relaxed);
+        call.add(block, partials);
+        call.merge();
+    }
 }
 
 }  // namespace sterna

@@ -314,9 +314,10 @@ struct AttentionArgs {
     KvType type;
     bool next_page;  // Reading
     uint8_t* scratch;  // AttentionKernels::scratch(head_dim) bytes, aligned to 64
-    // [chunk][attention_partial] floats, where several threads share a block: AttentionKernels::chunk fills in
-    // one of positions, attention_merge makes the outputs from all.
+    // Where chunks are computed apart: AttentionKernels::chunk writes the results of one, attention_partial(rows) floats
+    // at chunk * partial_stride, and attention_merge makes the outputs from all.
     float* partial;
+    int64_t partial_stride;
 };
 constexpr int kMaxAttentionRows = 256;
 // The chunk of positions that the first row of a call, the one that sees the earliest positions, begins in.
