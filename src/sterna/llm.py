@@ -17,15 +17,18 @@ from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import PREFILL_CHUNK, CachedPrefix, Engine, Request, SamplingParams, embed
 from sterna.engine import Sequence as EngineSequence
+from sterna.engine.constraints import Constraints
 from sterna.engine.drafts import (
     MOST_DRAFTS,
     DraftModel,
+    Forced,
     Prediction,
     PromptLookup,
     Source,
     Speculation,
 )
 from sterna.engine.engine import Given
+from sterna.engine.guide import Guide
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError, shown
 from sterna.models.pooling import KINDS, Pooling
 from sterna.runtime import (
@@ -166,6 +169,11 @@ class LLM:
             "pooling": m.config.pooling.kind if m.config.pooling else None,
         }
 
+    @cached_property
+    def constraints(self) -> Constraints:
+        """Makes constraints: llm.generate(..., constraint=llm.constraints.regex("[0-9]+"))"""
+        return Constraints(self.tokenizer, self.engine.model.config.vocab_size)
+
     # ---------------------------------------------------------------------------- generation
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> Completion:
@@ -177,8 +185,8 @@ class LLM:
         stop_token_ids, seed (random), stop (a string or several), ignore_eos (False), logprobs
         (0: none; n: with the n likeliest); `SamplingParams` says what they do. prediction: a text,
         or token ids, that much of the answer will probably be, such as a file to be edited: it
-        changes speed alone. RequestError for a value out of range, an empty prompt, or one longer
-        than the context.
+        changes speed alone. constraint: a grammar that the answer keeps to, of `constraints`.
+        RequestError for a value out of range, an empty prompt, or one longer than the context.
         """
         done, pieces = self._start(prompt, options)
         for _ in pieces:
@@ -207,8 +215,9 @@ class LLM:
         """
         if self.engine.model.config.pooling is not None:
             raise RequestError(f"generate: {self.name} makes vectors of texts, not text; use embed")
-        prediction = options.get("prediction")
-        params = self._params({k: v for k, v in options.items() if k != "prediction"})
+        beside = ("prediction", "constraint")
+        prediction, constraint = map(options.get, beside)
+        params = self._params({k: v for k, v in options.items() if k not in beside})
         params.check_ids(self.engine.model.config.vocab_size)
         tokens = self._encode(prompt)
         if not params.ignore_eos:
@@ -216,11 +225,16 @@ class LLM:
         else:
             ends = frozenset()
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        speculation = self._speculation(len(tokens), params, prediction)
-        return done, Stream(self._run(tokens, params, done, ends, prefix, speculation))
+        guide = constraint.guide() if constraint else None
+        speculation = self._speculation(len(tokens), params, prediction, guide)
+        return done, Stream(self._run(tokens, params, done, ends, prefix, guide, speculation))
 
     def _speculation(
-        self, n_prompt: int, params: SamplingParams, prediction: str | Sequence[int] | None
+        self,
+        n_prompt: int,
+        params: SamplingParams,
+        prediction: str | Sequence[int] | None,
+        guide: Guide | None,
     ) -> Speculation | None:
         """Where drafts of an answer come from; None: there are none."""
         text: list[int] = []
@@ -231,7 +245,8 @@ class LLM:
         # What goes back costs a state, or pages that are gone.
         if self._speculate == "off" or self.engine.forgets:
             return None
-        sources: list[Source] = [Prediction(n_prompt, text)] if text else []
+        sources: list[Source] = [Forced(guide)] if guide else []
+        sources += [Prediction(n_prompt, text)] if text else []
         sources.append(PromptLookup())
         if self._draft is not None and self._speculate == "auto":
             engine, mine = self._draft.engine, self.engine.model.weight_bytes_per_token
@@ -408,11 +423,13 @@ class LLM:
         done: Completion,
         ends: frozenset[int],
         prefix: CachedPrefix | None,
+        guide: Guide | None,
         speculation: Speculation | None,
     ) -> Generator[Piece, None, None]:
         request = Request(
             prompt, params, self.tokenizer, context=self.context, ends=ends,
-            vocab=self.engine.model.config.vocab_size, completion=done, speculation=speculation,
+            vocab=self.engine.model.config.vocab_size, completion=done, guide=guide,
+            speculation=speculation,
         )  # fmt: skip
         try:
             if prefix and not request.ended:

@@ -101,6 +101,15 @@ class Tokenizer:
         text = f"{self._backend.to_str()}\n{self._settings.get('add_bos_token')}"
         return hashlib.sha256(f"{text} {self.bos_id} {self.eos_ids}".encode()).hexdigest()
 
+    def to_json(self) -> str:
+        """As tokenizer.json has it."""
+        return str(self._backend.to_str())
+
+    def is_added(self, text: str) -> bool:
+        """Whether the text is an added token, such as <|im_end|>."""
+        added = self._backend.get_added_tokens_decoder().values()
+        return any(token.content == text for token in added)
+
     def same_ids(self, other: Tokenizer) -> bool:
         """Whether both mean the same tokens by the same ids."""
         mine, theirs = (t._backend.get_vocab(with_added_tokens=True) for t in (self, other))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.options import (
     VISIBLE,
     json_option,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.argument("prompt", required=False)
 @model_options
 @sampling_options
+@constraint_options
 @json_option
 def command(prompt: str | None, as_json: bool, **options: Any) -> None:
     """Continue PROMPT, or the text piped in (`-`; its last line break is left out).
@@ -38,10 +40,10 @@ def command(prompt: str | None, as_json: bool, **options: Any) -> None:
     prompt = _read(prompt)
     llm = open_model(options)
     if as_json:
-        done = llm.generate(prompt, **sampling(options))
+        done = llm.generate(prompt, **sampling(options), **constraint(llm, options))
         print_json([_row(llm, prompt, options["seed"], done)])
         return
-    _stream(llm, prompt, sampling(options))
+    _stream(llm, prompt, sampling(options) | constraint(llm, options))
 
 
 def _read(prompt: str | None) -> str:

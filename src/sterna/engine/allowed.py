@@ -11,7 +11,7 @@ from sterna.engine.sampling import SamplingParams
 from sterna.errors import RequestError, shown
 from sterna.tokenizer import Tokenizer
 
-__all__ = ["AllowedTokens", "mask_words"]
+__all__ = ["AllowedTokens", "clear_bits", "mask_words", "set_bits"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -48,7 +48,7 @@ class AllowedTokens:
 
     def _without_ends(self) -> I32:
         base: I32 = self._base.copy()
-        _clear(base, self._ends)
+        clear_bits(base, self._ends)
         return base
 
     def mask(self, history: I32, in_answer: int) -> I32:
@@ -56,11 +56,11 @@ class AllowedTokens:
         answer's."""
         mask: I32 = self._base.copy()
         if in_answer < self._min_tokens:
-            _clear(mask, self._ends)
+            clear_bits(mask, self._ends)
         for *before, last in self._words:
             n = len(before)
             if n <= len(history) and history[len(history) - n :].tolist() == before:
-                _clear(mask, (last,))
+                clear_bits(mask, (last,))
         return mask
 
 
@@ -82,7 +82,15 @@ def _bits(ids: Sequence[int] | range, vocab: int) -> I32:
     return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)
 
 
-def _clear(mask: I32, ids: Sequence[int]) -> None:
+def clear_bits(mask: I32, ids: Sequence[int]) -> None:
+    """Forbids these tokens."""
     words = mask.view(np.uint32)
     for id in ids:
         words[id // 32] &= np.uint32(~(1 << id % 32) & 0xFFFFFFFF)
+
+
+def set_bits(mask: I32, ids: Sequence[int]) -> None:
+    """Allows these tokens."""
+    words = mask.view(np.uint32)
+    for id in ids:
+        words[id // 32] |= np.uint32(1 << id % 32)

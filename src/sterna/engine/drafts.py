@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.engine import PREFILL_CHUNK, Engine, Feed
+from sterna.engine.guide import Guide
 from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, checked
 from sterna.errors import NonFiniteError, RequestError
@@ -25,6 +26,7 @@ __all__ = [
     "MOST_DRAFTS",
     "Costs",
     "DraftModel",
+    "Forced",
     "Prediction",
     "PromptLookup",
     "Source",
@@ -98,6 +100,19 @@ class PromptLookup:
             return []
         period = len(history) - end
         return [int(history[end + i % period]) for i in range(k)]
+
+
+class Forced:
+    """What a grammar leaves no choice about."""
+
+    cost = 0.0
+
+    def __init__(self, guide: Guide) -> None:
+        self._guide = guide
+
+    def propose(self, history: I32, k: int) -> list[int]:
+        """As `Source.propose`, where the guide has followed the history's answer."""
+        return self._guide.forced()[:k]
 
 
 class Prediction:

@@ -15,8 +15,10 @@ from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
 from sterna.engine.allowed import AllowedTokens
 from sterna.engine.drafts import Speculation
 from sterna.engine.engine import PREFILL_CHUNK, Feed
+from sterna.engine.guide import Guide
 from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, SamplingParams, checked
+from sterna.errors import RequestError
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Request"]
@@ -37,9 +39,9 @@ class Request:
 
     prompt: token ids, at least one, no more than `context`, the engine's; ends: ids that end the
     answer and are no part of it, beside the parameters' own; vocab: tokens of the model, default
-    those of the tokenizer; completion: where the answer goes; speculation: drafts its tokens. key,
-    priority, deadline_s, salt, boundary: for the scheduler (`Scheduler.add`). Its clock starts
-    here.
+    those of the tokenizer; completion: where the answer goes; guide: of a constraint that it keeps
+    to; speculation: drafts its tokens. key, priority, deadline_s, salt, boundary: for the scheduler
+    (`Scheduler.add`). Its clock starts here.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Request:
         ends: frozenset[int] = frozenset(),
         vocab: int | None = None,
         completion: Completion | None = None,
+        guide: Guide | None = None,
         speculation: Speculation | None = None,
         key: str = "",
         priority: int = 0,
@@ -68,7 +71,7 @@ class Request:
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
         self._allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
-        self._speculation = speculation
+        self._guide, self._speculation = guide, speculation
         self._n_drafts = 0  # in the history behind what is known, of the latest step
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
@@ -111,7 +114,13 @@ class Request:
             or len(self._drawn) >= self.params.max_tokens
             or (self._known >= self.context and len(self._drawn) > 0)
             or self._at_end(len(self._drawn))
+            or self._is_complete
         )
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether its constraint lets nothing follow."""
+        return self._guide is not None and self._guide.ended
 
     def go_on_from(self, sequence: Sequence) -> None:
         """Takes a sequence that has the keys and values of the prompt's first tokens."""
@@ -144,6 +153,9 @@ class Request:
         if self._speculation is None or most <= 0:
             return
         drafts = self._speculation.propose(self.tokens, most)
+        if self._guide is not None:
+            self._guide.follow(self.tokens[self.n_prompt :])
+            drafts = drafts[: self._guide.valid(drafts)]
         self._n_drafts = len(drafts)
         self._history[self._known : self._known + len(drafts)] = drafts
 
@@ -165,6 +177,8 @@ class Request:
             self._history[self._known] = token
             self._drawn.append(one)
             self._note()
+            if self._guide is not None and token not in self.ends:
+                self._guide.follow(self.tokens[self.n_prompt :])
             if i < len(drafts):
                 if token != drafts[i]:
                     break
@@ -189,11 +203,19 @@ class Request:
     def _draw(self) -> Draw:
         """Of the token after each draft, and after the last that is known."""
         history = self._history[: self._known + self._n_drafts]
-        masks = None
+        masks: npt.NDArray[np.int32] | None = None
+        if self._guide is not None:
+            self._guide.follow(self.tokens[self.n_prompt :])
+            masks = self._guide.masks(history[self._known :].tolist(), sorted(self.ends))
         if not self._allowed.all:
             ends = range(self._known, len(history) + 1)
             rows = [self._allowed.mask(history[:end], end - self.n_prompt) for end in ends]
-            masks = np.stack(rows)
+            masks = np.stack(rows) if masks is None else masks & np.stack(rows)
+        if masks is not None and not masks[0].any():
+            raise RequestError(
+                "answer: must have a next token, but constraint, allowed_token_ids, bad_words and "
+                f"min_tokens leave no token after {len(self._drawn)}"
+            )
         return Draw(self.params.native, history, self.n_prompt, masks)
 
     @property
@@ -234,7 +256,7 @@ class Request:
                 if piece:
                     yield piece
         if not self.finished and self.ended:
-            yield from self._last(self._reason or "length")
+            yield from self._last(self._reason or ("stop" if self._is_complete else "length"))
             if self.error:
                 raise self.error
 
@@ -262,7 +284,7 @@ class Request:
         if self._text.stopped:
             self._finish("stop")
             return None
-        at_end = self._at_end(self._told)
+        at_end = self._at_end(self._told) or (self.untold == 0 and self._is_complete)
         full = self._told == self.params.max_tokens or self.n_prompt + self._told >= self.context
         return next(self._last("stop" if at_end else "length"), None) if at_end or full else None
 

@@ -1,0 +1,66 @@
+"""Options of a constraint that an answer keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.errors import RequestError
+from sterna.files.reading import read_file
+
+if TYPE_CHECKING:
+    from sterna.llm import LLM
+
+__all__ = ["constraint", "constraint_options"]
+
+MAX_BYTES = 1 << 20  # beyond what a constraint may have
+
+
+def constraint_options(function: Any) -> Any:
+    """Adds the options; `constraint` takes them."""
+    options = (
+        click.option(
+            "--json-schema",
+            metavar="FILE|JSON",
+            help="The answer is JSON of this schema (docs/constrained.md).",
+        ),
+        click.option("--regex", help="The answer is a text that this matches from begin to end."),
+        click.option("--choice", multiple=True, help="The answer is one of these; to be repeated."),
+        click.option(
+            "--grammar", metavar="FILE|TEXT", help="The answer is a text of this Lark grammar."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The argument of `LLM.generate` that the options mean; none where none is given."""
+    names = ("json_schema", "regex", "choice", "grammar")
+    given = [name for name in names if options[name]]
+    if len(given) > 1:
+        listed = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"constraint: must be one, but got {listed}")
+    if not given:
+        return {}
+    (name,), make = given, llm.constraints
+    value = options[name]
+    if name == "json_schema":
+        return {"constraint": make.json_schema(_text(name, value, value.lstrip()[:1] == "{"))}
+    if name == "grammar":
+        return {"constraint": make.lark(_text(name, value, ":" in value and "start" in value))}
+    return {"constraint": make.regex(value) if name == "regex" else make.choice(value)}
+
+
+def _text(name: str, value: str, is_text: bool) -> str:
+    """The option's own text, or that of the file that it names."""
+    if is_text:
+        return value
+    try:
+        return bytes(read_file(Path(value), MAX_BYTES)).decode()
+    except UnicodeDecodeError:
+        raise RequestError(f"{name}: must be UTF-8, but {value} is not") from None

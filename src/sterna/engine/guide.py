@@ -1,0 +1,74 @@
+"""A grammar's place in one answer: which tokens may come next, and which must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.engine.allowed import clear_bits, mask_words, set_bits
+from sterna.errors import RequestError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+__all__ = ["Guide"]
+
+I32 = npt.NDArray[np.int32]
+
+
+class Guide:
+    """A matcher of llguidance that follows one answer.
+
+    matcher: at the begin of the answer, and nobody else's; vocab: tokens of the model; own_ends:
+    ids by which the matcher says that the text may end. Its methods raise RequestError where the
+    grammar turns out too complex for its limits: such an answer ends, and is never left free.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab: int, own_ends: Sequence[int]) -> None:
+        self._matcher, self._vocab, self._own_ends = matcher, vocab, own_ends
+        self._followed = 0
+        self.ended = matcher.is_stopped()
+
+    def follow(self, answer: I32) -> None:
+        """Takes what is new of the answer so far, int32 [n], without its end."""
+        new = answer[self._followed :].tolist()
+        if new and not self.ended:
+            self._matcher.consume_tokens(new)
+            self._check()
+            #: Whether the text is complete and nothing may follow.
+            self.ended = self._matcher.is_stopped()
+        self._followed = len(answer)
+
+    def valid(self, drafts: list[int]) -> int:
+        """How many of the drafts the grammar takes."""
+        return 0 if self.ended else self._matcher.validate_tokens(drafts)
+
+    def forced(self) -> list[int]:
+        """Tokens of the text that must come next."""
+        return [] if self.ended else self._matcher.compute_ff_tokens()
+
+    def masks(self, drafts: list[int], ends: Sequence[int]) -> I32:
+        """Which tokens are allowed next, and after each of the drafts, all of which are valid:
+        int32 [1 + drafts, words]. ends: allowed where the text may end."""
+        masks = np.zeros((1 + len(drafts), mask_words(self._vocab)), np.int32)
+        for i, mask in enumerate(masks):
+            if i:
+                self._matcher.consume_token(drafts[i - 1])
+            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            clear_bits(mask, self._own_ends)
+            if self._matcher.is_accepting():
+                set_bits(mask, ends)
+        if drafts:
+            self._matcher.rollback(len(drafts))
+        self._check()
+        return masks
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise RequestError(
+                "constraint: must be simple enough for each token's limits, but the grammar's "
+                f"parser gave up: {self._matcher.get_error().splitlines()[0]}"
+            )

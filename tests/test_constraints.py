@@ -1,0 +1,385 @@
+"""Constrained answers: never a text that the constraint does not describe, with drafts as without;
+what would not be enforced is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from helpers import failure
+
+from sterna import LLM
+from sterna.cli import main
+from sterna.engine import constraints, schemas
+from sterna.engine.constraints import Constraint, ToolCall
+from sterna.errors import RequestError
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 3, "maximum": 44},
+        "of": {"enum": ["red", "green", None]},
+    },
+    "required": ["name", "age", "of"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("nano", threads=2)
+
+
+def accepts(llm: LLM, constraint: Constraint, text: str) -> bool:
+    """Whether a text may be the whole answer, token by token as masks have it."""
+    guide, tokens = constraint.guide(), llm.tokenizer.encode(text, add_special=False)
+    for i in range(len(tokens)):
+        guide.follow(np.array(tokens[:i], np.int32))
+        if not guide.valid(tokens[i : i + 1]):
+            return False
+    guide.follow(np.array(tokens, np.int32))
+    (mask,) = guide.masks([], llm.tokenizer.eos_ids)
+    return all(mask[end // 32] >> end % 32 & 1 for end in llm.tokenizer.eos_ids)
+
+
+def walk(llm: LLM, constraint: Constraint, rng: random.Random) -> str | None:
+    """A text at random that the constraint allows; None where it has not ended in time."""
+    guide, tokens = constraint.guide(), list[int]()
+    (end,) = llm.tokenizer.eos_ids
+    for i in range(60):
+        guide.follow(np.array(tokens, np.int32))
+        if guide.ended:
+            break
+        (mask,) = guide.masks([], [end])
+        flags = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        ids = np.flatnonzero(flags).tolist()
+        if end in ids and (i > 20 or rng.random() < 0.3 or len(ids) == 1):
+            break
+        tokens.append(rng.choice([t for t in ids if t != end]))
+    else:
+        return None
+    return llm.tokenizer.decode(tokens)
+
+
+# ---------------------------------------------------------------------------------------- answers
+
+
+def test_answers_keep_to_them(llm: LLM) -> None:
+    """At any temperature; a finished one is JSON of the schema, and says that it stopped."""
+    constraint = llm.constraints.json_schema(PERSON)
+    judge = jsonschema_rs.validator_for(PERSON)
+    for seed in range(6):
+        done = llm.generate(
+            "I am", constraint=constraint, temperature=2.0, seed=seed, max_tokens=500
+        )
+        assert done.finish_reason == "stop"
+        assert judge.is_valid(json.loads(done.text))
+    for make, pattern in (
+        (llm.constraints.regex(r"[0-9]{3}-[a-f]+"), r"[0-9]{3}-[a-f]+"),
+        (llm.constraints.choice(["yes", "no", "no way"]), "yes|no|no way"),
+        (llm.constraints.lark('start: "a" (/[bc]/ "d")* "e"'), "a([bc]d)*e"),
+    ):
+        for seed in range(4):
+            done = llm.generate("x", constraint=make, temperature=3.0, seed=seed, max_tokens=60)
+            if done.finish_reason == "stop":
+                assert re.fullmatch(pattern, done.text)
+            else:
+                assert len(done.tokens) == 60
+    done = llm.generate("x", constraint=llm.constraints.json_schema(PERSON), max_tokens=3)
+    assert (done.finish_reason, done.text[0]) == ("length", "{")
+
+
+def test_drafts_change_nothing(llm: LLM) -> None:
+    """Nor an exact head. What the grammar forces comes several tokens a step."""
+    plain = LLM("nano", threads=1, speculate="off", head="bf16")
+    exact = LLM("nano", threads=1, head="exact")
+    text = '{"name":"abc","age":17,"of":"red"}'
+    forced = 0
+    for options in (
+        {"temperature": 0.0},
+        {"temperature": 1.5, "seed": 3, "logprobs": 2},
+        {"temperature": 1.0, "seed": 4, "top_k": 20, "frequency_penalty": 0.5},
+        {"temperature": 1.0, "seed": 5, "prediction": text, "bad_words": ["green"]},
+        {"temperature": 2.0, "seed": 6, "allowed_token_ids": range(1, 4000), "min_tokens": 4},
+    ):
+        answers = []
+        for one in (plain, llm, exact):
+            constraint = one.constraints.json_schema(PERSON)
+            done = one.generate("He is", constraint=constraint, **options)
+            answers.append((done.tokens, done.text, done.finish_reason, done.logprobs))
+        assert answers[0] == answers[1] == answers[2]
+        forced += done.stats.n_accepted
+    assert forced > 30
+
+
+def test_ends(llm: LLM) -> None:
+    """Where a text may end, each end of the answer is allowed; without ends it goes on."""
+    number = llm.constraints.regex("[0-9]+")
+    done = llm.generate("1", constraint=number, temperature=3.0, seed=1, max_tokens=40)
+    assert done.finish_reason == "stop"
+    assert done.text.isdigit()
+    on = llm.generate("1", constraint=number, ignore_eos=True, max_tokens=40, seed=1)
+    assert (on.finish_reason, on.text.isdigit(), len(on.tokens)) == ("length", True, 40)
+    own = llm.generate(
+        "1", constraint=number, ignore_eos=True, stop_token_ids=[7], logit_bias={7: 100}
+    )
+    assert (own.finish_reason, own.text.isdigit()) == ("stop", True)
+
+
+def test_calls_of_tools(llm: LLM) -> None:
+    """Text is free up to a trigger, which opens a call and nothing else."""
+    calls = [
+        ToolCall('<call>{"name": "add", "arguments": ', PERSON, "}</call>"),
+        ToolCall(
+            '<call>{"name": "now", "arguments": ',
+            {"type": "object", "maxProperties": 0},
+            "}</call>",
+        ),
+    ]
+    now = '<call>{"name": "now", "arguments": {}}</call>'
+    free = llm.constraints.tools(calls, "<call>")
+    assert accepts(llm, free, "Hello <b>you</b>!\n")
+    assert accepts(llm, free, f"Well: {now} and {now}")
+    assert not accepts(llm, free, "Well: <call>now</call>")
+    assert not accepts(llm, free, 'x <call>{"name": "add", "arguments": {"age": 4}}</call>')
+    required = llm.constraints.tools(calls, "<call>", required=True)
+    assert accepts(llm, required, now)
+    assert not accepts(llm, required, f"Well: {now}")
+    failure(lambda: llm.constraints.tools(calls, "<tool>"), RequestError, "tools", "<tool>")
+    bad = [ToolCall("<call>", {"not": {}})]
+    failure(lambda: llm.constraints.tools(bad, "<call>"), RequestError, "not")
+
+
+# ---------------------------------------------------------------------------------------- schemas
+
+SCHEMAS: list[Any] = [
+    {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]},
+    {
+        "type": "object",
+        "patternProperties": {"^a": {"type": "integer"}},
+        "properties": {"ab": {"type": "string"}},
+    },
+    {
+        "type": "object",
+        "additionalProperties": {"type": "null"},
+        "maxProperties": 2,
+        "minProperties": 1,
+    },
+    {
+        "type": "array",
+        "prefixItems": [{"type": "boolean"}],
+        "items": {"type": "integer"},
+        "minItems": 2,
+        "maxItems": 4,
+    },
+    {"type": "number", "exclusiveMinimum": -1.5, "maximum": 2, "multipleOf": 0.5},
+    {"type": "integer", "minimum": -7, "exclusiveMaximum": 120, "multipleOf": 3},
+    {"type": "string", "pattern": "^[ab]{2}c", "maxLength": 5},
+    {"type": "string", "minLength": 2, "maxLength": 3},
+    {"type": "string", "pattern": r"^[^\x00-\x1fa]b\n\x41$"},
+    {"type": "string", "format": "date-time"},
+    {"type": "string", "format": "ipv4"},
+    {"enum": [1, "one", None, {"a": [True]}]},
+    {"const": {"b": ["x\n"]}},
+    {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}]},
+    {"oneOf": [{"type": "string", "maxLength": 1}, {"type": "boolean"}]},
+    {
+        "allOf": [
+            {"type": "object", "required": ["x"]},
+            {"properties": {"x": {"minimum": 9, "type": "integer"}}},
+        ]
+    },
+    {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {"next": {"$ref": "#/$defs/node"}},
+                "additionalProperties": False,
+            }
+        },
+    },
+    {"type": ["integer", "string"], "minimum": 5, "maxLength": 1},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda s: json.dumps(s)[:40])
+def test_texts_at_random_are_valid(llm: LLM, schema: Any) -> None:
+    """What masks allow, jsonschema-rs finds valid."""
+    constraint, judge = llm.constraints.json_schema(schema), jsonschema_rs.validator_for(schema)
+    rng, texts = random.Random(1), set[str]()
+    for _ in range(12):
+        if text := walk(llm, constraint, rng):
+            texts.add(text)
+            assert judge.is_valid(json.loads(text, parse_float=float)), text
+    assert texts
+
+
+#: (schema, what is valid, what is not), after the JSON-Schema-Test-Suite and of our own.
+CASES: list[tuple[Any, list[str], list[str]]] = [
+    (
+        PERSON,
+        ['{"name":"a","age":3,"of":null}'],
+        ['{"name":"a","age":2,"of":null}', '{"name":"a"}', "[]"],
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "integer"}}},
+        ['{"a": 1,"b": "x"}'],
+        ['{"a":"x"}', '{"\\u0061":"x"}', '{"a":1,"a":"x"}'],
+    ),
+    (
+        {"type": "object", "properties": {"a/b": {"type": "null"}}},
+        ['{"a/b":null}'],
+        ['{"a\\/b":1}', '{"a/b":1}'],
+    ),
+    (
+        {"type": "object", "properties": {"a\nb": {"type": "null"}}},
+        ['{"a\\nb":null}'],
+        ['{"a\\u000ab":1}'],
+    ),
+    ({"type": "string", "maxLength": 2}, ['"ab"', '"\\n\\n"', '"ü€"'], ['"abc"', '"\\n\\n\\n"']),
+    ({"type": "number", "maximum": 5}, ["5", "-1.5"], ["5.01", "1e10", "6"]),
+    ({"properties": {"a": False}}, ['{"b":1}', "1"], ['{"a":1}']),
+    ({"type": "array", "items": False, "prefixItems": [{}]}, ["[]", "[1]"], ["[1,2]"]),
+    (
+        {"x-guidance": {"whitespace_pattern": "x*", "json_allowed_escapes": "u"}, "type": "array"},
+        ["[1, 2]"],
+        ["[1,xx2]", '["\\u0061"]'],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "valid", "invalid"), CASES, ids=lambda s: json.dumps(s)[:30])
+def test_what_is_enforced(llm: LLM, schema: Any, valid: list[str], invalid: list[str]) -> None:
+    for given in (schema, json.dumps(schema)):
+        constraint = llm.constraints.json_schema(given)
+        assert [accepts(llm, constraint, text) for text in valid] == [True] * len(valid)
+        assert [accepts(llm, constraint, text) for text in invalid] == [False] * len(invalid)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"not": {"type": "null"}}, ["not"]),
+        ({"type": "array", "uniqueItems": True}, ["uniqueItems"]),
+        ({"if": {}, "then": {}}, ["if"]),
+        ({"dependentRequired": {"a": ["b"]}}, ["dependentRequired"]),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, ["oneOf"]),
+        ({"type": "string", "format": "colour"}, ["format", "colour"]),
+        ({"type": "string", "pattern": "(?=a)b"}, ["look-around"]),
+        ({"type": "object", "minProperties": 2}, ["minProperties", "2"]),
+        ({"allOf": [{"properties": {"a": {"minProperties": 3}}}]}, ["/allOf/0/properties/a"]),
+        ({"properties": {"a": {"$id": "x", "$ref": "#"}}}, ["/properties/a", "$id"]),
+        ({"enum": ["ok", {"a": ["b\x00c"]}]}, ["control characters"]),
+        ({"properties": {"a\x7f": {}}}, ["control characters"]),
+        ({"type": "string", "pattern": "a\\x1fb"}, ["control characters"]),
+        ({"type": "string", "pattern": "a\\u000bb"}, ["control characters"]),
+        ({"patternProperties": {"a\x01": {}}}, ["control characters"]),
+        ({"$ref": "https://example.com/schema"}, ["example.com"]),
+        (False, ["schema"]),
+        ("{", ["JSON"]),
+        ('{"a": 1, "a": 2}', ["JSON"]),
+        ([1], ["object or a boolean"]),
+        ({"a": {1, 2}}, ["JSON"]),
+        ("[" * 100_000, ["JSON"]),
+        ({"enum": ["x" * (schemas.MAX_BYTES + 1)]}, ["bytes"]),
+    ],
+    ids=lambda s: str(s)[:30],
+)
+def test_what_is_refused(llm: LLM, schema: Any, words: list[str]) -> None:
+    failure(lambda: llm.constraints.json_schema(schema), RequestError, *words)
+
+
+def test_what_is_left_out_where_that_is_asked_for(llm: LLM) -> None:
+    schema = {"type": "object", "minProperties": 2, "not": {"const": 1}}
+    loose = llm.constraints.json_schema(schema, strict=False)
+    assert any("minProperties" in what for what in loose.ignored)
+    assert any("not" in what for what in loose.ignored)
+    assert not accepts(llm, loose, "[]")
+    assert llm.constraints.json_schema(PERSON).ignored == ()
+
+
+def test_other_refusals(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns, grammars and choices that are none; too large, too slow; no library."""
+    make = llm.constraints
+    for call, *words in (
+        (lambda: make.regex("["), "regex", "unclosed"),
+        (lambda: make.regex(""), "regex", "empty"),
+        (lambda: make.regex("\ud800"), "regex", "Unicode"),
+        (lambda: make.regex("a" * (1 << 19)), "regex", "bytes"),
+        (lambda: make.lark("begin: /a/"), "grammar", "start"),
+        (lambda: make.choice([]), "choice", "0"),
+        (lambda: make.choice(["a", ""]), "choice", "empty"),
+        (lambda: make.choice("yes"), "choice"),
+    ):
+        failure(call, RequestError, *words)
+    wait = threading.Event()
+    failure(lambda: constraints._within(0.01, "regex", wait.wait), RequestError, "within")
+    wait.set()
+    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
+    other = constraints.Constraints(llm.tokenizer, 4096)
+    failure(lambda: other.regex("a"), RequestError, "sterna[constraints]")
+
+
+def test_a_grammar_that_grows_too_complex_ends_the_answer(llm: LLM) -> None:
+    """With its error: an answer is never left free."""
+    constraint = llm.constraints.regex("(?:a?){30000}a{30000}")
+    failure(lambda: llm.generate("x", constraint=constraint), RequestError, "gave up", "too many")
+    constraint = llm.constraints.regex("ab*")
+    nothing = {"allowed_token_ids": llm.tokenizer.encode("c", add_special=False)}
+    failure(lambda: llm.generate("x", constraint=constraint, **nothing), RequestError, "no token")
+
+
+def test_several_at_once(checkpoint: Callable[[str], Path]) -> None:
+    """One constraint serves any number of answers, in threads of their own."""
+    llm = LLM("nano", threads=1)
+    constraint = llm.constraints.json_schema(PERSON)
+    alone = llm.generate("a", constraint=constraint, temperature=1.0, seed=5).text
+    texts: list[str] = []
+
+    def answer() -> None:
+        texts.append(llm.generate("a", constraint=constraint, temperature=1.0, seed=5).text)
+
+    threads = [threading.Thread(target=answer) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [alone] * 3
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Each option of `sterna generate`; a schema or a grammar as a text or a file."""
+    file = tmp_path / "schema"
+    file.write_text(json.dumps(PERSON), encoding="utf-8")
+
+    def run(*args: str) -> Result:
+        return CliRunner().invoke(main, ["generate", "x", "--max-tokens", "500", *args])
+
+    judge = jsonschema_rs.validator_for(PERSON)
+    for schema in (str(file), file.read_text()):
+        assert judge.is_valid(json.loads(run("--json-schema", schema).stdout))
+    assert re.fullmatch("[0-9]{3}", run("--regex", "[0-9]{3}").stdout)
+    assert run("--choice", "yes", "--choice", "no").stdout in ("yes", "no")
+    file.write_text('start: "a" /[bc]/', encoding="utf-8")
+    for grammar in (str(file), file.read_text()):
+        assert run("--grammar", grammar).stdout in ("ab", "ac")
+    for words, *args in (
+        ("--regex and --choice", "--regex", "a", "--choice", "b"),
+        ("nothing at this path", "--json-schema", str(tmp_path / "none")),
+        ("not", "--json-schema", '{"not": {}}'),
+    ):
+        failed = run(*args)
+        assert (failed.exit_code, failed.stderr.count("\n")) == (2, 1)
+        assert words in failed.stderr
