@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,7 @@ def facts(done: Completion) -> tuple[Any, ...]:
 def run(engine: Engine, request: Request, cut: int = 512) -> Completion:
     """The answer, and that its sequence has the positions of its tokens alone."""
     while not request.ended:
-        (given,) = engine.run([request.feed(cut, MOST_DRAFTS)])
+        (given,) = engine.run([request.feed(cut, MOST_DRAFTS, free)])
         request.take(given.drawn)
         assert request.sequence.length <= len(request.tokens)
     list(request.pieces())
@@ -87,7 +88,7 @@ def test_any_drafts_give_the_same(llm: LLM, data: st.DataObject) -> None:
     start = prompt(i % len(PARAMS))
 
     def request(*sources: Source) -> Request:
-        speculation = Speculation(sources, free)
+        speculation = Speculation(sources)
         return Request(
             start, params, llm.tokenizer, context=llm.context, speculation=speculation, ends=ends
         )
@@ -111,11 +112,11 @@ def test_right_drafts_save_steps(llm: LLM) -> None:
     params = SamplingParams(**options)
     sources = [Prediction(2, plain.tokens)]
     request = Request(
-        [5, 6], params, llm.tokenizer, context=llm.context, speculation=Speculation(sources, free)
+        [5, 6], params, llm.tokenizer, context=llm.context, speculation=Speculation(sources)
     )
     steps = 0
     while not request.ended:
-        (given,) = llm.engine.run([request.feed(512, MOST_DRAFTS)])
+        (given,) = llm.engine.run([request.feed(512, MOST_DRAFTS, free)])
         request.take(given.drawn)
         steps += 1
     list(request.pieces())
@@ -129,10 +130,10 @@ def test_a_step_may_be_lost(llm: LLM) -> None:
     plain = llm.generate([5, 6], max_tokens=20, ignore_eos=True)
     request = Request(
         [5, 6], SamplingParams(max_tokens=20), llm.tokenizer, context=llm.context,
-        speculation=Speculation([Prediction(2, [*plain.tokens[:9], 1, 2, 3])], free),
+        speculation=Speculation([Prediction(2, [*plain.tokens[:9], 1, 2, 3])]),
     )  # fmt: skip
     for lost in (False, False, True, True, False, False):
-        (given,) = llm.engine.run([request.feed(512, 5)])
+        (given,) = llm.engine.run([request.feed(512, 5, free)])
         if not lost:
             request.take(given.drawn)
     assert run(llm.engine, request).tokens == plain.tokens
@@ -201,6 +202,13 @@ def test_what_does_not_pay_is_left() -> None:
     assert sum(drafts(False, 1000)) < 100
     assert drafts(False, 1000)[200:].count(0) > 770
     assert max(drafts(True, 60)) >= 10
+    # Beside others a draft must gain more than it costs them.
+    made = []
+    for cost, others in ((1.0, 0), (1.0, 20), (0.1, 20)):
+        speculation = Speculation([Prediction(0, [1] * 99)])
+        costs = functools.partial(lambda slope, n: 10.0 + slope * n, cost)
+        made.append(len(speculation.propose(np.zeros(0, np.int32), 5, costs, others)))
+    assert made == [3, 0, 3]
     assert Speculation([]).propose(np.zeros(9, np.int32), 5) == []
 
 

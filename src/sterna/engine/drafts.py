@@ -31,6 +31,7 @@ __all__ = [
     "PromptLookup",
     "Source",
     "Speculation",
+    "usual_costs",
 ]
 
 I32 = npt.NDArray[np.int32]
@@ -207,12 +208,13 @@ class _Record:
         self._hits, self._seen = self.PRIOR
         self._pause, self._rest_until = self.PAUSE[0], 0
 
-    def worth(self, costs: Costs, position: int, most: int) -> int:
+    def worth(self, costs: Costs, others: int, position: int, most: int) -> int:
         """How many drafts give most tokens for the time at this position, up to `most`."""
         if position < self._rest_until:
             return 0
         share = min(self._hits / self._seen, 0.99)
-        best, k, expected = 1.0 / costs(1), 0, 1.0
+        expected = 1.0 + others
+        best, k = expected / costs(1), 0
         for n in range(1, most + 1):
             expected += share**n
             rate = expected / (costs(1 + n) + n * self.source.cost * costs(1))
@@ -238,18 +240,21 @@ class Speculation:
 
     The first source that has something to say is asked for as many as make most tokens for the time
     of a step, by the share of its drafts that were right lately; none where that is no gain.
-    costs: of a step by its tokens.
     """
 
-    def __init__(self, sources: SequenceOf[Source], costs: Costs = usual_costs) -> None:
+    def __init__(self, sources: SequenceOf[Source]) -> None:
         self._records = [_Record(source) for source in sources]
-        self._costs = costs
         self._latest: _Record | None = None
 
-    def propose(self, history: I32, most: int) -> list[int]:
-        """At most so many drafts of what follows `history`."""
+    def propose(
+        self, history: I32, most: int, costs: Costs = usual_costs, others: int = 0
+    ) -> list[int]:
+        """At most so many drafts of what follows `history`.
+
+        costs: of the step by this sequence's tokens; others: tokens that it gives other sequences.
+        """
         for record in self._records:
-            k = record.worth(self._costs, len(history), most)
+            k = record.worth(costs, others, len(history), most)
             drafts = record.source.propose(history, k) if k else []
             if drafts:
                 self._latest = record

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
 from sterna.engine.allowed import AllowedTokens
-from sterna.engine.drafts import Speculation
+from sterna.engine.drafts import Costs, Speculation, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed
 from sterna.engine.guide import Guide
 from sterna.engine.pages import Sequence
@@ -127,12 +127,15 @@ class Request:
         self.sequence = sequence
         self.completion.stats.n_cached = sequence.length
 
-    def feed(self, most: int = PREFILL_CHUNK, budget: int = 0) -> Feed:
+    def feed(
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: Costs = usual_costs,
+        others: int = 0,
+    ) -> Feed:  # fmt: skip
         """The tokens that the next step takes, at most so many, and what it is to draw from them.
 
         It draws where these reach the last token that is known. budget: drafts that may follow
-        that one while it decodes (`drafts`), beyond `most`; a step that fails with some is to be
-        tried again without, since a wrong one may be why.
+        that one while it decodes, beyond `most`; a step that fails with some is to be tried again
+        without, since a wrong one may be why. costs, others: as in `Speculation.propose`.
         """
         self._drop_drafts()
         begin = self.sequence.length
@@ -141,18 +144,18 @@ class Request:
         if end < self._known:
             return Feed(self.sequence, part)
         if end - begin == 1:
-            self._add_drafts(budget)
+            self._add_drafts(budget, costs, others)
         return Feed(
             self.sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
             draw=self._draw(),
         )  # fmt: skip
 
-    def _add_drafts(self, budget: int) -> None:
+    def _add_drafts(self, budget: int, costs: Costs, others: int) -> None:
         """Puts them behind what is known, as many as may still come and leave a token to draw."""
         most = min(budget, len(self._history) - self._known - 1)
         if self._speculation is None or most <= 0:
             return
-        drafts = self._speculation.propose(self.tokens, most)
+        drafts = self._speculation.propose(self.tokens, most, costs, others)
         if self._guide is not None:
             self._guide.follow(self.tokens[self.n_prompt :])
             drafts = drafts[: self._guide.valid(drafts)]
