@@ -92,10 +92,10 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
         for (int stage = 0; stage < kScreenStages; ++stage) {
             const auto kind = static_cast<ScreenStage>(stage);
             const Division units = screen.units(kind, p.size());
-            ChunkCounter counter;
+            HandOut hand_out(p.size());
             p.run([&](int worker) {
                 uint8_t* own = scratch.data() + worker * stride;
-                for (int64_t begin, end; counter.next(units, begin, end);)
+                for (int64_t begin, end; hand_out.next(units, worker, begin, end);)
                     if (!screen.step(kind, begin, end, input, output, own)) finite = false;
             });
         }

@@ -141,25 +141,26 @@ class LinearRun {
     }
 
     void run() {
-        ChunkCounter counter;
-        pool_.run([&](int worker) { work(worker, counter); });
+        HandOut hand_out(pool_.size());
+        pool_.run([&](int worker) { work(worker, hand_out); });
     }
-    // One worker's share; `counter` hands out the tiles.
-    void work(int worker, ChunkCounter& counter) const { work(worker, counter, args_); }
+    // One worker's share of the tiles.
+    void work(int worker, HandOut& hand_out) const { work(worker, hand_out, args_); }
     // Takes another weight of the same shape.
-    void work(int worker, ChunkCounter& counter, const Weight& weight) const {
+    void work(int worker, HandOut& hand_out, const Weight& weight) const {
         LinearArgs args = args_;
         args.codes = weight.codes;
         args.scale = weight.scale;
         args.groups = weight.groups;
-        work(worker, counter, args);
+        work(worker, hand_out, args);
     }
 
   private:
-    void work(int worker, ChunkCounter& counter, LinearArgs part) const {
+    void work(int worker, HandOut& hand_out, LinearArgs part) const {
         part.scratch = scratch_.data() + worker * stride_;
         const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size(), args_.reading);
-        for (; counter.next(tiles, part.tile_begin, part.tile_end); part.scratch_ready = true)
+        for (; hand_out.next(tiles, worker, part.tile_begin, part.tile_end);
+             part.scratch_ready = true)
             linear_(part);
     }
 
@@ -273,15 +274,16 @@ std::vector<double> time_linear(const std::vector<const PyWeight*>& weights, int
         if (fast) kernels.to_bf16_planes(x.bf16_planes_args(i, planes));
     }
     LinearRun layer(kernels, p, first, linear_args(first, x, n, kernels.x_block(n), y), fast);
-    std::vector<ChunkCounter> counters(weights.size());
+    HandOut hand_outs[2] = {HandOut(p.size()), HandOut(p.size())};  // in turn
     std::vector<double> seconds;
     Barrier& barrier = p.barrier();
     for (int round = 0; round < rounds; ++round) {
-        for (auto& counter : counters) counter.reset();
+        for (auto& hand_out : hand_outs) hand_out.reset();
         const auto begin = std::chrono::steady_clock::now();
         p.run([&](int worker) {
             for (size_t i = 0; i < weights.size(); ++i) {
-                layer.work(worker, counters[i], weights[i]->weight);
+                hand_outs[(i + 1) % 2].reset(worker);
+                layer.work(worker, hand_outs[i % 2], weights[i]->weight);
                 barrier.arrive_and_wait();
             }
         });

@@ -11,7 +11,6 @@
 #include <span>
 #include <vector>
 
-#include "program/division.h"
 #include "program/tensors.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"

@@ -50,9 +50,9 @@ void matmul(Pool& pool, const Kernel& kernel, const Args& args) {
     const int64_t rows = kernel.unroll[0], columns = kernel.unroll[1];
     const int64_t across = (args.M + columns - 1) / columns;
     const Division division{(args.N + rows - 1) / rows * across, pool.size()};
-    ChunkCounter counter;
-    pool.run([&](int) {
-        for (int64_t item, end; counter.next(division, item, end);) {
+    HandOut items(pool.size());
+    pool.run([&](int worker) {
+        for (int64_t item, end; items.next(division, worker, item, end);) {
             while (item < end) {
                 const int64_t block = item / across, stop = std::min(end, (block + 1) * across);
                 kernel.run(args, block * rows, std::min(args.N, (block + 1) * rows),

@@ -8,6 +8,9 @@
 namespace sterna {
 
 namespace {
+
+// Of the next weight, which a thread asks for while it waits: a part of the cache that a core has for itself.
+constexpr int64_t kReadAheadBytes = int64_t{192} << 10;
 using Clock = std::chrono::steady_clock;
 }  // namespace
 
@@ -108,11 +111,10 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
                     Pool& pool) {
     reserve(static_cast<int64_t>(batch.tokens.size()));
     plan(batch, pool.size());
-    if (n_counters_ != ops_.size() + 1) {
-        n_counters_ = ops_.size() + 1;
-        counters_ = std::make_unique<ChunkCounter[]>(n_counters_);
+    for (auto& hand_out : hand_outs_) {
+        if (hand_out.threads() != pool.size()) hand_out = HandOut(pool.size());
+        hand_out.reset();
     }
-    for (size_t i = 0; i < n_counters_; ++i) counters_[i].reset();
     // Where one row wants all logits, the float head is read anyway and serves every row.
     screened_ = screen_ && screen_->begin(deciding_, kernels, pool.reading());
     Run run{batch,
@@ -127,11 +129,18 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
         // The rotations' angles: needed some operations later, so the first barrier is enough.
-        for (int64_t n; (n = counters_[ops_.size()].next()) < run.tokens;) angles(n);
+        for (int64_t n = worker; n < run.tokens; n += run.threads) angles(n);
         auto last = Clock::now();
+        size_t layer = 0;  // whose beginning is read ahead
+        ReadAhead ahead;
         for (size_t i = 0; i < ops_.size(); ++i) {
-            if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker);
-            barrier.arrive_and_wait();
+            hand_outs_[(i + 1) % 2].reset(worker);
+            if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker, hand_outs_[i % 2]);
+            if (layer <= i) {
+                layer = next_linear(i + 1, run);
+                ahead = beginning(layer, run, worker);
+            }
+            barrier.arrive_and_wait(&ahead);
             if (worker != 0) continue;
             const auto now = Clock::now();
             const double took = std::chrono::duration<double>(now - last).count();
@@ -146,6 +155,25 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
     }
     left_out_ = run.left_out;
     return buffers_.back().row(0);
+}
+
+size_t Program::next_linear(size_t index, const Run& run) const {
+    while (index < ops_.size() && (ops_[index].kind != OpKind::kLinear || !run.rows(ops_[index])))
+        ++index;
+    return index;
+}
+
+// What a thread reads first of a linear layer of few tokens, of which nothing is known but its weight.
+ReadAhead Program::beginning(size_t index, const Run& run, int worker) const {
+    if (index == ops_.size() || run.tokens > kFewTokens) return {};
+    const Op& op = ops_[index];
+    const bool known = op.active == Active::kAll || op.active == Active::kGates;
+    if (op.chosen || !known) return {};
+    const auto& w = weights_[static_cast<size_t>(op.weight)];
+    const Division tiles = units(op, run);
+    const uint8_t* begin = w.codes + tiles.first(worker) * w.tile_bytes;
+    const int64_t bytes = (tiles.end(worker) - tiles.first(worker)) * w.tile_bytes;
+    return {begin, begin + std::min(bytes, kReadAheadBytes)};
 }
 
 Division Program::units(const Op& op, const Run& run) const {
@@ -170,11 +198,11 @@ Division Program::units(const Op& op, const Run& run) const {
     }
 }
 
-void Program::step(const Op& op, size_t index, Run& run, int worker) {
+void Program::step(const Op& op, size_t index, Run& run, int worker, HandOut& hand_out) {
     const Division all = units(op, run);
     bool scratch_ready = false;
     int last_expert = -1;
-    for (int64_t begin, end; counters_[index].next(all, begin, end); scratch_ready = true) {
+    for (int64_t begin, end; hand_out.next(all, worker, begin, end); scratch_ready = true) {
         if (op.kind == OpKind::kLinear) {
             if (op.chosen)
                 linear_experts(op, run, begin, end, worker, last_expert);

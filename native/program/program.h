@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "head/head.h"
-#include "program/division.h"
 #include "program/tensors.h"
+#include "runtime/hand_out.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
 #include "units/kernel_table.h"
@@ -260,7 +260,7 @@ class Program {
     void add_units(size_t begin, int threads, int64_t rows_per_block);
     int chunks_of(const QueryBlock& block) const;
     int64_t partial_bytes() const { return partial_floats_ * int64_t{sizeof(float)}; }
-    void step(const Op& op, size_t index, Run& run, int worker);
+    void step(const Op& op, size_t index, Run& run, int worker, HandOut& hand_out);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
     size_t maker_of(int buffer) const;
@@ -300,6 +300,8 @@ class Program {
     Division recurrent_units(const Op& op, const Run& run) const;
     void angles(int64_t n);
     Division units(const Op& op, const Run& run) const;
+    size_t next_linear(size_t index, const Run& run) const;
+    ReadAhead beginning(size_t index, const Run& run, int worker) const;
 
     Heads heads_;
     std::vector<Rotary> rotaries_;
@@ -307,8 +309,7 @@ class Program {
     std::vector<Op> ops_;
     std::vector<Activations> buffers_;
     std::vector<Weight> weights_;
-    std::unique_ptr<ChunkCounter[]> counters_;  // next unit of every op
-    size_t n_counters_ = 0;
+    HandOut hand_outs_[2];  // of operations in turn: one is made ready while the other is in use
     std::array<double, kOpKinds> seconds_{};
     double head_seconds_ = 0;
     int64_t capacity_ = 0;  // tokens that the buffers hold

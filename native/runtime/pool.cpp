@@ -101,13 +101,16 @@ void WaitWord::advance() {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all(value_);
 }
 
-bool WaitWord::wait_past(uint32_t old, int64_t spin_ns) {
+bool WaitWord::wait_past(uint32_t old, int64_t spin_ns, ReadAhead* ahead) {
     using Clock = std::chrono::steady_clock;
     if (load() != old) return true;
     const Clock::time_point deadline = Clock::now() + std::chrono::nanoseconds(spin_ns);
     do {
         for (int i = 0; i < 8; ++i) {
-            relax_cpu();
+            if (ahead && ahead->more())
+                ahead->ask();
+            else
+                relax_cpu();
             if (load() != old) return true;
         }
     } while (Clock::now() < deadline);
@@ -126,7 +129,7 @@ Barrier::Barrier(int parties, int64_t spin_ns)
     remaining_.store(parties, std::memory_order_relaxed);
 }
 
-void Barrier::wait(uint32_t round) {
+void Barrier::wait(uint32_t round, ReadAhead* ahead) {
     // Where a busy neighbour has driven two threads onto one CPU, each spin only delays the thread
     // it waits for (50 us a barrier; 8 with this rule). After a few misses hardly spin, but try
     // again now and then.
@@ -134,7 +137,7 @@ void Barrier::wait(uint32_t round) {
     const uint32_t misses = misses_.load(std::memory_order_relaxed);
     const bool patient = misses < kPatience || misses % kRetry == 0;
     const int64_t spin_ns = patient ? spin_ns_ : std::min(spin_ns_, kCrowdedSpinNs);
-    const bool hit = round_.wait_past(round, spin_ns);
+    const bool hit = round_.wait_past(round, spin_ns, ahead);
     const uint32_t next = hit ? 0 : misses + 1;
     if (next != misses) misses_.store(next, std::memory_order_relaxed);
 }

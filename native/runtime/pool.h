@@ -1,5 +1,5 @@
 // The thread pool: the caller and size - 1 workers run one function together. Work inside an op is
-// handed out by a ChunkCounter, so that slow and fast cores finish together; ops are separated by a
+// handed out (hand_out.h), so that slow and fast cores finish together; ops are separated by a
 // Barrier (under a microsecond while every thread has a core of its own).
 //
 // Waiting is always spin, then sleep. With more threads than CPUs a spinning thread keeps the one
@@ -15,8 +15,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "program/division.h"
 #include "runtime/affinity.h"
+#include "runtime/hand_out.h"
 #include "runtime/reading.h"
 #include "units/kernel_table.h"
 
@@ -31,8 +31,8 @@ class alignas(64) WaitWord {
     // Adds one and wakes all; what was written before is visible to those who see the new value.
     void advance();
     // Returns once the value differs from `old`: spins for about spin_ns, then sleeps. True if the
-    // spin was enough.
-    bool wait_past(uint32_t old, int64_t spin_ns);
+    // spin was enough. Asks for memory while it spins.
+    bool wait_past(uint32_t old, int64_t spin_ns, ReadAhead* ahead = nullptr);
 
     std::atomic<int> beside{0};  // the owner's, in the same cache line
 
@@ -53,7 +53,8 @@ class Barrier {
     // spin_ns < 0: chosen from the CPUs that this process may use.
     explicit Barrier(int parties, int64_t spin_ns = -1);
 
-    void arrive_and_wait() {
+    // ahead: what the thread may read while it waits.
+    void arrive_and_wait(ReadAhead* ahead = nullptr) {
         // The round is read before the flag: an abort after this load is seen by wait_past.
         const uint32_t round = round_.load();
         if (aborted_.load(std::memory_order_acquire)) throw BarrierAborted();
@@ -62,7 +63,7 @@ class Barrier {
             round_.advance();
             return;
         }
-        wait(round);
+        wait(round, ahead);
         if (aborted_.load(std::memory_order_acquire)) throw BarrierAborted();
     }
 
@@ -71,7 +72,7 @@ class Barrier {
     void reset();  // only while no thread is inside
 
   private:
-    void wait(uint32_t round);
+    void wait(uint32_t round, ReadAhead* ahead);
 
     // In a small team the count of those to come shares the cache line that the others watch: who
     // comes last has the line already when it writes the round (170 ns a barrier for two cores of a
@@ -85,27 +86,6 @@ class Barrier {
     std::atomic<bool> aborted_{false};
     alignas(64) std::atomic<int> apart_{0};
     WaitWord round_;
-};
-
-// Hands out items 0, 1, 2, ... once each. Reset it where no thread is between reset and next():
-// before run(), or in the last() of a barrier.
-class alignas(64) ChunkCounter {
-  public:
-    void reset() { next_.store(0, std::memory_order_relaxed); }
-    // Relaxed: the barrier orders the data, the counter only divides it.
-    int64_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
-    // The next chunk [begin, end); false when none is left.
-    bool next(const Division& d, int64_t& begin, int64_t& end) {
-        begin = next_.load(std::memory_order_relaxed);
-        do {
-            if (begin >= d.total) return false;
-            end = begin + d.chunk(d.total - begin);
-        } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
-        return true;
-    }
-
-  private:
-    std::atomic<int64_t> next_{0};
 };
 
 // Where the threads of a pool run. Workers are put there when they start, the caller for the time

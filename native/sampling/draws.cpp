@@ -1,5 +1,6 @@
 #include "sampling/draws.h"
 
+#include <atomic>
 #include <cstddef>
 
 #include "runtime/fpenv.h"
@@ -41,9 +42,9 @@ void Draws::run(std::span<const Draw> draws, int vocab, Pool& pool,
         for (size_t i = 0; i < draws.size(); ++i) at(i, memory_[0]);
         return;
     }
-    ChunkCounter counter;
+    std::atomic<int64_t> next{0};
     pool.run([&](int worker) {
-        for (int64_t i; (i = counter.next()) < std::ssize(draws);)
+        for (int64_t i; (i = next++) < std::ssize(draws);)
             at(static_cast<size_t>(i), memory_[static_cast<size_t>(worker)]);
     });
 }

@@ -16,7 +16,7 @@ std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tokens,
                                     std::to_string(slowdown.size()));
     }
     const Division division = divide_tiles(tiles, tokens, pool.size(), pool.reading());
-    ChunkCounter counter;
+    HandOut hand_out(pool.size());
     std::vector<Share> shares(n);
     std::vector<char> done(n);
     std::mutex mutex;
@@ -34,7 +34,7 @@ std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tokens,
         std::unique_lock lock(mutex);
         for (int64_t begin, end;;) {
             turn.wait(lock, my_turn);
-            if (!counter.next(division, begin, end)) break;
+            if (!hand_out.next(division, worker, begin, end)) break;
             shares[me].tiles += end - begin;
             shares[me].time += (end - begin) * slowdown[me];
             turn.notify_all();

@@ -1,0 +1,120 @@
+// How the items of an operation, such as the tiles of a matrix, are handed out to threads of unequal speed.
+//
+// Each thread goes through a part of its own, from its front: what it reads next lies behind what it reads now, it can be
+// asked for before the thread comes there (ReadAhead), and is the same at every step. Who has come to the end of its
+// part helps another, from the back. Pieces shrink with what is left, so that there are few of them and yet the last
+// ones, which the others wait for, are short (guided self-scheduling, Polychronopoulos and Kuck 1987; with a part for
+// each thread, Eager and Zahorjan 1992).
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "units/kernel_table.h"
+
+namespace sterna {
+
+struct Division {
+    int64_t total;
+    int threads = 0;  // 0: items one by one in their order, whoever comes
+    int64_t batch = 1;  // items that are best done together
+
+    // The first item of a thread's part.
+    int64_t first(int thread) const { return total / batch * thread / threads * batch; }
+    int64_t end(int thread) const { return thread + 1 < threads ? first(thread + 1) : total; }
+    // Of one's own part, a third of what is left, and less among many, who would all wait for the slowest; or one batch
+    // as long as four fifths hold it: so workers at half speed lose less than 15 % (test_pool.py), and pieces are as few
+    // as that allows.
+    int64_t own_piece(int64_t left) const {
+        return piece(left / (threads > 3 ? threads : 3), 4 * left / 5);
+    }
+    // Of another's part: as much as each thread would get.
+    int64_t piece_of_another(int64_t left) const { return piece(left / threads, left / threads); }
+
+  private:
+    int64_t piece(int64_t large, int64_t most) const {
+        const int64_t items = large > batch ? large / batch * batch : most < batch ? most : batch;
+        return items > 1 ? items : 1;
+    }
+};
+
+// The tiles of a matrix. Kernels of few tokens may read some side by side; those of many take them singly.
+constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads,
+                                const Reading& reading) {
+    return {tiles, threads, tokens > kFewTokens ? 1 : reading.streams};
+}
+
+// Hands out the items of one operation, once each. Relaxed: the barrier behind an operation orders the data.
+class HandOut {
+  public:
+    HandOut() = default;
+    explicit HandOut(int threads)
+        : threads_(threads), parts_(std::make_unique<Part[]>(static_cast<size_t>(threads))) {}
+
+    int threads() const { return threads_; }
+    // For the next operation: of all threads, or of one, while nobody is inside next().
+    void reset() {
+        for (int thread = 0; thread < threads_; ++thread) reset(thread);
+    }
+    void reset(int thread) { part(thread).store(0, std::memory_order_relaxed); }
+
+    // The next items [begin, end) of this thread; false when none is left.
+    bool next(const Division& d, int thread, int64_t& begin, int64_t& end) {
+        if (!d.threads) {
+            begin = static_cast<int64_t>(part(0).fetch_add(1, std::memory_order_relaxed));
+            end = begin + 1;
+            return begin < d.total;
+        }
+        if (take(d, thread, true, begin, end)) return true;
+        for (int i = 1; i < d.threads; ++i)
+            if (take(d, (thread + i) % d.threads, false, begin, end)) return true;
+        return false;
+    }
+
+  private:
+    // How many items were taken from the front, in the low half, and from the back of a part.
+    struct alignas(64) Part {
+        std::atomic<uint64_t> taken{0};
+    };
+
+    std::atomic<uint64_t>& part(int thread) { return parts_[static_cast<size_t>(thread)].taken; }
+
+    bool take(const Division& d, int thread, bool own, int64_t& begin, int64_t& end) {
+        constexpr int kBack = 32;
+        const int64_t first = d.first(thread), last = d.end(thread);
+        uint64_t taken = part(thread).load(std::memory_order_relaxed);
+        for (;;) {
+            begin = first + static_cast<uint32_t>(taken);
+            end = last - static_cast<int64_t>(taken >> kBack);
+            if (begin >= end) return false;
+            const int64_t left = end - begin;
+            uint64_t more;
+            if (own) {
+                more = static_cast<uint64_t>(d.own_piece(left));
+                end = begin + static_cast<int64_t>(more);
+            } else {
+                const int64_t items = d.piece_of_another(left);
+                more = static_cast<uint64_t>(items) << kBack;
+                begin = end - items;
+            }
+            if (part(thread).compare_exchange_weak(taken, taken + more, std::memory_order_relaxed))
+                return true;
+        }
+    }
+
+    int threads_ = 0;
+    std::unique_ptr<Part[]> parts_;
+};
+
+// Memory that a thread may ask for while it waits for others: what it reads first of what comes then.
+struct ReadAhead {
+    const uint8_t *at = nullptr, *end = nullptr;
+
+    bool more() const { return at < end; }
+    // A few lines, into the cache that is the core's own.
+    void ask() {
+        for (int line = 0; line < 4 && at < end; ++line, at += 64) __builtin_prefetch(at, 0, 2);
+    }
+};
+
+}  // namespace sterna
