@@ -104,7 +104,7 @@ def test_empty_prompt(llm: LLM, prompt: Any) -> None:
     failure(lambda: llm.generate(prompt), RequestError, "prompt")
 
 
-@pytest.mark.parametrize("prompt", [None, 5, b"bytes", [1.5], ["a"], "\ud800"])
+@pytest.mark.parametrize("prompt", [None, 5, b"bytes", [1.5], [["a"]], ["a", 1], "\ud800"])
 def test_prompt_of_the_wrong_kind(llm: LLM, prompt: Any) -> None:
     """Neither text nor ids."""
     failure(lambda: llm.generate(prompt), RequestError)

@@ -28,7 +28,8 @@ from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
 POOL = ("engine/engine.py", "engine/pages.py")
-MODULES = (*POOL, "engine/request.py", "sterna/conversation.py", "sterna/llm.py")
+REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/driver.py")
+MODULES = (*POOL, *REQUESTS, "sterna/conversation.py", "sterna/llm.py")
 
 
 class Interrupt(BaseException):
@@ -69,10 +70,11 @@ def interrupted(call: Callable[[], object], at: int, modules: Sequence[str]) -> 
 
 @pytest.fixture
 def unlocked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the pool's lock: a trace function raises also where the interpreter takes no signal,
-    between the end of a `with` block and its `__exit__`.
+    """Without the locks of pool and driver: a trace function raises also where the interpreter
+    takes no signal, between the end of a `with` block and its `__exit__`.
     """
     monkeypatch.setattr(llm.engine.pool, "_lock", contextlib.nullcontext())
+    monkeypatch.setattr(llm.driver._steps, "_lock", contextlib.nullcontext())
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +185,8 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
     """Wherever a turn was interrupted, another thread goes on with it."""
     without = SimpleNamespace(get_ident=threading.get_ident, Lock=contextlib.nullcontext)
     monkeypatch.setattr(answers, "threading", without)  # as in `unlocked`
-    modules = ("sterna/answers.py", "sterna/conversation.py")
+    monkeypatch.setattr(llm.driver._steps, "_lock", contextlib.nullcontext())
+    modules = ("sterna/answers.py", "sterna/conversation.py", "engine/driver.py")
     options: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True, "temperature": 0}
     talk, at, more = Conversation(llm), 0, True
     with ThreadPoolExecutor(1) as other:

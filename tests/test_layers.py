@@ -31,7 +31,7 @@ LAYERS = (
     ("loading",),
     ("engine",),
     ("llm",),
-    ("conversation", "receipt"),
+    ("conversation", "async_llm", "receipt"),
     ("bench", "convert", "evaluate", "server", "integrations"),
     ("cli",),
     ("papers",),

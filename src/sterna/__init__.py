@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sterna import ops
+    from sterna.async_llm import AsyncLLM
     from sterna.conversation import Conversation
     from sterna.errors import (
         HubError,
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "Completion",
     "Conversation",
     "HubError",
@@ -53,6 +55,8 @@ def __getattr__(name: str) -> Any:
 
     if name == "ops":
         return import_module("sterna.ops")
+    if name == "AsyncLLM":
+        return import_module("sterna.async_llm").AsyncLLM
     if name == "Conversation":
         return import_module("sterna.conversation").Conversation
     if name not in __all__:

@@ -122,13 +122,25 @@ class OneAtATime:
 
     def enter(self) -> Visit:
         """A visit to keep, and to end in a `finally`. RequestError while another thread is in."""
+        visit = self.try_enter()
+        if visit is None:
+            raise RequestError(self._refusal)
+        return visit
+
+    def try_enter(self) -> Visit | None:
+        """As `enter`, but None while another thread is in."""
         visit = Visit()
         with self._lock:
             here = [ref for ref in self._visits if _thread(ref) is not None]
             if any(_thread(ref) not in (None, visit.thread) for ref in here):
-                raise RequestError(self._refusal)
+                return None
             self._visits = [*here, weakref.ref(visit)]
         return visit
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is in."""
+        return any(_thread(ref) is not None for ref in self._visits)
 
 
 def _thread(visit: weakref.ref[Visit]) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,19 @@ import numpy.typing as npt
 from sterna import _native, loading, models
 from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import PREFILL_CHUNK, CachedPrefix, Engine, Request, SamplingParams, embed
+from sterna.engine import (
+    PREFILL_CHUNK,
+    CachedPrefix,
+    Driver,
+    Engine,
+    Request,
+    SamplingParams,
+    Scheduler,
+    embed,
+)
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine.constraints import Constraints
 from sterna.engine.drafts import (
-    MOST_DRAFTS,
     DraftModel,
     Forced,
     Prediction,
@@ -27,9 +35,8 @@ from sterna.engine.drafts import (
     Source,
     Speculation,
 )
-from sterna.engine.engine import Given
 from sterna.engine.guide import Guide
-from sterna.errors import ModelFormatError, NonFiniteError, RequestError, shown
+from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.models.pooling import KINDS, Pooling
 from sterna.runtime import (
     checked_flag,
@@ -41,7 +48,9 @@ from sterna.runtime import (
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
 
+BESIDE = ("prediction", "constraint")
 SPECULATE = ("auto", "lookup", "off")
+MAX_CHOICES = 1024
 TEMPLATE_OPTIONS = ("tools", "documents", "template_options", "continue_final_message")
 
 
@@ -138,6 +147,17 @@ class LLM:
         return defaults
 
     @property
+    def engine(self) -> Engine:
+        """What computes; requests that run stay with the one that they began on."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: Engine) -> None:
+        self._engine = engine
+        #: Through which all requests of this LLM share its engine.
+        self.driver = Driver(Scheduler(engine))
+
+    @property
     def config(self) -> dict[str, Any]:
         """The model's config.json."""
         return self.engine.model.json
@@ -176,8 +196,14 @@ class LLM:
 
     # ---------------------------------------------------------------------------- generation
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> Completion:
-        """Continue a prompt (text, or token ids).
+    @overload
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Completion: ...
+
+    @overload
+    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Completion]: ...
+
+    def generate(self, prompt: Any, **options: Any) -> Completion | list[Completion]:
+        """Continue a prompt (text, or token ids), or each of a list of prompts, side by side.
 
         Options: max_tokens (128), temperature (generation_config's, else 0: greedy), top_k (0),
         top_p (1), min_p (0), repetition_penalty (1), frequency_penalty (0), presence_penalty (0),
@@ -186,12 +212,49 @@ class LLM:
         (0: none; n: with the n likeliest); `SamplingParams` says what they do. prediction: a text,
         or token ids, that much of the answer will probably be, such as a file to be edited: it
         changes speed alone. constraint: a grammar that the answer keeps to, of `constraints`.
-        RequestError for a value out of range, an empty prompt, or one longer than the context.
+        choice: which of several answers (0). Each prompt of a list has the answer that it has
+        alone. RequestError for a value out of range, an empty prompt, or one longer than the
+        context, before anything is computed.
         """
+        if _are_several(prompt):
+            return self._answers([r for one in prompt for r in self.requests(one, 1, options)])
         done, pieces = self._start(prompt, options)
         for _ in pieces:
             pass
         return done
+
+    def choices(self, prompt: str | Sequence[int], n: int, **options: Any) -> list[Completion]:
+        """Several answers to a prompt, which is computed once; options as in `generate`.
+
+        The i-th is that of `generate` with the same seed and choice=i.
+        """
+        return self._answers(self.requests(prompt, n, options))
+
+    def _answers(self, requests: list[Request]) -> list[Completion]:
+        """Their answers; the first error of one is raised."""
+        for request in self.driver.finished(requests):
+            if request.error is not None:
+                raise request.error
+        return [request.completion for request in requests]
+
+    def requests(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        options: Mapping[str, Any],
+        *,
+        chat: bool = False,
+        **place: Any,
+    ) -> list[Request]:
+        """Requests for n answers to a prompt, for a `Driver`; options as in `generate`.
+
+        chat: whether the end of a turn ends an answer, too; place: arguments of `Request`.
+        """
+        checked_whole("n", n, 1, MAX_CHOICES)
+        tokens, (params, beside) = self._encode(prompt), self._split(options)
+        ends = self._turn_ends if checked_flag("chat", chat) else frozenset[int]()
+        choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
+        return [self._request(tokens, one, beside, ends, place) for one in choices]
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
         """Answers as `generate`, a piece of text at a time.
@@ -213,21 +276,40 @@ class LLM:
 
         ends: ids that end the answer beside the tokenizer's. prefix: of earlier requests.
         """
+        tokens, (params, beside) = self._encode(prompt), self._split(options)
+        self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
+        boundary = prefix.boundary if prefix else 0
+        place: dict[str, Any] = {"completion": done, "boundary": boundary}
+        request = self._request(tokens, params, beside, ends, place)
+        return done, Stream(self._run(request, tokens, prefix))
+
+    def _request(
+        self,
+        tokens: list[int],
+        params: SamplingParams,
+        beside: Mapping[str, Any],
+        ends: frozenset[int],
+        place: Mapping[str, Any],
+    ) -> Request:
+        """A request whose answer ends with the tokenizer's ends, and with others.
+
+        beside: the options that are no `SamplingParams`; place: other arguments of `Request`.
+        """
         if self.engine.model.config.pooling is not None:
             raise RequestError(f"generate: {self.name} makes vectors of texts, not text; use embed")
-        beside = ("prediction", "constraint")
-        prediction, constraint = map(options.get, beside)
-        params = self._params({k: v for k, v in options.items() if k not in beside})
-        params.check_ids(self.engine.model.config.vocab_size)
-        tokens = self._encode(prompt)
-        if not params.ignore_eos:
-            ends = ends.union(self.tokenizer.eos_ids)
-        else:
-            ends = frozenset()
-        self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
+        ends = frozenset() if params.ignore_eos else ends.union(self.tokenizer.eos_ids)
+        constraint = beside.get("constraint")
         guide = constraint.guide() if constraint else None
-        speculation = self._speculation(len(tokens), params, prediction, guide)
-        return done, Stream(self._run(tokens, params, done, ends, prefix, guide, speculation))
+        drafts = self._speculation(len(tokens), params, beside.get("prediction"), guide)
+        return Request(
+            tokens, params, self.tokenizer, context=self.context, ends=ends,
+            vocab=self.engine.model.config.vocab_size, guide=guide, speculation=drafts, **place,
+        )  # fmt: skip
+
+    def _split(self, options: Mapping[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
+        """Options of `generate`: how to sample, and the others."""
+        beside = {name: options[name] for name in BESIDE if name in options}
+        return self._params({k: v for k, v in options.items() if k not in BESIDE}), beside
 
     def _speculation(
         self,
@@ -417,48 +499,15 @@ class LLM:
         return ids
 
     def _run(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        done: Completion,
-        ends: frozenset[int],
-        prefix: CachedPrefix | None,
-        guide: Guide | None,
-        speculation: Speculation | None,
+        self, request: Request, prompt: list[int], prefix: CachedPrefix | None
     ) -> Generator[Piece, None, None]:
-        request = Request(
-            prompt, params, self.tokenizer, context=self.context, ends=ends,
-            vocab=self.engine.model.config.vocab_size, completion=done, guide=guide,
-            speculation=speculation,
-        )  # fmt: skip
         try:
             if prefix and not request.ended:
                 request.go_on_from(self.engine.resume(prefix, prompt))
-            boundary = prefix.boundary if prefix else 0
-            while not request.ended:
-                left = boundary - request.sequence.length
-                most = min(left, PREFILL_CHUNK) if left > 0 else PREFILL_CHUNK
-                given = self._step(request, most)
-                if request.sequence.length == boundary:
-                    self.engine.snapshot(request.sequence)
-                request.take(given.drawn)
-                yield from request.pieces()
-            yield from request.pieces()
+            yield from self.driver.pieces(request)
         finally:
-            if prefix is None:
-                self.engine.release(request.sequence)
-            elif request.sequence is prefix.sequence:
+            if prefix is not None:
                 prefix.tokens = request.tokens[: prefix.sequence.length].tolist()
-
-    def _step(self, request: Request, most: int) -> Given:
-        """One of the request alone; without drafts where activations were not finite with them."""
-        feed = request.feed(most, MOST_DRAFTS)
-        try:
-            return self.engine.run([feed])[0]
-        except NonFiniteError:
-            if feed.wanted < 2:
-                raise
-        return self.engine.run([request.feed(most)])[0]
 
     # ---------------------------------------------------------------------------- embeddings
 
@@ -577,3 +626,10 @@ class LLM:
                     yield rows, np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
         finally:
             self.engine.release(sequence)
+
+
+def _are_several(prompt: object) -> bool:
+    """Whether it is a list of prompts, and not of token ids."""
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return False
+    return isinstance(prompt[0], (str, list, tuple, np.ndarray))

@@ -22,6 +22,7 @@ __all__ = [
     "checked_flag",
     "checked_items",
     "checked_name",
+    "checked_real",
     "checked_whole",
     "cpu_list",
     "memory_bytes",
@@ -49,6 +50,20 @@ def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -
             return whole
     raise RequestError(
         f"{name}: must be a whole number in {low}..{high}{of}, but got {shown(value)}"
+    )
+
+
+def checked_real(
+    name: str, value: object, low: float, high: float, open_low: bool = False
+) -> float:
+    """A number of [low, high], or of (low, high]; RequestError names it. NaN is in no interval."""
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    # A huge int compares where it would not convert.
+    good = number and not isinstance(value, bool) and low <= value <= high  # type: ignore[operator]
+    if good and not (open_low and value == low):
+        return float(value)  # type: ignore[arg-type]
+    raise RequestError(
+        f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], but got {shown(value)}"
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, CachedPrefix, Engine, Feed, Given
 from sterna.engine.pages import PAGE, PagePool, Sequence
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
+from sterna.engine.scheduler import Event, Load, Scheduler
 
 __all__ = [
     "KV_DTYPES",
@@ -15,12 +17,16 @@ __all__ = [
     "CachedPrefix",
     "DecidingLogits",
     "Draw",
+    "Driver",
     "Engine",
+    "Event",
     "Feed",
     "Given",
+    "Load",
     "PagePool",
     "Request",
     "SamplingParams",
+    "Scheduler",
     "Sequence",
     "embed",
 ]

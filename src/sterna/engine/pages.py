@@ -17,7 +17,7 @@ from sterna import _native
 from sterna.errors import RequestError
 from sterna.runtime import available_bytes, checked_whole
 
-__all__ = ["PAGE", "PagePool", "Sequence", "page_counts"]
+__all__ = ["PAGE", "PagePool", "PagesMissing", "Sequence", "page_counts", "pages_of"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -33,6 +33,10 @@ SHARE = 4
 #: Pages beyond which a pool does not grow by itself: to count who holds which takes about 1 ns for
 #: each page, and a step of a batch counts once.
 MOST_PAGES = 1 << 14
+
+
+class PagesMissing(RequestError):
+    """Too few pages are free for a step."""
 
 
 @dataclass(eq=False)
@@ -152,7 +156,7 @@ class PagePool:
             gc.collect()
             missing = self._take(wanted)
         if missing:
-            raise RequestError(
+            raise PagesMissing(
                 f"KV cache: a sequence must fit the free ones of {self.count} pages, but "
                 f"{missing} are missing; run fewer sequences at once, or raise kv_bytes"
             )

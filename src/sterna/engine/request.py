@@ -23,6 +23,9 @@ from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Request"]
 
+#: Tokens that a request may be ahead of who reads it, before it is left out of steps.
+AHEAD = 16
+
 _ids = itertools.count(1)
 
 
@@ -245,6 +248,11 @@ class Request:
         return len(self._drawn) - self._told
 
     @property
+    def paused(self) -> bool:
+        """Whether who reads it is too far behind."""
+        return self.untold >= AHEAD
+
+    @property
     def has_news(self) -> bool:
         """Whether `pieces` would do anything."""
         return not self.finished and (self.untold > 0 or self.ended)
@@ -253,8 +261,9 @@ class Request:
         """What the tokens that were taken add to the answer, each when it is asked for.
 
         After the last one the answer is `finished`, and what ended it before its time is raised.
+        Where it was cancelled, what was not asked for before is not told.
         """
-        while not self.finished and self.untold:
+        while not self.finished and self.untold and self._reason != "cancelled":
             for piece in (self._tell(), self._conclude()):
                 if piece:
                     yield piece

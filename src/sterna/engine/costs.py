@@ -1,0 +1,151 @@
+"""What a step will take, learnt from the steps before."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+
+from sterna.engine.engine import PREFILL_CHUNK, Feed
+
+__all__ = ["Costs", "Work"]
+
+#: Numbers of tokens whose time is remembered; between two of them it is interpolated.
+KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+#: Chunks of prompts are multiples of so many tokens: blocks of tokens of all units divide it.
+TOKENS = 16
+#: Tokens of the first chunk, while nothing is known.
+FIRST = 64
+#: How far a step's time usually lies from what it should be, as a share of it.
+NOISE = 0.1
+#: How far a knot's time may wander from step to step, as a share of it: machines get busy and warm.
+DRIFT = 0.005
+#: A step that is off by more than so many standard deviations counts as if by so many: it was
+#: disturbed.
+SURPRISE = 3.0
+
+# Positions that count as one in the features, so that all of these are of the order of 1.
+_READ, _ROWS = 1 << 12, 1 << 18
+
+
+class Work:
+    """What a step computes: new tokens; positions whose keys and values are read; and pairs of a
+    new token and a position that it sees."""
+
+    __slots__ = ("read", "rows", "tokens")
+
+    def __init__(self, tokens: int = 0, read: int = 0, rows: int = 0) -> None:
+        self.tokens, self.read, self.rows = tokens, read, rows
+
+    @classmethod
+    def of(cls, feeds: SequenceOf[Feed]) -> Work:
+        """That of a step that takes these, before it is run."""
+        work = cls()
+        for feed in feeds:
+            work = work.plus(len(feed.tokens), feed.sequence.length)
+        return work
+
+    def plus(self, tokens: int, depth: int) -> Work:
+        """This and so many tokens of a sequence that has `depth` positions."""
+        end = depth + tokens
+        return Work(self.tokens + tokens, self.read + end, self.rows + tokens * (depth + end) // 2)
+
+
+class Costs:
+    """Milliseconds of a step by its `Work`: a piecewise linear function of its tokens, and a
+    constant for each position read and each pair.
+
+    Each step corrects all that it was made of (a Kalman filter whose state, these numbers, drifts
+    slowly). The time never falls where there are more tokens.
+    """
+
+    def __init__(self) -> None:
+        self._knots = np.zeros(0, np.int64)  # those that were learnt, ascending
+        # ms of the knots, then of _READ positions and of _ROWS pairs; and how uncertain they are.
+        self._ms = np.zeros(2)
+        self._covariance = np.zeros((2, 2))
+
+    @property
+    def known(self) -> bool:
+        """Whether a step was learnt."""
+        return len(self._knots) > 0
+
+    def ms(self, work: Work) -> float:
+        """What the work will take; 0 while nothing is known."""
+        if not self.known or not work.tokens:
+            return 0.0
+        seen = work.read / _READ * self._ms[-2] + work.rows / _ROWS * self._ms[-1]
+        return self._of_tokens(work.tokens) + max(0.0, float(seen))
+
+    def learn(self, work: Work, ms: float) -> None:
+        """A step has taken so long."""
+        if work.tokens == 0 or not 0 < ms < 1e9:
+            return
+        weights = _weights(work.tokens)
+        for knot in weights:
+            self._add(knot, ms)
+        features = np.array([weights.get(k, 0.0) for k in self._knots.tolist()])
+        features = np.append(features, [work.read / _READ, work.rows / _ROWS])
+        spread = self._covariance @ features
+        variance = float(features @ spread) + (NOISE * ms) ** 2
+        most = SURPRISE * math.sqrt(variance)
+        off = max(-most, min(most, ms - float(features @ self._ms)))
+        self._ms = np.maximum(self._ms + spread * (off / variance), 0.0)
+        self._covariance -= np.outer(spread, spread) / variance
+        drift = DRIFT * np.where(features > 0, np.maximum(self._ms, 1e-3 * ms), 0.0)
+        self._covariance += np.diag(drift * drift)
+
+    def _add(self, knot: int, ms: float) -> None:
+        """Puts a knot among those that are learnt, unless it is: of so many ms, or any other."""
+        at = int(np.searchsorted(self._knots, knot))
+        if at < len(self._knots) and self._knots[at] == knot:
+            return
+        if not self.known:
+            self._covariance = np.eye(2) * ms**2
+        self._knots = np.insert(self._knots, at, knot)
+        self._ms = np.insert(self._ms, at, ms)
+        wider = np.insert(self._covariance, at, 0.0, axis=0)
+        self._covariance = np.insert(wider, at, 0.0, axis=1)
+        self._covariance[at, at] = ms**2
+
+    def chunk(self, work: Work, depth: int, left: int, budget_ms: float) -> int:
+        """Tokens of a prompt, at `depth` and with `left` to go, that fit a step beside `work`.
+
+        All that are left, or a multiple of 16; 0 where not 16 fit.
+        """
+        most = PREFILL_CHUNK - work.tokens
+        if budget_ms != float("inf"):
+            most = min(most, self._fitting(work, depth, most, budget_ms))
+        return left if left <= most else max(0, most) // TOKENS * TOKENS
+
+    def _fitting(self, work: Work, depth: int, most: int, budget_ms: float) -> int:
+        if not self.known:
+            return FIRST - work.tokens
+        low, high = 0, max(0, most)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.ms(work.plus(middle, depth)) <= budget_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _of_tokens(self, tokens: int) -> float:
+        """That of the knots alone; beyond the last that is known, in proportion."""
+        ms = np.maximum.accumulate(self._ms[:-2])
+        most = int(self._knots[-1])
+        if tokens > most:
+            return float(ms[-1]) * tokens / most
+        return float(np.interp(tokens, self._knots, ms))
+
+
+def _weights(tokens: int) -> dict[int, float]:
+    """The knots beside so many tokens, and their shares."""
+    at = bisect_right(KNOTS, tokens)
+    if at == len(KNOTS):
+        return {KNOTS[-1]: tokens / KNOTS[-1]}
+    low, high = KNOTS[at - 1], KNOTS[at]
+    share = (tokens - low) / (high - low)
+    return {low: 1 - share, high: share} if share else {low: 1.0}

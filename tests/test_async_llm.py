@@ -1,0 +1,202 @@
+"""`AsyncLLM`: answers as of `LLM.generate`, whoever else asks; cancelled, late, unread, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sterna import LLM, AsyncLLM, Completion, Piece
+from sterna.engine import Request
+from sterna.errors import NonFiniteError, RequestError
+
+PROMPTS = ("def f(", "class A:", "import ", "x = 1\n" * 30)
+OPTIONS: dict[str, Any] = {"max_tokens": 12, "temperature": 1.5, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 400, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def llm(checkpoint: Callable[[str], Path]) -> LLM:
+    return LLM(checkpoint("bitnet-multiply"), threads=1)
+
+
+def run(llm: LLM, work: Callable[[AsyncLLM], Coroutine[Any, Any, None]]) -> None:
+    """A coroutine with an engine that is closed afterwards, and leaves nothing behind."""
+
+    async def main() -> None:
+        async with AsyncLLM(llm) as engine:
+            await asyncio.wait_for(work(engine), 60)
+
+    before = threading.active_count()
+    asyncio.run(main())
+    assert llm.engine.pool.free == llm.engine.pool.count
+    assert not llm.driver.listeners
+    assert [t for t in threading.enumerate() if t.name == "sterna-engine"] == []
+    assert threading.active_count() <= before + 1
+
+
+def facts(done: Completion) -> tuple[Any, ...]:
+    return done.text, done.tokens, done.finish_reason, done.logprobs
+
+
+def test_many_as_alone(llm: LLM) -> None:
+    """Streams, choices, and a thread that uses the LLM meanwhile."""
+    alone = [llm.generate(p, seed=i, logprobs=2, **OPTIONS) for i, p in enumerate(PROMPTS * 5)]
+    choices = llm.choices(PROMPTS[0], 3, seed=7, **OPTIONS)
+
+    async def work(engine: AsyncLLM) -> None:
+        tickets = [
+            engine.submit(prompt, seed=i, logprobs=2, key=str(i % 3), priority=i % 2, **OPTIONS)
+            for i, prompt in enumerate(PROMPTS * 5)
+        ]
+        several = engine.submit(PROMPTS[0], n=3, seed=7, **OPTIONS)
+        thread = asyncio.to_thread(llm.generate, PROMPTS[1], seed=1, logprobs=2, **OPTIONS)
+        results = await asyncio.gather(*(ticket.result() for ticket in tickets), thread)
+        assert [facts(result[0]) for result in results[:-1]] == [facts(done) for done in alone]
+        assert facts(results[-1]) == facts(alone[1])
+        texts = ["", "", ""]
+        async for piece in several:
+            texts[piece.index] += piece.text
+        assert texts == [done.text for done in choices] == [c.text for c in several.completions]
+        assert engine.load().running == engine.load().waiting == 0
+
+    run(llm, work)
+
+
+def test_cancelled_and_forgotten(llm: LLM) -> None:
+    """At most a piece follows; what is forgotten is cancelled; pages come back."""
+
+    async def work(engine: AsyncLLM) -> None:
+        ticket, pieces = engine.submit(PROMPTS[0], **LONG), list[Piece]()
+        async for piece in ticket:
+            pieces.append(piece)
+            if len(pieces) == 3:
+                ticket.cancel()
+                ticket.cancel()
+        assert len(pieces) <= 4
+        assert ticket.completions[0].finish_reason == "cancelled"
+        waiting = asyncio.create_task(engine.submit(PROMPTS[0], **LONG).result())
+        await asyncio.sleep(0)
+        forgotten = engine.submit(PROMPTS[1], **LONG)
+        assert engine.load().running + engine.load().waiting == 2
+        del forgotten
+        assert engine.load().running + engine.load().waiting == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        del waiting
+        while engine.load().running:
+            await asyncio.sleep(0.01)
+
+    run(llm, work)
+
+
+def test_who_is_not_read_waits(llm: LLM) -> None:
+    """It is computed a little ahead, and then as it is read."""
+    expected = llm.generate(PROMPTS[0], **LONG).tokens
+
+    async def work(engine: AsyncLLM) -> None:
+        ticket = engine.submit(PROMPTS[0], **LONG)
+        request = ticket.requests[0]
+        while not request.paused:
+            await asyncio.sleep(0.01)
+        computed = request.sequence.length
+        other = engine.submit(PROMPTS[1], **OPTIONS)
+        await other.result()
+        assert request.sequence.length == computed
+        assert (await ticket.result())[0].tokens == expected
+
+    run(llm, work)
+
+
+def test_deadlines(llm: LLM) -> None:
+    async def work(engine: AsyncLLM) -> None:
+        ticket = engine.submit(PROMPTS[0], deadline_s=0.0, **OPTIONS)
+        (done,) = await ticket.result()
+        assert (done.finish_reason, done.tokens) == ("deadline", [])
+
+    run(llm, work)
+
+
+def test_drained_and_closed(llm: LLM) -> None:
+    """Those that are here end; no others come."""
+
+    async def work(engine: AsyncLLM) -> None:
+        ticket = engine.submit(PROMPTS[0], **OPTIONS)
+        result = asyncio.create_task(ticket.result())
+        await engine.drain()
+        assert (await result)[0].finish_reason == "length"
+        with pytest.raises(RequestError, match="draining"):
+            engine.submit(PROMPTS[0])
+        await engine.close()
+        with pytest.raises(RequestError, match="closed"):
+            engine.submit(PROMPTS[0])
+
+    run(llm, work)
+
+
+def test_errors(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of arguments at once; of the engine to who reads; a fault ends those that wait."""
+
+    async def work(engine: AsyncLLM) -> None:
+        wrong: list[dict[str, Any]] = [
+            {"n": 0}, {"key": 3}, {"priority": "x"}, {"deadline_s": -1.0}, {"deadline_s": "x"},
+            {"salt": None}, {"chat": 1}, {"top_p": 2.0}, {"unknown": 1},
+        ]  # fmt: skip
+        for options in wrong:
+            with pytest.raises(RequestError, match=next(iter(options))):
+                engine.submit(PROMPTS[0], **options)
+        with pytest.raises(RequestError, match="empty"):
+            engine.submit("")
+
+        def take(request: Request, drawn: Any) -> None:
+            raise NonFiniteError("logits: must be finite")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Request, "take", take)
+            with pytest.raises(NonFiniteError, match="finite"):
+                await engine.submit(PROMPTS[0], n=2, **OPTIONS).result()
+
+        def fail() -> None:
+            raise ZeroDivisionError("a fault of ours")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.driver.scheduler, "step", fail)
+            with pytest.raises(ZeroDivisionError):
+                await engine.submit(PROMPTS[0], **OPTIONS).result()
+        assert (await engine.submit(PROMPTS[0], **OPTIONS).result())[0].tokens
+
+    run(llm, work)
+    with pytest.raises(RequestError, match="llm: must be an LLM"):
+        AsyncLLM("nano")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="step_ms"):
+        AsyncLLM(llm, step_ms=0)
+
+
+def test_idle_takes_no_time(llm: LLM) -> None:
+    """No step is tried while nobody asks."""
+    steps = [0]
+    step = llm.driver.scheduler.step
+
+    def counted() -> Any:
+        steps[0] += 1
+        return step()
+
+    async def work(engine: AsyncLLM) -> None:
+        await engine.submit(PROMPTS[0], **OPTIONS).result()
+        await asyncio.sleep(0.05)
+        before = steps[0]
+        time.sleep(0.05)
+        await asyncio.sleep(0.1)
+        assert steps[0] == before
+
+    llm.driver.scheduler.step = counted  # type: ignore[method-assign]
+    try:
+        run(llm, work)
+    finally:
+        llm.driver.scheduler.step = step  # type: ignore[method-assign]

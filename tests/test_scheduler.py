@@ -1,0 +1,396 @@
+"""Scheduling with a clock of its own: an engine that computes nothing and takes the time that a
+formula says, and requests whose tokens are the positions that they are drawn at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sterna import LLM, _native
+from sterna.engine import Engine, Feed, Given, PagePool, Request, SamplingParams, Scheduler
+from sterna.engine.costs import Costs, Work
+from sterna.engine.pages import PAGE, PagesMissing, pages_of
+from sterna.engine.request import AHEAD
+from sterna.engine.scheduler import Event
+from sterna.errors import NonFiniteError, RequestError
+
+CONTEXT = 1 << 14
+BASE_MS, TOKEN_MS = 30.0, 5.0
+
+
+class Clock:
+    """Seconds, that pass where somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeEngine:
+    """The pages of an engine, and a step that takes 30 ms and 5 ms a token."""
+
+    def __init__(self, clock: Clock, pages: int = 10_000) -> None:
+        self.pool, self.clock = PagePool(pages, lambda source, target: None), clock
+        self.steps: list[list[int]] = []  # tokens of each feed
+        self.broken: Callable[[Feed], bool] = lambda feed: False
+        self.rewind = lambda sequence, length: self.pool.cut(sequence, length)
+        self.snapshot = lambda sequence: True
+        self.noise = 1.0
+
+    def run(self, feeds: Sequence[Feed]) -> list[Given]:
+        self.pool.reserve([(feed.sequence, len(feed.tokens)) for feed in feeds])
+        tokens = [len(feed.tokens) for feed in feeds]
+        self.clock.now += (BASE_MS + TOKEN_MS * sum(tokens)) * self.noise / 1e3
+        if any(map(self.broken, feeds)):
+            raise NonFiniteError("layer 1: not finite")
+        self.steps.append(tokens)
+        given = []
+        for feed in feeds:
+            feed.sequence.length += len(feed.tokens)
+            token = feed.sequence.length % 200
+            given.append(Given(None, [_native.SampleResult(token)] * feed.wanted))  # type: ignore[arg-type]
+        return given
+
+
+@pytest.fixture(scope="module")
+def llm(checkpoint: Callable[[str], Path]) -> LLM:
+    return LLM(checkpoint("bitnet-multiply"), threads=1)
+
+
+class Bench:
+    """A scheduler of a fake engine, and the requests that it was given."""
+
+    def __init__(self, llm: LLM, pages: int = 10_000, **options: Any) -> None:
+        self.llm, self.clock = llm, Clock()
+        self.engine = FakeEngine(self.clock, pages)
+        engine: Any = self.engine
+        self.scheduler = Scheduler(
+            engine, clock=self.clock, **{"step_ms": 130.0, "prompt_step_ms": 500.0, **options}
+        )
+        self.requests: list[Request] = []
+
+    def add(self, prompt: int, tokens: int = 1000, **place: Any) -> Request:
+        params = SamplingParams(max_tokens=tokens)
+        request = Request(
+            [1] * prompt, params, self.llm.tokenizer, context=CONTEXT, completion=None, **place
+        )
+        self.scheduler.add(request)
+        self.requests.append(request)
+        return request
+
+    def step(self) -> list[Event]:
+        """One, and everybody reads what came."""
+        events = self.scheduler.step()
+        for request in self.requests:
+            for _ in request.pieces():
+                pass
+        return events
+
+    def until(self, done: Callable[[], bool], most: int = 5000) -> int:
+        for steps in range(most):
+            if done():
+                return steps
+            assert self.step(), "it is idle"
+        raise AssertionError("it does not end")
+
+    def learnt(self) -> Bench:
+        """With costs that it knows from a few requests of before."""
+        for length in (500, 200, 30):
+            request = self.add(length, 20)
+            self.until(lambda request=request: request.finished)
+        self.engine.steps.clear()
+        return self
+
+
+def test_costs_are_learnt() -> None:
+    """A line, and what depths add, to a tenth, through noise and outliers; never falling."""
+    costs = Costs()
+    assert costs.ms(Work(7)) == 0.0
+
+    def truth(work: Work) -> float:
+        return 30 + 5 * work.tokens + work.read * 0.01 + work.rows * 1e-4
+
+    for i in range(600):
+        tokens = (1, 3, 16, 48, 128, 300, 512)[i % 7]
+        work = Work().plus(tokens, i * 37 % 4000)
+        noise = 4.0 if i % 50 == 49 else (0.97, 1.0, 1.03)[i % 3]
+        costs.learn(work, truth(work) * noise)
+    for tokens in (1, 3, 16, 48, 128, 256, 512):
+        for depth in (0, 1000, 3000):
+            work = Work().plus(tokens, depth)
+            assert costs.ms(work) == pytest.approx(truth(work), rel=0.1)
+    times = [costs.ms(Work(n)) for n in range(1, 700)]
+    assert times == sorted(times)
+    costs.learn(Work(0), 5.0)
+    costs.learn(Work(1), float("nan"))
+    assert [costs.ms(Work(n)) for n in range(1, 700)] == times
+
+
+def test_chunks_fit_what_is_left() -> None:
+    """Multiples of 16, or all that is left; 0 where none fits, and never more than 512."""
+    costs = Costs()
+    assert costs.chunk(Work(), 0, 1000, 100.0) == 64  # nothing is known yet
+    assert costs.chunk(Work(), 0, 1000, float("inf")) == 512
+    for tokens in (1, 16, 64, 256, 512):
+        costs.learn(Work(tokens), 30 + 5 * tokens)
+    for budget in range(0, 3000, 7):
+        for left in (1, 15, 16, 17, 500, 2000):
+            chunk = costs.chunk(Work(4), 0, left, float(budget))
+            assert chunk == left or chunk % 16 == 0
+            assert chunk + 4 <= 512
+            assert chunk == 0 or costs.ms(Work(4 + chunk)) <= budget
+            assert chunk == left or costs.ms(Work(4 + chunk + 16)) > budget or chunk + 16 > 508
+
+
+def test_decoding_goes_on_while_a_prompt_comes_in(llm: LLM) -> None:
+    """Each step has a token of all four and as much of the prompt as its time allows."""
+    bench = Bench(llm).learnt()
+    four = [bench.add(5) for _ in range(4)]
+    bench.until(lambda: all(r.left == 1 for r in four))
+    long = bench.add(4096)
+    bench.engine.steps.clear()
+    began = bench.clock.now
+    steps = bench.until(lambda: long.left == 1)
+    for step in bench.engine.steps[:-1]:
+        assert step[:4] == [1] * 4
+        assert step[4] % 16 == 0
+        assert BASE_MS + TOKEN_MS * sum(step) <= 1.5 * 130
+    assert (bench.clock.now - began) / steps >= 0.08  # and its time is used
+
+
+def test_a_prompt_alone_has_longer_steps(llm: LLM) -> None:
+    bench = Bench(llm).learnt()
+    request = bench.add(600)
+    bench.until(lambda: request.left == 1)
+    first = bench.engine.steps[0]
+    assert first[0] % 16 == 0
+    assert 300 <= BASE_MS + TOKEN_MS * first[0] <= 500
+    unlimited = Bench(llm, prompt_step_ms=float("inf"))
+    request = unlimited.add(1200)
+    unlimited.until(lambda: request.left == 1)
+    assert unlimited.engine.steps[:3] == [[512], [512], [176]]
+
+
+def test_progress_where_nothing_fits(llm: LLM) -> None:
+    """Steps that decoding alone makes too long take 16 tokens of a prompt."""
+    bench = Bench(llm, step_ms=1.0).learnt()
+    bench.add(3)
+    bench.until(lambda: bench.requests[-1].left == 1)
+    long = bench.add(500)
+    bench.engine.steps.clear()
+    bench.until(lambda: long.left == 1)
+    assert all(step[1] == 16 for step in bench.engine.steps[:-1])
+
+
+def test_short_prompts_come_first_and_long_ones_do_not_starve(llm: LLM) -> None:
+    bench = Bench(llm).learnt()
+    long = bench.add(8000, 1)
+    bench.step()
+    short = bench.add(10, 1)
+    bench.until(lambda: short.finished)
+    assert long.left > 7000
+    for i in range(5000):  # as many short ones as fill the engine, for ever
+        if long.finished:
+            break
+        bench.requests = [r for r in bench.requests if not r.finished]
+        for _ in range(3):
+            bench.add(30 + i % 7, 1)
+        bench.step()
+    assert long.finished
+
+
+def test_keys_share_the_time(llm: LLM) -> None:
+    """One with many requests gets no more of a step than one with few; a new one saved none up."""
+    bench = Bench(llm).learnt()
+    many = [bench.add(1500, 1, key="a") for _ in range(6)]
+    bench.until(lambda: sum(r.finished for r in many) == 2)
+    few = [bench.add(1500, 1, key="b") for _ in range(2)]
+    bench.until(lambda: all(r.finished for r in few))
+    assert sum(r.finished for r in many) in (3, 4)
+    bench.until(lambda: all(r.finished for r in many))
+
+
+def test_priority(llm: LLM) -> None:
+    bench = Bench(llm).learnt()
+    low, high = bench.add(400, 1), bench.add(900, 1, priority=3)
+    bench.until(lambda: high.finished)
+    assert not low.finished
+    bench.until(lambda: low.finished)
+
+
+def test_deadlines_end_the_queued_and_the_running(llm: LLM) -> None:
+    bench = Bench(llm, pages=4, max_running=1)
+    running = bench.add(10, 1000, deadline_s=2.0)
+    queued = bench.add(10, 5, deadline_s=1.0)
+    bench.until(lambda: queued.finished)
+    assert queued.completion.finish_reason == "deadline"
+    assert queued.completion.tokens == []
+    bench.until(lambda: running.finished)
+    assert running.completion.finish_reason == "deadline"
+    assert running.completion.tokens
+    assert bench.engine.pool.free == 4
+
+
+def test_cancelled_between_steps(llm: LLM) -> None:
+    """No event follows, and the pages are free at once."""
+    bench = Bench(llm)
+    one, other = bench.add(10), bench.add(300)
+    bench.step()
+    bench.scheduler.cancel(one)
+    bench.scheduler.cancel(one)
+    assert bench.engine.pool.free == 10_000 - len(other.sequence.pages)
+    assert all(event.request is other for _ in range(5) for event in bench.step())
+    assert one.completion.finish_reason == "cancelled"
+    bench.scheduler.cancel(other)
+    assert bench.scheduler.step() == []
+    assert not bench.scheduler.busy
+    assert bench.engine.pool.free == 10_000
+
+
+def test_pages_run_out_and_the_youngest_gives_way(llm: LLM) -> None:
+    """Every request ends with all its tokens; the oldest is never set back."""
+    bench = Bench(llm, pages=6)
+    requests = [bench.add(PAGE, 2 * PAGE) for _ in range(4)]
+    oldest, longest = requests[0], 0
+    while not all(r.finished for r in requests):
+        bench.step()
+        if not oldest.finished:
+            assert oldest.sequence.length >= longest
+            longest = oldest.sequence.length
+    assert all(len(r.completion.tokens) == 2 * PAGE for r in requests)
+    assert [r.completion.tokens for r in requests] == [requests[0].completion.tokens] * 4
+    assert bench.scheduler.preemptions > 0
+    assert bench.engine.pool.free == 6
+
+
+def test_what_never_fits_is_refused(llm: LLM) -> None:
+    """A prompt at once; an answer when the pool ends, alone."""
+    bench = Bench(llm, pages=4)
+    with pytest.raises(RequestError, match="must fit its 4 pages"):
+        bench.add(5 * PAGE)
+    other = bench.add(10, 40)
+    greedy = bench.add(PAGE, 10 * PAGE)
+    with pytest.raises(PagesMissing, match="missing"):
+        bench.until(lambda: greedy.finished)
+    assert greedy.completion.finish_reason == "error"
+    assert len(greedy.completion.tokens) == 3 * PAGE + 1
+    bench.until(lambda: other.finished)
+    assert other.completion.finish_reason == "length"
+    assert bench.engine.pool.free == 4
+
+
+def test_a_failure_ends_its_request_alone(llm: LLM) -> None:
+    bench = Bench(llm)
+    good, bad, other = (bench.add(n, 5) for n in (10, 77, 20))
+    bench.engine.broken = lambda feed: feed.sequence is bad.sequence
+    events = [event for event in bench.scheduler.step() if event.error]
+    assert [event.request for event in events] == [bad]
+    assert isinstance(bad.error, NonFiniteError)
+    with pytest.raises(NonFiniteError, match="layer 1"):
+        list(bad.pieces())
+    bench.requests.remove(bad)
+    bench.until(lambda: good.finished and other.finished)
+    assert len(good.completion.tokens) == len(other.completion.tokens) == 5
+    assert bench.engine.pool.free == 10_000
+
+
+def test_who_is_not_read_is_left_out(llm: LLM) -> None:
+    """A few tokens ahead; it gives its pages up where others need them, and goes on later."""
+    bench = Bench(llm, pages=3)
+    silent = bench.add(PAGE, PAGE)
+    bench.requests.clear()
+    while bench.scheduler.step():
+        pass
+    assert silent.untold == AHEAD
+    assert len(silent.sequence.pages) == 2
+    loud = bench.add(PAGE, PAGE + 10)
+    bench.until(lambda: loud.finished)
+    assert len(loud.completion.tokens) == PAGE + 10
+    bench.requests.append(silent)
+    list(silent.pieces())
+    bench.until(lambda: silent.finished)
+    assert silent.completion.tokens[:PAGE] == loud.completion.tokens[:PAGE]
+
+
+def test_an_interrupted_step_is_as_if_it_had_not_been(llm: LLM) -> None:
+    """In the engine, or when some have taken their tokens and others have not."""
+    expected = None
+    for at in range(12):
+        bench = Bench(llm)
+        requests = [bench.add(n, 4) for n in (3, 30, 70)]
+        taken = [0]
+
+        def take(drawn: Any, request: Request, taken: list[int] = taken, at: int = at) -> None:
+            taken[0] += 1
+            if taken[0] == at:
+                raise KeyboardInterrupt
+            Request.take(request, drawn)
+
+        for request in requests:
+            request.take = lambda drawn, r=request, take=take: take(drawn, r)  # type: ignore[method-assign]
+        while not all(r.finished for r in requests):
+            try:
+                bench.step()
+            except KeyboardInterrupt:
+                assert at
+        answers = [r.completion.tokens for r in requests]
+        expected = expected or answers
+        assert answers == expected
+        assert bench.engine.pool.free == 10_000
+
+
+def test_load(llm: LLM) -> None:
+    bench = Bench(llm, max_running=2).learnt()
+    assert bench.scheduler.load.predicted_s == 0
+    for _ in range(4):
+        bench.add(640, 5)
+    load = bench.scheduler.load
+    assert (load.running, load.waiting, load.waiting_tokens) == (0, 4, 4 * 640)
+    assert load.predicted_s == pytest.approx(4 * 640 * TOKEN_MS / 1e3, rel=0.3)
+    bench.step()
+    load = bench.scheduler.load
+    assert load.running >= 1
+    assert load.pages_used > 0
+    assert load.pages == 10_000
+    bench.until(lambda: all(r.finished for r in bench.requests))
+    assert pages_of(bench.scheduler.load.pages_used) == 0
+
+
+def test_answers_of_a_list(llm: LLM) -> None:
+    """Side by side as alone, with the real engine; choices, too."""
+    prompts = ["def f(", "class A:", "import ", "x = 1\n" * 40]
+    options: dict[str, Any] = {"max_tokens": 9, "temperature": 1.5, "seed": 3, "logprobs": 2}
+    alone = [llm.generate(prompt, **options) for prompt in prompts]
+    for many in (llm.generate(prompts, **options), llm.generate(prompts * 40, **options)[-4:]):
+        for one, expected in zip(many, alone, strict=True):
+            assert (one.tokens, one.text, one.logprobs) == (
+                expected.tokens, expected.text, expected.logprobs,
+            )  # fmt: skip
+    ids = [llm.tokenizer.encode(prompt) for prompt in prompts]
+    assert [c.tokens for c in llm.generate(ids, **options)] == [c.tokens for c in alone]
+    choices = llm.choices(prompts[3], 3, **options)
+    assert [c.tokens for c in choices] == [
+        llm.generate(prompts[3], **options, choice=i).tokens for i in range(3)
+    ]
+    with pytest.raises(RequestError, match="must not be empty"):
+        llm.generate(["x", ""])
+    with pytest.raises(RequestError, match="n: must"):
+        llm.choices("x", 0)
+    assert llm.engine.pool.free == llm.engine.pool.count
+
+
+def test_an_engine_is_replaced(llm: LLM) -> None:
+    """Requests go to the one that an LLM has."""
+    other = LLM.__new__(LLM)
+    other.__dict__.update(llm.__dict__)
+    other.engine = Engine(llm.engine.model, threads=1)
+    assert other.driver.scheduler.engine is other.engine
+    assert llm.driver.scheduler.engine is llm.engine
+    assert SimpleNamespace(**vars(other)).tokenizer is llm.tokenizer
