@@ -45,6 +45,10 @@ SURFACE_ONLY = {
     "click": ("cli", "papers"),
     "rich": ("cli",),
     "prompt_toolkit": ("cli",),
+    "starlette": ("server",),
+    "uvicorn": ("server",),
+    "msgspec": ("server",),
+    "prometheus_client": ("server",),
     "torch": ("integrations",),
     "transformers": ("integrations",),
 }

@@ -80,6 +80,11 @@ class ChatTemplate:
         return cls(file, named, _special_tokens(settings))
 
     @property
+    def source(self) -> str:
+        """The text of the default template."""
+        return self._sources["default"]
+
+    @property
     def digest(self) -> str:
         """SHA-256, in hex, of the templates and of the tokens that they name."""
         found = repr((sorted(self._sources.items()), sorted(self._tokens.items())))

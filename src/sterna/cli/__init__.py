@@ -24,6 +24,7 @@ __all__ = ["finish", "main"]
 COMMANDS = (
     "generate",
     "chat",
+    "serve",
     "embed",
     "perplexity",
     "compare",

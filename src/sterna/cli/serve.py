@@ -1,0 +1,230 @@
+"""`sterna serve`: models for clients that speak OpenAI's protocol, and a page to talk to them."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import MODEL, fetch_model, offline_option, open_model, run_options
+from sterna.errors import RequestError
+
+if TYPE_CHECKING:
+    from sterna.llm import LLM
+    from sterna.server.settings import Settings
+
+NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client")
+SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def size(value: str | int) -> int:
+    """Bytes: 65536, 64K, 1M."""
+    found = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
+    if not found:
+        raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {value!r}")
+    return int(found[1]) * SIZES[found[2]]
+
+
+def duration(value: str | float) -> float:
+    """Seconds: 30, 10m, 1h."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value).strip().lower())
+    if not found or float(found[1]) <= 0:
+        raise click.BadParameter(f"must be a time such as 30, 10m or 1h, but got {value!r}")
+    return float(found[1]) * TIMES[found[2]]
+
+
+@click.command(
+    short_help="Serve models over HTTP.", context_settings={"auto_envvar_prefix": "STERNA"}
+)
+@click.argument("models", nargs=-1, envvar="STERNA_MODEL", metavar="MODEL...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port."
+)
+@click.option(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    envvar="STERNA_API_KEY",
+    help="Let this key in; may be repeated.",
+)
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path, dir_okay=False),
+    help="Let these in: a line for each, `key` or `name key`; read again when it changes.",
+)  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Serve other machines without a key.")
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    envvar="STERNA_ALLOW_ORIGIN",
+    help="Let pages of this origin ask (https://example.org, or *).",
+)
+@click.option(
+    "--allowed-host",
+    "hosts",
+    multiple=True,
+    envvar="STERNA_ALLOWED_HOST",
+    help="A name of this server, behind a proxy for one.",
+)
+@click.option(
+    "--served-name",
+    "served_names",
+    multiple=True,
+    envvar="STERNA_SERVED_NAME",
+    help="What clients call a model; one for each; default: the last part of its name.",
+)
+@click.option(
+    "--max-seqs",
+    type=click.IntRange(1, 65536),
+    default=64,
+    show_default=True,
+    help="Requests computed at a time.",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(0, 1 << 20),
+    default=256,
+    show_default=True,
+    help="Requests that may wait.",
+)
+@click.option(
+    "--max-wait",
+    type=duration,
+    default="60",
+    show_default=True,
+    help="Longest predicted wait; beyond it, clients are told when to come again.",
+)
+@click.option(
+    "--max-per-key", type=click.IntRange(1, 1 << 20), help="Requests of one key at a time."
+)
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(1, 1e6),
+    default=100.0,
+    show_default=True,
+    help="How long a step should take while somebody waits for tokens.",
+)
+@click.option(
+    "--share-cache",
+    is_flag=True,
+    help="Let keys share what was computed of equal prompts, and so measure what others asked.",
+)
+@click.option(
+    "--keep-alive",
+    type=duration,
+    help="Give up a model that nobody asks for so long; default: never.",
+)
+@click.option(
+    "--max-loaded",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Models in memory at a time.",
+)
+@click.option("--max-body", type=size, default="1M", show_default=True, help="Bytes of a request.")
+@click.option("--timeout", type=duration, help="End an answer after so long; default: never.")
+@click.option(
+    "--header-timeout",
+    type=duration,
+    default="10",
+    show_default=True,
+    help="For the headers of a request.",
+)
+@click.option(
+    "--body-timeout", type=duration, default="30", show_default=True, help="For its body."
+)
+@click.option(
+    "--write-timeout",
+    type=duration,
+    default="30",
+    show_default=True,
+    help="For a client to read what waits for it; who does not is cut off.",
+)
+@click.option(
+    "--shutdown-timeout",
+    type=duration,
+    default="30",
+    show_default=True,
+    help="What running answers have to end after SIGTERM.",
+)
+@click.option(
+    "--ssl-certfile",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Serve HTTPS with this certificate.",
+)
+@click.option(
+    "--ssl-keyfile", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Its key."
+)
+@click.option("--metrics/--no-metrics", default=True, help="Serve /metrics; default: yes.")
+@click.option("--page/--no-page", default=True, help="Serve the page at /; default: yes.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Of the line for each request.",
+)
+@click.option("--log-prompts", is_flag=True, help="Write prompts and answers into it, too.")
+@offline_option
+@run_options
+def command(
+    models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
+    step_ms: float, offline: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Serve one MODEL or several to clients of OpenAI's API, and a page at / to talk to them.
+
+    A MODEL is as for --model of `sterna generate`; without one, it is `nano`. Of several, a
+    request's "model" says which, and each is loaded when it is asked for. Every option can be given
+    as a variable of the environment as well: --max-queue as STERNA_MAX_QUEUE.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise RequestError(
+            f"serve: needs {', '.join(missing)}, which is not installed; "
+            "pip install 'sterna[server]'"
+        )
+    from sterna.server.run import serve
+
+    of_model = {name: options.pop(name) for name in MODEL}
+    settings = _settings(max_seqs, step_ms, options)
+    openers = {}
+    models = models or ("nano",)
+    for name, model in zip(_names(models, served_names), models, strict=True):
+        fetch_model(model, offline)
+        openers[name] = partial(_open, {"model": model, "offline": offline, **of_model})
+    click.get_current_context().exit(serve(settings, openers))
+
+
+def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Settings:
+    from sterna.server.settings import Settings
+
+    return Settings(**options, engine={"max_running": max_seqs, "step_ms": step_ms})
+
+
+def _open(options: dict[str, Any]) -> LLM:
+    return open_model(options)
+
+
+def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
+    """What clients call the models: never a path of this machine."""
+    if served and len(served) != len(models):
+        raise RequestError(
+            f"served-name: must be given once for each of {len(models)} models, but is given "
+            f"{len(served)} times"
+        )
+    names = list(served) or [_short(model) for model in models]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise RequestError(f"served-name: must differ, but {twice[0]!r} is there twice")
+    return names
+
+
+def _short(model: str) -> str:
+    path = Path(model)
+    return path.resolve().name if path.exists() or path.is_absolute() else model

@@ -1,0 +1,72 @@
+"""The ASGI app: every endpoint behind the guard."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from importlib import import_module
+from pkgutil import iter_modules
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sterna.server import endpoints as endpoint_modules
+from sterna.server.errors import ApiError
+from sterna.server.guard import Guard
+from sterna.server.openapi import document
+from sterna.server.routing import Endpoint, as_json
+from sterna.server.service import Service
+
+__all__ = ["create_app", "endpoints"]
+
+
+def endpoints() -> list[Endpoint]:
+    """Those of every module of the package of that name."""
+    names = sorted(module.name for module in iter_modules(endpoint_modules.__path__))
+    modules = [import_module(f"{endpoint_modules.__name__}.{name}") for name in names]
+    return [endpoint for module in modules for endpoint in module.ENDPOINTS]
+
+
+async def _no_endpoint(request: Request, error: Exception) -> Response:
+    """A path or a method that leads nowhere."""
+    assert isinstance(error, HTTPException)
+    words = {404: "path: is not known here", 405: "method: is not one of this path"}
+    answer = ApiError(error.status_code, words.get(error.status_code, error.detail))
+    return as_json(answer.body(), answer.status, dict(error.headers or {}))
+
+
+def create_app(service: Service) -> Starlette:
+    """An app for any ASGI server; its lifespan loads the first model and closes all."""
+    found, settings = endpoints(), service.settings
+    if not settings.metrics:
+        found = [endpoint for endpoint in found if endpoint.path != "/metrics"]
+    if not settings.page:
+        found = [endpoint for endpoint in found if endpoint.path != "/"]
+    described = document(found)
+
+    async def openapi(request: Request) -> Response:
+        return as_json(described)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await service.open()
+        yield
+        await service.close()
+
+    routes = [Route(e.path, e.handler, methods=[e.method]) for e in found]
+    routes.append(Route("/openapi.json", openapi, methods=["GET"]))
+    is_open = frozenset(endpoint.path for endpoint in found if endpoint.is_open)
+    guard = Middleware(Guard, service=service, open_paths=is_open)
+    app = Starlette(
+        routes=routes,
+        middleware=[guard],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _no_endpoint},
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app

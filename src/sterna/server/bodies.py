@@ -1,0 +1,112 @@
+"""Bodies of requests: bytes within limits, to structs whose fields are checked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from sterna.server.errors import ApiError
+
+__all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
+
+MAX_DEPTH = 64  #: levels of JSON, as of every JSON file that Sterna reads
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
+_MISSING = re.compile(r"Object missing required field `(.*?)`")
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(.*?)`$")
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> bytes:
+    """JSON; floats in the shortest digits that are the same float."""
+    return msgspec.json.encode(value)
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The request's body as a struct; ApiError 400, 408 or 413."""
+    return decode(await read_bytes(request), kind)
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The request's body: at most so many bytes, in so many seconds, as the settings say."""
+    settings = request.app.state.service.settings
+    try:
+        return await asyncio.wait_for(_collect(request, settings.max_body), settings.body_timeout)
+    except asyncio.TimeoutError:
+        raise ApiError(
+            408, f"body: must come within {settings.body_timeout:g} seconds, but did not"
+        ) from None
+    except ClientDisconnect:
+        raise ApiError(400, "body: the connection ended before it did") from None
+
+
+async def _collect(request: Request, most: int) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    body = bytearray()
+    too_large = announced.isdigit() and int(announced) > most
+    if not too_large:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                too_large = True
+                break
+    if too_large:
+        raise ApiError(
+            413, f"body: must have at most {most} bytes, but has more; see sterna serve --max-body"
+        )
+    return bytes(body)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """JSON as a struct; ApiError 400 that names the field.
+
+    A field that is not known is an error: it might have meant something for the answer.
+    """
+    _check_depth(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise _too_deep() from None
+    except msgspec.ValidationError as error:
+        raise _refused(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(
+            400, f"body: must be JSON, but is not: {error}", code="invalid_json"
+        ) from None
+
+
+def _check_depth(body: bytes) -> None:
+    depth = 0
+    for found in _STRUCTURE.finditer(body):
+        first = body[found.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep()
+        elif first in b"]}":
+            depth -= 1
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, f"body: must be at most {MAX_DEPTH} levels deep, but is deeper")
+
+
+def _refused(message: str) -> ApiError:
+    """msgspec's words, and the field that they are about."""
+    found = _PATH.search(message)
+    where = re.sub(r"\[\.\.\.\]", "", found[1]) if found else ""
+    reason = message[: found.start()] if found else message
+    for pattern, code in ((_UNKNOWN, "unknown_parameter"), (_MISSING, "missing_parameter")):
+        if named := pattern.match(reason):
+            param = f"{where}.{named[1]}" if where else named[1]
+            what = "is not supported here" if code == "unknown_parameter" else "must be given"
+            return ApiError(400, f"{param[:200]}: {what}", param=param[:200], code=code)
+    reason = reason.replace("Expected", "must be").replace(", got", ", but got")
+    return ApiError(
+        400, f"{where or 'body'}: {reason}", param=where or None, code="invalid_parameter"
+    )

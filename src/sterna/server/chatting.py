@@ -1,0 +1,95 @@
+"""What chat, responses and messages share: a conversation, and the prompt that it makes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sterna.llm import LLM
+from sterna.server.errors import ApiError
+
+__all__ = ["MAX_MESSAGES", "Conversation", "prompt_text", "text_of"]
+
+MAX_MESSAGES = 4096
+MAX_TOOLS = 256
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+@dataclass
+class Conversation:
+    """Messages in OpenAI's form, and how the template is to write them."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    documents: list[dict[str, Any]] | None = None
+    template_options: dict[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+def prompt_text(llm: LLM, conversation: Conversation) -> str:
+    """The prompt, by the model's own template; RequestError or ApiError where that cannot be."""
+    for name, items, most in (
+        ("messages", conversation.messages, MAX_MESSAGES),
+        ("tools", conversation.tools, MAX_TOOLS),
+    ):
+        if len(items) > most:
+            raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
+    return llm.chat_prompt(
+        [_message(i, message) for i, message in enumerate(conversation.messages)],
+        tools=conversation.tools or None,
+        documents=conversation.documents,
+        template_options=conversation.template_options or None,
+        add_generation_prompt=conversation.add_generation_prompt,
+        continue_final_message=conversation.continue_final_message,
+    )
+
+
+def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates read it: content in one text, arguments of calls as objects."""
+    where, role = f"messages[{i}]", message.get("role")
+    if role not in ROLES:
+        raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+    plain = {**message, "role": "system" if role == "developer" else role}
+    if isinstance(message.get("content"), list):
+        plain["content"] = text_of(message["content"], f"{where}.content")
+    if message.get("tool_calls"):
+        plain["tool_calls"] = _calls(f"{where}.tool_calls", message["tool_calls"])
+    return plain
+
+
+def text_of(parts: list[Any], where: str) -> str:
+    """The text of content parts, a line each; ApiError 400 for an image, a file or audio."""
+    texts = []
+    for i, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text") if isinstance(part, dict) else None
+        if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
+            raise _wrong(f"{where}[{i}]", "must be a part of the type text", kind or part)
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise _wrong(where, "must be a list", calls)
+    found = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _wrong(f"{where}[{i}]", "must be a function call with a name", call)
+        arguments = function.get("arguments") or "{}"
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except (ValueError, RecursionError):
+                raise _wrong(
+                    f"{where}[{i}].function.arguments", "must be JSON", arguments
+                ) from None
+        found.append({**call, "function": {**function, "arguments": arguments}})
+    return found
+
+
+def _wrong(param: str, rule: str, value: object) -> ApiError:
+    return ApiError(400, f"{param}: {rule}, but got {value!r:.100}", param=param)

@@ -1,0 +1,223 @@
+"""POST /v1/chat/completions: the next message of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.bodies import read
+from sterna.server.chatting import Conversation, text_of
+from sterna.server.errors import ApiError
+from sterna.server.reading import Delta, Reader
+from sterna.server.requests import (
+    Ask,
+    Sampling,
+    checked_n,
+    checked_priority,
+    checked_timeout,
+    sampling_options,
+)
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.service import Running
+from sterna.server.sse import DONE, Events, event, events_of, until_gone
+from sterna.server.tooling import read_tools
+from sterna.server.turns import Turn
+from sterna.server.wording import chat_logprob
+
+MAX_LOGPROBS = 20
+
+
+class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text that the answer will resemble: it makes it sooner, and never another."""
+
+    content: str | list[Any]
+    type: str = "content"
+
+
+class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
+    """A conversation."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    prediction: Prediction | None = None
+    reasoning_effort: str | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    modalities: list[str] | None = None
+    verbosity: str | None = None
+
+
+async def chat(request: Request) -> Response:
+    """Answers, or the stream of their pieces."""
+    body = await read(request, ChatBody)
+    _refuse(body)
+    running = await service_of(request).begin(request, body.model, "chatcmpl")
+    answering = _Answering(body, running)
+    work = answering.begin()
+    if body.stream:
+        await until_gone(request.receive, work, running.cancel)
+        stream = events_of(answering.events(), running)
+        return Events(stream, running.cancel, running.service.settings.ping)
+
+    async def whole() -> dict[str, Any]:
+        await work
+        return await answering.whole()
+
+    return as_json(await until_gone(request.receive, whole(), running.cancel))
+
+
+def _refuse(body: ChatBody) -> None:
+    """ApiError 400 for what would change the answer, and cannot."""
+    for name, good in (("modalities", (None, ["text"])), ("verbosity", (None, "medium"))):
+        if getattr(body, name) not in good:
+            raise ApiError(400, f"{name}: is not supported here", param=name)
+    if body.top_logprobs is not None:
+        if not body.logprobs:
+            raise ApiError(400, "top_logprobs: must come with logprobs: true", param="top_logprobs")
+        if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
+            raise ApiError(
+                400,
+                f"top_logprobs: must lie in 0..{MAX_LOGPROBS}, but got {body.top_logprobs}",
+                param="top_logprobs",
+            )
+    if body.max_completion_tokens is not None:
+        if body.max_tokens not in (None, body.max_completion_tokens):
+            raise ApiError(
+                400, "max_completion_tokens: must equal max_tokens", param="max_completion_tokens"
+            )
+        body.max_tokens = body.max_completion_tokens
+
+
+class _Answering:
+    """A body on its way to its choices."""
+
+    def __init__(self, body: ChatBody, running: Running) -> None:
+        self.body, self.running, self.llm = body, running, running.hosted.llm
+        self.n = checked_n(body)
+        top = max(1, body.top_logprobs or 0) if body.logprobs else 0
+        ask = Ask(
+            [],
+            sampling_options(body, None, top),
+            self.n,
+            chat=True,
+            salt=body.cache_salt or body.prompt_cache_key or "",
+            priority=checked_priority(body),
+            deadline_s=checked_timeout(body, running.service.settings.timeout),
+            prediction=self._prediction(),
+        )
+        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+        self._turn = Turn(
+            running, self._conversation(), ask, tools, body.structured_outputs, body.response_format
+        )
+        self.begin = self._turn.begin
+
+    def _conversation(self) -> Conversation:
+        body = self.body
+        options = dict(body.chat_template_kwargs or {})
+        if body.reasoning_effort is not None:
+            options.setdefault("reasoning_effort", body.reasoning_effort)
+        return Conversation(
+            body.messages,
+            documents=body.documents,
+            template_options=options,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+        )
+
+    def _prediction(self) -> list[int] | None:
+        if self.body.prediction is None:
+            return None
+        content = self.body.prediction.content
+        text = content if isinstance(content, str) else text_of(content, "prediction.content")
+        return self.llm.tokenizer.encode(text, add_special=False)
+
+    def _readers(self) -> list[Reader]:
+        return [self._turn.reader() for _ in range(self.n)]
+
+    def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.running.id,
+            "object": kind,
+            "created": self.running.created,
+            "model": self.running.hosted.name,
+            "system_fingerprint": fingerprint,
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """All choices in one object."""
+        choices = []
+        for i, (done, reader) in enumerate(
+            zip(await self.running.result(), self._readers(), strict=True)
+        ):
+            message = reader.message(done.text)
+            choice: dict[str, Any] = {
+                "index": i,
+                "message": message,
+                "logprobs": self._logprobs(done.logprobs),
+                "finish_reason": "tool_calls" if "tool_calls" in message else done.finish_reason,
+            }
+            if self.body.return_token_ids:
+                choice["token_ids"] = done.tokens
+            choices.append(choice)
+        ids = {"prompt_token_ids": self._turn.ask.prompt} if self.body.return_token_ids else {}
+        return {
+            **self._head(await self.running.hosted.fingerprint(), "chat.completion"),
+            "choices": choices,
+            "usage": self.running.usage(),
+            "receipt": self.running.receipt(),
+            **ids,
+        }
+
+    def _logprobs(self, found: Any) -> dict[str, Any] | None:
+        if not self.body.logprobs:
+            return None
+        most, tokenizer = self.body.top_logprobs or 0, self.llm.tokenizer
+        return {"content": [chat_logprob(tokenizer, one, most) for one in found], "refusal": None}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The stream: roles, pieces, an end for each choice, and the usage if that is asked for."""
+        head = self._head(await self.running.hosted.fingerprint(), "chat.completion.chunk")
+        wants_usage = self.body.stream_options and self.body.stream_options.include_usage
+        if wants_usage:
+            head["usage"] = None
+        readers = self._readers()
+
+        def chunk(i: int, delta: Any, logprobs: Any = None, finish: str | None = None) -> bytes:
+            choice = {"index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+            return event({**head, "choices": [choice]})
+
+        for i in range(self.n):
+            yield chunk(i, {"role": "assistant", "content": ""})
+        async for i, piece in self.running.pieces():
+            deltas = readers[i].feed(piece.text)
+            logprobs = self._logprobs([piece.logprob]) if piece.logprob else None
+            for delta in deltas or ([Delta("content", "")] if logprobs else []):
+                yield chunk(i, delta.wording(), logprobs)
+                logprobs = None  # once for each token
+        *before, last = enumerate(self.running.completions)
+        for i, done in (*before, last):
+            for delta in readers[i].end():
+                yield chunk(i, delta.wording())
+            if i == last[0]:
+                head["receipt"] = self.running.receipt()
+            yield chunk(i, {}, None, "tool_calls" if readers[i].calls else done.finish_reason)
+        if wants_usage:
+            yield event({**head, "choices": [], "usage": self.running.usage()})
+        yield DONE
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/chat/completions", chat, "Answers a conversation.", ChatBody),
+]

@@ -1,0 +1,257 @@
+"""POST /v1/completions: texts and token ids to go on with, or to be scored (`echo`, `logprobs`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.answers import Completion, TokenLogprob
+from sterna.llm import LLM
+from sterna.server.bodies import read
+from sterna.server.constraining import constraint_of
+from sterna.server.errors import ApiError
+from sterna.server.requests import (
+    Ask,
+    Sampling,
+    checked_n,
+    checked_priority,
+    checked_timeout,
+    sampling_options,
+)
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.service import Running
+from sterna.server.sse import DONE, Events, event, events_of, until_gone
+from sterna.server.wording import TextLogprobs
+
+MAX_TOKENS = 16  #: where a body names none, as in OpenAI's definition
+MAX_PROMPTS = 256
+MAX_LOGPROBS = 100
+#: Tokens that open the text before a gap, the text behind it, and what fills it, by model family.
+FILL = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+)
+
+
+class CompletionBody(Sampling, kw_only=True, forbid_unknown_fields=True):
+    """A text, token ids, or a list of either."""
+
+    prompt: str | list[int | str | list[int]]
+    suffix: str | None = None
+    echo: bool = False
+    logprobs: int | None = None
+    best_of: int | None = None
+    add_special_tokens: bool = True
+
+
+async def completions(request: Request) -> Response:
+    """Answers, or the stream of their pieces."""
+    body = await read(request, CompletionBody)
+    running = await service_of(request).begin(request, body.model, "cmpl")
+    answering = _Answering(body, running)
+    work = answering.begin()
+    if body.stream:
+        await until_gone(request.receive, work, running.cancel)
+        stream = events_of(answering.events(), running)
+        return Events(stream, running.cancel, running.service.settings.ping)
+
+    async def whole() -> dict[str, Any]:
+        await work
+        return await answering.whole()
+
+    return as_json(await until_gone(request.receive, whole(), running.cancel))
+
+
+class _Answering:
+    """A body on its way to its choices. Of a prompt, choices are neighbours."""
+
+    def __init__(self, body: CompletionBody, running: Running) -> None:
+        self.body, self.running = body, running
+        self.llm = running.hosted.llm
+        self.n = checked_n(body)
+        _refuse(body, self.n)
+        self.prompts: list[list[int]] = []
+        self.scores: list[list[TokenLogprob | None]] = []
+
+    async def begin(self) -> None:
+        """Scores the prompts where that is asked for, and gives them to the engine."""
+        body, running = self.body, self.running
+        self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
+        constraint = await constraint_of(self.llm, body.structured_outputs)
+        timeout = checked_timeout(body, running.service.settings.timeout)
+        logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
+        options = sampling_options(body, MAX_TOKENS, logprobs)
+        if self._scored and options["max_tokens"] == 1:
+            # lm-eval counts on an entry for each token, also where that ends the text.
+            options["ignore_eos"] = True
+        asks = [
+            Ask(
+                prompt,
+                {**options},
+                self.n,
+                salt=body.cache_salt or body.prompt_cache_key or "",
+                priority=checked_priority(body),
+                deadline_s=timeout,
+                constraint=constraint,
+            )
+            for prompt in self.prompts
+        ]
+        if self._scored:
+            running.service.require_room(running.hosted, len(asks))
+            scored = [running.hosted.engine.score(p, logprobs) for p in self.prompts]
+            self.scores = await running.beside(asyncio.gather(*scored))
+        running.submit(asks)
+
+    @property
+    def _scored(self) -> bool:
+        return self.body.echo and self.body.logprobs is not None
+
+    def _head(self, fingerprint: str) -> dict[str, Any]:
+        return {
+            "id": self.running.id,
+            "object": "text_completion",
+            "created": self.running.created,
+            "model": self.running.hosted.name,
+            "system_fingerprint": fingerprint,
+        }
+
+    def _echo(self, choice: int) -> tuple[str, TextLogprobs | None]:
+        """What comes before an answer: its prompt, if that is asked for."""
+        prompt = self.prompts[choice // self.n]
+        text = self.llm.tokenizer.decode(prompt) if self.body.echo else ""
+        if self.body.logprobs is None:
+            return text, None
+        logprobs = TextLogprobs(self.llm.tokenizer, self.body.logprobs, 0)
+        if self.body.echo:
+            logprobs.extend(prompt, self.scores[choice // self.n])
+        return text, logprobs
+
+    async def whole(self) -> dict[str, Any]:
+        """All choices in one object."""
+        done = await self.running.result()
+        choices = []
+        for i, one in enumerate(done):
+            text, logprobs = self._echo(i)
+            if logprobs is not None:
+                for found in one.logprobs:
+                    logprobs.add(found.token, found)
+            choice = {
+                "index": i,
+                "text": text + one.text,
+                "logprobs": logprobs.take() if logprobs else None,
+                "finish_reason": self._finish(one),
+            }
+            choices.append({**choice, **self._ids(i, one.tokens)})
+        return {
+            **self._head(await self.running.hosted.fingerprint()),
+            "choices": choices,
+            "usage": self.running.usage(),
+            "receipt": self.running.receipt(),
+        }
+
+    def _ids(self, choice: int, tokens: list[int]) -> dict[str, Any]:
+        if not self.body.return_token_ids:
+            return {}
+        return {"prompt_token_ids": self.prompts[choice // self.n], "token_ids": tokens}
+
+    def _finish(self, done: Completion) -> str:
+        ended = done.tokens[-1:] and done.tokens[-1] in self.llm.tokenizer.eos_ids
+        return "stop" if ended and self.body.ignore_eos is not True else done.finish_reason
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The stream: pieces, an end for each choice, and the usage where it is asked for."""
+        head = self._head(await self.running.hosted.fingerprint())
+        wants_usage = self.body.stream_options and self.body.stream_options.include_usage
+        if wants_usage:
+            head["usage"] = None
+
+        def chunk(i: int, text: str, logprobs: Any, finish: str | None, more: Any) -> bytes:
+            choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}
+            return event({**head, "choices": [{**choice, **more}]})
+
+        logprobs: list[TextLogprobs | None] = []
+        for i in range(len(self.prompts) * self.n):
+            text, found = self._echo(i)
+            logprobs.append(found)
+            if self.body.echo:
+                yield chunk(i, text, found.take() if found else None, None, self._ids(i, []))
+        async for i, piece in self.running.pieces():
+            found = logprobs[i]
+            if found is not None and piece.logprob is not None:
+                found.add(piece.logprob.token, piece.logprob)
+            if piece.text or found is not None or self.body.return_token_ids:
+                ids = {"token_ids": [piece.token]} if self.body.return_token_ids else {}
+                yield chunk(i, piece.text, found.take() if found else None, None, ids)
+        *before, last = enumerate(self.running.completions)
+        for i, done in before:
+            yield chunk(i, "", None, self._finish(done), {})
+        head["receipt"] = self.running.receipt()
+        yield chunk(last[0], "", None, self._finish(last[1]), {})
+        if wants_usage:
+            yield event({**head, "choices": [], "usage": self.running.usage()})
+        yield DONE
+
+
+def _refuse(body: CompletionBody, n: int) -> None:
+    if body.best_of not in (None, n):
+        raise ApiError(
+            400, f"best_of: must equal n or be left out, but got {body.best_of}", param="best_of"
+        )
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
+        raise ApiError(
+            400,
+            f"logprobs: must lie in 0..{MAX_LOGPROBS}, but got {body.logprobs}",
+            param="logprobs",
+        )
+    if body.suffix is not None and body.echo:
+        raise ApiError(400, "suffix: must not come with echo", param="suffix")
+
+
+def _prompts(llm: LLM, body: CompletionBody) -> list[list[int]]:
+    """Token ids of each prompt; ids themselves are checked by the engine."""
+    given: Any = body.prompt
+    if isinstance(given, str) or (given and all(isinstance(p, int) for p in given)):
+        given = [given]
+    if any(isinstance(p, int) for p in given):
+        raise ApiError(
+            400,
+            "prompt: must be a text, token ids, or a list of either, but got both",
+            param="prompt",
+        )
+    if not given or len(given) > MAX_PROMPTS:
+        raise ApiError(
+            400, f"prompt: must be 1 to {MAX_PROMPTS}, but got {len(given)}", param="prompt"
+        )
+    encode = llm.tokenizer.encode
+    if body.suffix is not None:
+        return [_fill(llm, prompt, body.suffix) for prompt in given]
+    return [encode(p, body.add_special_tokens) if isinstance(p, str) else p for p in given]
+
+
+def _fill(llm: LLM, before: Any, after: str) -> list[int]:
+    """The prompt whose answer stands between two texts, by the tokenizer's own words for that."""
+    if not isinstance(before, str):
+        raise ApiError(400, "suffix: must come with a prompt that is a text", param="suffix")
+    for names in FILL:
+        ids = [llm.tokenizer.token_id(name) for name in names]
+        if None not in ids:
+            opening, gap, middle = (id for id in ids if id is not None)
+            encode = llm.tokenizer.encode
+            return [opening, *encode(before, False), gap, *encode(after, False), middle]
+    raise ApiError(
+        400,
+        f"suffix: {llm.name} has no tokens for a gap in a text, so leave it out",
+        param="suffix",
+    )
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/completions", completions, "Goes on with texts.", CompletionBody),
+]

@@ -1,0 +1,28 @@
+"""GET /health: whether this server takes requests; and /metrics, its figures."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.routing import Endpoint, as_json, service_of
+
+
+async def health(request: Request) -> Response:
+    """200 where requests are taken; 503 while the first model is loaded, and at the end."""
+    service = service_of(request)
+    if service.draining or service.loading:
+        status = "shutting down" if service.draining else "loading"
+        return as_json({"status": status}, 503, {"retry-after": "5"})
+    return as_json({"status": "ok"})
+
+
+async def metrics(request: Request) -> Response:
+    """Figures in Prometheus's text format."""
+    return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+ENDPOINTS = [
+    Endpoint("GET", "/health", health, "Whether requests are taken.", is_open=True),
+    Endpoint("GET", "/metrics", metrics, "Figures for Prometheus."),
+]

@@ -1,0 +1,58 @@
+"""GET /v1/models: which models there are, and what is known of those in memory."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.errors import ApiError
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.service import Service
+
+STARTED = int(time.time())
+
+
+async def models(request: Request) -> Response:
+    """All of them, the default first."""
+    service = service_of(request)
+    return as_json({"object": "list", "data": [_row(service, n) for n in service.models.names]})
+
+
+async def model(request: Request) -> Response:
+    """One of them."""
+    service, name = service_of(request), request.path_params["model"]
+    if name not in service.models.names:
+        raise ApiError(404, f"model: {name[:200]!r} is not served", code="model_not_found")
+    return as_json(_row(service, name))
+
+
+def _row(service: Service, name: str) -> dict[str, Any]:
+    hosted = service.models.loaded.get(name)
+    row: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "created": hosted.created if hosted else STARTED,
+        "owned_by": "sterna",
+        "loaded": hosted is not None,
+    }
+    if hosted is not None:
+        info = hosted.llm.info()
+        row["max_model_len"] = info["context"]
+        keys = (
+            "architecture", "format", "head", "kv_dtype", "context", "n_params", "bytes_per_token",
+            "isa", "threads",
+        )  # fmt: skip
+        row["meta"] = {key: info[key] for key in keys}
+        row["meta"]["threads"] = int(info["threads"])  # an int that knows its CPUs
+        row["meta"]["bandwidth_gb_s"] = hosted.bandwidth_gb_s
+        row["meta"]["chat"] = hosted.llm.template is not None
+    return row
+
+
+ENDPOINTS = [
+    Endpoint("GET", "/v1/models", models, "The models that are served."),
+    Endpoint("GET", "/v1/models/{model:path}", model, "One of them."),
+]

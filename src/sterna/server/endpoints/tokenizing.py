@@ -1,0 +1,139 @@
+"""Text to tokens and back, and the prompt that a template makes: nothing is generated."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.bodies import read
+from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.errors import ApiError
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.wording import token_text
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text under vLLM's name or llama-server's, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Token ids."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class TemplateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A conversation."""
+
+    messages: list[dict[str, Any]]
+    model: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+async def tokenize(request: Request) -> Response:
+    """Ids of a text, or of the prompt that messages make."""
+    body = await read(request, TokenizeBody)
+    given = [x for x in (body.prompt, body.content, body.messages) if x is not None]
+    if len(given) != 1:
+        raise ApiError(
+            400, f"prompt: must be given alone, or content or messages, but {len(given)} are there",
+            param="prompt",
+        )  # fmt: skip
+    async with service_of(request).models.use(body.model) as hosted:
+        llm, special = hosted.llm, body.add_special_tokens
+        if special is None:  # llama-server's name, and its default
+            special = body.add_special if body.content is None else bool(body.add_special)
+        if body.messages is not None:
+            text = await asyncio.to_thread(prompt_text, llm, _conversation(body, body.messages))
+            special = False  # the template writes its own BOS
+        else:
+            text = str(given[0])
+        ids = await asyncio.to_thread(llm.tokenizer.encode, text, special is not False)
+        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": llm.context}
+        if body.return_token_strs:
+            answer["token_strs"] = [token_text(llm.tokenizer, id) for id in ids]
+        if body.with_pieces:
+            pieces = [{"id": id, "piece": token_text(llm.tokenizer, id)} for id in ids]
+            answer["tokens"] = pieces
+    return as_json(answer)
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of ids, special tokens as they are spelt."""
+    body = await read(request, DetokenizeBody)
+    async with service_of(request).models.use(body.model) as hosted:
+        tokenizer = hosted.llm.tokenizer
+        text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
+    return as_json({"prompt": text, "content": text})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """What clients ask of a tokenizer: the tokens that open and end a text, and the template."""
+    async with service_of(request).models.use(request.query_params.get("model")) as hosted:
+        llm = hosted.llm
+        named = {
+            "bos_token": llm.tokenizer.bos_id,
+            "eos_token": next(iter(llm.tokenizer.eos_ids), None),
+        }
+        spelt = {
+            name: None if id is None else token_text(llm.tokenizer, id)
+            for name, id in named.items()
+        }
+        template = llm.template.source if llm.template else None
+        info = {
+            **spelt,
+            "eos_token_ids": list(llm.tokenizer.eos_ids),
+            "bos_token_id": llm.tokenizer.bos_id,
+            "vocab_size": llm.tokenizer.vocab_size,
+            "chat_template": template,
+            "model_max_length": llm.context,
+        }
+    return as_json(info)
+
+
+async def apply_template(request: Request) -> Response:
+    """The prompt of a conversation, as text."""
+    body = await read(request, TemplateBody)
+    async with service_of(request).models.use(body.model) as hosted:
+        conversation = _conversation(body, body.messages)
+        text = await asyncio.to_thread(prompt_text, hosted.llm, conversation)
+    return as_json({"prompt": text})
+
+
+def _conversation(body: Any, messages: list[dict[str, Any]]) -> Conversation:
+    return Conversation(
+        messages=messages,
+        tools=body.tools or [],
+        template_options=body.chat_template_kwargs or {},
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+    )
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/tokenize", tokenize, "Token ids of a text.", TokenizeBody),
+    Endpoint("POST", "/detokenize", detokenize, "The text of token ids.", DetokenizeBody),
+    Endpoint("GET", "/tokenizer_info", tokenizer_info, "Special tokens and chat template."),
+    Endpoint("POST", "/apply-template", apply_template, "A conversation's prompt.", TemplateBody),
+]

@@ -1,0 +1,14 @@
+"""Hermes, Qwen 2.5 and 3, SmolLM3, Falcon 3: an object between <tool_call> and </tool_call>."""
+
+from __future__ import annotations
+
+from sterna.server.forms.base import Form
+
+FORM = Form(
+    marks=("<tool_call>",),
+    trigger="<tool_call>",
+    begin='<tool_call>\n{"name": {}, "arguments": ',
+    end="}\n</tool_call>",
+    opens=("<tool_call>",),
+    closes="</tool_call>",
+)

@@ -1,0 +1,15 @@
+"""Llama 3.1 and later: objects with parameters in place of arguments, to the end of the answer."""
+
+from __future__ import annotations
+
+from sterna.server.forms.base import Form
+
+FORM = Form(
+    marks=('"parameters": ',),
+    trigger='{"name": ',
+    begin='{"name": {}, "parameters": ',
+    end="}",
+    opens=('{"name":', '{"type": "function"'),
+    key="parameters",
+    rank=2,
+)

@@ -1,0 +1,155 @@
+"""What stands before every endpoint: who may ask, an id for each request, and a line of log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sterna.errors import SternaError
+from sterna.server import errors
+from sterna.server.errors import ApiError
+from sterna.server.routing import as_json
+from sterna.server.service import Running, Service
+
+__all__ = ["Guard"]
+
+log = logging.getLogger("sterna.server")
+MAX_ID = 128
+SECURITY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+CORS_METHODS, CORS_HEADERS = "GET, POST, DELETE", "authorization, content-type, x-api-key"
+
+
+class Guard:
+    """An app behind the checks of names, origins and keys.
+
+    open_paths: for which no key is asked.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, open_paths: frozenset[str]) -> None:
+        self._app, self._service, self._open = app, service, open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, whatever happens."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, headers = time.perf_counter(), Headers(scope=scope)
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["id"] = _request_id(headers)
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = MutableHeaders(raw=message["headers"])
+                added.update({"x-request-id": state["id"], **SECURITY, **self._cors(headers)})
+            await send(message)
+
+        try:
+            response = self._preflight(scope, headers)
+            if response is None:
+                self._check(scope, headers)
+                await self._app(scope, receive, noting)
+            else:
+                await response(scope, receive, noting)
+        except Exception as error:
+            if not isinstance(error, (ApiError, SternaError)):
+                log.error("%s: failed", state["id"], exc_info=error)
+            if not status:
+                answer = errors.of(error)
+                await as_json(answer.body(), answer.status, answer.headers())(
+                    scope, receive, noting
+                )
+        finally:
+            self._end(scope, status, time.perf_counter() - began)
+
+    def _preflight(self, scope: Scope, headers: Headers) -> Any:
+        """The answer to a browser that asks whether a page may ask."""
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            return as_json({}, 200 if self._cors(headers) else 403)
+        return None
+
+    def _cors(self, headers: Headers) -> dict[str, str]:
+        origin, allowed = headers.get("origin"), self._service.settings.origins
+        if origin is None or not (origin in allowed or "*" in allowed):
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-allow-methods": CORS_METHODS,
+            "access-control-allow-headers": CORS_HEADERS,
+            "access-control-expose-headers": "x-request-id, retry-after",
+            "vary": "Origin",
+        }
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """ApiError 403 for a name or an origin that is not allowed, 401 for a key."""
+        service, host = self._service, headers.get("host", "")
+        if not service.settings.allows_host(host):
+            raise ApiError(
+                403,
+                f"host: {host[:100]!r} is no name of this server; see sterna serve --allowed-host",
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host and not self._cors(headers):
+            raise ApiError(
+                403, f"origin: {origin[:100]!r} may not ask; see sterna serve --allow-origin"
+            )
+        state = scope["state"]
+        state["key"] = ""
+        if not service.settings.has_keys or scope["path"] in self._open:
+            return
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = headers.get("x-api-key", "")
+        owner = service.keys.owner(key.strip())
+        if owner is None:
+            raise ApiError(401, "key: is missing or wrong", code="invalid_api_key")
+        state["key"] = owner
+
+    def _end(self, scope: Scope, status: int, seconds: float) -> None:
+        """Gives up what the request holds, and writes of it."""
+        state = scope["state"]
+        route = getattr(scope.get("route"), "path", "none")
+        self._service.metrics.count_response(scope["method"], route, status)
+        line: dict[str, Any] = {
+            "id": state["id"],
+            "status": status,
+            "method": scope["method"],
+            "path": route if route != "none" else scope["path"][:80],
+            "seconds": round(seconds, 3),
+        }
+        if state.get("key"):
+            line["key"] = state["key"]
+        running: Running | None = state.get("running")
+        if running is not None:
+            running.cancel()  # where it has not ended
+            line |= running.note()
+            self._service.end(running)
+        if route not in ("/health", "/metrics") or status >= 400:
+            self._write(line)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._service.settings.log_format == "json":
+            log.info("%s", json.dumps({"time": round(time.time(), 3), **line}))
+        else:
+            log.info("%s", " ".join(f"{name}={_plain(value)}" for name, value in line.items()))
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)
+
+
+def _request_id(headers: Headers) -> str:
+    """The client's own, if it is a word; else a new one."""
+    given = headers.get("x-request-id", "")
+    good = 0 < len(given) <= MAX_ID and all(c.isalnum() or c in "-_.:" for c in given)
+    return given if good and given.isascii() else f"req-{secrets.token_hex(8)}"

@@ -1,0 +1,151 @@
+"""The models of a server: loaded when they are asked for, and given up when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from sterna import _native, receipt
+from sterna.async_llm import AsyncLLM
+from sterna.llm import LLM
+from sterna.runtime import available_bytes
+from sterna.server.errors import ApiError
+
+__all__ = ["Hosted", "Models"]
+
+#: Read to measure memory's speed: more than caches hold, in a tenth of a second.
+BANDWIDTH_BYTES = 256 << 20
+LOOK_S = 5.0  #: between two looks for models that nobody asks
+
+
+class Hosted:
+    """A model in memory, and what runs it. busy: requests that need it now."""
+
+    def __init__(self, name: str, llm: LLM, engine_options: Mapping[str, Any]) -> None:
+        self.name, self.llm, self.created = name, llm, int(time.time())
+        self.engine = AsyncLLM(llm, **engine_options)
+        self.busy, self.used = 0, time.monotonic()
+        #: GB/s that this machine reads memory at, once that is measured.
+        self.bandwidth_gb_s: float | None = None
+        self._fingerprint = asyncio.ensure_future(asyncio.to_thread(self._measure))
+
+    def _measure(self) -> str:
+        nbytes = min(BANDWIDTH_BYTES, available_bytes() // 8)
+        self.bandwidth_gb_s = _native.bandwidth_gb_s(self.llm.engine.threads, nbytes)
+        return receipt.fingerprint(self.llm)
+
+    async def fingerprint(self) -> str:
+        """Under which answers have the same bits; computed behind the first requests."""
+        return await asyncio.shield(self._fingerprint)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of weights in memory."""
+        weights = self.llm.engine.model.weights
+        return sum(w.nbytes for w in weights.modules.values()) + sum(
+            array.nbytes for array in weights.tensors.values()
+        )
+
+
+class Models:
+    """The models that a server knows by name.
+
+    openers: how each is loaded, the default first. keep_alive: seconds without a request after
+    which one is given up, None: never. most: how many are in memory at a time; where one more is
+    asked for, that which was used longest ago goes first, once nobody uses it.
+    """
+
+    def __init__(
+        self,
+        openers: Mapping[str, Callable[[], LLM]],
+        engine_options: Mapping[str, Any],
+        keep_alive: float | None = None,
+        most: int = 1,
+    ) -> None:
+        self._openers, self._engine_options = dict(openers), engine_options
+        self._keep_alive, self._most = keep_alive, most
+        self.loaded: dict[str, Hosted] = {}
+        self.ever_loaded = False
+        self._loading = asyncio.Lock()
+        self._left = asyncio.Event()
+
+    @property
+    def names(self) -> list[str]:
+        """The default's first."""
+        return list(self._openers)
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str | None) -> Any:
+        """A model for the time of a block; the default for None. ApiError 404 for another name."""
+        hosted = await self._get(name)
+        hosted.busy += 1
+        try:
+            yield hosted
+        finally:
+            self.release(hosted)
+
+    async def take(self, name: str | None) -> Hosted:
+        """A model to `release` later; as `use`."""
+        hosted = await self._get(name)
+        hosted.busy += 1
+        return hosted
+
+    def release(self, hosted: Hosted) -> None:
+        """Ends what `take` began."""
+        hosted.busy -= 1
+        hosted.used = time.monotonic()
+        self._left.set()
+
+    async def _get(self, name: str | None) -> Hosted:
+        name = self.names[0] if name is None else name
+        if name not in self._openers:
+            raise ApiError(
+                404,
+                f"model: must be one of {', '.join(self.names)}, but got {name[:200]!r}",
+                param="model",
+                code="model_not_found",
+            )
+        if name not in self.loaded:
+            async with self._loading:  # one at a time, and never one twice
+                if name not in self.loaded:
+                    await self._make_room()
+                    llm = await asyncio.to_thread(self._openers[name])
+                    self.loaded[name] = Hosted(name, llm, self._engine_options)
+                    self.ever_loaded = True
+        return self.loaded[name]
+
+    async def _make_room(self) -> None:
+        while len(self.loaded) >= self._most:
+            idle = [hosted for hosted in self.loaded.values() if not hosted.busy]
+            if idle:
+                await self._give_up(min(idle, key=lambda hosted: hosted.used))
+            else:
+                self._left.clear()
+                await self._left.wait()
+
+    async def _give_up(self, hosted: Hosted) -> None:
+        del self.loaded[hosted.name]
+        await hosted.engine.close()
+
+    async def watch(self) -> None:
+        """Gives up models that nobody has asked for long enough; runs until it is cancelled."""
+        while self._keep_alive is not None:
+            await asyncio.sleep(min(LOOK_S, self._keep_alive))
+            async with self._loading:
+                for hosted in list(self.loaded.values()):
+                    unused = time.monotonic() - hosted.used
+                    if not hosted.busy and unused > self._keep_alive:
+                        await self._give_up(hosted)
+
+    async def drain(self) -> None:
+        """Waits until everything that was asked is answered."""
+        await asyncio.gather(*(hosted.engine.drain() for hosted in self.loaded.values()))
+
+    async def close(self) -> None:
+        """Gives up all of them."""
+        for hosted in list(self.loaded.values()):
+            await self._give_up(hosted)

@@ -1,0 +1,74 @@
+"""The OpenAPI document, from the structs that endpoints take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from sterna import __version__
+from sterna.server.routing import Endpoint
+
+__all__ = ["document"]
+
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """What every endpoint takes, by OpenAPI 3.1."""
+    bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
+    schemas, components = msgspec.json.schema_components(
+        bodies, ref_template="#/components/schemas/{name}"
+    )
+    schema_of = dict(zip(bodies, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for endpoint in endpoints:
+        operation: dict[str, Any] = {
+            "summary": endpoint.summary,
+            "responses": {
+                "200": {"description": "The answer."},
+                "default": {
+                    "description": "An error.",
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
+                    },
+                },
+            },
+        }
+        if endpoint.body is not None:
+            content = {"application/json": {"schema": schema_of[endpoint.body]}}
+            operation["requestBody"] = {"required": True, "content": content}
+        names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+        if names:
+            operation["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in names
+            ]
+        if not endpoint.is_open:
+            operation["security"] = [{"key": []}, {}]
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sterna", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {**components, "Error": ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }

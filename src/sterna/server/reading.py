@@ -1,0 +1,157 @@
+"""An answer's text as it comes, parted into thoughts, content and calls of tools."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from sterna.server.forms import Form
+from sterna.server.forms.base import Call
+
+__all__ = ["Delta", "Reader"]
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a part of the answer adds: to "content", to "reasoning_content" or to "tool_calls", of
+    which `index` is the number, and `text` the arguments; the first of a call has id and name."""
+
+    kind: str
+    text: str
+    index: int = 0
+    id: str = ""
+    name: str = ""
+
+    def wording(self) -> dict[str, Any]:
+        """As a chunk of a chat writes it."""
+        if self.kind != "tool_calls":
+            return {self.kind: self.text}
+        call: dict[str, Any] = {"index": self.index, "function": {"arguments": self.text}}
+        if self.id:
+            call |= {"id": self.id, "type": "function"}
+            call["function"] = {"name": self.name, "arguments": self.text}
+        return {"tool_calls": [call]}
+
+
+class Reader:
+    """Parts one answer. A stream and a whole text are read by the same steps.
+
+    prompt: what the answer goes on with: a template may have opened the thoughts already. form: of
+    calls, None: there are none. several: whether there may be more than one.
+    """
+
+    def __init__(self, prompt: str, form: Form | None = None, several: bool = True) -> None:
+        self._form, self._several = form, several
+        self._thinking = prompt.rstrip().endswith(OPEN)
+        self._begun = self._trims = self._thinking
+        self._calling = False
+        self._held = ""
+        self.calls: list[Call] = []
+
+    def feed(self, text: str) -> list[Delta]:
+        """What the text so far is sure to be."""
+        self._held += text
+        return self._read(False)
+
+    def end(self) -> list[Delta]:
+        """The rest."""
+        return self._read(True)
+
+    def message(self, text: str) -> dict[str, Any]:
+        """A whole answer, as a chat writes it."""
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        for delta in (*self.feed(text), *self.end()):
+            if delta.kind != "tool_calls":
+                message[delta.kind] = (message.get(delta.kind) or "") + delta.text
+            elif delta.id:
+                function = {"name": delta.name, "arguments": ""}
+                call = {"id": delta.id, "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
+            else:
+                message["tool_calls"][delta.index]["function"]["arguments"] += delta.text
+        if message["content"] is None and "tool_calls" not in message:
+            message["content"] = ""
+        return message
+
+    def _read(self, final: bool) -> list[Delta]:
+        found: list[Delta] = []
+        while self._held and self._step(found, final):
+            pass
+        return found
+
+    def _step(self, found: list[Delta], final: bool) -> bool:
+        """Takes something of what is held; False where that waits for more."""
+        if self._trims:  # line breaks that belong to a mark before them
+            self._held = self._held.lstrip("\n")
+            self._trims = not self._held
+            return True
+        if self._thinking:
+            mark = self._until(found, "reasoning_content", (CLOSE,), final)
+            if mark:
+                self._held = self._held[len(mark) :]
+                self._thinking, self._trims = False, True
+            return bool(mark)
+        if self._calling:
+            return self._call(found, final)
+        if not self._begun:
+            start = self._held.lstrip()
+            if OPEN.startswith(start) and not final:
+                return False
+            self._begun = True
+            if start.startswith(OPEN):
+                self._thinking = self._trims = True
+                self._held = start[len(OPEN) :]
+            return True
+        opens = self._form.opens if self._form else ()
+        self._calling = bool(self._until(found, "content", opens, final))
+        return self._calling
+
+    def _until(
+        self, found: list[Delta], kind: str, marks: tuple[str, ...], final: bool
+    ) -> str | None:
+        """Tells what comes before the first of the marks, which stays; None where none is there."""
+        places = [(at, mark) for mark in marks if (at := self._held.find(mark)) >= 0]
+        keep = 0 if final else max((_overlap(self._held, mark) for mark in marks), default=0)
+        if marks and kind == "content" and not final:  # space before a mark belongs to neither
+            sure = self._held[: len(self._held) - keep]
+            keep += len(sure) - len(sure.rstrip())
+        end, mark = min(places, default=(len(self._held) - keep, None))
+        text, self._held = self._held[:end], self._held[end:]
+        if mark and kind == "content":
+            text = text.rstrip()
+        if text:
+            found.append(Delta(kind, text))
+        return mark
+
+    def _call(self, found: list[Delta], final: bool) -> bool:
+        """Calls from their first mark to what closes them; what are none is content."""
+        assert self._form is not None
+        inside, closed, rest = (
+            self._held.partition(self._form.closes) if self._form.closes else (self._held, "", "")
+        )
+        if not closed and not final:
+            return False
+        calls = self._form.parse(inside)
+        self._calling, self._held = False, rest
+        if calls is None:
+            found.append(Delta("content", inside + closed))
+        for call in calls or ():
+            if self._several or not self.calls:
+                self._tell(found, call)
+        self._trims = True
+        return True
+
+    def _tell(self, found: list[Delta], call: Call) -> None:
+        index = len(self.calls)
+        self.calls.append(call)
+        found.append(Delta("tool_calls", "", index, f"call_{secrets.token_hex(12)}", call.name))
+        found.append(Delta("tool_calls", call.arguments, index))
+
+
+def _overlap(text: str, mark: str) -> int:
+    """Length of the longest start of a mark that ends the text."""
+    longest = min(len(text), len(mark) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

@@ -1,0 +1,157 @@
+"""The process: it listens, loads, drains at SIGTERM, and ends at once at a second one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Generator, Mapping
+from types import FrameType
+
+import uvicorn
+
+from sterna.errors import RequestError
+from sterna.llm import LLM
+from sterna.server.app import create_app
+from sterna.server.connection import MAX_HEADER_BYTES, connection_class
+from sterna.server.hosting import Models
+from sterna.server.service import Service
+from sterna.server.settings import Settings
+
+__all__ = ["serve"]
+
+log = logging.getLogger("sterna.server")
+KEEP_ALIVE_S = 15  #: of a connection without a request
+LOOK_S = 0.05
+#: What a client gets to read its last event, once its answer was cut.
+FLUSH_S = 1
+
+
+def serve(settings: Settings, openers: Mapping[str, Callable[[], LLM]]) -> int:
+    """Serves models until a signal; openers: how each is loaded, by name, the default first.
+
+    The exit code: 0 where everything that ran was answered, 128 + the signal where it was cut.
+    Raises what loading the first model raises, and RequestError where it cannot listen.
+    """
+    _log_to_stderr()
+    return asyncio.run(_serve(settings, openers))
+
+
+async def _serve(settings: Settings, openers: Mapping[str, Callable[[], LLM]]) -> int:
+    models = Models(openers, settings.engine, settings.keep_alive, settings.max_loaded)
+    service = Service(settings, models)
+    server = _Server(_config(settings, service), service)
+    await server.serve()
+    if service.failed is not None:
+        raise service.failed
+    return server.exit_code
+
+
+def _config(settings: Settings, service: Service) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(service),
+        host=settings.host,
+        port=settings.port,
+        http=connection_class(settings.header_timeout, settings.write_timeout),
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=FLUSH_S,
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which goes on listening while it drains: so that /health says so, and
+    clients get an answer in place of a refused connection."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._drain: asyncio.Task[None] | None = None
+        self.exit_code = 0
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Listens; a port that is taken is one line, not uvicorn's exit."""
+        try:
+            await super().startup(None)
+        except SystemExit:
+            settings = self._service.settings
+            raise RequestError(
+                f"port: must be free, but {settings.host}:{settings.port} is not; choose another "
+                "with --port"
+            ) from None
+        scheme = "https" if self.config.ssl else "http"
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        log.info("listening on %s://%s:%d", scheme, shown, port)
+
+    async def main_loop(self) -> None:
+        """Waits for a signal, or for a model that cannot be loaded."""
+        ready = False
+        while not self.should_exit:
+            await self.on_tick(0)
+            if self._service.failed is not None:
+                return
+            if not ready and not self._service.loading:
+                ready = True
+                log.info("ready: %s", ", ".join(self._service.models.names))
+            await asyncio.sleep(LOOK_S)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """SIGTERM and SIGINT are ours until the server has ended."""
+        loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.getsignal(number) for number in numbers}
+        for number in numbers:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before[number])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first time: drains; the second time: ends."""
+        if self._drain is None and not self._service.loading:
+            self._service.draining = True
+            self._drain = asyncio.get_running_loop().create_task(self._drained(sig))
+            return
+        self.exit_code = 128 + sig
+        self.force_exit = self.should_exit = True
+
+    async def _drained(self, sig: int) -> None:
+        """Lets what runs end, within the time there is; then what is left is cut between events."""
+        running, limit = self._service.running, self._service.settings.shutdown_timeout
+        log.info("draining: %d requests have %g s to end", len(running), limit)
+        until = asyncio.get_running_loop().time() + limit
+        while running and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(LOOK_S)
+        if running:
+            self.exit_code = 128 + sig
+            for one in list(running.values()):
+                one.cut()
+            await asyncio.sleep(LOOK_S)
+        self.should_exit = True
+
+
+def _log_to_stderr() -> None:
+    for name in ("sterna.server", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        if not logger.handlers:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            logger.addHandler(handler)
+        logger.propagate = False
+    logging.getLogger("sterna.server").setLevel(logging.INFO)
+    # Its own words for what ours say already.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

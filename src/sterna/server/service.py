@@ -1,0 +1,300 @@
+"""An `Ask` on its way: whether there is room for it, what it gives, and what is noted of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from sterna import receipt
+from sterna.answers import Completion, Piece
+from sterna.server.errors import ApiError
+from sterna.server.hosting import Hosted, Models
+from sterna.server.keys import Keys
+from sterna.server.metrics import Metrics
+from sterna.server.requests import Ask
+from sterna.server.settings import Settings
+
+__all__ = ["Running", "Service"]
+
+
+class Service:
+    """What the endpoints of an app share. draining: nothing new is begun."""
+
+    def __init__(self, settings: Settings, models: Models) -> None:
+        self.settings, self.models = settings, models
+        self.keys = Keys(settings.api_keys, settings.api_key_file)
+        self.metrics = Metrics(models)
+        self.running: dict[str, Running] = {}
+        self.failed: Exception | None = None
+        self.draining = False
+        self._by_key: Counter[str] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def loading(self) -> bool:
+        """Whether no model has been loaded yet."""
+        return not self.models.ever_loaded
+
+    async def open(self) -> None:
+        """Begins to load the first model; `failed` says why that did not work."""
+        self._tasks = [
+            asyncio.ensure_future(self._load()),
+            asyncio.ensure_future(self.models.watch()),
+        ]
+
+    async def _load(self) -> None:
+        try:
+            self.models.release(await self.models.take(None))
+        except Exception as error:
+            self.failed = error
+
+    async def close(self) -> None:
+        """Gives up everything."""
+        for task in self._tasks:
+            task.cancel()
+        for running in list(self.running.values()):
+            running.cancel()
+        await self.models.close()
+
+    async def begin(self, request: Request, model: str | None, prefix: str) -> Running:
+        """A place for a request: of a model, and among those of its key.
+
+        prefix: of its id. ApiError 404, 429 or 503.
+        """
+        self.require_open()
+        key: str = request.state.key
+        most = self.settings.max_per_key
+        if most is not None and self._by_key[key] >= most:
+            raise ApiError(
+                429,
+                f"key: must have at most {most} requests at a time",
+                code="key_limit",
+                retry_after=1,
+            )
+        self._by_key[key] += 1
+        try:
+            hosted = await self.models.take(model)
+        except BaseException:
+            self._by_key[key] -= 1
+            raise
+        running = Running(self, hosted, key, prefix)
+        request.state.running = running
+        self.running[running.id] = running
+        return running
+
+    def end(self, running: Running) -> None:
+        """Forgets a request; harmless the second time."""
+        if self.running.pop(running.id, None) is not None:
+            self._by_key[running.key] -= 1
+            self._by_key += Counter()  # keeps what is above 0
+            self.models.release(running.hosted)
+
+    def require_open(self) -> None:
+        """ApiError 503 where nothing new is begun."""
+        if self.draining:
+            raise ApiError(503, "server: is shutting down", code="shutting_down", retry_after=5)
+
+    def require_room(self, hosted: Hosted, more: int) -> None:
+        """ApiError 429 where so many more would wait too long."""
+        load, settings = hosted.engine.load(), self.settings
+        wait = max(1, math.ceil(load.predicted_s))
+        if load.waiting and load.waiting + more > settings.max_queue:
+            raise ApiError(
+                429,
+                f"queue: must be at most {settings.max_queue} requests, but is full",
+                code="queue_full",
+                retry_after=wait,
+            )
+        if load.predicted_s > settings.max_wait:
+            raise ApiError(
+                429,
+                f"queue: must be at most {settings.max_wait:g} s long, but is {wait} s",
+                code="queue_full",
+                retry_after=wait,
+            )
+
+
+class Running:
+    """A request from its place to its end: what a client waits for, under one id.
+
+    A prompt has `n` choices, and several prompts one after another theirs.
+    """
+
+    def __init__(self, service: Service, hosted: Hosted, key: str, prefix: str) -> None:
+        self.service, self.hosted, self.key = service, hosted, key
+        self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
+        self.began = time.perf_counter()
+        self.cancelled = False
+        self.error: ApiError | None = None
+        self._asks: list[Ask] = []
+        self._tickets: list[Any] = []
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def submit(self, asks: Sequence[Ask]) -> None:
+        """Gives prompts to the engine. ApiError 429, RequestError."""
+        self.service.require_room(self.hosted, len(asks))
+        shared = "" if self.service.settings.share_cache else self.key
+        try:
+            for ask in asks:
+                self._tickets.append(
+                    self.hosted.engine.submit(
+                        ask.prompt,
+                        n=ask.n,
+                        key=self.key,
+                        priority=ask.priority,
+                        deadline_s=ask.deadline_s,
+                        salt=f"{shared}\0{ask.salt}",
+                        chat=ask.chat,
+                        **{
+                            **_given(constraint=ask.constraint, prediction=ask.prediction),
+                            **ask.options,
+                        },
+                    )
+                )
+        except BaseException:
+            self.cancel()
+            raise
+        self._asks = list(asks)
+
+    def cancel(self) -> None:
+        """Ends it where it is; harmless twice."""
+        self.cancelled = True
+        for ticket in self._tickets:
+            ticket.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def cut(self) -> None:
+        """Ends it because the server does: its client is told."""
+        self.error = ApiError(503, "server: is shutting down", code="shutting_down")
+        self.cancel()
+
+    def _check_cut(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def beside(self, work: Any) -> Any:
+        """The result of other work for this request, which `cancel` cancels as well."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.cancelled:
+                raise ApiError(499, "request: was cancelled", code="cancelled") from None
+            raise
+        finally:
+            self._tasks.discard(task)
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Pieces with the number of their choice, in the order in which they come."""
+        starts = self._first_choices()
+        if len(self._tickets) == 1:
+            async for piece in self._tickets[0]:
+                yield piece.index, piece
+            self._check_cut()
+            return
+        queue: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue()
+
+        async def forward(ticket: Any, first: int) -> None:
+            try:
+                async for piece in ticket:
+                    queue.put_nowait((first + piece.index, piece))
+                queue.put_nowait(None)
+            except Exception as error:
+                queue.put_nowait(error)
+
+        tasks = [
+            asyncio.ensure_future(forward(*pair))
+            for pair in zip(self._tickets, starts, strict=True)
+        ]
+        try:
+            left = len(tasks)
+            while left:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    left -= 1
+                else:
+                    yield item
+            self._check_cut()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _first_choices(self) -> list[int]:
+        firsts, count = [], 0
+        for ask in self._asks:
+            firsts.append(count)
+            count += ask.n
+        return firsts
+
+    async def result(self) -> list[Completion]:
+        """All choices at their end. Raises what ended them."""
+        # Side by side: what nobody reads is not computed far ahead.
+        await asyncio.gather(*(ticket.result() for ticket in self._tickets))
+        self._check_cut()
+        return self.completions
+
+    @property
+    def completions(self) -> list[Completion]:
+        """All choices as they are."""
+        return [done for ticket in self._tickets for done in ticket.completions]
+
+    def note(self) -> dict[str, Any]:
+        """Tells the metrics of a request that ended; what its line of log has."""
+        completions = self.completions
+        self.service.metrics.note(self.hosted.name, completions)
+        line: dict[str, Any] = {"answer": self.id, "model": self.hosted.name}
+        if completions:
+            usage = self.usage()
+            line |= {
+                "prompt_tokens": usage["prompt_tokens"],
+                "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+                "tokens": usage["completion_tokens"],
+                "queue_s": round(completions[0].stats.queue_s, 3),
+                "ttft_s": round(completions[0].stats.ttft_s, 3),
+                "finish": ",".join(sorted({done.finish_reason for done in completions})),
+            }
+        if self.service.settings.log_prompts:
+            decode = self.hosted.llm.tokenizer.decode
+            line["prompts"] = [decode(ask.prompt, skip_special=False) for ask in self._asks]
+            line["answers"] = [done.text for done in completions]
+        return line
+
+    def receipt(self) -> dict[str, Any]:
+        """What another machine needs to check the answer, beside the request."""
+        return {
+            "seed": self._asks[0].options.get("seed"),
+            "prompt_sha256": receipt.digest(ask.prompt for ask in self._asks),
+            "tokens_sha256": receipt.digest(done.tokens for done in self.completions),
+        }
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens, in OpenAI's words; those of a prompt that several choices share count once."""
+        firsts = [ticket.completions[0].stats for ticket in self._tickets]
+        every = [done.stats for done in self.completions]
+        prompt, generated = sum(s.n_prompt for s in firsts), sum(s.n_generated for s in every)
+        accepted = sum(s.n_accepted for s in every)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": sum(s.n_cached for s in firsts)},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": sum(s.n_drafted for s in every) - accepted,
+            },
+        }
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,95 @@
+"""What the options of `sterna serve` say, checked."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sterna.errors import RequestError
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a server listens, whom it answers, and its limits; RequestError where they disagree.
+
+    Times in seconds, sizes in bytes; None: no limit. api_keys, api_key_file: who may ask. origins:
+    of pages in browsers that may. hosts: names by which this machine may be called. max_queue:
+    requests that wait at most; max_wait: seconds that one is predicted to wait at most;
+    max_per_key: requests of one key at a time. timeout: of a whole answer. keep_alive: how long a
+    model that nobody asks stays in memory; max_loaded: how many models stay at most.
+    share_cache: prefixes that were computed for one key serve the others.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    api_key_file: Path | None = None
+    insecure: bool = False
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    max_body: int = 1 << 20
+    max_queue: int = 256
+    max_wait: float = 60.0
+    max_per_key: int | None = None
+    timeout: float | None = None
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    write_timeout: float = 30.0
+    shutdown_timeout: float = 30.0
+    ping: float = 15.0
+    keep_alive: float | None = None
+    max_loaded: int = 1
+    share_cache: bool = False
+    metrics: bool = True
+    page: bool = True
+    log_format: str = "text"
+    log_prompts: bool = False
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    engine: dict[str, object] = field(default_factory=dict)  # options of AsyncLLM
+
+    def __post_init__(self) -> None:
+        """A server that strangers reach has a key."""
+        if any(not key for key in self.api_keys):
+            raise RequestError("api-key: must not be empty; leave it out for a server without one")
+        if not (self.is_local or self.has_keys or self.insecure):
+            raise RequestError(
+                f"host: must be this machine's own (127.0.0.1) where there is no key, but got "
+                f"{self.host}; set --api-key or --api-key-file, or --insecure to let everybody in"
+            )
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise RequestError("ssl-keyfile: must come with --ssl-certfile, but came alone")
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a key is asked for."""
+        return bool(self.api_keys) or self.api_key_file is not None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def allows_host(self, header: str) -> bool:
+        """Whether a Host header names this server.
+
+        A page elsewhere whose name was made to mean 127.0.0.1 says that name (DNS rebinding);
+        addresses cannot be made to mean another, so they are all right.
+        """
+        name = header.strip().lower()
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            own = {"localhost", self.host.lower(), socket.gethostname().lower()}
+            return name in own or name in {host.lower() for host in self.hosts}
+        return True

@@ -1,0 +1,120 @@
+"""Server-sent events, each whole; and a watch over a connection while an answer is being made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from sterna.errors import SternaError
+from sterna.server import errors
+from sterna.server.bodies import encode
+from sterna.server.errors import ApiError
+from sterna.server.service import Running
+
+__all__ = ["DONE", "Events", "event", "events_of", "until_gone"]
+
+log = logging.getLogger("sterna.server")
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"  # a comment, which clients pass over and proxies count as life
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",  # nginx would collect events
+}
+
+T = TypeVar("T")
+
+
+def event(value: Any, name: str | None = None) -> bytes:
+    """A value as one event; JSON has no line breaks outside of strings, and within them escaped."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + encode(value) + b"\n\n"
+
+
+class Events(Response):
+    """A response of events.
+
+    gone: called once where the client leaves before the end; the events then end by themselves.
+    ping_s: a comment is sent where nothing else was for so long.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        gone: Callable[[], None],
+        ping_s: float,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(headers={**HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+        self._events, self._gone, self._ping_s = events, gone, ping_s
+        self._sent = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends them as they come."""
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        watch = asyncio.ensure_future(self._watch(receive, send))
+        try:
+            async for data in self._events:
+                await self._send(send, data)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            watch.cancel()
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        self._sent = time.monotonic()
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _watch(self, receive: Receive, send: Send) -> None:
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), self._ping_s)
+            except asyncio.TimeoutError:
+                if time.monotonic() - self._sent >= self._ping_s:
+                    await self._send(send, PING)
+                continue
+            if message["type"] == "http.disconnect":
+                self._gone()
+                return
+
+
+async def until_gone(
+    receive: Callable[[], Coroutine[Any, Any, Message] | Any],
+    answer: Coroutine[Any, Any, T],
+    gone: Callable[[], None],
+) -> T:
+    """What an answer in one piece comes to; `gone` is called where the client leaves before."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone()
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        return await answer
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+
+async def events_of(events: AsyncIterator[bytes], running: Running) -> AsyncIterator[bytes]:
+    """The same events; an error among them becomes the last one."""
+    try:
+        async for data in events:
+            yield data
+    except Exception as error:
+        if not isinstance(error, (ApiError, SternaError)):
+            log.error("%s: failed", running.id, exc_info=error)
+        yield event(errors.of(error).body())

@@ -1,0 +1,128 @@
+"""Tools of a request: which of them the model is told of, which it may call, and how."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from sterna.llm import LLM
+from sterna.server.errors import ApiError
+from sterna.server.forms import Form, form_of
+
+__all__ = ["MAX_TOOLS", "Tools", "read_tools"]
+
+MAX_TOOLS = 128
+ANY_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """shown: in OpenAI's form, as templates read them; names: those that may be called; required:
+    whether one must be; several: whether more than one may."""
+
+    shown: tuple[dict[str, Any], ...] = ()
+    names: frozenset[str] = frozenset()
+    required: bool = False
+    several: bool = True
+
+    def form(self, llm: LLM) -> Form | None:
+        """How the model writes calls; ApiError 400 where it must, and how is not known."""
+        form = form_of(llm) if self.shown else None
+        must = self.required or any(_function(tool).get("strict") for tool in self.shown)
+        if must and form is None:
+            raise ApiError(
+                400,
+                f"tools: must be left to the model (tool_choice auto, not strict), since it is not "
+                f"known how {llm.name} writes calls",
+                param="tools",
+            )
+        return form
+
+    async def constraint(self, llm: LLM) -> Any:
+        """Calls in the model's form, with arguments by their schema where that is strict."""
+        form = self.form(llm)
+        if form is None:
+            return None
+        callable_tools = [tool for tool in self.shown if _function(tool)["name"] in self.names]
+        calls = [form.call(_function(t)["name"], _schema(_function(t))) for t in callable_tools]
+        known = [call for call in calls if call is not None]
+        if len(known) < len(calls):
+            if self.required or any(_function(tool).get("strict") for tool in self.shown):
+                raise ApiError(
+                    400, "tools: strict and required are not enforced in the form of this model",
+                    param="tools",
+                )  # fmt: skip
+            return None
+        return await asyncio.to_thread(llm.constraints.tools, known, form.trigger, self.required)
+
+
+def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | None) -> Tools:
+    """`tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat. ApiError 400."""
+    shown = tuple(_checked(i, tool) for i, tool in enumerate(tools or ()))
+    if len(shown) > MAX_TOOLS:
+        raise _wrong("tools", f"must be at most {MAX_TOOLS}", len(shown))
+    every = frozenset(_function(tool)["name"] for tool in shown)
+    parallel = several is not False
+    if choice in (None, "auto"):
+        return Tools(shown, every, False, parallel)
+    if choice == "none":
+        return Tools()
+    if not shown:
+        raise ApiError(400, "tool_choice: must come with tools", param="tool_choice")
+    if choice == "required":
+        return Tools(shown, every, True, parallel)
+    names, required = _chosen(choice)
+    if not names or not names <= every:
+        raise _wrong("tool_choice", f"must name tools of {', '.join(sorted(every))}", choice)
+    return Tools(shown, names, required, parallel)
+
+
+def _chosen(choice: Any) -> tuple[frozenset[str], bool]:
+    """The names of {"type": "function", …} or {"type": "allowed_tools", …}; whether one is due."""
+    if not isinstance(choice, dict):
+        raise _wrong("tool_choice", "must be none, auto, required or a tool", choice)
+    if choice.get("type") == "allowed_tools":
+        inside = choice.get("allowed_tools", choice)
+        tools = inside.get("tools") if isinstance(inside, dict) else None
+        if not isinstance(tools, list) or inside.get("mode") not in ("auto", "required"):
+            raise _wrong("tool_choice", "must have tools, and a mode of auto or required", choice)
+        return frozenset(map(_name, tools)), inside["mode"] == "required"
+    return frozenset([_name(choice)]), True
+
+
+def _name(tool: Any) -> str:
+    inside = tool.get("function", tool) if isinstance(tool, dict) else None
+    name = inside.get("name") if isinstance(inside, dict) else None
+    if not isinstance(name, str):
+        raise _wrong("tool_choice", "must name a function", tool)
+    return name
+
+
+def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
+    where, function = f"tools[{i}]", tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict):
+        raise _wrong(where, 'must have the type "function" and a function', tool.get("type"))
+    if not isinstance(function.get("name"), str) or not function["name"]:
+        raise _wrong(f"{where}.function.name", "must be a name", function.get("name"))
+    if not isinstance(function.get("parameters", {}), dict):
+        raise _wrong(
+            f"{where}.function.parameters", "must be a JSON schema", function["parameters"]
+        )
+    return tool
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any]:
+    function: dict[str, Any] = tool["function"]
+    return function
+
+
+def _schema(function: dict[str, Any]) -> dict[str, Any]:
+    """What arguments follow: their schema if that is strict, else any object."""
+    if function.get("strict"):
+        return function.get("parameters") or ANY_OBJECT
+    return ANY_OBJECT
+
+
+def _wrong(param: str, rule: str, value: object) -> ApiError:
+    return ApiError(400, f"{param}: {rule}, but got {value!r:.100}", param=param)

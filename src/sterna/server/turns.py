@@ -1,0 +1,65 @@
+"""`Turn`: a conversation on its way to its next message, whatever protocol asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.constraining import constraint_of
+from sterna.server.errors import ApiError
+from sterna.server.reading import Reader
+from sterna.server.requests import Ask, StructuredOutputs
+from sterna.server.service import Running
+from sterna.server.tooling import Tools
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """A request of a conversation.
+
+    ask: without its prompt; its max_tokens may be None: as many as the context has room for.
+    """
+
+    def __init__(
+        self,
+        running: Running,
+        conversation: Conversation,
+        ask: Ask,
+        tools: Tools,
+        structured: StructuredOutputs | None = None,
+        response_format: dict[str, Any] | None = None,
+    ) -> None:
+        self.running, self.ask, self.tools = running, ask, tools
+        self._conversation, self._structured = conversation, structured
+        self._format = response_format
+        self._opened = ""
+
+    async def begin(self) -> None:
+        """Makes the prompt and the constraint, and gives them to the engine."""
+        llm = self.running.hosted.llm
+        self._conversation.tools = list(self.tools.shown)
+        await asyncio.to_thread(self._encode)
+        ask = self.ask
+        if ask.options.get("max_tokens") is None:
+            ask.options["max_tokens"] = max(1, llm.context - len(ask.prompt))
+        ask.constraint = await constraint_of(llm, self._structured, self._format)
+        if self.tools.shown:
+            if ask.constraint is not None:
+                raise ApiError(
+                    400, "response_format: must not come with tools, unless tool_choice is none",
+                    param="response_format",
+                )  # fmt: skip
+            ask.constraint = await self.tools.constraint(llm)
+        self.running.submit([ask])
+
+    def _encode(self) -> None:
+        llm = self.running.hosted.llm
+        self._opened = prompt_text(llm, self._conversation)
+        self.ask.prompt = llm.tokenizer.encode(self._opened, add_special=False)
+
+    def reader(self) -> Reader:
+        """For one of the answers."""
+        form = self.tools.form(self.running.hosted.llm)
+        return Reader(self._opened, form, self.tools.several)

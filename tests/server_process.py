@@ -1,0 +1,72 @@
+"""`sterna serve` as a user starts it: a process on a free port of 127.0.0.1, with a client."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+START_S = 60.0
+
+
+class ServerProcess:
+    """A running server; `log` has its lines so far."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path, port: int) -> None:
+        self.process, self._log, self.port = process, log, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def post(self, path: str, **body: object) -> httpx.Response:
+        return self.http.post(path, json=body)
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        return self.process.wait(30)
+
+    def raw(self) -> socket.socket:
+        """A connection to write what no client would."""
+        return socket.create_connection(("127.0.0.1", self.port), 30)
+
+    def running(self) -> int:
+        """Requests that the engine has, running or waiting."""
+        text = self.http.get("/metrics").text
+        found = re.findall(r"^sterna_num_requests_\w+\{.*\} (\S+)$", text, re.MULTILINE)
+        return sum(int(float(value)) for value in found)
+
+
+@contextmanager
+def serving(folder: Path, *args: str, **variables: str) -> Iterator[ServerProcess]:
+    """A server of `nano`, or of the models that the arguments name, until the block ends."""
+    log = folder / "server.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sterna", "serve", *args, "--port", "0", "--threads", "1"],
+            stderr=out, text=True, env={**os.environ, **variables},
+        )  # fmt: skip
+    try:
+        until = time.monotonic() + START_S
+        while "ready:" not in (text := log.read_text()):
+            assert process.poll() is None, text
+            assert time.monotonic() < until, text
+            time.sleep(0.02)
+        (port,) = re.findall(r"listening on \w+://[\w.]+:(\d+)", text)
+        yield ServerProcess(process, log, int(port))
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,262 @@
+"""What a server does not let clients do to it, or to each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers import command, failed
+from server_process import ServerProcess, serving
+
+LONG = {"prompt": "x = 1\n", "max_tokens": 900, "ignore_eos": True, "temperature": 1, "seed": 1}
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose patience is short."""
+    args = ("--header-timeout", "0.4", "--body-timeout", "0.4", "--write-timeout", "0.4")
+    queue = ("--max-seqs", "2", "--max-queue", "3", "--step-ms", "20")
+    with serving(tmp_path_factory.mktemp("bounds"), "nano", *args, *queue) as running:
+        yield running
+
+
+def settled(server: ServerProcess) -> None:
+    """Waits until the engine has no request any more."""
+    until = time.monotonic() + WAIT_S
+    while server.running():
+        assert time.monotonic() < until, "requests whose clients have gone are still there"
+        time.sleep(0.02)
+
+
+def ended(sock: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    sock.settimeout(WAIT_S)
+    data = b""
+    try:
+        while part := sock.recv(1 << 16):
+            data += part
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def post(path: str, body: object, length: int | None = None) -> bytes:
+    """A request as bytes; length: what it says of its body."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {length or len(data)}\r\n\r\n".encode() + data
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: a\r\nx"])
+def test_slow_headers(server: ServerProcess, sent: bytes) -> None:
+    """A connection without a request ends, also where one came before."""
+    for before in (b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+        if before and not sent:
+            continue  # between requests a connection may rest longer
+        with server.raw() as sock:
+            sock.sendall(before)
+            if before:
+                assert b"200 OK" in sock.recv(1 << 16)
+            sock.sendall(sent)
+            assert ended(sock) in (b"", b'{"status":"ok"}')
+
+
+def test_slow_body(server: ServerProcess) -> None:
+    """One that does not come is a 408."""
+    with server.raw() as sock:
+        sock.sendall(post("/v1/completions", {}, 500))
+        assert sock.recv(1 << 16).startswith(b"HTTP/1.1 408")
+
+
+def test_large_headers(server: ServerProcess) -> None:
+    with server.raw() as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\n" + b"a: " + b"b" * 40_000)
+        assert ended(sock).startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("phase", ["body", "queue", "decode"])
+def test_disconnects(server: ServerProcess, phase: str, stream: bool) -> None:
+    """Whoever leaves, and when: what was computed for them stops, and others do not notice."""
+    expected = server.post("/v1/completions", **{**LONG, "max_tokens": 40}).json()["choices"]
+    others = [server.raw() for _ in range(2)] if phase == "queue" else []
+    for other in others:
+        other.sendall(post("/v1/completions", {**LONG, "seed": 2}))
+    with server.raw() as sock:
+        whole = post("/v1/completions", {**LONG, "stream": stream})
+        sock.sendall(whole[:-5] if phase == "body" else whole)
+        if phase == "decode" and stream:
+            assert b"data:" in sock.recv(1 << 16) + sock.recv(1 << 16)
+        elif phase != "body":
+            until = time.monotonic() + WAIT_S
+            while server.running() <= len(others):
+                assert time.monotonic() < until
+    for other in others:
+        other.close()
+    settled(server)
+    again = server.post("/v1/completions", **{**LONG, "max_tokens": 40}).json()["choices"]
+    assert again == expected
+
+
+def test_a_reader_that_does_not_read(server: ServerProcess) -> None:
+    """It is cut off, and what it asked for ends."""
+    with server.raw() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = {**LONG, "stream": True, "n": 8, "logprobs": 100}
+        sock.sendall(post("/v1/completions", body))
+        settled(server)
+        assert "finish=cancelled" in server.log.splitlines()[-1]
+        assert not ended(sock).endswith(b"0\r\n\r\n")
+
+
+def test_a_full_queue(server: ServerProcess) -> None:
+    """429, with a time after which to come again; those in the queue are answered."""
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60))
+
+    threads = [threading.Thread(target=ask) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    statuses = sorted(answer.status_code for answer in answers)
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 5
+    texts = {a.json()["choices"][0]["text"] for a in answers if a.status_code == 200}
+    assert len(texts) == 1
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["code"] == "queue_full"
+
+
+def test_cancel_by_id(server: ServerProcess) -> None:
+    """DELETE ends a request of the same key, and of no other id."""
+    with httpx.stream(
+        "POST", f"{server.url}/v1/completions", json={**LONG, "stream": True}
+    ) as answer:
+        lines = answer.iter_lines()
+        id = json.loads(next(lines).removeprefix("data: "))["id"]
+        listed = server.http.get("/v1/requests").json()["data"]
+        assert [one["id"] for one in listed] == [id]
+        assert server.http.delete("/v1/requests/cmpl-other").status_code == 404
+        assert server.http.delete(f"/v1/requests/{id}").json() == {"id": id, "cancelled": True}
+        assert '"finish_reason":"cancelled"' in "".join(lines)
+    settled(server)
+
+
+def test_deadline(server: ServerProcess) -> None:
+    answer = server.post("/v1/completions", **LONG, n=2, timeout=0.1).json()
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"deadline"}
+
+
+def test_keys(tmp_path: Path) -> None:
+    """Every path but /health and the page asks for one; the file is read again."""
+    file = tmp_path / "keys"
+    file.write_text("# people\nann sesame\nplain\n")
+    with serving(tmp_path, "nano", "--api-key-file", str(file), "--max-per-key", "1") as server:
+        get = server.http.get
+
+        def status(key: str) -> int:
+            return get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+        assert get("/health").status_code == 200
+        assert get("/v1/models").status_code == 401
+        assert get("/metrics").status_code == 401
+        assert get("/v1/models").json()["error"]["code"] == "invalid_api_key"
+        assert [status(key) for key in ("sesame", "plain", "ann", "x", "sesam")] == [
+            200, 200, 401, 401, 401,
+        ]  # fmt: skip
+        assert get("/v1/models", headers={"x-api-key": "sesame"}).status_code == 200
+        assert "key=ann" in server.log
+        assert "sesame" not in server.log
+        ann, other = ({"authorization": f"Bearer {key}"} for key in ("sesame", "plain"))
+        body = {**LONG, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=ann) as answer:
+            id = json.loads(next(answer.iter_lines()).removeprefix("data: "))["id"]
+            second = server.http.post("/v1/completions", json=body, headers=ann)
+            assert second.json()["error"]["code"] == "key_limit"
+            assert server.http.delete(f"/v1/requests/{id}", headers=other).status_code == 404
+            assert get("/v1/requests", headers=other).json()["data"] == []
+        file.write_text("ann another\n")
+        os.utime(file, (1, 1))
+        until = time.monotonic() + WAIT_S
+        while status("another") != 200:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert status("sesame") == 401
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_sigterm(tmp_path: Path, signals: int) -> None:
+    """Running answers end whole and nothing new begins; a second signal cuts between events."""
+    with serving(tmp_path, "nano") as server:
+        with httpx.stream(
+            "POST", f"{server.url}/v1/completions", json={**LONG, "stream": True}
+        ) as answer:
+            parts = answer.iter_bytes()
+            data = next(parts)
+            server.signal(signal.SIGTERM)
+            if signals == 1:
+                until = time.monotonic() + WAIT_S
+                while (health := server.http.get("/health")).status_code == 200:
+                    assert time.monotonic() < until
+                assert (health.status_code, health.json()) == (503, {"status": "shutting down"})
+                assert server.post("/v1/completions", prompt="a").status_code == 503
+            else:
+                time.sleep(0.1)
+                server.signal(signal.SIGTERM)
+            try:
+                for part in parts:
+                    data += part
+            except httpx.RemoteProtocolError:
+                assert signals == 2
+        assert data.endswith(b"\n\n")
+        assert data.endswith(b"data: [DONE]\n\n") == (signals == 1)
+        assert server.wait() == (0 if signals == 1 else 143)
+
+
+def test_drain_has_an_end(tmp_path: Path) -> None:
+    """What is left after the time there is gets an error as its last event."""
+    with serving(tmp_path, "nano", "--shutdown-timeout", "0.1") as server:
+        body = {**LONG, "stream": True, "n": 8}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+            parts = answer.iter_text()
+            text = next(parts)
+            server.signal()
+            text += "".join(parts)
+        (last,) = re.findall(r"\n\ndata: (\{\"error.*\})\n\n$", text)
+        assert json.loads(last)["error"]["code"] == "shutting_down"
+        assert server.wait() == 143
+
+
+def test_settings_that_disagree(tmp_path: Path) -> None:
+    """One line, before anything is loaded."""
+    failed(command("serve", "--host", "0.0.0.0"), "host: must be this machine's own", "--api-key")
+    failed(command("serve", "a", "b", "--served-name", "x"), "served-name")
+    failed(command("serve", "--max-body", "many"), "must be bytes")
+    failed(command("serve", "--keep-alive", "0"), "must be a time")
+    failed(command("serve", "--api-key-file", str(tmp_path / "none")), "none")
+    failed(command("serve", str(tmp_path / "none"), "--port", "0"), "none")
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed(command("serve", "nano", "--port", str(port)), "port: must be free", str(port))
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sterna.cli.serve.NEEDED", ("starlette", "none_such"))
+    failed(command("serve"), "none_such", "pip install 'sterna[server]'")
