@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from helpers import command, failed
 from server_process import ServerProcess, serving
 
 from sterna import LLM, receipt
@@ -325,3 +327,22 @@ def test_receipts(server: ServerProcess, llm: LLM) -> None:
     assert found["tokens_sha256"] == receipt.digest([choice["token_ids"]])
     again = server.post("/v1/completions", **body, seed=found["seed"]).json()
     assert again["receipt"] == found
+
+
+def test_verify_answer(server: ServerProcess, tmp_path: Path) -> None:
+    """Another process makes the answer again; one token that differs is found."""
+    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 1, "n": 2}
+    answer = server.post("/v1/completions", **body).json()
+    files = [tmp_path / name for name in ("request.json", "answer.json")]
+    for file, value in zip(files, (body, answer), strict=True):
+        file.write_text(json.dumps(value))
+    same = command("verify-answer", *map(str, files))
+    assert same.exit_code == 0, same.output
+    other = command("verify-answer", *map(str, files), "--head", "int8")
+    assert other.exit_code == 1
+    assert "system_fingerprint" in other.output
+    files[0].write_text(json.dumps({**body, "max_tokens": 9}))
+    changed = command("verify-answer", *map(str, files))
+    assert changed.exit_code == 1
+    assert "tokens_sha256" in changed.output
+    failed(command("verify-answer", str(files[0]), str(files[0])), "receipt")

@@ -39,6 +39,7 @@ COMMANDS = (
     "convert",
     "quantize",
     "verify",
+    "verify-answer",
     "info",
 )
 #: Commands that reproduce papers, and their modules.
@@ -56,7 +57,7 @@ class _Cli(click.Group):
         """The command of a name, None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        name = PAPERS.get(cmd_name, f"sterna.cli.{cmd_name}")
+        name = PAPERS.get(cmd_name, f"sterna.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = import_module(name).command
         return command
 

@@ -183,12 +183,7 @@ def command(
     request's "model" says which, and each is loaded when it is asked for. Every option can be given
     as a variable of the environment as well: --max-queue as STERNA_MAX_QUEUE.
     """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise RequestError(
-            f"serve: needs {', '.join(missing)}, which is not installed; "
-            "pip install 'sterna[server]'"
-        )
+    require_server()
     from sterna.server.run import serve
 
     of_model = {name: options.pop(name) for name in MODEL}
@@ -199,6 +194,16 @@ def command(
         fetch_model(model, offline)
         openers[name] = partial(_open, {"model": model, "offline": offline, **of_model})
     click.get_current_context().exit(serve(settings, openers))
+
+
+def require_server() -> None:
+    """RequestError, with what to install, where the extra `server` is not."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise RequestError(
+            f"serve: needs {', '.join(missing)}, which is not installed; "
+            "pip install 'sterna[server]'"
+        )
 
 
 def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Settings:

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sterna.answers import Completion, Stats
+from sterna.engine import Load
 from sterna.server.hosting import Models
 
 __all__ = ["Metrics"]
@@ -37,6 +38,16 @@ TIMES: dict[str, tuple[Callable[[Stats], float | None], tuple[float, ...]]] = {
         TOKEN_SECONDS,
     ),
 }
+#: What is read of a `Load`.
+GAUGES: tuple[tuple[str, str, Callable[[Load], float]], ...] = (
+    ("num_requests_running", "Requests that have pages.", lambda x: x.running),
+    ("num_requests_waiting", "Requests that have none yet.", lambda x: x.waiting),
+    ("waiting_tokens", "Tokens of prompts to be computed.", lambda x: x.waiting_tokens),
+    ("predicted_wait_seconds", "Until these are computed.", lambda x: x.predicted_s),
+    ("kv_cache_usage_ratio", "Pages in use, of all.", lambda x: x.pages_used / x.pages),
+    ("kv_cache_pages", "Pages.", lambda x: x.pages),
+    ("kv_cache_pages_cached", "Pages kept of earlier requests.", lambda x: x.cached_pages),
+)
 
 
 class Metrics:
@@ -100,15 +111,7 @@ class _Loads(Collector):
 
     def collect(self) -> Iterator[Metric]:
         loads = [(name, hosted.engine.load()) for name, hosted in list(self._models.loaded.items())]
-        for name, text, value in (
-            ("num_requests_running", "Requests that have pages.", lambda x: x.running),
-            ("num_requests_waiting", "Requests that have none yet.", lambda x: x.waiting),
-            ("waiting_tokens", "Tokens of prompts to be computed.", lambda x: x.waiting_tokens),
-            ("predicted_wait_seconds", "Until these are computed.", lambda x: x.predicted_s),
-            ("kv_cache_usage_ratio", "Pages in use, of all.", lambda x: x.pages_used / x.pages),
-            ("kv_cache_pages", "Pages.", lambda x: x.pages),
-            ("kv_cache_pages_cached", "Pages kept of earlier requests.", lambda x: x.cached_pages),
-        ):
+        for name, text, value in GAUGES:
             family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for model, load in loads:
                 family.add_metric([model], value(load))

@@ -53,7 +53,7 @@ class Reader:
 
     def feed(self, text: str) -> list[Delta]:
         """What the text so far is sure to be."""
-        self._held += text
+        self._held += text if self._several or not self.calls else ""
         return self._read(False)
 
     def end(self) -> list[Delta]:
@@ -141,6 +141,8 @@ class Reader:
         for call in calls or ():
             if self._several or not self.calls:
                 self._tell(found, call)
+        if self.calls and not self._several:
+            self._held = ""
         self._trims = True
         return True
 

@@ -16,6 +16,7 @@ from sterna import receipt
 from sterna.answers import Completion, Piece
 from sterna.server.errors import ApiError
 from sterna.server.hosting import Hosted, Models
+from sterna.server.kept import Responses
 from sterna.server.keys import Keys
 from sterna.server.metrics import Metrics
 from sterna.server.requests import Ask
@@ -31,6 +32,7 @@ class Service:
         self.settings, self.models = settings, models
         self.keys = Keys(settings.api_keys, settings.api_key_file)
         self.metrics = Metrics(models)
+        self.responses = Responses()
         self.running: dict[str, Running] = {}
         self.failed: Exception | None = None
         self.draining = False

@@ -23,6 +23,7 @@ from sterna.server.requests import (
     sampling_options,
 )
 from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.scoring import prompt_logprobs
 from sterna.server.service import Running
 from sterna.server.sse import DONE, Events, event, events_of, until_gone
 from sterna.server.wording import TextLogprobs
@@ -105,7 +106,7 @@ class _Answering:
         ]
         if self._scored:
             running.service.require_room(running.hosted, len(asks))
-            scored = [running.hosted.engine.score(p, logprobs) for p in self.prompts]
+            scored = [prompt_logprobs(self.llm, p, logprobs) for p in self.prompts]
             self.scores = await running.beside(asyncio.gather(*scored))
         running.submit(asks)
 

@@ -27,7 +27,8 @@ class Form:
     marks: texts of the template by which it is known. trigger: what the model writes first, text
     or a special token. begin, end: around the arguments of a call, {} for the name as JSON. opens:
     the texts with which calls begin in an answer, where special tokens are left out; closes: the
-    text that ends them, none: the end of the answer. key: of the arguments.
+    text that ends them, none: the end of the answer. key: of the arguments. within: whether the
+    trigger is a part of the object. rank: forms of a lower one are looked for first.
     """
 
     marks: tuple[str, ...]
@@ -37,6 +38,7 @@ class Form:
     opens: tuple[str, ...]
     closes: str = ""
     key: str = "arguments"
+    within: bool = False
     rank: int = 1
 
     def call(self, name: str, schema: Mapping[str, Any]) -> ToolCall | None:
@@ -46,7 +48,7 @@ class Form:
     def parse(self, text: str) -> list[Call] | None:
         """The calls of a text from one of `opens` to before `closes`; None if they are none."""
         values, decoder = [], json.JSONDecoder()
-        text = text.removeprefix(self.trigger).strip()
+        text = (text if self.within else text.removeprefix(self.trigger)).strip()
         try:
             while text:
                 value, end = decoder.raw_decode(text)

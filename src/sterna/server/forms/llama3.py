@@ -11,5 +11,6 @@ FORM = Form(
     end="}",
     opens=('{"name":', '{"type": "function"'),
     key="parameters",
+    within=True,
     rank=2,
 )

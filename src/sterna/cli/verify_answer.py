@@ -1,0 +1,39 @@
+"""`sterna verify-answer`: whether this machine gives the answer that another one gave."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sterna.cli.options import fetch_model, model_options, open_model
+from sterna.cli.serve import require_server
+from sterna.files.jsonfile import load_settings
+
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+@click.command("verify-answer", short_help="Check an answer of `sterna serve` by its receipt.")
+@click.argument("request", type=FILE)
+@click.argument("answer", type=FILE)
+@model_options
+def command(request: Path, answer: Path, **options: Any) -> None:
+    """Make ANSWER again from REQUEST and compare.
+
+    REQUEST is the JSON that a client sent, ANSWER the JSON that came back, or of a stream the chunk
+    with the receipt. Exit codes: 0, the same tokens; 1, others, or another model, and this says
+    which; 2, it could not be checked.
+    """
+    require_server()
+    from sterna.server.replay import differences
+
+    fetch_model(options["model"], options["offline"])
+    bodies = [load_settings(file) for file in (request, answer)]
+    found = differences(partial(open_model, options), *bodies)
+    for line in found:
+        click.echo(f"DIFFERS {line}")
+    if not found:
+        click.echo("OK: the same prompt, seed and tokens, under the same fingerprint")
+    click.get_current_context().exit(1 if found else 0)

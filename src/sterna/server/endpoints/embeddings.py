@@ -1,0 +1,69 @@
+"""POST /v1/embeddings: vectors of texts, by a model that was trained for them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.bodies import read
+from sterna.server.errors import ApiError
+from sterna.server.routing import Endpoint, as_json, service_of
+
+MAX_TEXTS = 2048
+
+
+class EmbeddingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts; prompt_name and pooling as in `LLM.embed`."""
+
+    input: str | list[str]
+    model: str | None = None
+    encoding_format: str = "float"
+    dimensions: int | None = None
+    prompt_name: str | None = None
+    pooling: str | None = None
+    user: Any = None
+
+
+async def embeddings(request: Request) -> Response:
+    """A vector of each text, as floats or as base64 of float32."""
+    body = await read(request, EmbeddingBody)
+    service = service_of(request)
+    service.require_open()
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise ApiError(
+            400, f"input: must be 1 to {MAX_TEXTS} texts, but got {len(texts)}", param="input"
+        )
+    if body.encoding_format not in ("float", "base64"):
+        raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
+    async with service.models.use(body.model) as hosted:
+        service.require_room(hosted, 1)
+        rows = await asyncio.to_thread(
+            hosted.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling
+        )
+        count = sum(len(hosted.llm.tokenizer.encode(text)) for text in texts)
+        name = hosted.name
+    if body.dimensions not in (None, rows.shape[1]):
+        raise ApiError(400, f"dimensions: must be {rows.shape[1]}, the model's", param="dimensions")
+    data = [
+        {"object": "embedding", "index": i, "embedding": _written(row, body.encoding_format)}
+        for i, row in enumerate(rows)
+    ]
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return as_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+def _written(row: Any, form: str) -> Any:
+    if form == "float":
+        return row.tolist()
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/embeddings", embeddings, "Vectors of texts.", EmbeddingBody),
+]

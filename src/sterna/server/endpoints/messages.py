@@ -1,0 +1,346 @@
+"""POST /v1/messages, Anthropic's protocol, and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.answers import Completion
+from sterna.server import errors
+from sterna.server.bodies import read
+from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.errors import ApiError
+from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.service import Running
+from sterna.server.sse import Events, event, until_gone
+from sterna.server.tooling import Tools, read_tools
+from sterna.server.turns import Turn
+
+STOPS = {"length": "max_tokens", "stop": "end_turn"}
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What of a message decides its prompt."""
+
+    messages: list[dict[str, Any]]
+    model: str | None = None
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+
+
+class MessageBody(CountBody, kw_only=True, forbid_unknown_fields=True):
+    """A conversation in Anthropic's form."""
+
+    max_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool = False
+    seed: int | None = None
+    metadata: Any = None
+    service_tier: Any = None
+    cache_control: Any = None
+
+
+async def messages(request: Request) -> Response:
+    """The next message, or the stream of its events."""
+    try:
+        body = await read(request, MessageBody)
+        running = await service_of(request).begin(request, body.model, "msg")
+        answering = _Answering(body, running)
+        work = answering.turn.begin()
+        if body.stream:
+            await until_gone(request.receive, work, running.cancel)
+            stream = answering.guarded()
+            return Events(stream, running.cancel, running.service.settings.ping)
+
+        async def whole() -> dict[str, Any]:
+            await work
+            return await answering.whole()
+
+        return as_json(await until_gone(request.receive, whole(), running.cancel))
+    except Exception as error:
+        return _refused(error)
+
+
+async def count_tokens(request: Request) -> Response:
+    """Tokens of the prompt that a conversation makes."""
+    try:
+        body = await read(request, CountBody)
+        async with service_of(request).models.use(body.model) as hosted:
+            text = await asyncio.to_thread(
+                prompt_text, hosted.llm, _conversation(body, _tools(body))
+            )
+            ids = await asyncio.to_thread(hosted.llm.tokenizer.encode, text, False)
+        return as_json({"input_tokens": len(ids)})
+    except Exception as error:
+        return _refused(error)
+
+
+def _refused(error: Exception) -> Response:
+    """An error in Anthropic's words; what nobody expected is for the guard to log."""
+    answer = errors.of(error)
+    if answer.status == 500:
+        raise error
+    return as_json(_error(answer), answer.status, answer.headers())
+
+
+def _error(answer: ApiError) -> dict[str, Any]:
+    words = {"server_error": "api_error"}
+    kind = "overloaded_error" if answer.status == 503 else words.get(answer.type, answer.type)
+    return {"type": "error", "error": {"type": kind, "message": answer.message}}
+
+
+class _Answering:
+    """A body on its way to its message."""
+
+    def __init__(self, body: MessageBody, running: Running) -> None:
+        self.body, self.running = body, running
+        sampling = Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            stop=body.stop_sequences,
+            max_tokens=body.max_tokens,
+            seed=body.seed,
+        )
+        ask = Ask(
+            [],
+            sampling_options(sampling, None, 0),
+            chat=True,
+            deadline_s=checked_timeout(sampling, running.service.settings.timeout),
+        )
+        tools = _tools(body)
+        self.turn = Turn(running, _conversation(body, tools), ask, tools)
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": self.running.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.running.hosted.name,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(),
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self.running.usage()
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"] - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": usage["completion_tokens"],
+        }
+
+    def _stop(self, done: Completion, called: bool) -> str:
+        return "tool_use" if called else STOPS.get(done.finish_reason, done.finish_reason)
+
+    async def whole(self) -> dict[str, Any]:
+        """The message in one object."""
+        (done,) = await self.running.result()
+        reader = self.turn.reader()
+        said = reader.message(done.text)
+        content: list[dict[str, Any]] = []
+        if said.get("reasoning_content"):
+            content.append(
+                {"type": "thinking", "thinking": said["reasoning_content"], "signature": ""}
+            )
+        if said["content"]:
+            content.append({"type": "text", "text": said["content"]})
+        for call in said.get("tool_calls", ()):
+            function = call["function"]
+            arguments = json.loads(function["arguments"])
+            content.append(
+                {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
+            )
+        head = {
+            **self._head(),
+            "content": content,
+            "stop_reason": self._stop(done, bool(reader.calls)),
+        }
+        return {
+            **head,
+            "system_fingerprint": await self.running.hosted.fingerprint(),
+            "receipt": self.running.receipt(),
+        }
+
+    async def guarded(self) -> AsyncIterator[bytes]:
+        """The events; an error among them becomes the last one."""
+        try:
+            async for data in self._events():
+                yield data
+        except Exception as error:
+            yield event(_error(errors.of(error)), "error")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        yield event({"type": "message_start", "message": self._head()}, "message_start")
+        reader, blocks = self.turn.reader(), _Blocks()
+        async for _, piece in self.running.pieces():
+            for delta in reader.feed(piece.text):
+                for data in blocks.take(delta):
+                    yield data
+        for delta in reader.end():
+            for data in blocks.take(delta):
+                yield data
+        for data in blocks.close():
+            yield data
+        (done,) = self.running.completions
+        ended = {"stop_reason": self._stop(done, bool(reader.calls)), "stop_sequence": None}
+        last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
+        yield event({**last, "receipt": self.running.receipt()}, "message_delta")
+        yield event({"type": "message_stop"}, "message_stop")
+
+
+class _Blocks:
+    """Content blocks of a stream: one is open at a time."""
+
+    def __init__(self) -> None:
+        self._index, self._open = -1, ""
+
+    def take(self, delta: Any) -> list[bytes]:
+        """The events of a part of the answer."""
+        found = []
+        block = {
+            "content": {"type": "text", "text": ""},
+            "reasoning_content": {"type": "thinking", "thinking": "", "signature": ""},
+            "tool_calls": {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}},
+        }[delta.kind]
+        if delta.kind != self._open or delta.id:
+            found += self.close()
+            self._index, self._open = self._index + 1, delta.kind
+            found.append(self._event("content_block_start", content_block=block))
+        if delta.text:
+            added = {
+                "content": {"type": "text_delta", "text": delta.text},
+                "reasoning_content": {"type": "thinking_delta", "thinking": delta.text},
+                "tool_calls": {"type": "input_json_delta", "partial_json": delta.text},
+            }[delta.kind]
+            found.append(self._event("content_block_delta", delta=added))
+        return found
+
+    def close(self) -> list[bytes]:
+        """The end of the block that is open, if one is."""
+        was, self._open = self._open, ""
+        return [self._event("content_block_stop")] if was else []
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return event({"type": kind, "index": self._index, **fields}, kind)
+
+
+def _tools(body: CountBody) -> Tools:
+    """Tools and the choice among them, from Anthropic's form."""
+    tools = []
+    for i, tool in enumerate(body.tools or ()):
+        if not isinstance(tool.get("name"), str) or "input_schema" not in tool:
+            raise ApiError(
+                400, f"tools[{i}]: must have a name and an input_schema", param=f"tools[{i}]"
+            )
+        function = {"name": tool["name"], "parameters": tool["input_schema"]}
+        function |= {key: tool[key] for key in ("description", "strict") if key in tool}
+        tools.append({"type": "function", "function": function})
+    given = body.tool_choice or {"type": "auto"}
+    choice: Any = CHOICES.get(str(given.get("type")))
+    if given.get("type") == "tool":
+        choice = {"type": "function", "function": {"name": given.get("name")}}
+    if choice is None:
+        raise ApiError(
+            400, "tool_choice.type: must be auto, any, tool or none", param="tool_choice.type"
+        )
+    return read_tools(tools, choice, not given.get("disable_parallel_tool_use"))
+
+
+def _conversation(body: CountBody, tools: Tools) -> Conversation:
+    """In OpenAI's form, which templates know."""
+    found: list[dict[str, Any]] = []
+    if body.system:
+        system = body.system if isinstance(body.system, str) else _joined(body.system, "system")
+        found.append({"role": "system", "content": system})
+    for i, message in enumerate(body.messages):
+        content = message.get("content")
+        if isinstance(content, str):
+            found.append({"role": message.get("role"), "content": content})
+        elif isinstance(content, list):
+            found += _of_blocks(message.get("role"), content, f"messages[{i}].content")
+        else:
+            raise ApiError(
+                400,
+                f"messages[{i}].content: must be a text or blocks",
+                param=f"messages[{i}].content",
+            )
+    options = {}
+    if body.thinking is not None:
+        options["enable_thinking"] = body.thinking.get("type") != "disabled"
+    last = found[-1] if found else {"role": None}
+    return Conversation(
+        found,
+        tools=list(tools.shown),
+        template_options=options,
+        continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
+    )
+
+
+def _of_blocks(role: Any, blocks: list[Any], where: str) -> list[dict[str, Any]]:
+    """The messages that one with blocks is: results of tools are messages of their own."""
+    results: list[dict[str, Any]] = []
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for i, block in enumerate(blocks):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "text" and isinstance(block.get("text"), str):
+            texts.append(block["text"])
+        elif kind == "thinking" and isinstance(block.get("thinking"), str):
+            thoughts.append(block["thinking"])
+        elif kind == "tool_use" and isinstance(block.get("name"), str):
+            function = {"name": block["name"], "arguments": json.dumps(block.get("input", {}))}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "tool_result":
+            inside = block.get("content") or ""
+            text = inside if isinstance(inside, str) else _joined(inside, f"{where}[{i}].content")
+            results.append(
+                {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
+            )
+        else:
+            raise ApiError(
+                400,
+                f"{where}[{i}]: must be of text, thinking, tool_use or tool_result, but is of "
+                f"{kind!r:.50}",
+                param=f"{where}[{i}]",
+            )
+    if texts or thoughts or calls:
+        message: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
+        if thoughts:
+            message["reasoning_content"] = "\n".join(thoughts)
+        if calls:
+            message["tool_calls"] = calls
+        results.append(message)
+    return results
+
+
+def _joined(blocks: Any, where: str) -> str:
+    if not isinstance(blocks, list) or not all(
+        isinstance(b, dict) and b.get("type") == "text" and isinstance(b.get("text"), str)
+        for b in blocks
+    ):
+        raise ApiError(400, f"{where}: must be a text or blocks of text", param=where)
+    return "\n".join(block["text"] for block in blocks)
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/messages", messages, "Anthropic's messages.", MessageBody),
+    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, "Tokens of a prompt.", CountBody),
+]

@@ -1,0 +1,142 @@
+"""POST /v1/rerank and /v1/score: how well texts fit a query.
+
+A model of embeddings gives cosine similarities. Any other gives the mean log-probability of the
+query's tokens behind the text: how likely somebody who has just read it would ask that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.bodies import read
+from sterna.server.errors import ApiError
+from sterna.server.hosting import Hosted
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.scoring import prompt_logprobs
+from sterna.server.service import Running
+from sterna.server.sse import until_gone
+
+MAX_TEXTS = 1024
+#: Between a text and the query that is scored behind it.
+BETWEEN = "\n\n"
+
+
+class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A query, and the texts to be ranked."""
+
+    query: str
+    documents: list[str | dict[str, Any]]
+    model: str | None = None
+    top_n: int | None = None
+    return_documents: bool = True
+    user: Any = None
+
+
+class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text, or one for each of the second ones."""
+
+    text_1: str | list[str]
+    text_2: str | list[str]
+    model: str | None = None
+    user: Any = None
+
+
+async def rerank(request: Request) -> Response:
+    """The texts by how well they fit, the best first."""
+    body = await read(request, RerankBody)
+    texts = [_text(i, document) for i, document in enumerate(body.documents)]
+    running, scores = await _scored(request, body.model, [(body.query, t) for t in texts], "rerank")
+    order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
+    results = [
+        {
+            "index": i,
+            "relevance_score": scores[i],
+            **({"document": {"text": texts[i]}} if body.return_documents else {}),
+        }
+        for i in order[: body.top_n]
+    ]
+    return as_json({"id": running.id, "model": running.hosted.name, "results": results})
+
+
+async def score(request: Request) -> Response:
+    """How well each pair fits."""
+    body = await read(request, ScoreBody)
+    seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
+    firsts = [body.text_1] * len(seconds) if isinstance(body.text_1, str) else body.text_1
+    if len(firsts) != len(seconds):
+        raise ApiError(
+            400,
+            f"text_1: must be one text or {len(seconds)}, but got {len(firsts)}",
+            param="text_1",
+        )
+    pairs = list(zip(firsts, seconds, strict=True))
+    running, scores = await _scored(request, body.model, pairs, "score")
+    data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
+    return as_json(
+        {
+            "id": running.id,
+            "object": "list",
+            "created": running.created,
+            "model": running.hosted.name,
+            "data": data,
+        }
+    )
+
+
+async def _scored(
+    request: Request, model: str | None, pairs: list[tuple[str, str]], prefix: str
+) -> tuple[Running, list[float]]:
+    """A score of each pair of a query and a text."""
+    if not 1 <= len(pairs) <= MAX_TEXTS:
+        raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
+    service = service_of(request)
+    running = await service.begin(request, model, prefix)
+    service.require_room(running.hosted, len(pairs))
+    embeds = running.hosted.llm.info()["pooling"] is not None
+    work = (
+        asyncio.to_thread(_cosines, running.hosted, pairs)
+        if embeds
+        else _likelihoods(running, pairs)
+    )
+    scores = await until_gone(request.receive, running.beside(work), running.cancel)
+    return running, scores
+
+
+def _cosines(hosted: Hosted, pairs: list[tuple[str, str]]) -> list[float]:
+    names = sorted({text for pair in pairs for text in pair})
+    rows = dict(zip(names, hosted.llm.embed(names), strict=True))
+    return [float(rows[query] @ rows[text]) for query, text in pairs]
+
+
+async def _likelihoods(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
+    llm = running.hosted.llm
+    tokenizer = llm.tokenizer
+
+    async def one(query: str, text: str) -> float:
+        before = tokenizer.encode(text + BETWEEN)
+        after = tokenizer.encode(query, add_special=False)
+        if not after:
+            raise ApiError(400, "query: must not be empty", param="query")
+        found = await prompt_logprobs(llm, [*before, *after], 1)
+        total: float = sum(entry.logprob for entry in found[len(before) :] if entry)
+        return total / len(after)
+
+    return await asyncio.gather(*(one(*pair) for pair in pairs))
+
+
+def _text(i: int, document: str | dict[str, Any]) -> str:
+    text = document if isinstance(document, str) else document.get("text")
+    if not isinstance(text, str):
+        raise ApiError(400, f"documents[{i}]: must be a text", param=f"documents[{i}]")
+    return text
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/rerank", rerank, "Ranks texts by a query.", RerankBody),
+    Endpoint("POST", "/v1/score", score, "Scores pairs of texts.", ScoreBody),
+]

@@ -1,0 +1,277 @@
+"""/v1/responses: OpenAI's protocol whose answers can be kept, gone on with, and polled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server import errors
+from sterna.server.bodies import read
+from sterna.server.chatting import Conversation, text_of
+from sterna.server.errors import ApiError
+from sterna.server.kept import Kept
+from sterna.server.reading import Reader
+from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
+from sterna.server.responding import Stream, output_of, usage_of
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.service import Running
+from sterna.server.sse import Events, until_gone
+from sterna.server.tooling import Tools, read_tools
+from sterna.server.turns import Turn
+
+
+class ResponseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Items to answer, behind those of an earlier response if that is named."""
+
+    input: str | list[dict[str, Any]]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    truncation: str | None = None
+    stream: bool | None = None
+    stream_options: Any = None
+    store: bool | None = None
+    background: bool | None = None
+    seed: int | None = None
+    include: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Any = None
+    user: Any = None
+
+
+async def create(request: Request) -> Response:
+    """The answer; the stream of its events; or, in the background, where to ask for it."""
+    body = await read(request, ResponseBody)
+    if body.truncation not in (None, "disabled"):
+        raise ApiError(400, "truncation: must be disabled", param="truncation")
+    if body.background and body.stream:
+        raise ApiError(400, "background: must not come with stream", param="background")
+    service = service_of(request)
+    running = await service.begin(request, body.model, "resp")
+    answering = _Answering(body, running)
+    if body.background:
+        request.state.running = None  # it outlives this request
+        task = asyncio.ensure_future(_behind(answering))
+        service.responses.put(running.id, running.key, answering.items, answering.body_now(), task)
+        return as_json(answering.body_now())
+    work = answering.begin()
+    if body.stream:
+        await until_gone(request.receive, work, running.cancel)
+        return Events(answering.stream().events(), running.cancel, service.settings.ping)
+
+    async def whole() -> dict[str, Any]:
+        await work
+        return await answering.whole()
+
+    return as_json(await until_gone(request.receive, whole(), running.cancel))
+
+
+async def _behind(answering: _Answering) -> None:
+    """An answer that nobody waits for."""
+    running = answering.running
+    try:
+        await answering.begin()
+        await answering.whole()
+    except Exception as error:
+        answering.status, answering.error = "failed", errors.of(error).body()["error"]
+        answering.keep()
+    finally:
+        running.note()
+        running.service.end(running)
+
+
+async def retrieve(request: Request) -> Response:
+    """A response that was kept."""
+    return as_json(_kept(request).body)
+
+
+async def cancel(request: Request) -> Response:
+    """Ends one that runs in the background."""
+    kept = _kept(request)
+    running = service_of(request).running.get(kept.body["id"])
+    if running is not None:
+        running.cancel()
+    if kept.task is not None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(kept.task)
+    return as_json(_kept(request).body)
+
+
+async def delete(request: Request) -> Response:
+    """Forgets one."""
+    id = _kept(request).body["id"]
+    service_of(request).responses.drop(id)
+    return as_json({"id": id, "object": "response", "deleted": True})
+
+
+def _kept(request: Request) -> Kept:
+    id, key = request.path_params["id"], request.state.key
+    return service_of(request).responses.get(id, key)
+
+
+class _Answering:
+    """A body on its way to its response. items: of the conversation so far."""
+
+    def __init__(self, body: ResponseBody, running: Running) -> None:
+        self.body, self.running = body, running
+        self.items: list[dict[str, Any]] = []
+        if body.previous_response_id is not None:
+            earlier = running.service.responses.get(
+                body.previous_response_id, running.key, "previous_response_id"
+            )
+            self.items += earlier.items
+        given = body.input
+        self.items += [{"role": "user", "content": given}] if isinstance(given, str) else given
+        sampling = Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            max_tokens=body.max_output_tokens,
+            seed=body.seed,
+        )
+        ask = Ask(
+            [],
+            sampling_options(sampling, None, 0),
+            chat=True,
+            salt=body.prompt_cache_key or "",
+            deadline_s=checked_timeout(sampling, running.service.settings.timeout),
+        )
+        response_format = (body.text or {}).get("format")
+        self.turn = Turn(
+            running, _conversation(body, self.items), ask, _tools(body), None, response_format
+        )
+        self.status, self.error = "in_progress", None
+        self.fingerprint = ""
+        self._output: list[dict[str, Any]] = []
+
+    async def begin(self) -> None:
+        """Gives it to the engine."""
+        await self.turn.begin()
+        self.fingerprint = await self.running.hosted.fingerprint()
+
+    def body_now(self) -> dict[str, Any]:
+        """The response as it is."""
+        body, ended = self.body, self.status not in ("in_progress", "queued")
+        cut = self.status == "incomplete"
+        return {
+            "id": self.running.id,
+            "object": "response",
+            "created_at": self.running.created,
+            "status": self.status,
+            "background": bool(body.background),
+            "error": self.error,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self.running.hosted.name,
+            "output": self._output,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": body.reasoning,
+            "store": body.store is not False,
+            "temperature": body.temperature,
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools or [],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": usage_of(self.running) if ended and self.running.completions else None,
+            **(self._receipt() if ended and self.running.completions else {}),
+        }
+
+    def _receipt(self) -> dict[str, Any]:
+        return {"system_fingerprint": self.fingerprint, "receipt": self.running.receipt()}
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer, which is kept if it may be."""
+        (done,) = await self.running.result()
+        reader = self.turn.reader()
+        return self.ended(done.finish_reason, reader, reader.message(done.text))
+
+    def ended(self, finish: str, reader: Reader, message: dict[str, Any]) -> dict[str, Any]:
+        """What it came to."""
+        self._output = output_of(message, self.running.id)
+        words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
+        self.status = words.get(finish, "completed")
+        self.keep()
+        return self.body_now()
+
+    def keep(self) -> None:
+        """For whoever goes on with it."""
+        if self.body.store is not False:
+            running = self.running
+            running.service.responses.put(
+                running.id, running.key, [*self.items, *self._output], self.body_now()
+            )
+
+    def stream(self) -> Stream:
+        """Its events."""
+        return Stream(self.running, self.turn.reader(), self.body_now, self.ended)
+
+
+def _conversation(body: ResponseBody, items: list[dict[str, Any]]) -> Conversation:
+    """Items as a chat's messages."""
+    found: list[dict[str, Any]] = []
+    if body.instructions:
+        found.append({"role": "system", "content": body.instructions})
+    for i, item in enumerate(items):
+        where, kind = f"input[{i}]", item.get("type", "message")
+        if kind == "message":
+            content = item.get("content")
+            text = text_of(content, where) if isinstance(content, list) else content
+            found.append({"role": item.get("role"), "content": text})
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if found and "tool_calls" in found[-1]:
+                found[-1]["tool_calls"].append(call)
+            else:
+                found.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        elif kind == "function_call_output":
+            output = item.get("output")
+            text = text_of(output, where) if isinstance(output, list) else output
+            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+        elif kind != "reasoning":  # earlier thoughts are not shown to models again
+            raise ApiError(
+                400, f"{where}.type: must be message, function_call, function_call_output or "
+                f"reasoning, but got {kind!r:.50}", param=f"{where}.type",
+            )  # fmt: skip
+    options = {}
+    if body.reasoning and body.reasoning.get("effort") is not None:
+        options["reasoning_effort"] = body.reasoning["effort"]
+    return Conversation(found, template_options=options)
+
+
+def _tools(body: ResponseBody) -> Tools:
+    tools = []
+    for i, tool in enumerate(body.tools or ()):
+        if tool.get("type") != "function":
+            raise ApiError(400, f"tools[{i}].type: must be function", param=f"tools[{i}].type")
+        tools.append(
+            {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+        )
+    return read_tools(tools, body.tool_choice, body.parallel_tool_calls)
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/responses", create, "Answers items.", ResponseBody),
+    Endpoint("GET", "/v1/responses/{id}", retrieve, "A response that was kept."),
+    Endpoint("DELETE", "/v1/responses/{id}", delete, "Forgets a response."),
+    Endpoint("POST", "/v1/responses/{id}/cancel", cancel, "Ends one in the background."),
+]

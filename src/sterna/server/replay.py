@@ -1,0 +1,96 @@
+"""An answer made again from its request, to be compared with a receipt: no socket, one request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Message
+
+from sterna.errors import RequestError, shown
+from sterna.llm import LLM
+from sterna.server.app import create_app
+from sterna.server.bodies import decode, encode
+from sterna.server.hosting import Models
+from sterna.server.service import Service
+from sterna.server.settings import Settings
+
+__all__ = ["differences"]
+
+#: Where answers of each kind come from.
+PATHS = {
+    "chat.completion": "/v1/chat/completions",
+    "chat.completion.chunk": "/v1/chat/completions",
+    "text_completion": "/v1/completions",
+    "response": "/v1/responses",
+    "message": "/v1/messages",
+}
+COMPARED = ("seed", "prompt_sha256", "tokens_sha256")
+
+
+def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[str]:
+    """In what the answer of this machine's model to a request differs from one with a receipt.
+
+    request: the body that was sent; answer: the object that came back, or the chunk of a stream
+    that has the receipt. RequestError where they are no such things.
+    """
+    if not isinstance(request, dict):
+        raise RequestError(f"request: must be a JSON object, but got {shown(request)}")
+    receipt = answer.get("receipt") if isinstance(answer, dict) else None
+    kind = answer.get("object", answer.get("type")) if isinstance(answer, dict) else None
+    if not isinstance(receipt, dict) or kind not in PATHS:
+        raise RequestError(
+            "answer: must be one of this server with a receipt, but has none; of a stream, take "
+            "the chunk that ends the answer"
+        )
+    body = {k: v for k, v in request.items() if k not in ("model", "stream", "stream_options")}
+    again = asyncio.run(_again(opener, PATHS[kind], {**body, "seed": receipt.get("seed")}))
+    if "receipt" not in again:
+        raise RequestError(f"request: is refused: {again['error']['message']}")
+    found = [
+        f"{name}: the answer has {shown(receipt.get(name))}, this machine {shown(made)}"
+        for name in COMPARED
+        if receipt.get(name) != (made := again["receipt"][name])
+    ]
+    there, here = answer.get("system_fingerprint"), again.get("system_fingerprint")
+    if there != here:
+        found.insert(0, f"system_fingerprint: the answer has {shown(there)}, this machine {here}")
+    return found
+
+
+async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> dict[str, Any]:
+    service = Service(Settings(metrics=False), Models({"model": opener}, {}))
+    app, sent = create_app(service), bytearray()
+    data, over = encode(body), asyncio.Event()
+    messages = [{"type": "http.request", "body": data, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.extend(message.get("body", b""))
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "client": None,
+        "server": ("localhost", 80),
+    }
+    try:
+        await app(scope, receive, send)
+    finally:
+        over.set()
+        await service.close()
+    return decode(bytes(sent), dict[str, Any])

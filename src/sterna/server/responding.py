@@ -1,0 +1,183 @@
+"""The items and the events of OpenAI's responses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from sterna.server import errors
+from sterna.server.reading import Delta, Reader
+from sterna.server.service import Running
+from sterna.server.sse import event
+
+__all__ = ["Stream", "output_of", "usage_of"]
+
+
+def usage_of(running: Running) -> dict[str, Any]:
+    """Tokens, in the words of responses."""
+    usage = running.usage()
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": usage["prompt_tokens_details"],
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+def output_of(message: dict[str, Any], id: str) -> list[dict[str, Any]]:
+    """A chat's message as items."""
+    items = []
+    if message.get("reasoning_content"):
+        items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))
+    if message["content"]:
+        items.append(_item("content", id, len(items), message["content"]))
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        item = _item(
+            "tool_calls", id, len(items), function["arguments"], call["id"], function["name"]
+        )
+        items.append(item)
+    return items
+
+
+def _item(
+    kind: str,
+    id: str,
+    index: int,
+    text: str,
+    call: str = "",
+    name: str = "",
+    status: str = "completed",
+) -> dict[str, Any]:
+    if kind == "tool_calls":
+        return {
+            "type": "function_call",
+            "id": f"fc_{id}_{index}",
+            "call_id": call,
+            "name": name,
+            "arguments": text,
+            "status": status,
+        }
+    if kind == "reasoning_content":
+        parts = [{"type": "reasoning_text", "text": text}] if text else []
+        return {"type": "reasoning", "id": f"rs_{id}_{index}", "summary": [], "content": parts}
+    parts = [_part(text)] if text else []
+    return {
+        "type": "message",
+        "id": f"msg_{id}_{index}",
+        "role": "assistant",
+        "content": parts,
+        "status": status,
+    }
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class Stream:
+    """The events of one response, each with its number.
+
+    body: the response as it is; ended: what it came to, from the reason, the reader, the message.
+    """
+
+    def __init__(
+        self,
+        running: Running,
+        reader: Reader,
+        body: Callable[[], dict[str, Any]],
+        ended: Callable[[str, Reader, dict[str, Any]], dict[str, Any]],
+    ) -> None:
+        self._running, self._reader, self._body, self._ended = running, reader, body, ended
+        self._number, self._index = 0, -1
+        self._open: Delta | None = None
+        self._text = ""
+        self._message: dict[str, Any] = {"content": ""}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """All of them; an error is the last."""
+        try:
+            yield self._event("response.created", response=self._body())
+            yield self._event("response.in_progress", response=self._body())
+            async for _, piece in self._running.pieces():
+                for data in self._deltas(self._reader.feed(piece.text)):
+                    yield data
+            for data in (*self._deltas(self._reader.end()), *self._close()):
+                yield data
+            (done,) = self._running.completions
+            body = self._ended(done.finish_reason, self._reader, self._message)
+            kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
+            yield self._event(kind, response=body)
+        except Exception as error:
+            said = errors.of(error)
+            yield self._event("error", message=said.message, code=said.code, param=said.param)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._number += 1
+        return event({"type": kind, "sequence_number": self._number - 1, **fields}, kind)
+
+    def _deltas(self, deltas: list[Delta]) -> list[bytes]:
+        found = []
+        for delta in deltas:
+            if self._open is None or self._open.kind != delta.kind or delta.id:
+                found += self._close() + self._begin(delta)
+            if delta.text:
+                self._text += delta.text
+                name = {
+                    "content": "response.output_text.delta",
+                    "reasoning_content": "response.reasoning_text.delta",
+                    "tool_calls": "response.function_call_arguments.delta",
+                }[delta.kind]
+                found.append(self._event(name, **self._place(delta.kind), delta=delta.text))
+        return found
+
+    def _begin(self, delta: Delta) -> list[bytes]:
+        self._index, self._open, self._text = self._index + 1, delta, ""
+        item = self._item("in_progress")
+        found = [self._event("response.output_item.added", output_index=self._index, item=item)]
+        if delta.kind == "content":
+            place = self._place(delta.kind)
+            place.pop("logprobs")
+            found.append(self._event("response.content_part.added", **place, part=_part("")))
+        return found
+
+    def _close(self) -> list[bytes]:
+        if self._open is None:
+            return []
+        kind, item, place = self._open.kind, self._item("completed"), self._place(self._open.kind)
+        found = []
+        if kind == "content":
+            found.append(self._event("response.output_text.done", **place, text=self._text))
+            place.pop("logprobs")
+            found.append(self._event("response.content_part.done", **place, part=_part(self._text)))
+            self._message["content"] += self._text
+        elif kind == "reasoning_content":
+            found.append(self._event("response.reasoning_text.done", **place, text=self._text))
+            self._message["reasoning_content"] = self._text
+        else:
+            named = {**place, "name": self._open.name, "arguments": self._text}
+            found.append(self._event("response.function_call_arguments.done", **named))
+            function = {"name": self._open.name, "arguments": self._text}
+            self._message.setdefault("tool_calls", []).append(
+                {"id": self._open.id, "function": function}
+            )
+        found.append(self._event("response.output_item.done", output_index=self._index, item=item))
+        self._open = None
+        return found
+
+    def _item(self, status: str) -> dict[str, Any]:
+        assert self._open is not None
+        o = self._open
+        return _item(o.kind, self._running.id, self._index, self._text, o.id, o.name, status)
+
+    def _place(self, kind: str) -> dict[str, Any]:
+        place: dict[str, Any] = {
+            "item_id": self._item("in_progress")["id"],
+            "output_index": self._index,
+        }
+        if kind != "tool_calls":
+            place["content_index"] = 0
+        if kind == "content":
+            place["logprobs"] = []
+        return place

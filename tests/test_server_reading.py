@@ -1,0 +1,110 @@
+"""An answer's text parted into thoughts, content and calls, however it is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.server.forms import forms, hermes, llama3, mistral, xml
+from sterna.server.forms.base import Form
+from sterna.server.reading import Reader
+from sterna.server.tooling import read_tools
+
+CALL = '{"name": "f", "arguments": {"a": [1, "}"], "b": "\\u00e9"}}'
+HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
+XML = (
+    "<tool_call>\n<function=f>\n<parameter=a>\nx\ny\n</parameter>\n<parameter=b>\n2\n</parameter>\n"
+)
+XML += "</function>\n</tool_call>"
+#: A form, what an answer is, and what comes of it: thoughts, content, calls.
+CASES: list[tuple[Form | None, str, str | None, str | None, list[tuple[str, Any]]]] = [
+    (None, "Hello <b>", None, "Hello <b>", []),
+    (None, "", None, "", []),
+    (None, "<think>\nwhy\n</think>\n\nso", "why\n", "so", []),
+    (None, "  <think>x", "x", "", []),
+    (None, "a <think>b</think>", None, "a <think>b</think>", []),
+    (None, "<thin", None, "<thin", []),
+    (None, HERMES, None, HERMES, []),
+    (hermes.FORM, HERMES, None, None, [("f", {"a": [1, "}"], "b": "é"})]),
+    (hermes.FORM, f"I call.\n\n{HERMES}\n{HERMES}", None, "I call.",
+     [("f", {"a": [1, "}"], "b": "é"})] * 2),
+    (hermes.FORM, f"<think>t</think>{HERMES}\nafter", "t", "after",
+     [("f", {"a": [1, "}"], "b": "é"})]),
+    (hermes.FORM, "1 <tool 2 <", None, "1 <tool 2 <", []),
+    (hermes.FORM, "<tool_call>\nnone\n</tool_call>", None, "<tool_call>\nnone\n</tool_call>", []),
+    (hermes.FORM, '<tool_call>{"name": "f", "argum', None, '<tool_call>{"name": "f", "argum', []),
+    (mistral.FORM, f"[{CALL}, {CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})] * 2),
+    (mistral.FORM, f"[TOOL_CALLS][{CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})]),
+    (llama3.FORM, '{"name": "f", "parameters": {"a": 1}}', None, None, [("f", {"a": 1})]),
+    (llama3.FORM, "plain {text}  ", None, "plain {text}  ", []),
+    (xml.FORM, XML, None, None, [("f", {"a": "x\ny", "b": 2})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text", "thoughts", "content", "calls"), CASES)
+@given(data=st.data())
+def test_cuts_change_nothing(
+    form: Form | None,
+    text: str,
+    thoughts: str | None,
+    content: str | None,
+    calls: list[tuple[str, Any]],
+    data: st.DataObject,
+) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    reader, whole = Reader("", form), Reader("", form).message(text)
+    found: dict[str, str] = {}
+    arguments: list[str] = []
+    for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        for delta in (*reader.feed(text[begin:end]), *(reader.end() if end == len(text) else ())):
+            if delta.kind == "tool_calls":
+                arguments += [""] if delta.id else []
+                arguments[delta.index] += delta.text
+            else:
+                found[delta.kind] = found.get(delta.kind, "") + delta.text
+    assert whole.get("reasoning_content") == thoughts == found.get("reasoning_content")
+    assert whole["content"] == content
+    assert found.get("content", "") == (content or "")
+    made = [c["function"] for c in whole.get("tool_calls", ())]
+    assert [(f["name"], json.loads(f["arguments"])) for f in made] == calls
+    assert arguments == [f["arguments"] for f in made]
+
+
+def test_thoughts_that_the_template_opened() -> None:
+    message = Reader("user: why?\n<think>\n").message("as so</think>yes")
+    assert message == {"role": "assistant", "content": "yes", "reasoning_content": "as so"}
+
+
+def test_one_call_alone() -> None:
+    """What comes behind it is left out, also where it is no call."""
+    for rest in (HERMES, "text", HERMES[:-20]):
+        message = Reader("", hermes.FORM, several=False).message(HERMES + rest)
+        assert message["content"] is None
+        assert len(message["tool_calls"]) == 1
+
+
+def test_forms_read_what_they_write() -> None:
+    """What the engine lets an answer write is a call again."""
+    for form in forms():
+        call = form.call('a"b', {})
+        if call is not None:
+            assert call.begin.startswith(form.trigger)
+            text = call.begin + '{"x": 1}' + call.end
+            (found,) = Reader("", form).message(text)["tool_calls"]
+            assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
+
+
+def test_choices_of_tools() -> None:
+    tools = [{"type": "function", "function": {"name": n}} for n in ("f", "g")]
+    assert not read_tools(tools, "none", None).shown
+    assert not read_tools(tools, "auto", None).required
+    assert read_tools(tools, "required", False).several is False
+    named = read_tools(tools, {"type": "function", "function": {"name": "g"}}, None)
+    assert (named.names, named.required) == ({"g"}, True)
+    allowed = {"mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    some = read_tools(tools, {"type": "allowed_tools", "allowed_tools": allowed}, None)
+    assert (some.names, some.required, len(some.shown)) == ({"f"}, False, 2)
