@@ -10,7 +10,6 @@ import click
 
 from sterna.cli.options import fetch_model, model_options, open_model
 from sterna.cli.serve import require_server
-from sterna.files.jsonfile import load_settings
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -27,6 +26,7 @@ def command(request: Path, answer: Path, **options: Any) -> None:
     which; 2, it could not be checked.
     """
     require_server()
+    from sterna.files.jsonfile import load_settings
     from sterna.server.replay import differences
 
     fetch_model(options["model"], options["offline"])
