@@ -17,8 +17,11 @@ from test_requests import PARAMS, params_of, prompt
 
 from sterna import LLM, Completion
 from sterna.engine import Engine, Request, SamplingParams
+from sterna.engine.costs import Costs
 from sterna.engine.drafts import (
+    LONG,
     MOST_DRAFTS,
+    SHORT,
     DraftModel,
     Prediction,
     PromptLookup,
@@ -39,7 +42,7 @@ MORE: tuple[dict[str, Any], ...] = (
 class Guesser:
     """Drafts that are right as often as asked for: of an answer that is known."""
 
-    cost = 0.0
+    cost, prior = 0.0, 0.9
 
     def __init__(self, begin: int, answer: list[int], share: float, seed: int) -> None:
         self.begin, self.answer, self.share = begin, answer, share
@@ -98,7 +101,11 @@ def test_any_drafts_give_the_same(llm: LLM, data: st.DataObject) -> None:
     assert plain.stats.n_drafted == 0
     share = data.draw(st.sampled_from([0.0, 0.5, 0.9, 1.0]))
     guesser = Guesser(len(start), plain.tokens, share, data.draw(st.integers(0, 99)))
-    for sources in (guesser,), (PromptLookup(),), (Prediction(len(start), plain.tokens), guesser):
+    for sources in (
+        (guesser,),
+        (PromptLookup(LONG), PromptLookup(SHORT)),
+        (Prediction(len(start), plain.tokens), guesser),
+    ):
         done = run(llm.engine, request(*sources), data.draw(st.sampled_from([3, 512])))
         assert facts(done) == facts(plain)
         assert 0 <= done.stats.n_accepted <= done.stats.n_drafted
@@ -143,20 +150,20 @@ def test_a_step_may_be_lost(llm: LLM) -> None:
 
 
 def test_lookup_finds_the_latest() -> None:
-    lookup = PromptLookup()
+    lookup = PromptLookup(SHORT)
     text = [1, 2, 3, 4, 5, 1, 2, 3, 6, 7, 1, 2]
     assert lookup.propose(np.array(text, np.int32), 4) == []
     text.append(3)
     assert lookup.propose(np.array(text, np.int32), 4) == [6, 7, 1, 2]
     assert lookup.propose(np.array([*text, 6, 7, 1], np.int32), 7) == [2, 3, 6, 7, 1, 2, 3]
-    assert PromptLookup().propose(np.array([1], np.int32), 4) == []
+    assert PromptLookup(SHORT).propose(np.array([1], np.int32), 4) == []
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(0, 40), st.integers(1, 6))
 def test_lookup_against_a_search(tokens: list[int], more: int, k: int) -> None:
     """However the text grows, it is the last place before its end where the last three were."""
-    lookup = PromptLookup()
+    lookup = PromptLookup(SHORT)
     for n in sorted({min(more, len(tokens)), len(tokens)}):
         text = tokens[:n]
         got = lookup.propose(np.array(text, np.int32), k)
@@ -187,7 +194,7 @@ def test_what_does_not_pay_is_left() -> None:
 
     def drafts(right: bool, n: int) -> list[int]:
         class Same:
-            cost = 0.0
+            cost, prior = 0.0, 0.35
 
             def propose(self, history: np.ndarray, k: int) -> list[int]:
                 return [1] * k
@@ -208,15 +215,18 @@ def test_what_does_not_pay_is_left() -> None:
         speculation = Speculation([Prediction(0, [1] * 99)])
         costs = functools.partial(lambda slope, n: 10.0 + slope * n, cost)
         made.append(len(speculation.propose(np.zeros(0, np.int32), 5, costs, others)))
-    assert made == [3, 0, 3]
+    assert made == [5, 0, 5]
     assert Speculation([]).propose(np.zeros(9, np.int32), 5) == []
 
 
 # ------------------------------------------------------------------------------------------- LLM
 
 
-def test_an_llm_drafts_by_itself(checkpoint: Callable[[str], Path]) -> None:
+def test_an_llm_drafts_by_itself(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same text, in fewer steps where it repeats; where state cannot go back, no drafts."""
+    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
     folder = checkpoint("llama-bf16")
     plain, drafting = LLM(folder, threads=2, speculate="off"), LLM(folder, threads=2)
     options = {"max_tokens": 2 * PAGE, "ignore_eos": True}

@@ -28,6 +28,8 @@ from sterna.engine import (
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine.constraints import Constraints
 from sterna.engine.drafts import (
+    LONG,
+    SHORT,
     DraftModel,
     Forced,
     Prediction,
@@ -329,7 +331,7 @@ class LLM:
             return None
         sources: list[Source] = [Forced(guide)] if guide else []
         sources += [Prediction(n_prompt, text)] if text else []
-        sources.append(PromptLookup())
+        sources += [PromptLookup(LONG), PromptLookup(SHORT)]
         if self._draft is not None and self._speculate == "auto":
             engine, mine = self._draft.engine, self.engine.model.weight_bytes_per_token
             cost = engine.model.weight_bytes_per_token / mine

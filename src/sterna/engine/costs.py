@@ -72,6 +72,10 @@ class Costs:
         """Whether a step was learnt."""
         return len(self._knots) > 0
 
+    def knows(self, tokens: int) -> bool:
+        """Whether a step of as many tokens, or more, was learnt."""
+        return self.known and tokens <= int(self._knots[-1])
+
     def ms(self, work: Work) -> float:
         """What the work will take; 0 while nothing is known."""
         if not self.known or not work.tokens:

@@ -40,9 +40,11 @@ Costs = Callable[[int], float]
 
 #: Drafts of a step: with the last token 16, which all kernels take straight from the decoder.
 MOST_DRAFTS = 15
-#: Tokens by which a text is looked up: fewer match by chance.
-GRAM = 3
-#: Bits of a token in the key of GRAM tokens: ids are below 2 million (tokenizer.MAX_VOCAB).
+#: Tokens by which a text is looked up. Where so many are the same, mostly the next ones are, too.
+LONG = 8
+#: Where only so many are, in free text rarely; fewer match by chance.
+SHORT = 3
+#: Bits of a token in the key of several: ids are below 2 million (tokenizer.MAX_VOCAB).
 _TOKEN_BITS = 21
 
 
@@ -56,57 +58,56 @@ class Source(Protocol):
 
     #: What a draft takes by itself, in steps of one token.
     cost: float
+    #: What share of its drafts is expected to be right before any was made.
+    prior: float
 
     def propose(self, history: I32, k: int) -> list[int]:
         """At most k tokens that may follow `history`, prompt and answer so far, int32 [n]."""
         ...
 
 
-class _Grams:
-    """Where each run of GRAM tokens of a text ended last; it grows with the text."""
-
-    def __init__(self) -> None:
-        self._ends: dict[int, int] = {}
-        self._length = 0
-
-    def end_of(self, text: I32) -> int | None:
-        """Where the text's last GRAM tokens ended before, if they did: the place after them."""
-        new = text[max(0, self._length - GRAM) :].tolist()
-        first = len(text) - len(new)
-        for i in range(max(0, self._length - GRAM - first), len(new) - GRAM):
-            self._ends[_key(new, i)] = first + i + GRAM
-        self._length = max(self._length, len(text))
-        return self._ends.get(_key(new, len(new) - GRAM)) if len(text) >= GRAM else None
-
-
-def _key(tokens: SequenceOf[int], at: int) -> int:
+def _key(tokens: SequenceOf[int], end: int, count: int) -> int:
+    """A number for the `count` tokens before `end`."""
     key = 0
-    for token in tokens[at : at + GRAM]:
+    for token in tokens[end - count : end]:
         key = key << _TOKEN_BITS | token
     return key
 
 
 class PromptLookup:
-    """What followed the last GRAM tokens when the prompt, or the answer, had them before."""
+    """What followed the last tokens when the prompt, or the answer, had them before.
+
+    gram: how many of the last tokens must be the same, LONG or SHORT; the latest place counts.
+    """
 
     cost = 0.0
 
-    def __init__(self) -> None:
-        self._grams = _Grams()
+    def __init__(self, gram: int) -> None:
+        self.prior = 0.8 if gram >= LONG else 0.35
+        self._gram = gram
+        self._ends: dict[int, int] = {}  # of runs of `gram` tokens before _length
+        self._length = gram
 
     def propose(self, history: I32, k: int) -> list[int]:
         """As `Source.propose`. Where the place found is near the end, what it says is repeated."""
-        end = self._grams.end_of(history)
-        if end is None:
+        n = len(history)
+        if n < self._gram:
             return []
-        period = len(history) - end
-        return [int(history[end + i % period]) for i in range(k)]
+        first = self._length - self._gram
+        new = history[first:].tolist()
+        for end in range(self._length, n):
+            self._ends[_key(new, end - first, self._gram)] = end
+        self._length = n
+        place = self._ends.get(_key(new, n - first, self._gram))
+        if place is None:
+            return []
+        return [int(history[place + i % (n - place)]) for i in range(k)]
 
 
 class Forced:
     """What a grammar leaves no choice about."""
 
-    cost = 0.0
+    cost, prior = 0.0, 0.95
 
     def __init__(self, guide: Guide) -> None:
         self._guide = guide
@@ -122,15 +123,15 @@ class Prediction:
     begin: where the answer begins in the history; tokens: the text's.
     """
 
-    cost = 0.0
+    cost, prior = 0.0, 0.8
 
     def __init__(self, begin: int, tokens: SequenceOf[int]) -> None:
         self._begin, self._tokens = begin, list(tokens)
         self._at = 0  # in the text, of the answer's first `_seen` tokens
         self._seen = 0
         self._places: dict[int, list[int]] = {}
-        for i in range(len(self._tokens) - GRAM + 1):
-            self._places.setdefault(_key(self._tokens, i), []).append(i + GRAM)
+        for end in range(SHORT, len(self._tokens) + 1):
+            self._places.setdefault(_key(self._tokens, end, SHORT), []).append(end)
 
     def propose(self, history: I32, k: int) -> list[int]:
         """As `Source.propose`: what follows in the text, from the place nearest to the last one."""
@@ -139,8 +140,8 @@ class Prediction:
         if self._tokens[self._at : self._at + len(answer)] == answer:
             self._at += len(answer)
             return self._tokens[self._at : self._at + k]
-        last = history[max(self._begin, len(history) - GRAM) :].tolist()
-        places = self._places.get(_key(last, 0), []) if len(last) == GRAM else []
+        last = history[max(self._begin, len(history) - SHORT) :].tolist()
+        places = self._places.get(_key(last, SHORT, SHORT), []) if len(last) == SHORT else []
         if not places:
             self._at += len(answer)
             return []
@@ -155,6 +156,8 @@ class DraftModel:
     params, begin: of the request, and where its answer begins; cost: what a token of it takes. It
     has a sequence of its own in its engine, and drafts nothing where that has no room.
     """
+
+    prior = 0.6
 
     def __init__(
         self, engine: Engine, params: _native.SampleParams, begin: int, cost: float
@@ -198,14 +201,14 @@ class _Record:
 
     #: Of the drafts of earlier steps, how many still count after one more.
     MEMORY = 0.9
-    #: What is assumed before: so many were right of so many.
-    PRIOR = (1.2, 2.0)
+    #: How many drafts the source's prior share counts for.
+    PRIOR = 2.0
     #: Tokens without drafts after it did not pay; each time twice as many.
     PAUSE = (16, 512)
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._hits, self._seen = self.PRIOR
+        self._forget()
         self._pause, self._rest_until = self.PAUSE[0], 0
 
     def worth(self, costs: Costs, others: int, position: int, most: int) -> int:
@@ -224,8 +227,11 @@ class _Record:
             # It tries again after a pause, as if it had not yet been wrong.
             self._rest_until = position + self._pause
             self._pause = min(2 * self._pause, self.PAUSE[1])
-            self._hits, self._seen = self.PRIOR
+            self._forget()
         return k
+
+    def _forget(self) -> None:
+        self._hits, self._seen = self.source.prior * self.PRIOR, self.PRIOR
 
     def note(self, drafted: int, accepted: int) -> None:
         """So many of a step's drafts were right; those behind the first wrong one do not count."""

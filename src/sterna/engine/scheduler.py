@@ -321,11 +321,10 @@ class Scheduler:
         """Runs a step, with so many drafts of each at most; if it fails, one for each request."""
         events, fed = list[Event](), list[tuple[Request, int]]()
         feeds, others = list[Feed](), len(chosen) - 1
+        costs = self._costs_of_one(chosen)
         for request, most in chosen:
             try:
-                feeds.append(
-                    request.feed(most, drafts, lambda tokens: usual_costs(others + tokens), others)
-                )
+                feeds.append(request.feed(most, drafts, costs, others))
                 fed.append((request, most))
             except Exception as error:  # a constraint that leaves no token, for one
                 events.append(self._failed(request, _without_frames(error)))
@@ -345,6 +344,14 @@ class Scheduler:
         return [
             self._taken(request, one.drawn) for (request, _), one in zip(chosen, given, strict=True)
         ]
+
+    def _costs_of_one(self, chosen: list[tuple[Request, int]]) -> Callable[[int], float]:
+        """Of a step by how many tokens one of those has that decode."""
+        others = len(chosen) - 1
+        if not self.costs.knows(others + 1 + MOST_DRAFTS):
+            return lambda tokens: usual_costs(others + tokens)
+        read = sum(request.sequence.length for request, _ in chosen)
+        return lambda tokens: self.costs.ms(Work(others + tokens, read))
 
     def _after(
         self, failure: Exception, chosen: list[tuple[Request, int]], drafted: bool
