@@ -158,6 +158,12 @@ def test_calls_of_tools(llm: LLM) -> None:
     required = llm.constraints.tools(calls, "<call>", required=True)
     assert accepts(llm, required, now)
     assert not accepts(llm, required, f"Well: {now}")
+    assert accepts(llm, required, now + now)
+    single = llm.constraints.tools(calls, "<call>", required=True, several=False)
+    assert [accepts(llm, single, text) for text in (now, now + now, "")] == [True, False, False]
+    once = llm.constraints.tools(calls, "<call>", several=False)
+    texts = ("Hi.", f"Well: {now}", now, now + now, f"{now} <call>", "<call>")
+    assert [accepts(llm, once, text) for text in texts] == [True] * 3 + [False] * 3
     failure(lambda: llm.constraints.tools(calls, "<tool>"), RequestError, "tools", "<tool>")
     bad = [ToolCall("<call>", {"not": {}})]
     failure(lambda: llm.constraints.tools(bad, "<call>"), RequestError, "not")
@@ -332,6 +338,16 @@ def test_other_refusals(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
     other = constraints.Constraints(llm.tokenizer, 4096)
     failure(lambda: other.regex("a"), RequestError, "sterna[constraints]")
+
+
+def test_constraints_of_another_model(llm: LLM, checkpoint: Callable[[str], Path]) -> None:
+    """Another copy of the same model takes them, another model does not."""
+    yes = llm.constraints.choice(["yes"])
+    assert LLM("nano", threads=1).generate("x", constraint=yes).text == "yes"
+    other = LLM(checkpoint("llama-bf16"), threads=1)
+    failure(lambda: other.generate("x", constraint=yes), RequestError, "constraint", "tokens")
+    failure(lambda: other.generate("x", constraint="yes"), RequestError, "constraint", "yes")
+    assert other.generate("x", constraint=other.constraints.choice(["yes"])).text == "yes"
 
 
 def test_a_grammar_that_grows_too_complex_ends_the_answer(llm: LLM) -> None:

@@ -300,8 +300,7 @@ class LLM:
         if self.engine.model.config.pooling is not None:
             raise RequestError(f"generate: {self.name} makes vectors of texts, not text; use embed")
         ends = frozenset() if params.ignore_eos else ends.union(self.tokenizer.eos_ids)
-        constraint = beside.get("constraint")
-        guide = constraint.guide() if constraint else None
+        guide = self.constraints.guide(beside.get("constraint"))
         drafts = self._speculation(len(tokens), params, beside.get("prediction"), guide)
         return Request(
             tokens, params, self.tokenizer, context=self.context, ends=ends,

@@ -53,15 +53,22 @@ class Constraint:
     """
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, vocab: int, ends: Sequence[int],
+        self, matcher: llguidance.LLMatcher, of: Constraints, ends: Sequence[int],
         ignored: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self._matcher, self._vocab, self._ends = matcher, vocab, ends
+        self._matcher, self._of, self._ends = matcher, of, ends
         self.ignored = ignored
 
     def guide(self) -> Guide:
         """For one answer."""
-        return Guide(self._matcher.deep_copy(), self._vocab, self._ends)
+        return Guide(self._matcher.deep_copy(), self._of.vocab, self._ends)
+
+    def fits(self, constraints: Constraints) -> bool:
+        """Whether these make constraints for the same tokens."""
+        one, other = self._of, constraints
+        return one is other or (
+            one.vocab == other.vocab and one.tokenizer.digest == other.tokenizer.digest
+        )
 
 
 class Constraints:
@@ -73,8 +80,23 @@ class Constraints:
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         """`vocab`: tokens of the model, at least the tokenizer's."""
-        self._tokenizer, self._vocab = tokenizer, vocab
+        self.tokenizer, self.vocab = tokenizer, vocab
         self._lock = threading.Lock()
+
+    def guide(self, constraint: object) -> Guide | None:
+        """For an answer of this model; None where the constraint is."""
+        if constraint is None:
+            return None
+        if not isinstance(constraint, Constraint):
+            raise RequestError(
+                f"constraint: must be one of LLM.constraints, but got {shown(constraint)}"
+            )
+        if not constraint.fits(self):
+            raise RequestError(
+                "constraint: must be for this model's tokens, but was made for another's; make it "
+                "with this LLM.constraints"
+            )
+        return constraint.guide()
 
     def json_schema(
         self, schema: Mapping[str, Any] | str | bool, *, strict: bool = True
@@ -118,10 +140,13 @@ class Constraints:
         quoted = [_quoted(_checked_text("choice", text)) for text in texts]
         return self.lark("start: " + " | ".join(quoted))
 
-    def tools(self, calls: Sequence[ToolCall], trigger: str, required: bool = False) -> Constraint:
+    def tools(
+        self, calls: Sequence[ToolCall], trigger: str, required: bool = False, several: bool = True
+    ) -> Constraint:
         """A text in which each `trigger` opens a call of a tool, and nothing else.
 
         Each begin must start with the trigger. required: the answer is calls alone, one at least.
+        several: whether there may be more than one; else the answer ends with it.
         """
         if not calls or not trigger or not all(c.begin.startswith(trigger) for c in calls):
             raise RequestError(
@@ -130,7 +155,7 @@ class Constraints:
             )
         head = "call_head" + ("" if required else "[lazy]")
         opened = _quoted(trigger) if required else f"TEXT {_quoted(trigger)}"
-        if self._tokenizer.is_added(trigger):  # a token that no text spells
+        if self.tokenizer.is_added(trigger):  # a token that no text spells
             opened = trigger if required else f"TEXT {trigger}"
             head = "call_head"
         rules = [f"{head}: {opened}", f"TEXT: {_TEXT}"]
@@ -143,9 +168,9 @@ class Constraints:
             parts = (_quoted(call.begin.removeprefix(trigger)), f"%json {value}", _quoted(call.end))
             rules.append(f"call_{i}: call_head {' '.join(p for p in parts if p != _quoted(''))}")
             names.append(f"call_{i}")
-        several = f"({' | '.join(names)})"
-        start = f"start: {several}+" if required else f"start: {several}* TEXT"
-        return self.lark("\n".join(["%llguidance {}", start, *rules]))
+        one = f"({' | '.join(names)})"
+        start = one + "+" * several if required else f"{one}* TEXT" if several else f"{one} | TEXT"
+        return self.lark("\n".join(["%llguidance {}", f"start: {start}", *rules]))
 
     def _compiled(
         self, what: str, grammar: str, ignored: tuple[str, ...] = (), strict: bool = True
@@ -161,7 +186,7 @@ class Constraints:
             raise RequestError(_refusal(what, f"llguidance says {warnings[0]}"))
         if matcher.is_stopped():
             raise RequestError(f"{what}: must allow a text, but allows none but the empty one")
-        return Constraint(matcher, self._vocab, self._tokens.eos_tokens, (*ignored, *warnings))
+        return Constraint(matcher, self, self._tokens.eos_tokens, (*ignored, *warnings))
 
     @cached_property
     def _library(self) -> Any:
@@ -182,10 +207,10 @@ class Constraints:
 
     @cached_property
     def _made_tokens(self) -> llguidance.LLTokenizer:
-        ends = list(self._tokenizer.eos_ids)
-        text = self._tokenizer.to_json()
+        ends = list(self.tokenizer.eos_ids)
+        text = self.tokenizer.to_json()
         try:
-            made = self._library.LLTokenizer(text, n_vocab=self._vocab, eos_token=ends or None)
+            made = self._library.LLTokenizer(text, n_vocab=self.vocab, eos_token=ends or None)
         except ValueError as e:
             raise RequestError(
                 f"constraint: must have a tokenizer that llguidance knows, but it says {_line(e)}"
