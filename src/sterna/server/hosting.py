@@ -31,12 +31,12 @@ class Hosted:
         self.busy, self.used = 0, time.monotonic()
         #: GB/s that this machine reads memory at, once that is measured.
         self.bandwidth_gb_s: float | None = None
-        self._fingerprint = asyncio.ensure_future(asyncio.to_thread(self._measure))
+        self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))
+        self._measured = asyncio.ensure_future(asyncio.to_thread(self._measure))
 
-    def _measure(self) -> str:
+    def _measure(self) -> None:
         nbytes = min(BANDWIDTH_BYTES, available_bytes() // 8)
         self.bandwidth_gb_s = _native.bandwidth_gb_s(self.llm.engine.threads, nbytes)
-        return receipt.fingerprint(self.llm)
 
     async def fingerprint(self) -> str:
         """Under which answers have the same bits; computed behind the first requests."""

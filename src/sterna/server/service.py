@@ -190,10 +190,16 @@ class Running:
             return await task
         except asyncio.CancelledError:
             if self.cancelled:
+                self._check_cut()
                 raise ApiError(499, "request: was cancelled", code="cancelled") from None
             raise
         finally:
             self._tasks.discard(task)
+
+    async def fingerprint(self) -> str:
+        """The model's."""
+        found: str = await self.beside(self.hosted.fingerprint())
+        return found
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
         """Pieces with the number of their choice, in the order in which they come."""

@@ -173,7 +173,7 @@ class _Answering:
             choices.append(choice)
         ids = {"prompt_token_ids": self._turn.ask.prompt} if self.body.return_token_ids else {}
         return {
-            **self._head(await self.running.hosted.fingerprint(), "chat.completion"),
+            **self._head(await self.running.fingerprint(), "chat.completion"),
             "choices": choices,
             "usage": self.running.usage(),
             "receipt": self.running.receipt(),
@@ -188,7 +188,7 @@ class _Answering:
 
     async def events(self) -> AsyncIterator[bytes]:
         """The stream: roles, pieces, an end for each choice, and the usage if that is asked for."""
-        head = self._head(await self.running.hosted.fingerprint(), "chat.completion.chunk")
+        head = self._head(await self.running.fingerprint(), "chat.completion.chunk")
         wants_usage = self.body.stream_options and self.body.stream_options.include_usage
         if wants_usage:
             head["usage"] = None

@@ -151,7 +151,7 @@ class _Answering:
             }
             choices.append({**choice, **self._ids(i, one.tokens)})
         return {
-            **self._head(await self.running.hosted.fingerprint()),
+            **self._head(await self.running.fingerprint()),
             "choices": choices,
             "usage": self.running.usage(),
             "receipt": self.running.receipt(),
@@ -168,7 +168,7 @@ class _Answering:
 
     async def events(self) -> AsyncIterator[bytes]:
         """The stream: pieces, an end for each choice, and the usage where it is asked for."""
-        head = self._head(await self.running.hosted.fingerprint())
+        head = self._head(await self.running.fingerprint())
         wants_usage = self.body.stream_options and self.body.stream_options.include_usage
         if wants_usage:
             head["usage"] = None

@@ -174,7 +174,7 @@ class _Answering:
         }
         return {
             **head,
-            "system_fingerprint": await self.running.hosted.fingerprint(),
+            "system_fingerprint": await self.running.fingerprint(),
             "receipt": self.running.receipt(),
         }
 

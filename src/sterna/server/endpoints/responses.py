@@ -162,7 +162,7 @@ class _Answering:
     async def begin(self) -> None:
         """Gives it to the engine."""
         await self.turn.begin()
-        self.fingerprint = await self.running.hosted.fingerprint()
+        self.fingerprint = await self.running.fingerprint()
 
     def body_now(self) -> dict[str, Any]:
         """The response as it is."""
