@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from sterna import _native, formats
+from sterna import LLM, _native, formats
 from sterna.cli import main
 from sterna.errors import SternaError
 
@@ -74,3 +74,12 @@ def failed(result: Result, *words: str) -> None:
     (line,) = result.stderr.splitlines()
     for word in words:
         assert word in line, line
+
+
+def cold(llm: LLM) -> LLM:
+    """The same LLM, with the same engine, that finds nothing of earlier requests."""
+    other = LLM.__new__(LLM)
+    other.__dict__.update(llm.__dict__)
+    other._caching = False
+    other.engine = llm.engine
+    return other

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_factory import EOT, RECIPES, tokenizer, write
+from helpers import cold
 
 from sterna import LLM, Conversation
-from sterna.engine import CachedPrefix
+from sterna.engine import Engine, PrefixCache, Sequence
 from sterna.engine.pages import PAGE
 from sterna.errors import RequestError
 
@@ -41,7 +42,7 @@ def test_turns_equal_fresh_runs_and_cost_what_is_new(llm: LLM) -> None:
         for turn, text in enumerate(["Hello", "And then?", "x" * 100, "Why?"]):
             messages = [*chat.messages, {"role": "user", "content": text}]
             done = chat.ask(text, **PLAIN, seed=turn)
-            fresh = llm.chat(messages, **PLAIN, seed=turn)
+            fresh = cold(llm).chat(messages, **PLAIN, seed=turn)
             assert (done.tokens, done.text) == (fresh.tokens, fresh.text)
             assert fresh.stats.n_cached == 0
             stats = done.stats
@@ -58,13 +59,18 @@ def test_logits_after_resuming_are_those_of_a_fresh_run(llm: LLM) -> None:
     """At every length around a page's end, the next logits have the same bits."""
     generator = np.random.default_rng(3)
     old = [int(t) for t in generator.integers(0, 200, 3 * PAGE)]
-    engine = llm.engine
+    engine = Engine(llm.engine.model, threads=2, kv_dtype=llm.engine.kv_dtype)
+    cache = PrefixCache(engine.pool, 100)
     for same in (0, 1, 15, 16, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE):
-        prefix = CachedPrefix(tokens=old)
-        engine.prefill(prefix.sequence, old)
+        first = Sequence()
+        engine.prefill(first, old)
+        cache.clear()
+        cache.keep(np.array(old, np.int32), first, final=True)
+        engine.release(first)
         prompt = [*old[:same], 201, *(int(t) for t in generator.integers(0, 200, 40))]
-        sequence = engine.resume(prefix, prompt)
-        assert sequence.length == same
+        sequence, seen = cache.find(np.array(prompt, np.int32))
+        sequence = sequence or Sequence()
+        assert sequence.length == seen == same
         assert len(sequence.pages) == -(-same // PAGE)
         logits = engine.prefill(sequence, prompt[same:])
         assert logits.tobytes() == llm.logits(prompt)[-1].tobytes()
@@ -83,12 +89,14 @@ def test_the_same_prompt_again_computes_its_last_token(llm: LLM) -> None:
         assert chat.undo() is None
 
 
-def test_a_forgotten_conversation_gives_its_pages_back(llm: LLM) -> None:
+def test_what_a_conversation_leaves_is_free_to_be_had(llm: LLM) -> None:
+    """Its pages stay in the cache for the next turn, which is no page less for others."""
     before = free_pages(llm)
     chat = Conversation(llm)
-    chat.ask("Hello", **PLAIN)
+    stream = chat.stream("Hello", **PLAIN)
+    next(stream)
     assert free_pages(llm) < before
-    del chat
+    del chat, stream
     gc.collect()
     assert free_pages(llm) == before
 
@@ -103,7 +111,7 @@ def test_an_answer_cut_short_stays(llm: LLM) -> None:
         other = chat.stream("More", **PLAIN)  # ends the one before
         assert next(stream, None) is None
         assert chat.messages[1] == {"role": "assistant", "content": text}
-        fresh = llm.chat([*chat.messages, {"role": "user", "content": "More"}], **PLAIN)
+        fresh = cold(llm).chat([*chat.messages, {"role": "user", "content": "More"}], **PLAIN)
         assert "".join(piece.text for piece in other) == fresh.text
         assert [m["content"] for m in chat.messages] == ["Hello", text, "More", fresh.text]
         never_started = chat.stream("Gone", **PLAIN)
@@ -247,4 +255,4 @@ def test_threads_take_turns_or_are_told(llm: LLM) -> None:
         assert len(outcomes) == 4
         assert all("one thread" in str(e) for e in outcomes if isinstance(e, RequestError))
         messages = [*chat.messages, {"role": "user", "content": "final"}]
-        assert chat.ask("final", **PLAIN).tokens == llm.chat(messages, **PLAIN).tokens
+        assert chat.ask("final", **PLAIN).tokens == cold(llm).chat(messages, **PLAIN).tokens

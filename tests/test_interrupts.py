@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 
 from sterna import LLM, Conversation, answers
-from sterna.engine import PAGE, CachedPrefix, Engine
+from sterna.engine import PAGE, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
-POOL = ("engine/engine.py", "engine/pages.py")
+POOL = ("engine/engine.py", "engine/pages.py", "engine/prefix.py")
 REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/driver.py")
 MODULES = (*POOL, *REQUESTS, "sterna/conversation.py", "sterna/llm.py")
 
@@ -85,6 +85,13 @@ def llm(checkpoint: Callable[[str], Path]) -> LLM:
     return small
 
 
+def forget(llm: LLM) -> None:
+    """What the cache has."""
+    cache = llm.driver.scheduler.cache
+    assert cache is not None
+    cache.clear()
+
+
 def fill(engine: Engine) -> list[EngineSequence]:
     """Sequences that have all free pages, one each: there are as many as pages are free."""
     return [_of_a_page(engine) for _ in range(engine.pool.free)]
@@ -112,26 +119,24 @@ def test_each_instruction_of_growing_and_cutting(llm: LLM) -> None:
     """No page is lost, of sequences that live on and of those that the interrupt takes along."""
     engine = llm.engine
 
-    def run(prefix: CachedPrefix) -> None:
+    def run(sequence: EngineSequence) -> None:
         short = EngineSequence()
         try:
-            engine.step([(short, [1] * 5, 1), (prefix.sequence, [2] * (PAGE + 1), 0)])
-            prefix.tokens = [2] * (PAGE + 1)
-            engine.resume(prefix, [2] * 5 + [3])
-            engine.rewind(prefix.sequence, 3)
-            fork = engine.pool.share(prefix.sequence, 2)  # which then both write
-            engine.step([(prefix.sequence, [3] * (2 * PAGE), 0), (fork, [1], 1)])
+            engine.step([(short, [1] * 5, 1), (sequence, [2] * (PAGE + 1), 0)])
+            engine.rewind(sequence, 3)
+            fork = engine.pool.share(sequence, 2)  # which then both write
+            engine.step([(sequence, [3] * (2 * PAGE), 0), (fork, [1], 1)])
             engine.repeated(_prefix(engine), 2 * PAGE)
         finally:
             engine.release(short)
 
     at = 0
     while True:
-        prefix = CachedPrefix()
-        more = interrupted(lambda prefix=prefix: run(prefix), at, POOL)
-        assert -(-prefix.sequence.length // PAGE) <= len(prefix.sequence.pages)
-        assert prefix.sequence.shared <= 1
-        assert_sound(engine, prefix.sequence)
+        sequence = EngineSequence()
+        more = interrupted(lambda sequence=sequence: run(sequence), at, POOL)
+        assert -(-sequence.length // PAGE) <= len(sequence.pages)
+        assert sequence.shared <= 1
+        assert_sound(engine, sequence)
         if not more:
             break
         at += 7 if at > 400 else 1  # the middle of a step is many instructions, all alike
@@ -154,13 +159,14 @@ def test_a_conversation_goes_on_as_if_nothing_had_been(llm: LLM) -> None:
     at, done = 0, False
     while not done:
         talk = Conversation(llm)
+        forget(llm)
         assert talk.ask(first, **options).tokens == expected[0]
         before = talk.messages
         done = not interrupted(lambda talk=talk: talk.ask(second, **options), at, MODULES)
         talk.messages = before
         assert talk.ask(second, **options).tokens == expected[1], at
-        assert_sound(llm.engine, talk._prefix.sequence)
-        del talk  # not closed: what is forgotten is free
+        assert_sound(llm.engine)
+        del talk
         at += 61
     assert at > 1000
     assert_sound(llm.engine)
@@ -228,6 +234,5 @@ def test_real_signals(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert_sound(llm.engine, talk._prefix.sequence)
     del talk
     assert_sound(llm.engine)

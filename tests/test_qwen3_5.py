@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_factory import QWEN3_5, RECIPES, Recipe, config, tensors, write
-from helpers import assert_same_bits, failure
+from helpers import assert_same_bits, cold, failure
 from safetensors.torch import save_file
 from test_hadamard import sylvester
-from test_interrupts import MODULES, POOL, interrupted
+from test_interrupts import MODULES, POOL, forget, interrupted
 from transformers import AutoModelForCausalLM
 
 from sterna import LLM, Conversation, _native, loading
 from sterna.convert import to_directory
-from sterna.engine import PAGE, CachedPrefix, Engine, Sequence
+from sterna.engine import PAGE, Engine, PrefixCache, Sequence
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.evaluate import scoring
 
@@ -511,15 +511,21 @@ def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> 
 
 def test_resume(small: Engine) -> None:
     """From a snapshot up to the first token that differs; the rest is computed again."""
-    prefix = CachedPrefix()
-    small.prefill(prefix.sequence, PROMPT[:60])
-    small.snapshot(prefix.sequence)
-    small.prefill(prefix.sequence, PROMPT[60:70])
-    prefix.tokens = PROMPT[:70]
+    cache, first = PrefixCache(small.pool, small.pool.count), Sequence()
+    small.prefill(first, PROMPT[:60])
+    small.snapshot(first)
+    small.prefill(first, PROMPT[60:70])
+    cache.keep(np.array(PROMPT, np.int32), first, final=True)
+    small.release(first)
     prompt = [*PROMPT[:65], 1, 2, 3]
-    s = small.resume(prefix, prompt)
-    assert (s.length, prefix.tokens) == (60, PROMPT[:60])
+    s, seen = cache.find(np.array(prompt, np.int32))
+    assert s is not None
+    assert (s.length, seen) == (60, 65)
     assert_same_bits(tokens_of(small, s, prompt[60:]), fresh(small, prompt))
+    s, seen = cache.find(np.array([*PROMPT[:70], 1], np.int32))
+    assert s is not None
+    assert (s.length, seen) == (70, 70)  # with the state that the first one had at its end
+    small.pool.cache = None  # others share the engine
 
 
 def test_repeated(small: Engine) -> None:
@@ -567,20 +573,19 @@ def test_conversations_have_the_bits_of_fresh_ones(llm: LLM) -> None:
     """Turns that go on, and such as take an answer back, which needs the snapshot."""
     with Conversation(llm) as talk:
         for text in ("Hello there", "And now?", "Well"):
-            assert (
-                talk.ask(text, **OPTIONS).tokens == llm.chat(talk.messages[:-1], **OPTIONS).tokens
-            )
+            done = talk.ask(text, **OPTIONS)
+            assert done.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
         assert talk.last.stats.n_cached > 0
         before = talk.last.stats
         talk.undo()
         again = talk.ask("Well", **OPTIONS)  # the same prompt, from the end of the user's turn
         assert 0 < again.stats.n_cached < before.n_prompt
-        assert again.tokens == llm.chat(talk.messages[:-1], **OPTIONS).tokens
+        assert again.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
         # A template that writes answers otherwise than they came: as where thoughts are left out.
         talk.messages = [*talk.messages[:-1], {"role": "assistant", "content": "No."}]
         other = talk.ask("Why?", **OPTIONS)
         assert other.stats.n_cached >= again.stats.n_cached
-        assert other.tokens == llm.chat(talk.messages[:-1], **OPTIONS).tokens
+        assert other.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
     assert llm.engine.pool.free == llm.engine.pool.count
 
 
@@ -595,6 +600,7 @@ def test_an_interrupted_conversation_goes_on_as_if_nothing_had_been(
     at, done = 0, False
     while not done:
         talk = Conversation(llm)
+        forget(llm)
         assert talk.ask(first, **OPTIONS).tokens == expected[0]
         before = talk.messages
         done = not interrupted(lambda talk=talk: talk.ask(second, **OPTIONS), at, MODULES)

@@ -10,7 +10,7 @@ import checkpoint_factory as factory
 import numpy as np
 import pytest
 from checkpoint_factory import RECIPES
-from helpers import assert_same_bits
+from helpers import assert_same_bits, cold
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -18,7 +18,7 @@ from test_pages import Sequences
 
 from sterna import LLM, loading
 from sterna.conversation import Conversation
-from sterna.engine import PAGE, CachedPrefix, Engine, PagePool, Sequence
+from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
 from sterna.engine.pages import GONE
 from sterna.evaluate import scoring
 
@@ -159,20 +159,22 @@ def test_a_rewind_that_was_interrupted(model: loading.Model) -> None:
 
 def test_resume(model: loading.Model) -> None:
     """From where two prompts part, if there is a snapshot before; else all is computed again."""
-    engine, prefix = of_pages(model, 12), CachedPrefix()
-    fed(engine, prefix.sequence, PROMPT[:250], 125)
-    engine.snapshot(prefix.sequence)
-    fed(engine, prefix.sequence, PROMPT[250:400], 50)
+    engine, first = of_pages(model, 12), Sequence()
+    cache = PrefixCache(engine.pool, 12)
+    fed(engine, first, PROMPT[:250], 125)
+    engine.snapshot(first)
+    fed(engine, first, PROMPT[250:400], 50)
+    cache.keep(np.array(PROMPT, np.int32), first, final=True)
+    engine.release(first)
     for same in (320, 250, 100):
-        prefix.tokens = PROMPT[: prefix.sequence.length]
         prompt = [*PROMPT[:same], 7, 8, 9]
-        s = engine.resume(prefix, prompt)
-        assert s.length == (same if same >= 250 else 0)
+        found, seen = cache.find(np.array(prompt, np.int32))
+        s = found or Sequence()
+        assert (s.length, seen) == (same if same >= 250 else 0, same)
         got = fed(engine, s, prompt[s.length :], 40)
         expected = Engine(model, threads=1).logits([prompt])[0]
         assert_same_bits(got, expected[len(prompt) - len(got) :])
-        fed(engine, s, PROMPT[:50], 50)
-        engine.rewind(s, min(same, s.length))
+        engine.release(s)
 
 
 def test_turns_of_a_conversation(checkpoint: Callable[[str], Path]) -> None:
@@ -183,7 +185,7 @@ def test_turns_of_a_conversation(checkpoint: Callable[[str], Path]) -> None:
         before = 0
         for text in ("Hello", "And then?" * 12, "x" * 100, "Why?"):
             messages = [*chat.messages, {"role": "user", "content": text}]
-            done, fresh = chat.ask(text, **options), llm.chat(messages, **options)
+            done, fresh = chat.ask(text, **options), cold(llm).chat(messages, **options)
             assert done.tokens == fresh.tokens
             assert done.stats.n_cached >= before
             before = done.stats.n_prompt - 12  # what opens an answer may be written otherwise

@@ -8,7 +8,6 @@ from typing import Any
 
 from sterna.answers import Completion, OneAtATime, Piece, Stream
 from sterna.chat import check_messages
-from sterna.engine import CachedPrefix
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM, TEMPLATE_OPTIONS
 from sterna.runtime import checked_flag
@@ -19,13 +18,14 @@ __all__ = ["Conversation"]
 class Conversation:
     """Messages with a model, whose keys and values stay between turns.
 
-    A turn computes the tokens that differ from those computed before: usually the new message.
+    A turn computes what the cache of its LLM does not have (`prefix_cache`): usually the new
+    message.
     The answer has the same bits as that of `LLM.chat` with the same messages and options.
 
     system: a system prompt. tools, documents, template_options: as in `LLM.chat`.
     drop_oldest: where the context is full, forget the oldest exchanges instead of raising.
 
-    One turn at a time: a new one ends the stream of the one before. `close` gives the memory back.
+    One turn at a time: a new one ends the stream of the one before.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Conversation:
         #: Exchanges that the latest turn had to forget.
         self.dropped = 0
         self.last = Completion()
-        self._prefix = CachedPrefix()
         self._running: Stream | None = None
         self._turns = OneAtATime(  # whoever computes a piece or begins a turn
             "conversation: must be used by one thread at a time, but another is in the middle of a "
@@ -64,11 +63,9 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
-        """Ends a running answer and gives the keys and values back; it can be used again."""
+        """Ends a running answer; it can be used again."""
         with self._alone():
             self._end_running()
-            self.llm.engine.release(self._prefix.sequence)
-            self._prefix.tokens = []
 
     # ------------------------------------------------------------------------------- messages
 
@@ -139,7 +136,7 @@ class Conversation:
             messages = [*self._messages, {"role": "user", "content": content}]
             template = {name: getattr(self, name) for name in TEMPLATE_OPTIONS[:3]}
             messages = self._fitting(messages, template, options)
-            done, pieces = self.llm._chat(messages, {**template, **options}, self._prefix)
+            done, pieces = self.llm._chat(messages, {**template, **options})
             self.last = done
             self._running = Stream(self._take(messages, done, pieces))
             return done, self._running

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
@@ -17,9 +17,9 @@ from sterna.answers import Completion, Piece, Stats, Stream, TokenLogprob
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import (
     PREFILL_CHUNK,
-    CachedPrefix,
     Driver,
     Engine,
+    PrefixCache,
     Request,
     SamplingParams,
     Scheduler,
@@ -61,28 +61,30 @@ class LLM:
 
     model: a folder (a Hugging Face checkpoint or a packed directory), a .gguf file, the built-in
     "nano", or org/name[@revision][:file] of the Hugging Face Hub, fetched once (docs/hub.md).
-    threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default,
-    or STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each.
-    isa: kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the
-    layers and of the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's
-    own, screened), default the checkpoint's own and exact where that is float. context:
-    positions, default the model's. kv_dtype: i16 (integers of 13 bits with a scale for each
-    vector; the default of all architectures but Qwen2), i8 (of 8 bits, rotated: half the memory),
-    f16 or f32. kv_bytes: what keys and values of all sequences may take, default as in `Engine`;
-    one request needs at most those of its context. deterministic: True, float layers add in
-    ascending order on every unit; False, where all are floats of one format, by the bf16 products
-    of a matrix unit (`amx`), which are faster for prompts; default: those for bf16 layers alone,
-    where they are never slower. Integer formats have the same bits anyway. i2s: how the I2_S
-    tensors of a GGUF file are packed, "128", "64" or "rows" (docs/gguf.md); default STERNA_I2S,
-    else 128, with a warning. cache: keep a packed copy for the next start. mmap: map the weights of
-    a packed directory, which takes memory that processes share and starts at once, instead of
-    reading them; a published checkpoint is packed into memory, and mapped from the cache the next
-    time. A file that is truncated or changed in use is then an error of whatever is computed next,
+    threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
+    STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
+    kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
+    the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
+    default the checkpoint's own and exact where that is float. context: positions, default the
+    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the default of all
+    architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. kv_bytes: what
+    keys and values of all sequences may take, default as in `Engine`; one request needs at most
+    those of its context. prefix_cache: keep those of prompts and answers for requests that begin
+    with the same tokens, up to a quarter of the available memory, or in all of kv_bytes where that
+    is given; answers have the same bits. deterministic: True, float layers add in ascending order
+    on every unit; False, where all are floats of one format, by the bf16 products of a matrix unit
+    (`amx`), which are faster for prompts; default: those for bf16 layers alone, where they are
+    never slower. Integer formats have the same bits anyway. i2s: how the I2_S tensors of a GGUF
+    file are packed, "128", "64" or "rows" (docs/gguf.md); default STERNA_I2S, else 128, with a
+    warning. cache: keep a packed copy for the next start. mmap: map the weights of a packed
+    directory, which takes memory that processes share and starts at once, instead of reading them;
+    a published checkpoint is packed into memory, and mapped from the cache the next time. A file
+    that is truncated or changed in use is then an error of whatever is computed next,
     ModelFormatError. speculate: "auto", tokens that prompt or answer had before are computed ahead
     and kept where they are right, which changes speed and no token (docs/speculation.md), "lookup",
     the same without `draft`, or "off"; draft: another, smaller LLM of the same tokenizer that
-    guesses ahead. progress: called with the bytes of weights read so far and those of all, by
-    one thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
+    guesses ahead. progress: called with the bytes of weights read so far and those of all, by one
+    thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
     template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
@@ -101,6 +103,7 @@ class LLM:
         context: int | None = None,
         kv_dtype: str | None = None,
         kv_bytes: int | None = None,
+        prefix_cache: bool = True,
         deterministic: bool | None = None,
         i2s: str | None = None,
         cache: bool = True,
@@ -109,6 +112,7 @@ class LLM:
         draft: LLM | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        self._caching = checked_flag("prefix_cache", prefix_cache)
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
         self._speculate = checked_name("speculate", speculate, SPECULATE)
@@ -156,8 +160,9 @@ class LLM:
     @engine.setter
     def engine(self, engine: Engine) -> None:
         self._engine = engine
+        cache = PrefixCache(engine.pool, engine.cache_pages) if self._caching else None
         #: Through which all requests of this LLM share its engine.
-        self.driver = Driver(Scheduler(engine))
+        self.driver = Driver(Scheduler(engine, prefix_cache=cache))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -272,18 +277,17 @@ class LLM:
         prompt: str | Sequence[int],
         options: dict[str, Any],
         ends: frozenset[int] = frozenset(),
-        prefix: CachedPrefix | None = None,
+        boundary: int = 0,
     ) -> tuple[Completion, Stream]:
         """A completion and the iterator that fills it.
 
-        ends: ids that end the answer beside the tokenizer's. prefix: of earlier requests.
+        ends: ids that end the answer beside the tokenizer's. boundary: of `Request`.
         """
         tokens, (params, beside) = self._encode(prompt), self._split(options)
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        boundary = prefix.boundary if prefix else 0
         place: dict[str, Any] = {"completion": done, "boundary": boundary}
         request = self._request(tokens, params, beside, ends, place)
-        return done, Stream(self._run(request, tokens, prefix))
+        return done, Stream(self.driver.pieces(request))
 
     def _request(
         self,
@@ -373,15 +377,12 @@ class LLM:
         """Answers as `chat`, a piece of text at a time."""
         return self._chat(messages, options)[1]
 
-    def _chat(
-        self, messages: object, options: dict[str, Any], prefix: CachedPrefix | None = None
-    ) -> tuple[Completion, Stream]:
+    def _chat(self, messages: object, options: dict[str, Any]) -> tuple[Completion, Stream]:
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
         others = {name: value for name, value in options.items() if name not in template}
         tokens = self.chat_tokens(messages, **template)
-        if prefix is not None and self.engine.forgets:
-            prefix.boundary = self._end_of_turn(tokens, messages, template)
-        return self._start(tokens, others, self._turn_ends, prefix)
+        boundary = self._end_of_turn(tokens, messages, template) if self.engine.forgets else 0
+        return self._start(tokens, others, self._turn_ends, boundary)
 
     def _end_of_turn(self, tokens: list[int], messages: object, template: dict[str, Any]) -> int:
         """How many tokens a prompt has before what opens the answer, which templates may write
@@ -498,17 +499,6 @@ class LLM:
                 )
             ids.append(int(t))
         return ids
-
-    def _run(
-        self, request: Request, prompt: list[int], prefix: CachedPrefix | None
-    ) -> Generator[Piece, None, None]:
-        try:
-            if prefix and not request.ended:
-                request.go_on_from(self.engine.resume(prefix, prompt))
-            yield from self.driver.pieces(request)
-        finally:
-            if prefix is not None:
-                prefix.tokens = request.tokens[: prefix.sequence.length].tolist()
 
     # ---------------------------------------------------------------------------- embeddings
 

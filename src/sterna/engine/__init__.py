@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
-from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, CachedPrefix, Engine, Feed, Given
+from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given
 from sterna.engine.pages import PAGE, PagePool, Sequence
+from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.engine.scheduler import Event, Load, Scheduler
@@ -14,7 +15,6 @@ __all__ = [
     "KV_DTYPES",
     "PAGE",
     "PREFILL_CHUNK",
-    "CachedPrefix",
     "DecidingLogits",
     "Draw",
     "Driver",
@@ -24,6 +24,7 @@ __all__ = [
     "Given",
     "Load",
     "PagePool",
+    "PrefixCache",
     "Request",
     "SamplingParams",
     "Scheduler",

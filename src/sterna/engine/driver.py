@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 
 from sterna.answers import OneAtATime, Piece
@@ -32,7 +32,7 @@ class Driver:
         self._steps = OneAtATime("scheduler: must be stepped by one thread at a time")
         self._waiting: list[threading.Lock] = []
 
-    def pieces(self, request: Request) -> Iterator[Piece]:
+    def pieces(self, request: Request) -> Generator[Piece, None, None]:
         """A request's pieces, each as soon as it is there. Where nobody asks any more, it ends."""
         try:
             self.add(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,14 +17,21 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
-from sterna.engine.pages import GONE, NO_PAGES, PAGE, PagePool, Sequence, page_counts
+from sterna.engine.pages import GONE, NO_PAGES, PAGE, SHARE, PagePool, Sequence, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast
-from sterna.runtime import checked_flag, checked_name, checked_whole, resolve_isa, resolve_threads
+from sterna.runtime import (
+    available_bytes,
+    checked_flag,
+    checked_name,
+    checked_whole,
+    resolve_isa,
+    resolve_threads,
+)
 
-__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "CachedPrefix", "Engine", "Feed", "Given"]
+__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -61,19 +68,6 @@ class Given:
 
     logits: F32
     drawn: list[_native.SampleResult]
-
-
-@dataclass(eq=False)
-class CachedPrefix:
-    """A sequence that outlives a request, and the tokens whose keys and values it holds.
-
-    boundary: of the next request's prompt, how many tokens those after it will probably have too.
-    There a `snapshot` is taken, where the engine `forgets`.
-    """
-
-    sequence: Sequence = field(default_factory=Sequence)
-    tokens: list[int] = field(default_factory=list)
-    boundary: int = 0
 
 
 class Engine:
@@ -130,6 +124,11 @@ class Engine:
         self.state_bytes = self._program.state_bytes
         state_pages = -(-self.state_bytes // (self.kv_bytes_per_position * PAGE))
         self._cache = self._make_cache(kv_bytes, state_pages)
+        #: Pages that a cache of earlier sequences should keep at most.
+        self.cache_pages = self._cache.pages
+        if kv_bytes is None:
+            share = available_bytes() // SHARE // (self.kv_bytes_per_position * PAGE)
+            self.cache_pages = min(self.cache_pages, share)
         self.pool = PagePool(
             self._cache.pages, self._cache.copy_page, self.state_bytes, state_pages,
             model.graph.window,
@@ -177,21 +176,6 @@ class Engine:
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""
         self.rewind(sequence, 0)
-
-    def resume(self, prefix: CachedPrefix, prompt: SequenceOf[int]) -> Sequence:
-        """The sequence of a prefix, cut back to where `prompt` begins as it does, or `rewind` can.
-
-        At least the prompt's last token is left to be fed, for its logits. What follows has the
-        same bits as after a prefill of the whole prompt, since a prefill may be split anywhere.
-        """
-        # An interrupt may have kept the tokens of its last steps from being written down.
-        sequence = prefix.sequence
-        most = min(sequence.length, len(prefix.tokens), len(prompt) - 1)
-        same = next((i for i in range(most) if prefix.tokens[i] != prompt[i]), most)
-        same = self.rewind(sequence, same)
-        prefix.tokens = list(prompt[:same])
-        sequence.rows_rescored = sequence.head_bytes = 0
-        return sequence
 
     def rewind(self, sequence: Sequence, length: int) -> int:
         """Forget a sequence's tokens from `length` on; their pages are free again.

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import RequestError
 from sterna.runtime import available_bytes, checked_whole
+
+if TYPE_CHECKING:
+    from sterna.engine.prefix import PrefixCache
 
 __all__ = ["PAGE", "PagePool", "PagesMissing", "Sequence", "page_counts", "pages_of"]
 
@@ -123,22 +127,26 @@ class PagePool:
         # The keys are ids, and a new sequence may have that of a forgotten one. A WeakSet that is
         # interrupted where its iteration begins never again drops what is forgotten.
         self._sequences: dict[int, weakref.ref[Sequence]] = {}
-        self._lock = threading.Lock()  # nobody else takes pages that this thread has seen free
+        # Nobody else takes pages that this thread has seen free. The collector may run within, and
+        # with it what ends a request that was forgotten.
+        self._lock = threading.RLock()
+        #: Pages of earlier sequences; it gives way where sequences need them.
+        self.cache: PrefixCache | None = None
 
     @property
     def free(self) -> int:
-        """How many pages are free."""
+        """How many pages are free, or only kept by the cache, which gives way."""
         with self._lock:
-            return self._free(self._counted())
+            return self._free(self._counted(), self._states())
 
     def holders(self) -> npt.NDArray[np.int64]:
         """How many sequences have each page."""
         with self._lock:
             return self._counted()
 
-    def _free(self, held: npt.NDArray[np.int64]) -> int:
-        """How many pages are free, where those that are held and all states are not."""
-        return self.count - int(np.count_nonzero(held)) - self._states() * self.state_pages
+    def _free(self, held: npt.NDArray[np.int64], states: int) -> int:
+        """How many pages are free, where those that are held and so many states are not."""
+        return self.count - int(np.count_nonzero(held)) - states * self.state_pages
 
     def reserve(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
         """Lets each sequence write so many positions behind those that it has.
@@ -191,13 +199,13 @@ class PagePool:
     def give_back(self, sequence: Sequence) -> None:
         """Its pages that lie before the windows of all positions from its length on, and from its
         marks on."""
-        gone = self._before_windows(min((*sequence.marks, sequence.length)))
+        gone = self.before_windows(min((*sequence.marks, sequence.length)))
         if gone and sequence.pages[gone - 1] != GONE:
             pages = sequence.pages.copy()
             pages[:gone] = GONE
             sequence.pages = pages
 
-    def _before_windows(self, length: int) -> int:
+    def before_windows(self, length: int) -> int:
         """How many first pages a position from `length` on does not see."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // PAGE
 
@@ -223,7 +231,7 @@ class PagePool:
             if keep < 1 or state is None or state.position != sequence.length:
                 return False
             sequence.snapshots = kept[max(0, len(kept) + 1 - keep) :]
-            if self._free(self._counted()) < self.state_pages:
+            if not self._has_room_for_state():
                 return False
             copy = _native.State(self.state_bytes)
             copy.copy_from(state)
@@ -238,7 +246,7 @@ class PagePool:
         if self.window is None:
             return length
         gone = int(np.count_nonzero(sequence.pages == GONE))
-        return length if gone <= self._before_windows(length) else 0
+        return length if gone <= self.before_windows(length) else 0
 
     def share(self, source: Sequence, length: int) -> Sequence:
         """Another sequence that begins with the first `length` positions of this one, or with those
@@ -259,7 +267,7 @@ class PagePool:
             copy.marks = tuple(m for m in source.marks if m <= length)
             self._sequences[id(copy)] = weakref.ref(copy)  # before it has them
             if length and self.state_bytes and all(s.position < length for s in copy.snapshots):
-                if self._free(self._counted()) < self.state_pages:
+                if not self._has_room_for_state():
                     raise RequestError(
                         f"KV cache: a recurrent state takes {self.state_pages} of {self.count} "
                         "pages, but fewer are free; run fewer sequences at once, or raise kv_bytes"
@@ -283,10 +291,39 @@ class PagePool:
             sequence.state = None
         return length
 
-    def _states(self) -> int:
-        """How many states and snapshots the sequences that `_counted` has found alive have."""
+    def adopt(self, sequence: Sequence, pages: I32, length: int) -> None:
+        """Lets a new sequence have pages that somebody keeps; under the lock."""
+        self._sequences[id(sequence)] = weakref.ref(sequence)  # before it has them
+        sequence.pages = pages
+        sequence.length = length
+
+    def _states(self, cached: bool = False) -> int:
+        """How many states and snapshots the sequences that `_counted` has found alive have, and the
+        cache."""
         living = [ref() for ref in self._sequences.values()] if self.state_bytes else []
-        return len({id(s) for one in living if one is not None for s in _states_of(one)})
+        states = {id(s) for one in living if one is not None for s in _states_of(one)}
+        if cached and self.cache is not None and self.state_bytes:
+            states.update(map(id, self.cache.states()))
+        return len(states)
+
+    def _has_room_for_state(self) -> bool:
+        """Whether pages are free for one, where the cache gives way."""
+        held = self._counted()
+        if self._free(held, self._states()) < self.state_pages:
+            return False
+        missing = self.state_pages
+        missing -= self._free(self._with_cache(held), self._states(cached=True))
+        if missing > 0 and self.cache is not None:
+            self.cache.give_way(missing, held)
+        return True
+
+    def _with_cache(self, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Who has each page, the cache counted as one."""
+        if self.cache is None:
+            return held.copy()
+        both: npt.NDArray[np.int64] = np.bincount(self.cache.held(), minlength=self.count)
+        both += held
+        return both
 
     def _counted(self) -> npt.NDArray[np.int64]:
         living = [(key, ref, ref()) for key, ref in self._sequences.items()]
@@ -300,14 +337,19 @@ class PagePool:
         are missing."""
         with self._lock:
             sources = [self._state_of(sequence) for sequence, _ in wanted]
-            held = self._counted()
-            free = self._free(held)  # before the plans change `held`
-            plans = [_plan(sequence, count, held) for sequence, count in wanted]
-            need = sum(len(replaced) + added for replaced, added in plans)
-            unused = np.flatnonzero(held == 0)[:need].astype(np.int32)
-            need += self.state_pages * sum(sequence.state is None for sequence, _ in wanted)
-            if need > free:
-                return need - free
+            states = self.state_pages * sum(sequence.state is None for sequence, _ in wanted)
+            alone = self._counted()
+            held = self._with_cache(alone)
+            free = self._free(held, self._states(cached=True))
+            plans, need = _plans(wanted, held)
+            if need + states > free and self.cache is not None:
+                self.cache.give_way(need + states - free, alone)
+                held = self._with_cache(alone)
+                free = self._free(held, self._states(cached=True))
+                plans, need = _plans(wanted, held)  # nobody copies what the cache has forgotten
+            if need + states > free:
+                return need + states - free
+            unused: I32 = np.flatnonzero(held == 0)[:need].astype(np.int32)
             for (sequence, _), source, (replaced, added) in zip(
                 wanted, sources, plans, strict=True
             ):
@@ -341,6 +383,15 @@ def _has_pages(sequence: Sequence, count: int) -> bool:
     if sequence.shared > first or end > len(sequence.pages):
         return False
     return first == end or bool(sequence.pages[first] != GONE)
+
+
+def _plans(
+    wanted: SequenceOf[tuple[Sequence, int]], held: npt.NDArray[np.int64]
+) -> tuple[list[tuple[list[int], int]], int]:
+    """`_plan` of each, one after the other, and how many pages they need in all."""
+    held = held.copy()
+    plans = [_plan(sequence, count, held) for sequence, count in wanted]
+    return plans, sum(len(replaced) + added for replaced, added in plans)
 
 
 def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:

@@ -104,6 +104,11 @@ class Request:
         return min(self.n_prompt + self.params.max_tokens, self.context)
 
     @property
+    def generated(self) -> int:
+        """Tokens that were drawn."""
+        return len(self._drawn)
+
+    @property
     def left(self) -> int:
         """Tokens that are known and not computed yet; 1 while it decodes."""
         return self._known - self.sequence.length
@@ -128,7 +133,8 @@ class Request:
     def go_on_from(self, sequence: Sequence) -> None:
         """Takes a sequence that has the keys and values of the prompt's first tokens."""
         self.sequence = sequence
-        self.completion.stats.n_cached = sequence.length
+        if not self._drawn:
+            self.completion.stats.n_cached = sequence.length
 
     def feed(
         self, most: int = PREFILL_CHUNK, budget: int = 0, costs: Costs = usual_costs,

@@ -15,7 +15,8 @@ from sterna import _native
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
 from sterna.engine.engine import Engine, Feed
-from sterna.engine.pages import PagesMissing, Sequence, pages_of
+from sterna.engine.pages import PAGE, PagesMissing, Sequence, pages_of
+from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.errors import NonFiniteError, RequestError, SternaError
 
@@ -81,7 +82,7 @@ class Scheduler:
 
     A request is admitted where there are pages for its prompt and all its tokens, or for its prompt
     where the others are not expected to need theirs soon. If pages run out, those that nobody reads
-    and then the youngest lose theirs, and compute again later.
+    and then the youngest lose theirs to the cache, and come back later.
     """
 
     def __init__(
@@ -91,11 +92,12 @@ class Scheduler:
         step_ms: float = 100.0,
         prompt_step_ms: float = float("inf"),
         max_running: int = 64,
+        prefix_cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine, self.costs = engine, Costs()
         self.step_ms, self.prompt_step_ms = step_ms, prompt_step_ms
-        self.max_running = max_running
+        self.max_running, self.cache = max_running, prefix_cache
         self._clock = clock
         # What lives is what is in here: one assignment adds or drops a request.
         self._entries: dict[int, _Entry] = {}
@@ -122,7 +124,7 @@ class Scheduler:
         request.end("cancelled")
         entry = self._entries.pop(request.id, None)
         if entry is not None:
-            self._give_up(entry)
+            self._give_up(entry, idle=not self._unfinished)
 
     @property
     def busy(self) -> bool:
@@ -139,7 +141,7 @@ class Scheduler:
         pool = self.engine.pool
         return Load(
             len(entries) - len(waiting), len(waiting), tokens, self._predicted(tokens, decoding),
-            pool.count - pool.free, pool.count, 0,
+            pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
         )  # fmt: skip
 
     def _predicted(self, tokens: int, decoding: int) -> float:
@@ -160,11 +162,11 @@ class Scheduler:
         self._recover()
         now = self._clock()
         events = self._expired(now)
+        self._unfinished = True
         chosen = self._chosen(now)
         if chosen:
-            self._unfinished = True
             events += self._run(chosen, self._drafts(chosen))
-            self._unfinished = False
+        self._unfinished = False
         for event in events:
             if event.request.ended:
                 self._retire(event.request)
@@ -202,10 +204,13 @@ class Scheduler:
         if entry is not None:
             self._give_up(entry)
 
-    def _give_up(self, entry: _Entry) -> None:
-        """Its pages, which are free once no step uses them."""
+    def _give_up(self, entry: _Entry, idle: bool = True) -> None:
+        """Its pages, to the cache; they are free once no step uses them. idle: none does."""
         entry.running = False
-        entry.request.sequence = Sequence()
+        request = entry.request
+        if self.cache is not None and request.error is None:
+            self.cache.keep(request.tokens, request.sequence, request.salt, True, idle)
+        request.sequence = Sequence()
 
     # ------------------------------------------------------------------------ who takes part
 
@@ -283,9 +288,22 @@ class Scheduler:
                 return False
             self._preempt(victim)
         entry.running = True
+        self._look_up(entry.request)
         stats = entry.request.completion.stats
         stats.queue_s = stats.queue_s or now - entry.arrived
         return True
+
+    def _look_up(self, request: Request) -> None:
+        """Takes what is known of the tokens that it begins with."""
+        if self.cache is None or request.sequence.length:
+            return
+        found, same = self.cache.find(request.tokens, request.salt)
+        if found is not None:
+            request.go_on_from(found)
+        if self.engine.forgets and not request.boundary:
+            # The state where others went another way, or at the last page, may be wanted again.
+            last = same if request.sequence.length < same // PAGE * PAGE else request.n_prompt - 1
+            request.boundary = last // PAGE * PAGE
 
     def _fits(self, entry: _Entry) -> bool:
         pool, running = self.engine.pool, [e for e in self._alive() if e.running]
@@ -378,6 +396,8 @@ class Scheduler:
             request.take(drawn)
         except NonFiniteError as error:
             return self._failed(request, _without_frames(error))
+        if self.cache is not None and request.generated == len(drawn) > 0:
+            self.cache.keep(request.tokens, request.sequence, request.salt)  # its prompt, for now
         return Event(request, len(drawn))
 
     def _failed(self, request: Request, error: Exception) -> Event:

@@ -1,0 +1,280 @@
+"""`PrefixCache`: pages of earlier requests, for those that begin with the same tokens.
+
+It is a trie whose nodes are pages. Tokens are compared with tokens, so nothing can be taken for
+something else; and since no split of a prompt changes a bit, neither does what is found here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.engine.pages import GONE, PAGE, PagePool, Sequence, pages_of
+from sterna.errors import RequestError
+
+__all__ = ["PrefixCache"]
+
+I32 = npt.NDArray[np.int32]
+_BYTES = 4  # of a token in a key
+
+
+class _Node:
+    """A page below those before it: of up to 64 tokens, fewer only where nothing follows.
+
+    key: its tokens, int32; page: GONE where no window needed it; states: snapshots of recurrent
+    layers at positions in it.
+    """
+
+    __slots__ = ("children", "key", "keys", "page", "parent", "states")
+
+    def __init__(self, parent: _Node | None, key: bytes, page: int) -> None:
+        self.parent, self.key, self.page = parent, key, page
+        self.states: tuple[_native.State, ...] = ()
+        self.children: dict[bytes, _Node] = {}
+        self.keys: list[bytes] = []  # of the children, sorted: what begins alike is side by side
+
+    def nearest(self, key: bytes) -> tuple[_Node | None, int]:
+        """The child that has most first tokens in common with the key, and how many."""
+        at, best, most = bisect_left(self.keys, key), None, 0
+        for near in self.keys[max(0, at - 1) : at + 1]:
+            common = _common(near, key)
+            child = self.children.get(near)
+            if child is not None and common > most:
+                best, most = child, common
+        return best, most
+
+    def link(self, child: _Node) -> None:
+        """Makes it a child."""
+        insort(self.keys, child.key)
+        self.children[child.key] = child
+
+    def unlink(self, child: _Node) -> None:
+        """Makes it one no more."""
+        if self.children.get(child.key) is child:
+            del self.children[child.key]
+        at = bisect_left(self.keys, child.key)
+        if at < len(self.keys) and self.keys[at] == child.key:
+            del self.keys[at]
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """How many first tokens two keys have in common."""
+    size = min(len(a), len(b)) // _BYTES
+    x, y = np.frombuffer(a, np.int32, size), np.frombuffer(b, np.int32, size)
+    other = np.flatnonzero(x != y)
+    return int(other[0]) if len(other) else size
+
+
+class PrefixCache:
+    """The pages that a pool keeps of earlier sequences, the latest used ones.
+
+    Who is about to write a page that is in here gets a copy first, as of any shared page
+    (`PagePool`). All of its pages are free to be had: where sequences need some, the longest unused
+    go. Calls may come from any thread.
+
+    most: pages that it keeps at most, states of recurrent layers counted as the pages of their
+    size.
+    """
+
+    def __init__(self, pool: PagePool, most: int) -> None:
+        if pool.cache is not None:
+            raise RequestError("prefix cache: a pool must have one at most, but has one; use it")
+        self._pool, self.most = pool, min(most, pool.count)
+        self._roots: dict[str, _Node] = {}
+        # What is kept is what is in here, the longest unused first. A node is always used after
+        # those below it, so the first has none below.
+        self._nodes: OrderedDict[int, _Node] = OrderedDict()
+        self.asked = self.found = 0  # tokens
+        pool.cache = self
+
+    # ------------------------------------------------------------------------------ for requests
+
+    def find(self, tokens: I32, salt: str = "") -> tuple[Sequence | None, int]:
+        """A sequence that has the longest known beginning of these tokens, and where they part.
+
+        At least the last token is left to be computed. Sequences of other salts are not seen. The
+        second number is how many tokens were seen before: more than the sequence has where a
+        recurrent layer has no snapshot there, or pages behind windows are gone.
+        """
+        with self._pool._lock:
+            chain, same = self._walk(tokens[:-1], salt)
+            self._touch(chain)
+            length, snapshot = self._reachable(chain, same)
+            self.asked += len(tokens)
+            self.found += length
+            return (self._sequence(chain, length, snapshot) if length else None), same
+
+    def keep(
+        self,
+        tokens: I32,
+        sequence: Sequence,
+        salt: str = "",
+        final: bool = False,
+        idle: bool = True,
+    ) -> None:
+        """Keeps a sequence's pages, with its first tokens.
+
+        final: also the last page that is not full, and its recurrent state; nobody writes either
+        any more. idle: whether no step changes that state just now.
+        """
+        with self._pool._lock:
+            length = min(sequence.length, len(tokens))
+            states = {s.position: s for s in sequence.snapshots}
+            if final and idle and sequence.state is not None and sequence.state.position == length:
+                states.setdefault(length, sequence.state)
+            if self._pool.state_bytes:
+                length = max((p for p in states if p <= length), default=0)
+            elif not final:
+                length = length // PAGE * PAGE
+            sequence.shared = max(sequence.shared, pages_of(length))
+            chain = self._grow(tokens[:length], sequence.pages, salt)
+            for position, state in states.items():
+                if 0 < position <= length:
+                    node = chain[(position - 1) // PAGE]
+                    if all(s.position != position for s in node.states):
+                        node.states = (*node.states, state)
+            self._touch(chain)
+            self._shrink()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._pool._lock:
+            self._roots = {}
+            self._nodes = OrderedDict()
+
+    @property
+    def pages(self) -> int:
+        """Pages that it keeps, states counted."""
+        with self._pool._lock:
+            return self._size()
+
+    # -------------------------------------------------------- for the pool, which has its lock
+
+    def held(self) -> I32:
+        """The pages that it keeps."""
+        nodes = self._nodes.values()
+        pages = np.fromiter((node.page for node in nodes), np.int32, len(nodes))
+        return np.asarray(pages[pages != GONE])
+
+    def states(self) -> Iterable[_native.State]:
+        """The states that it keeps."""
+        return (state for node in self._nodes.values() for state in node.states)
+
+    def give_way(self, missing: int, held: npt.NDArray[np.int64]) -> None:
+        """Forgets what frees so many pages, the longest unused first.
+
+        held: how many sequences have each page; those that some have would free nothing.
+        """
+        for node in list(self._nodes.values()):
+            if missing <= 0:
+                break
+            frees = int(node.page != GONE and held[node.page] == 0)
+            frees += len(node.states) * self._pool.state_pages
+            if not node.children and frees:
+                self._drop(node)
+                missing -= frees
+        if missing > 0:  # then sequences need not even copy what they share with it
+            self.clear()
+
+    # ----------------------------------------------------------------------------------- the trie
+
+    def _walk(self, tokens: I32, salt: str) -> tuple[list[_Node], int]:
+        """The nodes of the longest known beginning, and how many tokens that has."""
+        chain, node = list[_Node](), self._roots.get(salt)
+        same = 0
+        while node is not None and same < len(tokens):
+            key = tokens[same : same + PAGE].tobytes()
+            node, common = node.nearest(key)
+            if node is not None:
+                chain.append(node)
+                same += common
+            if common < PAGE:
+                break
+        return chain, same
+
+    def _grow(self, tokens: I32, pages: I32, salt: str) -> list[_Node]:
+        """The nodes of all these tokens; those that are new have the given pages."""
+        chain, node = list[_Node](), self._roots.get(salt)
+        if node is None:
+            node = self._roots[salt] = _Node(None, b"", int(GONE))
+        for i, page in zip(range(0, len(tokens), PAGE), pages.tolist(), strict=False):
+            key = tokens[i : i + PAGE].tobytes()
+            child, common = node.nearest(key)
+            if child is None or _BYTES * common < min(len(key), len(child.key)):
+                child = _Node(node, key, page)
+                self._nodes[id(child)] = child
+                node.link(child)
+            elif len(child.key) < len(key):  # it ended in the middle of what is known now
+                node.unlink(child)
+                child.key, child.page = key, page
+                node.link(child)
+            elif child.page == GONE:
+                child.page = page
+            chain.append(child)
+            node = child
+        return chain
+
+    def _reachable(self, chain: list[_Node], same: int) -> tuple[int, _native.State | None]:
+        """How many of the tokens a sequence can begin with, and the snapshot that it needs."""
+        lengths: Iterable[int] = (same, *range((same - 1) // PAGE * PAGE, 0, -PAGE))
+        states = {s.position: s for node in chain for s in node.states if s.position <= same}
+        if self._pool.state_bytes:
+            lengths = sorted(states, reverse=True)
+        for length in lengths:
+            needed = chain[self._pool.before_windows(length) : pages_of(length)]
+            if all(node.page != GONE for node in needed):
+                return length, states.get(length)
+        return 0, None
+
+    def _sequence(
+        self, chain: list[_Node], length: int, snapshot: _native.State | None
+    ) -> Sequence:
+        pages = np.array([node.page for node in chain[: pages_of(length)]], np.int32)
+        pages[: self._pool.before_windows(length)] = GONE
+        sequence = Sequence(shared=len(pages))
+        if snapshot is not None:
+            sequence.snapshots = (snapshot,)
+        self._pool.adopt(sequence, pages, length)
+        return sequence
+
+    def _touch(self, chain: list[_Node]) -> None:
+        """They are used now: each after those below it."""
+        for node in reversed(chain):
+            if id(node) in self._nodes:
+                self._nodes.move_to_end(id(node))
+
+    def _size(self) -> int:
+        states = sum(1 for _ in self.states()) if self._pool.state_bytes else 0
+        return len(self._nodes) + states * self._pool.state_pages
+
+    def _shrink(self) -> None:
+        """To what it may keep."""
+        over = self._size() - self.most
+        for node in list(self._nodes.values()) if over > 0 else ():
+            if over <= 0:
+                break
+            if not node.children:
+                self._drop(node)
+                over -= 1 + len(node.states) * self._pool.state_pages
+
+    def _drop(self, node: _Node) -> None:
+        if node.parent is not None:
+            node.parent.unlink(node)
+        self._nodes.pop(id(node), None)
+
+    # ----------------------------------------------------------------------------------- for tests
+
+    def __iter__(self) -> Iterator[tuple[str, I32, int]]:
+        """(salt, tokens, page) of each page that it keeps: all tokens from the beginning on."""
+        for salt, root in list(self._roots.items()):
+            stack = [(node, root.key) for node in root.children.values()]
+            while stack:
+                node, before = stack.pop()
+                tokens = before + node.key
+                yield salt, np.frombuffer(tokens, np.int32), node.page
+                stack += [(child, tokens) for child in node.children.values()]
