@@ -320,7 +320,7 @@ class PagePool:
     def _with_cache(self, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Who has each page, the cache counted as one."""
         if self.cache is None:
-            return held.copy()
+            return np.array(held)
         both: npt.NDArray[np.int64] = np.bincount(self.cache.held(), minlength=self.count)
         both += held
         return both
