@@ -333,7 +333,7 @@ class LLM:
         if self._speculate == "off" or self.engine.forgets:
             return None
         sources: list[Source] = [Forced(guide)] if guide else []
-        sources += [Prediction(n_prompt, text)] if text else []
+        sources += [Prediction(n_prompt, text[: self.context])] if text else []
         sources += [PromptLookup(LONG), PromptLookup(SHORT)]
         if self._draft is not None and self._speculate == "auto":
             engine, mine = self._draft.engine, self.engine.model.weight_bytes_per_token

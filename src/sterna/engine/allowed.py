@@ -39,8 +39,8 @@ class AllowedTokens:
         #: Whether all tokens may come, everywhere.
         self.all = params.allowed_token_ids is None and not self._ends and not self._words
         listed = params.allowed_token_ids
-        self._base = _bits(range(vocab) if listed is None else listed, vocab)
-        if not self._without_ends().any():
+        self._base = _bits(listed, vocab)
+        if listed is not None and not self._without_ends().any():
             raise RequestError(
                 "allowed_token_ids: must have a token that is no end, as min_tokens asks for one, "
                 f"but got {shown(listed)}"
@@ -76,10 +76,14 @@ def _bad_words(params: SamplingParams, tokenizer: Tokenizer) -> list[tuple[int, 
     return list(words)
 
 
-def _bits(ids: Sequence[int] | range, vocab: int) -> I32:
-    flags = np.zeros(32 * mask_words(vocab), bool)
-    flags[np.asarray(ids, np.int64)] = True
-    return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)
+def _bits(ids: Sequence[int] | None, vocab: int) -> I32:
+    """A mask of these tokens, or of all."""
+    mask = np.full(mask_words(vocab), -1 if ids is None else 0, np.int32)
+    if ids is None:
+        clear_bits(mask, range(vocab, 32 * len(mask)))
+    else:
+        set_bits(mask, ids)
+    return mask
 
 
 def clear_bits(mask: I32, ids: Sequence[int]) -> None:

@@ -44,8 +44,8 @@ MOST_DRAFTS = 15
 LONG = 8
 #: Where only so many are, in free text rarely; fewer match by chance.
 SHORT = 3
-#: Bits of a token in the key of several: ids are below 2 million (tokenizer.MAX_VOCAB).
-_TOKEN_BITS = 21
+#: 2^64 over the golden ratio, and odd (Knuth's multiplicative hashing).
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def usual_costs(tokens: int) -> float:
@@ -66,18 +66,11 @@ class Source(Protocol):
         ...
 
 
-def _key(tokens: SequenceOf[int], end: int, count: int) -> int:
-    """A number for the `count` tokens before `end`."""
-    key = 0
-    for token in tokens[end - count : end]:
-        key = key << _TOKEN_BITS | token
-    return key
-
-
 class PromptLookup:
     """What followed the last tokens when the prompt, or the answer, had them before.
 
     gram: how many of the last tokens must be the same, LONG or SHORT; the latest place counts.
+    Memory: 8 to 16 bytes a token.
     """
 
     cost = 0.0
@@ -85,23 +78,34 @@ class PromptLookup:
     def __init__(self, gram: int) -> None:
         self.prior = 0.8 if gram >= LONG else 0.35
         self._gram = gram
-        self._ends: dict[int, int] = {}  # of runs of `gram` tokens before _length
-        self._length = gram
+        # By the hash of `gram` tokens, where they end. One that displaces another costs a draft.
+        self._ends = np.zeros(1 << 10, np.int32)
+        self._seen = gram - 1  # ends up to here are in the table
 
     def propose(self, history: I32, k: int) -> list[int]:
         """As `Source.propose`. Where the place found is near the end, what it says is repeated."""
-        n = len(history)
-        if n < self._gram:
+        n, gram = len(history), self._gram
+        if n < gram:
             return []
-        first = self._length - self._gram
-        new = history[first:].tolist()
-        for end in range(self._length, n):
-            self._ends[_key(new, end - first, self._gram)] = end
-        self._length = n
-        place = self._ends.get(_key(new, n - first, self._gram))
-        if place is None:
+        if 2 * n > len(self._ends):
+            self._ends = np.zeros(1 << (4 * n - 1).bit_length(), np.int32)
+            self._seen = gram - 1
+        slots = self._slots(history[self._seen + 1 - gram :])
+        self._ends[slots[:-1]] = np.arange(self._seen + 1, n, dtype=np.int32)
+        self._seen = n - 1
+        place = int(self._ends[slots[-1]])
+        if place == 0 or (history[place - gram : place] != history[n - gram :]).any():
             return []
         return [int(history[place + i % (n - place)]) for i in range(k)]
+
+    def _slots(self, tokens: I32) -> npt.NDArray[np.uint64]:
+        """Of each run of `gram` tokens, its place in the table: a polynomial's highest bits."""
+        runs = len(tokens) - self._gram + 1
+        hashes: npt.NDArray[np.uint64] = np.zeros(runs, np.uint64)
+        for i in range(self._gram):
+            hashes = (hashes + tokens[i : i + runs].astype(np.uint64)) * _FACTOR
+        hashes >>= np.uint64(65 - len(self._ends).bit_length())
+        return hashes
 
 
 class Forced:
@@ -129,9 +133,9 @@ class Prediction:
         self._begin, self._tokens = begin, list(tokens)
         self._at = 0  # in the text, of the answer's first `_seen` tokens
         self._seen = 0
-        self._places: dict[int, list[int]] = {}
+        self._places: dict[tuple[int, ...], list[int]] = {}
         for end in range(SHORT, len(self._tokens) + 1):
-            self._places.setdefault(_key(self._tokens, end, SHORT), []).append(end)
+            self._places.setdefault(tuple(self._tokens[end - SHORT : end]), []).append(end)
 
     def propose(self, history: I32, k: int) -> list[int]:
         """As `Source.propose`: what follows in the text, from the place nearest to the last one."""
@@ -141,7 +145,7 @@ class Prediction:
             self._at += len(answer)
             return self._tokens[self._at : self._at + k]
         last = history[max(self._begin, len(history) - SHORT) :].tolist()
-        places = self._places.get(_key(last, SHORT, SHORT), []) if len(last) == SHORT else []
+        places = self._places.get(tuple(last), [])
         if not places:
             self._at += len(answer)
             return []
