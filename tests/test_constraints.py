@@ -234,8 +234,29 @@ def test_texts_at_random_are_valid(llm: LLM, schema: Any) -> None:
     assert texts
 
 
+DATES = (
+    ["2024-02-29", "2000-02-29", "2023-02-28", "2023-12-31"],
+    ["2023-02-29", "1900-02-29", "2023-04-31", "2023-13-01"],
+)
+TIMES = (["10:00:59Z", "23:59:00.5+01:00"], ["10:00:60Z", "24:00:00Z", "10:00:00"])
+
+
+def quoted(texts: list[str], form: str = "{}") -> list[str]:
+    return [json.dumps(form.format(text)) for text in texts]
+
+
 #: (schema, what is valid, what is not), after the JSON-Schema-Test-Suite and of our own.
 CASES: list[tuple[Any, list[str], list[str]]] = [
+    ({"type": "string", "format": "date"}, quoted(DATES[0]), quoted(DATES[1])),
+    ({"type": "string", "format": "time"}, quoted(TIMES[0]), quoted(TIMES[1])),
+    (
+        {"type": "array", "items": {"format": "date-time", "pattern": "^2"}},
+        [f"[{', '.join(quoted(DATES[0], '{}T10:00:59Z'))}, 5]"],
+        [
+            f"[{text}]"
+            for text in quoted(DATES[1], "{}T10:00:59Z") + quoted(TIMES[1], "2024-01-01T{}")
+        ],
+    ),
     (
         PERSON,
         ['{"name":"a","age":3,"of":null}'],

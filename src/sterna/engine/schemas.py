@@ -35,6 +35,15 @@ _ESCAPED_CONTROL = re.compile(
 )
 _NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")
 
+_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DATE = (
+    f"^(?:{_LEAP_YEAR}-02-29|[0-9]{{4}}-(?:02-(?:[01][0-9]|2[0-8])|(?:0[13-9]|1[0-2])-[0-3][0-9]))"
+)
+_TIME = "^[^:]*:[0-9]{2}:[0-5]"
+#: What llguidance's formats leave out: 29 February in some years alone, and seconds up to 59, as a
+#: leap second is in few minutes.
+_FORMATS = {"date": (_DATE,), "time": (_TIME,), "date-time": (_DATE, _TIME)}
+
 #: Where a schema has schemas: in the value, in the values of an object, or in a list.
 _ONE = (
     "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "not", "if",
@@ -45,7 +54,10 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 
 
 def read_schema(given: object) -> dict[str, Any] | bool:
-    """A schema from its JSON, or from a value of JSON's types; RequestError if it is none."""
+    """A schema from its JSON, or from a value of JSON's types; RequestError if it is none.
+
+    Formats that llguidance takes too loosely have patterns besides.
+    """
     if isinstance(given, str):
         data = given.encode(errors="surrogatepass")
     else:
@@ -61,6 +73,11 @@ def read_schema(given: object) -> dict[str, Any] | bool:
         raise RequestError(f"schema: must be JSON of one meaning, but got {e}") from None
     if not isinstance(schema, (dict, bool)):
         raise RequestError(f"schema: must be an object or a boolean, but got {shown(schema)}")
+    for _, part in list(_parts(schema)):
+        name, all_of = part.get("format"), part.get("allOf", [])
+        patterns = _FORMATS.get(name, ()) if isinstance(name, str) else ()
+        if patterns and isinstance(all_of, list):
+            part["allOf"] = [*all_of, *({"pattern": pattern} for pattern in patterns)]
     return schema
 
 
