@@ -146,7 +146,7 @@ def test_a_full_queue(server: ServerProcess) -> None:
 def test_cancel_by_id(server: ServerProcess) -> None:
     """DELETE ends a request of the same key, and of no other id."""
     with httpx.stream(
-        "POST", f"{server.url}/v1/completions", json={**LONG, "stream": True}
+        "POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 400, "stream": True}
     ) as answer:
         lines = answer.iter_lines()
         id = json.loads(next(lines).removeprefix("data: "))["id"]
@@ -184,7 +184,7 @@ def test_keys(tmp_path: Path) -> None:
         assert "key=ann" in server.log
         assert "sesame" not in server.log
         ann, other = ({"authorization": f"Bearer {key}"} for key in ("sesame", "plain"))
-        body = {**LONG, "stream": True}
+        body = {**LONG, "stream": True, "n": 8}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=ann) as answer:
             id = json.loads(next(answer.iter_lines()).removeprefix("data: "))["id"]
             second = server.http.post("/v1/completions", json=body, headers=ann)
@@ -205,7 +205,7 @@ def test_sigterm(tmp_path: Path, signals: int) -> None:
     """Running answers end whole and nothing new begins; a second signal cuts between events."""
     with serving(tmp_path, "nano") as server:
         with httpx.stream(
-            "POST", f"{server.url}/v1/completions", json={**LONG, "stream": True}
+            "POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 400, "stream": True}
         ) as answer:
             parts = answer.iter_bytes()
             data = next(parts)

@@ -54,7 +54,9 @@ def server(
     model: Path, tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]
 ) -> Iterator[ServerProcess]:
     """Two models, one in memory at a time, by the names of their folders."""
-    with serving(tmp_path_factory.mktemp("protocols"), str(model), "nano") as running:
+    with serving(
+        tmp_path_factory.mktemp("protocols"), str(model), "nano", "--max-loaded", "1"
+    ) as running:
         yield running
 
 

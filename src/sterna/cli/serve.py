@@ -14,7 +14,6 @@ from sterna.cli.options import MODEL, fetch_model, offline_option, open_model, r
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
-    from sterna.llm import LLM
     from sterna.server.settings import Settings
 
 NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client")
@@ -123,9 +122,7 @@ def duration(value: str | float) -> float:
 @click.option(
     "--max-loaded",
     type=click.IntRange(1, 1024),
-    default=1,
-    show_default=True,
-    help="Models in memory at a time.",
+    help="Models in memory at a time; default: as many as have room.",
 )
 @click.option("--max-body", type=size, default="1M", show_default=True, help="Bytes of a request.")
 @click.option("--timeout", type=duration, help="End an answer after so long; default: never.")
@@ -184,16 +181,18 @@ def command(
     as a variable of the environment as well: --max-queue as STERNA_MAX_QUEUE.
     """
     require_server()
+    from sterna.server.hosting import Source
     from sterna.server.run import serve
 
     of_model = {name: options.pop(name) for name in MODEL}
     settings = _settings(max_seqs, step_ms, options)
-    openers = {}
+    sources = {}
     models = models or ("nano",)
     for name, model in zip(_names(models, served_names), models, strict=True):
         fetch_model(model, offline)
-        openers[name] = partial(_open, {"model": model, "offline": offline, **of_model})
-    click.get_current_context().exit(serve(settings, openers))
+        opener = partial(open_model, {"model": model, "offline": offline, **of_model})
+        sources[name] = Source(opener, _file_bytes(model))
+    click.get_current_context().exit(serve(settings, sources))
 
 
 def require_server() -> None:
@@ -212,8 +211,13 @@ def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Setting
     return Settings(**options, engine={"max_running": max_seqs, "step_ms": step_ms})
 
 
-def _open(options: dict[str, Any]) -> LLM:
-    return open_model(options)
+def _file_bytes(model: str) -> int:
+    """Of a model's files: about what it takes in memory."""
+    from sterna.checkpoints.resolve import resolve
+
+    path = resolve(model)
+    files = [path] if path.is_file() else [f for f in path.iterdir() if f.is_file()]
+    return sum(file.stat().st_size for file in files)
 
 
 def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from sterna import _native, receipt
 from sterna.async_llm import AsyncLLM
@@ -15,11 +15,22 @@ from sterna.llm import LLM
 from sterna.runtime import available_bytes
 from sterna.server.errors import ApiError
 
-__all__ = ["Hosted", "Models"]
+__all__ = ["Hosted", "Models", "Source"]
 
 #: Read to measure memory's speed: more than caches hold, in a tenth of a second.
 BANDWIDTH_BYTES = 256 << 20
 LOOK_S = 5.0  #: between two looks for models that nobody asks
+
+
+#: What a model needs in memory beside its weights, as a share of their files' bytes.
+MARGIN = 0.25
+
+
+class Source(NamedTuple):
+    """Where a model comes from: what loads it, and the bytes of its weights' files."""
+
+    open: Callable[[], LLM]
+    nbytes: int = 0
 
 
 class Hosted:
@@ -42,31 +53,31 @@ class Hosted:
         """Under which answers have the same bits; computed behind the first requests."""
         return await asyncio.shield(self._fingerprint)
 
-    @cached_property
-    def weight_bytes(self) -> int:
-        """Bytes of weights in memory."""
-        weights = self.llm.engine.model.weights
-        return sum(w.nbytes for w in weights.modules.values()) + sum(
-            array.nbytes for array in weights.tensors.values()
-        )
+    async def close(self) -> None:
+        """Ends what runs, and the engine's thread."""
+        for work in (self._fingerprint, self._measured):  # threads that read the weights
+            with contextlib.suppress(Exception):
+                await work
+        await self.engine.close()
 
 
 class Models:
     """The models that a server knows by name.
 
-    openers: how each is loaded, the default first. keep_alive: seconds without a request after
-    which one is given up, None: never. most: how many are in memory at a time; where one more is
-    asked for, that which was used longest ago goes first, once nobody uses it.
+    sources: where each comes from, the default first. keep_alive: seconds without a request after
+    which one is given up, None: never. most: how many are in memory at a time, None: as many as
+    have room. Where one more is asked for than fits, that which was used longest ago goes first,
+    once nobody uses it.
     """
 
     def __init__(
         self,
-        openers: Mapping[str, Callable[[], LLM]],
+        sources: Mapping[str, Source],
         engine_options: Mapping[str, Any],
         keep_alive: float | None = None,
-        most: int = 1,
+        most: int | None = None,
     ) -> None:
-        self._openers, self._engine_options = dict(openers), engine_options
+        self._sources, self._engine_options = dict(sources), engine_options
         self._keep_alive, self._most = keep_alive, most
         self.loaded: dict[str, Hosted] = {}
         self.ever_loaded = False
@@ -76,7 +87,7 @@ class Models:
     @property
     def names(self) -> list[str]:
         """The default's first."""
-        return list(self._openers)
+        return list(self._sources)
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> Any:
@@ -102,7 +113,7 @@ class Models:
 
     async def _get(self, name: str | None) -> Hosted:
         name = self.names[0] if name is None else name
-        if name not in self._openers:
+        if name not in self._sources:
             raise ApiError(
                 404,
                 f"model: must be one of {', '.join(self.names)}, but got {name[:200]!r}",
@@ -112,14 +123,15 @@ class Models:
         if name not in self.loaded:
             async with self._loading:  # one at a time, and never one twice
                 if name not in self.loaded:
-                    await self._make_room()
-                    llm = await asyncio.to_thread(self._openers[name])
+                    await self._make_room(self._sources[name].nbytes)
+                    llm = await asyncio.to_thread(self._sources[name].open)
                     self.loaded[name] = Hosted(name, llm, self._engine_options)
                     self.ever_loaded = True
         return self.loaded[name]
 
-    async def _make_room(self) -> None:
-        while len(self.loaded) >= self._most:
+    async def _make_room(self, nbytes: int) -> None:
+        """Gives up models until another of so many bytes fits; one alone is always tried."""
+        while self.loaded and not self._has_room(nbytes):
             idle = [hosted for hosted in self.loaded.values() if not hosted.busy]
             if idle:
                 await self._give_up(min(idle, key=lambda hosted: hosted.used))
@@ -127,9 +139,16 @@ class Models:
                 self._left.clear()
                 await self._left.wait()
 
+    def _has_room(self, nbytes: int) -> bool:
+        if self._most is not None and len(self.loaded) >= self._most:
+            return False
+        return available_bytes() >= nbytes * (1 + MARGIN)
+
     async def _give_up(self, hosted: Hosted) -> None:
         del self.loaded[hosted.name]
-        await hosted.engine.close()
+        await hosted.close()
+        del hosted
+        gc.collect()  # a model's objects know each other, and hold its memory until then
 
     async def watch(self) -> None:
         """Gives up models that nobody has asked for long enough; runs until it is cancelled."""

@@ -54,7 +54,8 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         if endpoint.body is not None:
             content = {"application/json": {"schema": schema_of[endpoint.body]}}
             operation["requestBody"] = {"required": True, "content": content}
-        names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+        path = endpoint.path.replace(":path}", "}")  # Starlette's word for a name with slashes
+        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         if names:
             operation["parameters"] = [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -62,7 +63,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             ]
         if not endpoint.is_open:
             operation["security"] = [{"key": []}, {}]
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+        paths.setdefault(path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sterna", "version": __version__},

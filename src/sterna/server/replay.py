@@ -12,7 +12,7 @@ from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.app import create_app
 from sterna.server.bodies import decode, encode
-from sterna.server.hosting import Models
+from sterna.server.hosting import Models, Source
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 
@@ -60,7 +60,7 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
 
 
 async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> dict[str, Any]:
-    service = Service(Settings(metrics=False), Models({"model": opener}, {}))
+    service = Service(Settings(metrics=False), Models({"model": Source(opener)}, {}))
     app, sent = create_app(service), bytearray()
     data, over = encode(body), asyncio.Event()
     messages = [{"type": "http.request", "body": data, "more_body": False}]

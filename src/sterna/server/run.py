@@ -7,16 +7,15 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from types import FrameType
 
 import uvicorn
 
 from sterna.errors import RequestError
-from sterna.llm import LLM
 from sterna.server.app import create_app
 from sterna.server.connection import MAX_HEADER_BYTES, connection_class
-from sterna.server.hosting import Models
+from sterna.server.hosting import Models, Source
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 
@@ -29,18 +28,18 @@ LOOK_S = 0.05
 FLUSH_S = 1
 
 
-def serve(settings: Settings, openers: Mapping[str, Callable[[], LLM]]) -> int:
-    """Serves models until a signal; openers: how each is loaded, by name, the default first.
+def serve(settings: Settings, sources: Mapping[str, Source]) -> int:
+    """Serves models until a signal; sources: their names, the default first.
 
     The exit code: 0 where everything that ran was answered, 128 + the signal where it was cut.
     Raises what loading the first model raises, and RequestError where it cannot listen.
     """
     _log_to_stderr()
-    return asyncio.run(_serve(settings, openers))
+    return asyncio.run(_serve(settings, sources))
 
 
-async def _serve(settings: Settings, openers: Mapping[str, Callable[[], LLM]]) -> int:
-    models = Models(openers, settings.engine, settings.keep_alive, settings.max_loaded)
+async def _serve(settings: Settings, sources: Mapping[str, Source]) -> int:
+    models = Models(sources, settings.engine, settings.keep_alive, settings.max_loaded)
     service = Service(settings, models)
     server = _Server(_config(settings, service), service)
     await server.serve()

@@ -42,7 +42,7 @@ class Settings:
     shutdown_timeout: float = 30.0
     ping: float = 15.0
     keep_alive: float | None = None
-    max_loaded: int = 1
+    max_loaded: int | None = None
     share_cache: bool = False
     metrics: bool = True
     page: bool = True

@@ -54,7 +54,9 @@ class Tools:
                     param="tools",
                 )  # fmt: skip
             return None
-        return await asyncio.to_thread(llm.constraints.tools, known, form.trigger, self.required)
+        return await asyncio.to_thread(
+            llm.constraints.tools, known, form.trigger, self.required, self.several
+        )
 
 
 def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | None) -> Tools:
