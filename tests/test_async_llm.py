@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sterna import LLM, AsyncLLM, Completion, Piece
@@ -66,6 +67,38 @@ def test_many_as_alone(llm: LLM) -> None:
         assert engine.load().running == engine.load().waiting == 0
 
     run(llm, work)
+
+
+def test_scores(llm: LLM) -> None:
+    """Prompts' log-probabilities beside answers: those of all logits, whatever a cache has."""
+    texts = [text * 20 for text in PROMPTS[:3]]
+    answers = [llm.generate(text, seed=3, **OPTIONS) for text in texts]  # and in the cache
+
+    async def work(engine: AsyncLLM) -> None:
+        tickets = [engine.submit(text, seed=3, **OPTIONS) for text in texts]
+        scores = await asyncio.gather(*(engine.score(text, 3) for text in texts))
+        results = await asyncio.gather(*(ticket.result() for ticket in tickets))
+        assert [facts(result[0]) for result in results] == [facts(done) for done in answers]
+        for text, found in zip(texts, scores, strict=True):
+            ids = llm.tokenizer.encode(text)
+            assert found == llm.prompt_logprobs(ids, 3)
+            assert found[0] is None
+            assert [one.token for one in found[1:] if one] == ids[1:]
+            expected = llm.logprobs(ids).tolist()
+            assert [one.logprob for one in found[1:] if one] == expected
+            rows = llm.logits(ids)
+            for row, one in zip(rows, found[1:], strict=False):
+                assert one is not None
+                assert [t for t, _ in one.top] == np.argsort(-row, kind="stable")[:3].tolist()
+                assert all(p == one.logprob for t, p in one.top if t == one.token)
+        assert [one and one.top for one in await engine.score("ab")][1:] == [()] * (
+            len(llm.tokenizer.encode("ab")) - 1
+        )
+        with pytest.raises(RequestError, match="top"):
+            await engine.score("ab", 1000)
+
+    run(llm, work)
+    assert llm.prompt_logprobs([5]) == [None]
 
 
 def test_cancelled_and_forgotten(llm: LLM) -> None:

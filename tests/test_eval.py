@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sterna import LLM
 from sterna.engine import Sequence as EngineSequence
+from sterna.engine import scoring as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
 from sterna.evaluate import scoring
 from sterna.evaluate.scoring import Request, encode_pair, score
@@ -118,7 +119,7 @@ def test_scores_are_those_of_whole_sequences(
 ) -> None:
     """Prefixes shared, questions batched, long ones cut in steps: every score is the same."""
     if budget:
-        monkeypatch.setattr(scoring, "STEP_LOGITS", 4096 * budget)
+        monkeypatch.setattr(engine_scoring, "STEP_LOGITS", 4096 * budget)
     questions = [hellaswag(r) for r in STORIES] + [winogrande(WINOGRANDE)]
     groups = [
         [encode_pair(nano.tokenizer.encode, c, f" {e}") for c, e in q.choices] for q in questions

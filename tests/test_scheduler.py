@@ -301,6 +301,22 @@ def test_a_failure_ends_its_request_alone(llm: LLM) -> None:
     assert bench.engine.pool.free == 10_000
 
 
+def test_a_request_that_cannot_feed_ends_alone(llm: LLM) -> None:
+    """One whose constraint leaves no token, say; the others get those of the same step."""
+    bench = Bench(llm)
+    bad, good = bench.add(10, 5), bench.add(20, 5)
+
+    def feed(*_: Any) -> Feed:
+        raise RequestError("answer: must have a next token")
+
+    bad.feed = feed  # type: ignore[method-assign]
+    events = {event.request: event for event in bench.scheduler.step()}
+    assert isinstance(events[bad].error, RequestError)
+    assert events[good].error is None
+    assert good.untold == 1
+    assert bad.ended
+
+
 def test_who_is_not_read_is_left_out(llm: LLM) -> None:
     """A few tokens ahead; it gives its pages up where others need them, and goes on later."""
     bench = Bench(llm, pages=3)

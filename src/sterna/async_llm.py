@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
-from sterna.answers import Completion, Piece
+from sterna.answers import Completion, Piece, TokenLogprob
 from sterna.engine import Driver, Event, Load, Request
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
@@ -93,10 +93,25 @@ class AsyncLLM:
         RequestError where `LLM.generate` raises it, for a prompt that can never fit the memory for
         keys and values, and once this is draining or closed.
         """
+        self._check_open()
+        place = _checked_place(key, priority, deadline_s, salt)
+        return self._queued(self.llm.requests(prompt, n, options, chat=chat, **place))
+
+    async def score(
+        self, prompt: str | Sequence[int], top: int = 0, *, key: str = "", priority: int = 0
+    ) -> list[TokenLogprob | None]:
+        """As `LLM.prompt_logprobs`, scheduled with the others; key, priority: as in `submit`."""
+        self._check_open()
+        request = self.llm.scoring(prompt, top, **_checked_place(key, priority, None, ""))
+        await self._queued([request]).result()
+        return request.scores
+
+    def _check_open(self) -> None:
         if self._closed:
             raise RequestError(f"submit: the engine must be open, but it is {self._closed}")
-        place = _checked_place(key, priority, deadline_s, salt)
-        requests = self.llm.requests(prompt, n, options, chat=chat, **place)
+
+    def _queued(self, requests: Sequence[Request]) -> Ticket:
+        """A ticket for requests that are added."""
         self._attach()
         ticket = Ticket(requests, self._driver, self._ring)
         for request in requests:
@@ -197,7 +212,7 @@ class Ticket(AsyncIterator[Piece]):
     """
 
     def __init__(
-        self, requests: list[Request], driver: Driver, ring: Callable[[Ticket], None]
+        self, requests: Sequence[Request], driver: Driver, ring: Callable[[Ticket], None]
     ) -> None:
         """For `AsyncLLM.submit`."""
         self.id = requests[0].id
@@ -260,6 +275,6 @@ def _checked_place(key: str, priority: int, deadline_s: float | None, salt: str)
     return {"key": key, "priority": whole, "deadline_s": deadline_s, "salt": salt}
 
 
-def _cancel(driver: Driver, requests: list[Request]) -> None:
+def _cancel(driver: Driver, requests: Sequence[Request]) -> None:
     for request in requests:
         driver.cancel(request)

@@ -23,6 +23,7 @@ from sterna.engine import (
     Request,
     SamplingParams,
     Scheduler,
+    Scoring,
     embed,
 )
 from sterna.engine import Sequence as EngineSequence
@@ -38,6 +39,7 @@ from sterna.engine.drafts import (
     Speculation,
 )
 from sterna.engine.guide import Guide
+from sterna.engine.sampling import MAX_LOGPROBS
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.models.pooling import KINDS, Pooling
 from sterna.runtime import (
@@ -237,7 +239,7 @@ class LLM:
         """
         return self._answers(self.requests(prompt, n, options))
 
-    def _answers(self, requests: list[Request]) -> list[Completion]:
+    def _answers(self, requests: Sequence[Request]) -> list[Completion]:
         """Their answers; the first error of one is raised."""
         for request in self.driver.finished(requests):
             if request.error is not None:
@@ -595,6 +597,26 @@ class LLM:
             for rows, targets in self.logit_chunks(tokens, start)
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def prompt_logprobs(
+        self, prompt: str | Sequence[int], top: int = 0
+    ) -> list[TokenLogprob | None]:
+        """The log-probability of each token of a prompt after those before it; None of the first.
+
+        top: how many of the likeliest tokens to give beside it. They are computed, whatever is
+        known of the prompt, in steps that other requests share. RequestError as in `generate`.
+        """
+        request = self.scoring(prompt, top)
+        self._answers([request])
+        return request.scores
+
+    def scoring(self, prompt: str | Sequence[int], top: int, **place: Any) -> Scoring:
+        """A request for `prompt_logprobs`; place: arguments of `Request`."""
+        checked_whole("top", top, 0, MAX_LOGPROBS)
+        return Scoring(
+            self._encode(prompt), top, self.tokenizer, context=self.context,
+            vocab=self.engine.model.config.vocab_size, threads=self.engine.threads, **place,
+        )  # fmt: skip
 
     def logit_chunks(
         self, tokens: Sequence[int], start: int = 1, chunk: int = PREFILL_CHUNK

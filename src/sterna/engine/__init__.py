@@ -10,6 +10,7 @@ from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.engine.scheduler import Event, Load, Scheduler
+from sterna.engine.scoring import Scoring, step_tokens
 
 __all__ = [
     "KV_DTYPES",
@@ -28,6 +29,8 @@ __all__ = [
     "Request",
     "SamplingParams",
     "Scheduler",
+    "Scoring",
     "Sequence",
     "embed",
+    "step_tokens",
 ]

@@ -14,7 +14,7 @@ from sterna import _native
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
 from sterna.engine.allowed import AllowedTokens
 from sterna.engine.drafts import Costs, Speculation, usual_costs
-from sterna.engine.engine import PREFILL_CHUNK, Feed
+from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
 from sterna.engine.guide import Guide
 from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, SamplingParams, checked
@@ -46,6 +46,9 @@ class Request:
     to; speculation: drafts its tokens. key, priority, deadline_s, salt, boundary: for the scheduler
     (`Scheduler.add`). Its clock starts here.
     """
+
+    #: Whether it may go on from what a cache has of its prompt.
+    looks_up = True
 
     def __init__(
         self,
@@ -176,6 +179,10 @@ class Request:
         if self._n_drafts:
             self.sequence.length = min(self.sequence.length, self._known - 1)
             self._n_drafts = 0
+
+    def receive(self, given: Given) -> None:
+        """Takes what a step gave it."""
+        self.take(given.drawn)
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
         """Takes the next tokens, up to the first that was drafted otherwise; NonFiniteError where

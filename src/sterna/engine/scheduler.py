@@ -11,14 +11,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sterna import _native
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
-from sterna.engine.engine import Engine, Feed
+from sterna.engine.engine import Engine, Feed, Given
 from sterna.engine.pages import PAGE, PagesMissing, Sequence, pages_of
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
-from sterna.errors import NonFiniteError, RequestError, SternaError
+from sterna.errors import RequestError, SternaError
 
 __all__ = ["Event", "Load", "Scheduler"]
 
@@ -295,7 +294,7 @@ class Scheduler:
 
     def _look_up(self, request: Request) -> None:
         """Takes what is known of the tokens that it begins with."""
-        if self.cache is None or request.sequence.length:
+        if self.cache is None or request.sequence.length or not request.looks_up:
             return
         found, same = self.cache.find(request.tokens, request.salt)
         if found is not None:
@@ -359,8 +358,8 @@ class Scheduler:
             del feeds  # which would keep the pages of who gives way
             return events + self._after(failure, fed, drafted)
         self.costs.learn(work, (self._clock() - began) * 1e3)
-        return [
-            self._taken(request, one.drawn) for (request, _), one in zip(chosen, given, strict=True)
+        return events + [
+            self._taken(request, one) for (request, _), one in zip(fed, given, strict=True)
         ]
 
     def _costs_of_one(self, chosen: list[tuple[Request, int]]) -> Callable[[int], float]:
@@ -389,16 +388,16 @@ class Scheduler:
             return [self._failed(chosen[0][0], failure)]
         return [event for one in chosen for event in self._run([one])]
 
-    def _taken(self, request: Request, drawn: list[_native.SampleResult]) -> Event:
+    def _taken(self, request: Request, given: Given) -> Event:
         if request.sequence.length == request.boundary:
             self.engine.snapshot(request.sequence)
         try:
-            request.take(drawn)
-        except NonFiniteError as error:
+            request.receive(given)
+        except Exception as error:  # not finite, or too much for its grammar
             return self._failed(request, _without_frames(error))
-        if self.cache is not None and request.generated == len(drawn) > 0:
+        if self.cache is not None and request.generated == len(given.drawn) > 0:
             self.cache.keep(request.tokens, request.sequence, request.salt)  # its prompt, for now
-        return Event(request, len(drawn))
+        return Event(request, len(given.drawn))
 
     def _failed(self, request: Request, error: Exception) -> Event:
         request.end("error", error)

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.engine import step_tokens
 from sterna.errors import RequestError
 from sterna.evaluate.conventions import CONVENTIONS, Convention
 from sterna.evaluate.perplexity import Perplexity
-from sterna.evaluate.scoring import step_tokens
 from sterna.llm import LLM
 
 __all__ = ["Difference", "compare", "divergence"]

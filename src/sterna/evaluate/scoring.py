@@ -10,13 +10,11 @@ from itertools import takewhile
 import numpy as np
 
 from sterna import _native
-from sterna.engine import PAGE, PREFILL_CHUNK, Engine
+from sterna.engine import PAGE, Engine, step_tokens
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import NonFiniteError, RequestError
 
-__all__ = ["Request", "Score", "encode_pair", "score", "step_tokens"]
-
-STEP_LOGITS = 1 << 24  # logits of a step: 64 MiB
+__all__ = ["Request", "Score", "encode_pair", "score"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,6 @@ class _Job:
     targets: Sequence[int] = ()
     logprobs: list[float] = field(default_factory=list)
     greedy: bool = True
-
-
-def step_tokens(vocab: int) -> int:
-    """Tokens of a step whose logits are all wanted: PREFILL_CHUNK, fewer for large vocabularies."""
-    return max(1, min(PREFILL_CHUNK, STEP_LOGITS // vocab))
 
 
 def encode_pair(encode: Callable[[str], list[int]], context: str, continuation: str) -> Request:
