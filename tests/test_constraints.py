@@ -234,6 +234,41 @@ def test_texts_at_random_are_valid(llm: LLM, schema: Any) -> None:
     assert texts
 
 
+#: (pattern, what it matches in JavaScript, what it does not)
+PATTERNS: list[tuple[str, list[str], list[str]]] = [
+    (r"^\S$", ["a", "é"], [" ", "\u00a0", "\ufeff", "\u3000"]),
+    (r"^[^\s]$", ["a"], [" ", "\u00a0", "\u2028"]),
+    (r"^[\Sx]\s$", ["a\u00a0", "x\ufeff"], ["a", "\u00a0 "]),
+    (r"^.$", ["a", "\u0085"], ["\n", "\r", "\u2028"]),
+    (r"^[.]\.$", [".."], ["a.", ".a"]),
+    (r"^[[a&&b~]+$", ["[a&b~"], ["c"]),
+    (r"^[^a&&b]$", ["c"], ["a", "&", "b"]),
+    (r"^\\S\d\w$", ["\\S1_"], ["\\a1a", "\\S٣a", "\\S1é"]),
+    (r"b", ["abc"], ["ac"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "valid", "invalid"), PATTERNS, ids=lambda p: str(p)[:12])
+def test_patterns_are_those_of_javascript(
+    llm: LLM, pattern: str, valid: list[str], invalid: list[str]
+) -> None:
+    for schema, form in (
+        ({"type": "string", "pattern": pattern}, "{}"),
+        (
+            {
+                "type": "object",
+                "patternProperties": {pattern: {"const": 1}},
+                "additionalProperties": False,
+            },
+            "{{{}:1}}",
+        ),
+    ):
+        constraint = llm.constraints.json_schema(schema)
+        for texts, expected in ((valid, True), (invalid, False)):
+            written = [form.format(json.dumps(text, ensure_ascii=False)) for text in texts]
+            assert [accepts(llm, constraint, w) for w in written] == [expected] * len(written)
+
+
 DATES = (
     ["2024-02-29", "2000-02-29", "2023-02-28", "2023-12-31"],
     ["2023-02-29", "1900-02-29", "2023-04-31", "2023-13-01"],
@@ -315,6 +350,8 @@ def test_what_is_enforced(llm: LLM, schema: Any, valid: list[str], invalid: list
         ({"type": "string", "pattern": "a\\x1fb"}, ["control characters"]),
         ({"type": "string", "pattern": "a\\u000bb"}, ["control characters"]),
         ({"patternProperties": {"a\x01": {}}}, ["control characters"]),
+        ({"type": "string", "pattern": "[+--]"}, ["--"]),
+        ({"type": "string", "pattern": "(?i)a"}, ["flags"]),
         ({"$ref": "https://example.com/schema"}, ["example.com"]),
         (False, ["schema"]),
         ("{", ["JSON"]),

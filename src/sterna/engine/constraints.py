@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sterna.engine.guide import Guide
-from sterna.engine.schemas import grammar_options, problems, read_schema
+from sterna.engine.schemas import for_llguidance, grammar_options, problems, read_schema
 from sterna.errors import RequestError, shown
 from sterna.runtime import checked_flag, checked_items
 from sterna.tokenizer import Tokenizer
@@ -112,7 +112,7 @@ class Constraints:
         if ignored and strict:
             raise RequestError(_refusal("schema", ignored[0]))
         grammar = self._library.LLMatcher.grammar_from_json_schema(
-            json.dumps(_as_object(read)), overrides=grammar_options(strict)
+            json.dumps(for_llguidance(read)), overrides=grammar_options(strict)
         )
         return self._compiled("schema", grammar, tuple(ignored), strict)
 
@@ -164,7 +164,7 @@ class Constraints:
             read = read_schema(call.schema)
             if wrong := problems(read):
                 raise RequestError(_refusal(f"tool {i}", wrong[0]))
-            value = json.dumps({**_as_object(read), "x-guidance": grammar_options(strict=True)})
+            value = json.dumps({**for_llguidance(read), "x-guidance": grammar_options(strict=True)})
             parts = (_quoted(call.begin.removeprefix(trigger)), f"%json {value}", _quoted(call.end))
             rules.append(f"call_{i}: call_head {' '.join(p for p in parts if p != _quoted(''))}")
             names.append(f"call_{i}")
@@ -268,12 +268,6 @@ def _checked_text(name: str, text: object) -> str:
     if size > MAX_GRAMMAR_BYTES:
         raise RequestError(f"{name}: must have at most {MAX_GRAMMAR_BYTES} bytes, but has {size}")
     return text
-
-
-def _as_object(schema: dict[str, Any] | bool) -> dict[str, Any]:
-    if schema is False:
-        raise RequestError("schema: must allow some value, but is false")
-    return {} if schema is True else schema
 
 
 def _quoted(text: str) -> str:

@@ -7,15 +7,15 @@ enforce in all texts (docs/constrained.md).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sterna.engine.patterns import CONTROL, in_rust, unfit
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 
-__all__ = ["grammar_options", "problems", "read_schema"]
+__all__ = ["for_llguidance", "grammar_options", "problems", "read_schema"]
 
 MAX_BYTES = 1 << 18  #: of a schema's JSON: OpenAI takes 15,000 characters of names in all
 MAX_DEPTH = 64  #: as of files.jsonfile
@@ -26,23 +26,19 @@ WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
 #: property would escape its schema.
 ESCAPES = '"\\bfnrt'
 
-#: Characters that JSON writes as \u and a number. llguidance drops them where it may not write so,
-#: and would allow "ab" for "a\u0000b".
-_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
-#: What a pattern may write for one of them, and its classes of all characters but some.
-_ESCAPED_CONTROL = re.compile(
-    _CONTROL.pattern + r"|\\(?:[xu]\{|[0ave]|c.|(?:x|u00)(?:0[0-7bBe-fE-F]|1.|7[fF]))"
-)
-_NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")
-
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
     f"^(?:{_LEAP_YEAR}-02-29|[0-9]{{4}}-(?:02-(?:[01][0-9]|2[0-8])|(?:0[13-9]|1[0-2])-[0-3][0-9]))"
 )
 _TIME = "^[^:]*:[0-9]{2}:[0-5]"
-#: What llguidance's formats leave out: 29 February in some years alone, and seconds up to 59, as a
-#: leap second is in few minutes.
-_FORMATS = {"date": (_DATE,), "time": (_TIME,), "date-time": (_DATE, _TIME)}
+#: What llguidance's formats leave out: 29 February in some years alone; seconds up to 59, as a leap
+#: second is in few minutes; the length of a host's name, and labels that encode others (xn--).
+_FORMATS: dict[str, list[dict[str, Any]]] = {
+    "date": [{"pattern": _DATE}],
+    "time": [{"pattern": _TIME}],
+    "date-time": [{"pattern": _DATE}, {"pattern": _TIME}],
+    "hostname": [{"pattern": "^(?:-?[^-])+$", "maxLength": 253}],
+}
 
 #: Where a schema has schemas: in the value, in the values of an object, or in a list.
 _ONE = (
@@ -54,10 +50,7 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 
 
 def read_schema(given: object) -> dict[str, Any] | bool:
-    """A schema from its JSON, or from a value of JSON's types; RequestError if it is none.
-
-    Formats that llguidance takes too loosely have patterns besides.
-    """
+    """A schema from its JSON, or from a value of JSON's types; RequestError if it is none."""
     if isinstance(given, str):
         data = given.encode(errors="surrogatepass")
     else:
@@ -73,11 +66,6 @@ def read_schema(given: object) -> dict[str, Any] | bool:
         raise RequestError(f"schema: must be JSON of one meaning, but got {e}") from None
     if not isinstance(schema, (dict, bool)):
         raise RequestError(f"schema: must be an object or a boolean, but got {shown(schema)}")
-    for _, part in list(_parts(schema)):
-        name, all_of = part.get("format"), part.get("allOf", [])
-        patterns = _FORMATS.get(name, ()) if isinstance(name, str) else ()
-        if patterns and isinstance(all_of, list):
-            part["allOf"] = [*all_of, *({"pattern": pattern} for pattern in patterns)]
     return schema
 
 
@@ -85,6 +73,23 @@ def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__}")
+
+
+def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
+    """The schema with the same meaning to llguidance; RequestError where it allows nothing."""
+    if schema is False:
+        raise RequestError("schema: must allow some value, but is false")
+    made: dict[str, Any] = {} if schema is True else json.loads(json.dumps(schema))
+    for _, part in list(_parts(made)):
+        if isinstance(part.get("pattern"), str):
+            part["pattern"] = in_rust(part["pattern"])
+        if isinstance(part.get("patternProperties"), dict):
+            named = part["patternProperties"]
+            part["patternProperties"] = {in_rust(name): named[name] for name in named}
+        name, all_of = part.get("format"), part.get("allOf", [])
+        if isinstance(name, str) and name in _FORMATS and isinstance(all_of, list):
+            part["allOf"] = [*all_of, *_FORMATS[name]]
+    return made
 
 
 def grammar_options(strict: bool) -> dict[str, Any]:
@@ -117,11 +122,11 @@ def _wrong(place: str, part: dict[str, Any]) -> Iterator[str]:
     if isinstance(least, (int, float)) and least > max(1, names):
         # An object with a name twice has fewer properties than are written.
         yield f"minProperties must be at most 1, or the number of those required, but is {least}"
-    if any(_CONTROL.search(text) for text in _texts(part)):
+    if any(CONTROL.search(text) for text in _texts(part)):
         yield "control characters must not be in names and values"
-    patterns = [part.get("pattern"), *_keys(part.get("patternProperties"))]
-    if any(_ESCAPED_CONTROL.search(_NEGATED.sub("", p)) for p in patterns if isinstance(p, str)):
-        yield "control characters must not be in patterns"
+    for pattern in [part.get("pattern"), *_keys(part.get("patternProperties"))]:
+        if isinstance(pattern, str) and (why := unfit(pattern)):
+            yield why
 
 
 def _keys(value: Any) -> list[str]:
