@@ -37,6 +37,8 @@ class FakeLLM:
     deterministic: bool | None = None
     i2s: str | None = None
     mmap: bool = False
+    speculate: str = "auto"
+    draft: Any = None
     progress: Any = None
     calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     made: Any = None
@@ -128,11 +130,13 @@ def test_every_flag_arrives() -> None:
     flags = "--max-tokens 3 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --seed 7"
     flags += " --repetition-penalty 1.1 --stop A --stop B --context 9 --kv-dtype f32"
     flags += " --model m --format i8 --head int8 --threads 2 --cores 0-1 --mmap"
+    flags += " --speculate lookup --draft small"
     result = run("generate", "p", *flags.split())
     assert result.exit_code == 0, result.output
     made = FakeLLM.made
     assert (made.model, made.threads, made.format, made.head) == ("m", 2, "i8", "int8")
     assert (made.asked_context, made.kv_dtype, made.cores) == (9, "f32", "0-1")
+    assert (made.speculate, made.draft.model, made.draft.threads) == ("lookup", "small", 2)
     assert (made.mmap, made.progress is not None) == (True, True)
     expected = {"max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1}
     expected |= {"repetition_penalty": 1.1, "seed": 7, "stop": ["A", "B"]}

@@ -9,7 +9,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.options import model_options, open_model, sampling, sampling_options
+from sterna.cli.options import (
+    drafting_options,
+    model_options,
+    open_model,
+    sampling,
+    sampling_options,
+)
 from sterna.errors import RequestError, SternaError, reason, shown
 
 if TYPE_CHECKING:
@@ -24,6 +30,7 @@ QUOTES = '"""'
     short_help="Talk with a model.", context_settings={"default_map": {"max_tokens": MAX_TOKENS}}
 )
 @model_options
+@drafting_options
 @sampling_options
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @click.option(

@@ -11,6 +11,7 @@ import click
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.options import (
     VISIBLE,
+    drafting_options,
     json_option,
     model_options,
     open_model,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Continue a prompt.")
 @click.argument("prompt", required=False)
 @model_options
+@drafting_options
 @sampling_options
 @constraint_options
 @json_option

@@ -23,6 +23,7 @@ __all__ = [
     "console",
     "cores_option",
     "deterministic_option",
+    "drafting_options",
     "fetch_model",
     "head_option",
     "i2s_option",
@@ -134,6 +135,17 @@ model_options = _all(
     run_options,
 )
 
+drafting_options = _all(
+    click.option(
+        "--speculate",
+        type=click.Choice(["auto", "lookup", "off"]),
+        default="auto",
+        show_default=True,
+        help="Compute several tokens a step where they can be guessed, which changes none: from "
+        "the text so far and by --draft; lookup: without that.",
+    ),
+    click.option("--draft", metavar="MODEL", help="A smaller model of the same tokens, to guess."),
+)
 sampling_options = _all(
     click.option("--max-tokens", type=int, default=128, show_default=True, help="Tokens at most."),
     click.option(
@@ -149,13 +161,21 @@ sampling_options = _all(
 
 
 def open_model(options: Mapping[str, Any]) -> LLM:
-    """The model that `model_options` name."""
+    """The model that `model_options` name, with the draft of `drafting_options` if there are."""
+    given = {n: options[n] for n in (*MODEL, "speculate") if n in options}
+    if options.get("draft"):
+        team = {n: options[n] for n in ("threads", "cores", "mmap")}
+        given["draft"] = _open(options["draft"], options, team)
+    return _open(options["model"], options, given)
+
+
+def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> LLM:
     from sterna.cli.progress import loading
     from sterna.llm import LLM
 
-    fetch_model(options["model"], options.get("offline", False))
-    with loading(options["model"]) as progress:
-        return LLM(options["model"], progress=progress, **{n: options[n] for n in MODEL})
+    fetch_model(model, options.get("offline", False))
+    with loading(model) as progress:
+        return LLM(model, progress=progress, **given)
 
 
 def fetch_model(model: str, offline: bool = False) -> None:

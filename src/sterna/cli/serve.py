@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.options import MODEL, fetch_model, offline_option, open_model, run_options
+from sterna.cli.options import (
+    MODEL,
+    drafting_options,
+    fetch_model,
+    offline_option,
+    open_model,
+    run_options,
+)
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -170,6 +177,7 @@ def duration(value: str | float) -> float:
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers into it, too.")
 @offline_option
 @run_options
+@drafting_options
 def command(
     models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
     step_ms: float, offline: bool, **options: Any,
@@ -184,7 +192,7 @@ def command(
     from sterna.server.hosting import Source
     from sterna.server.run import serve
 
-    of_model = {name: options.pop(name) for name in MODEL}
+    of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft")}
     settings = _settings(max_seqs, step_ms, options)
     sources = {}
     models = models or ("nano",)
