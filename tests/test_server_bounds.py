@@ -108,6 +108,15 @@ def test_disconnects(server: ServerProcess, phase: str, stream: bool) -> None:
     assert again == expected
 
 
+def test_clients_that_leave_at_once(server: ServerProcess) -> None:
+    """Before their prompts are tokens: nothing is computed for them."""
+    for seed in range(20):
+        with server.raw() as sock:
+            sock.sendall(post("/v1/completions", {**LONG, "seed": seed, "stream": seed % 2 == 0}))
+    settled(server)
+    assert not re.findall("tokens=900 .* finish=length", server.log)
+
+
 def test_a_reader_that_does_not_read(server: ServerProcess) -> None:
     """It is cut off, and what it asked for ends."""
     with server.raw() as sock:

@@ -140,7 +140,9 @@ class Running:
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def submit(self, asks: Sequence[Ask]) -> None:
-        """Gives prompts to the engine. ApiError 429, RequestError."""
+        """Gives prompts to the engine. ApiError 429, 499 where its client has left already,
+        RequestError."""
+        self._check_cancelled()
         self.service.require_room(self.hosted, len(asks))
         shared = "" if self.service.settings.share_cache else self.key
         try:
@@ -178,6 +180,11 @@ class Running:
         self.error = ApiError(503, "server: is shutting down", code="shutting_down")
         self.cancel()
 
+    def _check_cancelled(self) -> None:
+        self._check_cut()
+        if self.cancelled:
+            raise ApiError(499, "request: was cancelled", code="cancelled")
+
     def _check_cut(self) -> None:
         if self.error is not None:
             raise self.error
@@ -186,12 +193,12 @@ class Running:
         """The result of other work for this request, which `cancel` cancels as well."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
+        if self.cancelled:
+            task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
-            if self.cancelled:
-                self._check_cut()
-                raise ApiError(499, "request: was cancelled", code="cancelled") from None
+            self._check_cancelled()
             raise
         finally:
             self._tasks.discard(task)
