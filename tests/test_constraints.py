@@ -417,6 +417,28 @@ def test_a_grammar_that_grows_too_complex_ends_the_answer(llm: LLM) -> None:
     failure(lambda: llm.generate("x", constraint=constraint, **nothing), RequestError, "no token")
 
 
+def test_a_list_of_prompts_and_choices(llm: LLM) -> None:
+    """Side by side, with drafts of each, as alone."""
+    constraint = llm.constraints.json_schema(PERSON)
+    options = {"temperature": 1.0, "seed": 7, "max_tokens": 300, "constraint": constraint}
+    prompts = ["I am", "He is called", "x"]
+    together = llm.generate(prompts, **options)
+    alone = [llm.generate(prompt, **options) for prompt in prompts]
+    assert [d.text for d in together] == [d.text for d in alone]
+    assert {d.finish_reason for d in together} == {"stop"}
+    choices = llm.choices("I am", 3, **options)
+    assert [d.text for d in choices] == [
+        llm.generate("I am", choice=i, **options).text for i in range(3)
+    ]
+    # What one of them cannot go on with ends it alone.
+    bad = llm.constraints.regex("(?:a?){30000}a{30000}")
+    requests = [llm.requests("I am", 1, {**options, "constraint": c})[0] for c in (constraint, bad)]
+    for _ in llm.driver.finished(requests):
+        pass
+    assert (requests[0].completion.text, requests[0].error) == (alone[0].text, None)
+    assert isinstance(requests[1].error, RequestError)
+
+
 def test_several_at_once(checkpoint: Callable[[str], Path]) -> None:
     """One constraint serves any number of answers, in threads of their own."""
     llm = LLM("nano", threads=1)
