@@ -7,11 +7,27 @@
 
 namespace sterna {
 
+namespace {
+
+// Whether it is the same sequence's draw, one token later.
+bool follows(const Draw& d, const Draw& before) {
+    return d.params == before.params && d.history.data() == before.history.data() &&
+           d.answer_begin == before.answer_begin && d.history.size() == before.history.size() + 1;
+}
+
+}  // namespace
+
 void Draws::begin(std::span<const Draw> draws, int vocab) {
     if (changes_.size() < draws.size()) changes_.resize(draws.size());
-    for (size_t i = 0; i < draws.size(); ++i)
-        collect_changes(*draws[i].params, draws[i].history, draws[i].answer_begin, vocab, place_,
-                        changes_[i]);
+    for (size_t i = 0; i < draws.size(); ++i) {
+        const Draw& d = draws[i];
+        if (i > 0 && follows(d, draws[i - 1])) {
+            changes_[i] = changes_[i - 1];
+            add_last_change(*d.params, d.history, d.answer_begin, vocab, changes_[i]);
+        } else {
+            collect_changes(*d.params, d.history, d.answer_begin, vocab, place_, changes_[i]);
+        }
+    }
 }
 
 DecidingLogits Draws::deciding(size_t i, const Draw& draw, int64_t vocab) const {

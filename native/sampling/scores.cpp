@@ -1,5 +1,6 @@
 #include "sampling/scores.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -18,6 +19,18 @@ float repetition(const SampleParams& params) {
 
 float finite_or_0(float penalty) { return std::isfinite(penalty) ? penalty : 0.0f; }
 
+bool repeats(const SampleParams& params) { return repetition(params) != 1.0f; }
+
+bool counts(const SampleParams& params) {
+    return finite_or_0(params.frequency_penalty) != 0.0f ||
+           finite_or_0(params.presence_penalty) != 0.0f;
+}
+
+// The first position of a history whose token is penalised.
+int64_t first_penalised(const SampleParams& params, int64_t size, int64_t answer_begin) {
+    return repeats(params) ? 0 : counts(params) ? answer_begin : size;
+}
+
 }  // namespace
 
 float changed(float logit, const ScoreChange& change, const SampleParams& params) {
@@ -35,10 +48,9 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
                      int64_t answer_begin, int vocab, std::vector<int32_t>& place,
                      std::vector<ScoreChange>& changes) {
     changes.clear();
-    const bool repeats = repetition(params) != 1.0f;
-    const bool counts = finite_or_0(params.frequency_penalty) != 0.0f ||
-                        finite_or_0(params.presence_penalty) != 0.0f;
-    if (!repeats && !counts && params.bias.empty()) return;
+    const auto size = static_cast<int64_t>(history.size());
+    const int64_t first = first_penalised(params, size, answer_begin);
+    if (first >= size && params.bias.empty()) return;
     if (place.size() < static_cast<size_t>(vocab)) place.resize(static_cast<size_t>(vocab), -1);
     const auto change_of = [&](int32_t token) -> ScoreChange& {
         int32_t& at = place[static_cast<size_t>(token)];
@@ -51,8 +63,7 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
     const auto valid = [&](int32_t token) { return token >= 0 && token < vocab; };
     for (const auto& [token, bias] : params.bias)
         if (valid(token)) change_of(token).bias = bias;
-    const auto size = static_cast<int64_t>(history.size());
-    for (int64_t i = repeats ? 0 : answer_begin; i < size && (repeats || counts); ++i) {
+    for (int64_t i = first; i < size; ++i) {
         const int32_t token = history[static_cast<size_t>(i)];
         if (!valid(token)) continue;
         ScoreChange& change = change_of(token);
@@ -60,6 +71,18 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
         change.in_answer += i >= answer_begin;
     }
     for (const ScoreChange& change : changes) place[static_cast<size_t>(change.token)] = -1;
+}
+
+void add_last_change(const SampleParams& params, std::span<const int32_t> history,
+                     int64_t answer_begin, int vocab, std::vector<ScoreChange>& changes) {
+    const int64_t last = static_cast<int64_t>(history.size()) - 1;
+    const int32_t token = history.back();
+    if (last < first_penalised(params, last + 1, answer_begin) || token < 0 || token >= vocab)
+        return;
+    auto change = std::ranges::find(changes, token, &ScoreChange::token);
+    if (change == changes.end()) change = changes.insert(change, {token, 0.0f, 0, false});
+    change->seen = true;
+    change->in_answer += last >= answer_begin;
 }
 
 DecidingLogits deciding_logits(const SampleParams& params) {

@@ -68,6 +68,10 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
                      int64_t answer_begin, int vocab, std::vector<int32_t>& place,
                      std::vector<ScoreChange>& changes);
 
+// The same for a history with one more token, its last, from the changes of the one without it.
+void add_last_change(const SampleParams& params, std::span<const int32_t> history,
+                     int64_t answer_begin, int vocab, std::vector<ScoreChange>& changes);
+
 // Which logits of a row decide: those with the `count` largest scores (0: all) and with scores at most `gap`
 // below them, of the tokens that are allowed.
 struct DecidingLogits {
