@@ -193,7 +193,8 @@ def test_keys(tmp_path: Path) -> None:
         assert "key=ann" in server.log
         assert "sesame" not in server.log
         ann, other = ({"authorization": f"Bearer {key}"} for key in ("sesame", "plain"))
-        body = {**LONG, "stream": True, "n": 8}
+        # More than sockets hold: it waits for its reader.
+        body = {**LONG, "stream": True, "n": 8, "logprobs": 100}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=ann) as answer:
             id = json.loads(next(answer.iter_lines()).removeprefix("data: "))["id"]
             second = server.http.post("/v1/completions", json=body, headers=ann)

@@ -18,7 +18,7 @@ from sterna.cli.options import (
     open_model,
     run_options,
 )
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from sterna.server.settings import Settings
@@ -32,7 +32,7 @@ def size(value: str | int) -> int:
     """Bytes: 65536, 64K, 1M."""
     found = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
     if not found:
-        raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {value!r}")
+        raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {shown(value)}")
     return int(found[1]) * SIZES[found[2]]
 
 
@@ -40,7 +40,7 @@ def duration(value: str | float) -> float:
     """Seconds: 30, 10m, 1h."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value).strip().lower())
     if not found or float(found[1]) <= 0:
-        raise click.BadParameter(f"must be a time such as 30, 10m or 1h, but got {value!r}")
+        raise click.BadParameter(f"must be a time such as 30, 10m or 1h, but got {shown(value)}")
     return float(found[1]) * TIMES[found[2]]
 
 
@@ -238,7 +238,7 @@ def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
     names = list(served) or [_short(model) for model in models]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise RequestError(f"served-name: must differ, but {twice[0]!r} is there twice")
+        raise RequestError(f"served-name: must differ, but {shown(twice[0])} is there twice")
     return names
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sterna.llm import LLM
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, wrong
 
 __all__ = ["MAX_MESSAGES", "Conversation", "prompt_text", "text_of"]
 
@@ -50,7 +50,7 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
     """A message as templates read it: content in one text, arguments of calls as objects."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
-        raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+        raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
     plain = {**message, "role": "system" if role == "developer" else role}
     if isinstance(message.get("content"), list):
         plain["content"] = text_of(message["content"], f"{where}.content")
@@ -66,30 +66,24 @@ def text_of(parts: list[Any], where: str) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
-            raise _wrong(f"{where}[{i}]", "must be a part of the type text", kind or part)
+            raise wrong(f"{where}[{i}]", "must be a part of the type text", kind or part)
         texts.append(text)
     return "\n".join(texts)
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
-        raise _wrong(where, "must be a list", calls)
+        raise wrong(where, "must be a list", calls)
     found = []
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise _wrong(f"{where}[{i}]", "must be a function call with a name", call)
+            raise wrong(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError):
-                raise _wrong(
-                    f"{where}[{i}].function.arguments", "must be JSON", arguments
-                ) from None
+                raise wrong(f"{where}[{i}].function.arguments", "must be JSON", arguments) from None
         found.append({**call, "function": {**function, "arguments": arguments}})
     return found
-
-
-def _wrong(param: str, rule: str, value: object) -> ApiError:
-    return ApiError(400, f"{param}: {rule}, but got {value!r:.100}", param=param)

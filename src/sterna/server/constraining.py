@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.errors import ApiError
 from sterna.server.requests import StructuredOutputs
@@ -65,6 +65,6 @@ def _of_format(given: dict[str, Any]) -> list[tuple[str, str, tuple[Any, ...]]]:
             param="response_format.json_schema.schema",
         )  # fmt: skip
     raise ApiError(
-        400, f"response_format.type: must be text, json_object or json_schema, not {kind!r:.50}",
+        400, f"response_format.type: must be text, json_object or json_schema, not {shown(kind)}",
         param="response_format.type",
     )  # fmt: skip

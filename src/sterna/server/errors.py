@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sterna.errors import RequestError, SternaError
+from sterna.errors import RequestError, SternaError, shown
 
-__all__ = ["ApiError", "of"]
+__all__ = ["ApiError", "of", "wrong"]
 
 TYPES = {
     400: "invalid_request_error",
@@ -61,6 +61,11 @@ class ApiError(Exception):
         """Headers beside it."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return {**headers, "www-authenticate": "Bearer"} if self.status == 401 else headers
+
+
+def wrong(param: str, rule: str, value: object) -> ApiError:
+    """A 400 for a field that breaks a rule."""
+    return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param)
 
 
 def of(error: Exception, names: dict[str, str] | None = None) -> ApiError:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sterna.errors import SternaError
+from sterna.errors import SternaError, shown
 from sterna.server import errors
 from sterna.server.errors import ApiError
 from sterna.server.routing import as_json
@@ -95,12 +95,15 @@ class Guard:
         if not service.settings.allows_host(host):
             raise ApiError(
                 403,
-                f"host: {host[:100]!r} is no name of this server; see sterna serve --allowed-host",
+                f"host: must be a name of this server, but got {shown(host)}; see sterna serve "
+                "--allowed-host",
             )
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host and not self._cors(headers):
             raise ApiError(
-                403, f"origin: {origin[:100]!r} may not ask; see sterna serve --allow-origin"
+                403,
+                f"origin: must be one that may ask, but got {shown(origin)}; see sterna serve "
+                "--allow-origin",
             )
         state = scope["state"]
         state["key"] = ""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from sterna import _native, receipt
 from sterna.async_llm import AsyncLLM
+from sterna.errors import shown
 from sterna.llm import LLM
 from sterna.runtime import available_bytes
 from sterna.server.errors import ApiError
@@ -116,7 +117,7 @@ class Models:
         if name not in self._sources:
             raise ApiError(
                 404,
-                f"model: must be one of {', '.join(self.names)}, but got {name[:200]!r}",
+                f"model: must be one of {', '.join(self.names)}, but got {shown(name)}",
                 param="model",
                 code="model_not_found",
             )

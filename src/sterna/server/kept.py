@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.errors import shown
 from sterna.server.bodies import encode
 from sterna.server.errors import ApiError
 
@@ -56,7 +57,7 @@ class Responses:
         found = self._kept.get(id)
         if found is None or found.key != key:
             raise ApiError(
-                404, f"{param}: no response of yours is kept as {id[:100]!r}", param=param,
+                404, f"{param}: no response of yours is kept as {shown(id)}", param=param,
                 code="response_not_found",
             )  # fmt: skip
         return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sterna.server.errors import ApiError
+from sterna.server.errors import wrong
 
 __all__ = [
     "Ask",
@@ -124,7 +124,7 @@ def sampling_options(body: Sampling, max_tokens: int | None, logprobs: int) -> d
         _bounded(name, options.get(name, ()))
     if body.seed is not None:
         if not -(1 << 63) <= body.seed < 1 << 64:
-            raise _wrong("seed", "must be a whole number of 64 bits", body.seed)
+            raise wrong("seed", "must be a whole number of 64 bits", body.seed)
         options["seed"] = body.seed % (1 << 64)
     else:
         options["seed"] = secrets.randbits(SEED_BITS)
@@ -137,21 +137,21 @@ def checked_n(body: Sampling) -> int:
     """How many answers."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_N:
-        raise _wrong("n", f"must lie in 1..{MAX_N}", n)
+        raise wrong("n", f"must lie in 1..{MAX_N}", n)
     return n
 
 
 def checked_timeout(body: Sampling, most: float | None) -> float | None:
     """Seconds that the answer may take: the body's, but no more than the server's."""
     if body.timeout is not None and not 0 < body.timeout <= 86400:
-        raise _wrong("timeout", "must lie in (0, 86400] seconds", body.timeout)
+        raise wrong("timeout", "must lie in (0, 86400] seconds", body.timeout)
     return min((t for t in (body.timeout, most) if t is not None), default=None)
 
 
 def checked_priority(body: Sampling) -> int:
     """The place in the queue among equals."""
     if body.priority is not None and not -1000 <= body.priority <= 1000:
-        raise _wrong("priority", "must lie in -1000..1000", body.priority)
+        raise wrong("priority", "must lie in -1000..1000", body.priority)
     return body.priority or 0
 
 
@@ -159,16 +159,12 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
     found = {}
     for key, value in _bounded("logit_bias", given, MAX_BIASES).items():
         if not key.isascii() or not key.isdigit() or len(key) > 9:
-            raise _wrong("logit_bias", "must map token ids", key)
+            raise wrong("logit_bias", "must map token ids", key)
         found[int(key)] = value
     return found
 
 
 def _bounded(name: str, items: Any, most: int = MAX_IDS) -> Any:
     if len(items) > most:
-        raise _wrong(name, f"must have at most {most} entries", len(items))
+        raise wrong(name, f"must have at most {most} entries", len(items))
     return items
-
-
-def _wrong(name: str, rule: str, value: object) -> ApiError:
-    return ApiError(400, f"{name}: {rule}, but got {value!r:.100}", param=name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.llm import LLM
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, wrong
 from sterna.server.forms import Form, form_of
 
 __all__ = ["MAX_TOOLS", "Tools", "read_tools"]
@@ -63,7 +63,7 @@ def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | 
     """`tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat. ApiError 400."""
     shown = tuple(_checked(i, tool) for i, tool in enumerate(tools or ()))
     if len(shown) > MAX_TOOLS:
-        raise _wrong("tools", f"must be at most {MAX_TOOLS}", len(shown))
+        raise wrong("tools", f"must be at most {MAX_TOOLS}", len(shown))
     every = frozenset(_function(tool)["name"] for tool in shown)
     parallel = several is not False
     if choice in (None, "auto"):
@@ -76,19 +76,19 @@ def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | 
         return Tools(shown, every, True, parallel)
     names, required = _chosen(choice)
     if not names or not names <= every:
-        raise _wrong("tool_choice", f"must name tools of {', '.join(sorted(every))}", choice)
+        raise wrong("tool_choice", f"must name tools of {', '.join(sorted(every))}", choice)
     return Tools(shown, names, required, parallel)
 
 
 def _chosen(choice: Any) -> tuple[frozenset[str], bool]:
     """The names of {"type": "function", …} or {"type": "allowed_tools", …}; whether one is due."""
     if not isinstance(choice, dict):
-        raise _wrong("tool_choice", "must be none, auto, required or a tool", choice)
+        raise wrong("tool_choice", "must be none, auto, required or a tool", choice)
     if choice.get("type") == "allowed_tools":
         inside = choice.get("allowed_tools", choice)
         tools = inside.get("tools") if isinstance(inside, dict) else None
         if not isinstance(tools, list) or inside.get("mode") not in ("auto", "required"):
-            raise _wrong("tool_choice", "must have tools, and a mode of auto or required", choice)
+            raise wrong("tool_choice", "must have tools, and a mode of auto or required", choice)
         return frozenset(map(_name, tools)), inside["mode"] == "required"
     return frozenset([_name(choice)]), True
 
@@ -97,20 +97,18 @@ def _name(tool: Any) -> str:
     inside = tool.get("function", tool) if isinstance(tool, dict) else None
     name = inside.get("name") if isinstance(inside, dict) else None
     if not isinstance(name, str):
-        raise _wrong("tool_choice", "must name a function", tool)
+        raise wrong("tool_choice", "must name a function", tool)
     return name
 
 
 def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
     where, function = f"tools[{i}]", tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict):
-        raise _wrong(where, 'must have the type "function" and a function', tool.get("type"))
+        raise wrong(where, 'must have the type "function" and a function', tool.get("type"))
     if not isinstance(function.get("name"), str) or not function["name"]:
-        raise _wrong(f"{where}.function.name", "must be a name", function.get("name"))
+        raise wrong(f"{where}.function.name", "must be a name", function.get("name"))
     if not isinstance(function.get("parameters", {}), dict):
-        raise _wrong(
-            f"{where}.function.parameters", "must be a JSON schema", function["parameters"]
-        )
+        raise wrong(f"{where}.function.parameters", "must be a JSON schema", function["parameters"])
     return tool
 
 
@@ -124,7 +122,3 @@ def _schema(function: dict[str, Any]) -> dict[str, Any]:
     if function.get("strict"):
         return function.get("parameters") or ANY_OBJECT
     return ANY_OBJECT
-
-
-def _wrong(param: str, rule: str, value: object) -> ApiError:
-    return ApiError(400, f"{param}: {rule}, but got {value!r:.100}", param=param)

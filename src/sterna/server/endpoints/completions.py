@@ -23,7 +23,6 @@ from sterna.server.requests import (
     sampling_options,
 )
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.scoring import prompt_logprobs
 from sterna.server.service import Running
 from sterna.server.sse import DONE, Events, event, events_of, until_gone
 from sterna.server.wording import TextLogprobs
@@ -106,7 +105,8 @@ class _Answering:
         ]
         if self._scored:
             running.service.require_room(running.hosted, len(asks))
-            scored = [prompt_logprobs(self.llm, p, logprobs) for p in self.prompts]
+            score, key = running.hosted.engine.score, running.key
+            scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
             self.scores = await running.beside(asyncio.gather(*scored))
         running.submit(asks)
 

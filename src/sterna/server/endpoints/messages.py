@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.answers import Completion
+from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, prompt_text
@@ -318,7 +319,7 @@ def _of_blocks(role: Any, blocks: list[Any], where: str) -> list[dict[str, Any]]
             raise ApiError(
                 400,
                 f"{where}[{i}]: must be of text, thinking, tool_use or tool_result, but is of "
-                f"{kind!r:.50}",
+                f"{shown(kind)}",
                 param=f"{where}[{i}]",
             )
     if texts or thoughts or calls:

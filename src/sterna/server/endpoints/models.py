@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.errors import shown
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Service
@@ -25,7 +26,7 @@ async def model(request: Request) -> Response:
     """One of them."""
     service, name = service_of(request), request.path_params["model"]
     if name not in service.models.names:
-        raise ApiError(404, f"model: {name[:200]!r} is not served", code="model_not_found")
+        raise ApiError(404, f"model: {shown(name)} is not served", code="model_not_found")
     return as_json(_row(service, name))
 
 

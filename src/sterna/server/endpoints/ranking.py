@@ -17,7 +17,6 @@ from sterna.server.bodies import read
 from sterna.server.errors import ApiError
 from sterna.server.hosting import Hosted
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.scoring import prompt_logprobs
 from sterna.server.service import Running
 from sterna.server.sse import until_gone
 
@@ -114,15 +113,14 @@ def _cosines(hosted: Hosted, pairs: list[tuple[str, str]]) -> list[float]:
 
 
 async def _likelihoods(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
-    llm = running.hosted.llm
-    tokenizer = llm.tokenizer
+    tokenizer, score = running.hosted.llm.tokenizer, running.hosted.engine.score
 
     async def one(query: str, text: str) -> float:
         before = tokenizer.encode(text + BETWEEN)
         after = tokenizer.encode(query, add_special=False)
         if not after:
             raise ApiError(400, "query: must not be empty", param="query")
-        found = await prompt_logprobs(llm, [*before, *after], 1)
+        found = await score([*before, *after], key=running.key)
         total: float = sum(entry.logprob for entry in found[len(before) :] if entry)
         return total / len(after)
 

@@ -7,6 +7,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.errors import shown
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
@@ -38,7 +39,7 @@ async def cancel(request: Request) -> Response:
     id = request.path_params["id"]
     found = _own(request).get(id)
     if found is None:
-        raise ApiError(404, f"id: no request of yours that runs is {id[:100]!r}", param="id")
+        raise ApiError(404, f"id: no request of yours that runs is {shown(id)}", param="id")
     found.cancel()
     return as_json({"id": id, "cancelled": True})
 

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, text_of
@@ -89,7 +90,10 @@ async def _behind(answering: _Answering) -> None:
         await answering.begin()
         await answering.whole()
     except Exception as error:
-        answering.status, answering.error = "failed", errors.of(error).body()["error"]
+        said = errors.of(error)
+        cancelled = said.code == "cancelled"  # before it began
+        answering.status = "cancelled" if cancelled else "failed"
+        answering.error = None if cancelled else said.body()["error"]
         answering.keep()
     finally:
         running.note()
@@ -250,7 +254,7 @@ def _conversation(body: ResponseBody, items: list[dict[str, Any]]) -> Conversati
         elif kind != "reasoning":  # earlier thoughts are not shown to models again
             raise ApiError(
                 400, f"{where}.type: must be message, function_call, function_call_output or "
-                f"reasoning, but got {kind!r:.50}", param=f"{where}.type",
+                f"reasoning, but got {shown(kind)}", param=f"{where}.type",
             )  # fmt: skip
     options = {}
     if body.reasoning and body.reasoning.get("effort") is not None:
