@@ -32,7 +32,7 @@ LAYERS = (
     ("engine",),
     ("llm",),
     ("conversation", "async_llm", "receipt"),
-    ("bench", "convert", "evaluate", "server", "integrations"),
+    ("bench", "convert", "evaluate", "server", "integrations", "torch"),
     ("cli",),
     ("papers",),
     ("__init__", "__main__"),
@@ -49,7 +49,7 @@ SURFACE_ONLY = {
     "uvicorn": ("server",),
     "msgspec": ("server",),
     "prometheus_client": ("server",),
-    "torch": ("integrations",),
+    "torch": ("integrations", "torch"),
     "transformers": ("integrations",),
 }
 
@@ -123,6 +123,16 @@ def test_papers_are_imported_by_nothing() -> None:
     assert not wrong
     for module in (*cli.PAPERS.values(), *bench.PAPERS.values()):
         assert isinstance(importlib.import_module(module).command, click.Command)
+
+
+def test_torch_is_imported_by_integrations_alone() -> None:
+    """`sterna.torch` imports torch, which takes seconds and needs an extra: nobody asks for it."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path, source, name in edges()
+        if source not in ("torch", "integrations") and f"{name}.".startswith("sterna.torch.")
+    ]
+    assert not wrong
 
 
 def test_third_parties_of_the_surface() -> None:

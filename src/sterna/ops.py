@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -210,28 +211,55 @@ def linear(
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":
         raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
-    if a.ndim == 0 or a.shape[-1] != packed.K:
-        raise RequestError(f"x: the last dimension must be K={packed.K}, but got shape {a.shape}")
-    n = prod(a.shape[:-1])
-    if n >= MAX_ROWS:
-        raise RequestError(f"x: takes fewer than 2^31 rows, but got shape {a.shape}")
+    check_rows(a.shape, packed.K)
     rows = _float32(a)  # after the checks of its size: a broadcast view takes memory here
+    isa, threads = resolve_isa(isa), resolve_threads(threads)
+    deterministic = checked_flag("deterministic", deterministic)
+    return product(weight, packed.format, rows, isa, threads, deterministic, given=a)
+
+
+def check_width(shape: Sequence[int], K: int) -> None:
+    """RequestError unless activations of this shape are [..., K]."""
+    if not shape or shape[-1] != K:
+        raise RequestError(f"x: the last dimension must be K={K}, but got shape {tuple(shape)}")
+
+
+def check_rows(shape: Sequence[int], K: int) -> None:
+    """RequestError unless activations of this shape are [..., K], in fewer than 2^31 rows."""
+    check_width(shape, K)
+    if prod(shape[:-1]) >= MAX_ROWS:
+        raise RequestError(f"x: takes fewer than 2^31 rows, but got shape {tuple(shape)}")
+
+
+def product(
+    weight: _native.Weight,
+    format: Format,
+    x: F32,
+    isa: str,
+    threads: int,
+    deterministic: bool = True,
+    *,
+    given: npt.NDArray[Any] | None = None,
+) -> F32:
+    """What `linear` computes, of arguments that were checked; for Sterna itself.
+
+    x: float32 [..., K], row-major; given: x before it was float32, whose values a message shows.
+    """
+    shape = x.shape
+    rows = x if len(shape) == 2 else x.reshape(prod(shape[:-1]), shape[-1])
     try:
-        y = _native.linear(
-            weight,
-            rows.reshape(n, packed.K),
-            resolve_isa(isa),
-            resolve_threads(threads),
-            checked_flag("deterministic", deterministic),
-        )
+        y = _native.linear(weight, rows, isa, threads, deterministic)
     except FloatingPointError:
-        at = first_index(~np.isfinite(rows))  # [..., K], as x
-        raise NonFiniteError(f"x: must be finite as float32, but element {at} is {a[at]}") from None
-    y = y.reshape(*a.shape[:-1], packed.M)
-    if packed.format.integer and not np.isfinite(y).all():
+        at = first_index(~np.isfinite(x))  # [..., K]
+        value = (x if given is None else given)[at]
+        raise NonFiniteError(f"x: must be finite as float32, but element {at} is {value}") from None
+    if len(shape) != 2:
+        y = y.reshape(*shape[:-1], y.shape[1])
+    # A call is microseconds, of which counting takes fewer than all() does.
+    if format.integer and np.count_nonzero(np.isfinite(y)) != y.size:
         at = first_index(~np.isfinite(y))
         raise NonFiniteError(
-            f"{packed.format}: sums must stay within float32, but element {at} of the result is "
+            f"{format}: sums must stay within float32, but element {at} of the result is "
             f"{y[at]}; divide x and multiply the result"
         )
     return y

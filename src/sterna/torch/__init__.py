@@ -1,0 +1,16 @@
+"""Sterna's products in PyTorch: `torch.ops.sterna.linear`, a module of it, and models that use it.
+
+>>> import sterna.torch
+>>> print(sterna.torch.accelerate(model))       # a model of transformers, or any nn.Module
+swapped 210 of 211 linear layers: 210 AutoBitLinear to i2; left lm_head (Linear): no format given
+
+Nothing else of Sterna imports torch (`pip install 'sterna[torch]'`). See docs/torch.md.
+"""
+
+from __future__ import annotations
+
+from sterna.torch.module import SternaLinear
+from sterna.torch.operator import packed_tensors
+from sterna.torch.swapping import Swaps, accelerate
+
+__all__ = ["SternaLinear", "Swaps", "accelerate", "packed_tensors"]

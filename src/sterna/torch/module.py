@@ -1,0 +1,142 @@
+"""`SternaLinear`: a linear layer of packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sterna import formats
+from sterna.errors import RequestError, shown
+from sterna.formats import PackedWeight
+from sterna.torch import operator
+from sterna.torch.layers import packed_layer
+
+__all__ = ["SternaLinear"]
+
+
+class SternaLinear(nn.Module):
+    """y [..., M] = x [..., K] W^T + bias, W packed: the product has the bits of `ops.linear`.
+
+    x: float32, bfloat16 or float16, and y of the same dtype: computed in float32, rounded once,
+    before the bias is added. W is frozen; x and the bias have gradients.
+
+    codes, scale: buffers, as `packed_tensors` makes them; bias: a parameter [M] or None; rms_norm:
+    what x goes through first, of BitNet layers with input norms, or None. A state dict also has the
+    format's name, and a module takes only its own.
+    """
+
+    codes: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        packed: PackedWeight,
+        bias: Tensor | None = None,
+        *,
+        rms_norm: nn.Module | None = None,
+    ) -> None:
+        """RequestError for a bias that is not [M] of a float dtype."""
+        super().__init__()
+        self.out_features, self.in_features = packed.shape
+        self.format = str(packed.format)
+        codes, scale = operator.packed_tensors(packed)
+        self.register_buffer("codes", codes)
+        self.register_buffer("scale", scale)
+        if bias is not None and (bias.shape != (packed.M,) or not bias.is_floating_point()):
+            raise RequestError(
+                f"bias: must be floats of shape ({packed.M},), but got {bias.dtype} of shape "
+                f"{tuple(bias.shape)}"
+            )
+        if bias is not None and not isinstance(bias, nn.Parameter):
+            bias = nn.Parameter(bias, requires_grad=False)
+        self.bias = bias
+        self.rms_norm = rms_norm
+
+    @classmethod
+    def of(cls, layer: nn.Module, format: str | None = None) -> SternaLinear:
+        """The packed layer of an nn.Linear, or of a BitLinear or AutoBitLinear of transformers.
+
+        format: for an nn.Linear, whose weights are rounded to it; BitNet's layers are ternary
+        already, and by default `i2`. It shares the bias and the norm with the layer. Raises
+        RequestError for another class, device or format, NonFiniteError for NaN and infinities.
+        """
+        packed = packed_layer(layer, format)
+        bias: Any = layer.bias
+        norm: Any = getattr(layer, "rms_norm", None)
+        return cls(packed, bias, rms_norm=norm).train(layer.training)
+
+    @property
+    def packed(self) -> PackedWeight:
+        """The weights for `sterna.ops`; they share the module's memory."""
+        M, K = self.out_features, self.in_features
+        return operator.packed_weight(self.codes, self.scale, self.format, M, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., M]; raises as `ops.linear`, and for a bias of another dtype."""
+        if self.rms_norm is not None:
+            x = self.rms_norm(x)
+        M, K = self.out_features, self.in_features
+        tensors: dict[str, Any] = (
+            self._buffers
+        )  # nn.Module's own look-up costs half a microsecond each
+        y = operator.linear(x, tensors["codes"], tensors["scale"], self.format, M, K)
+        if self.bias is None:
+            return y
+        if self.bias.dtype != y.dtype:
+            raise RequestError(
+                f"bias: must have the dtype of x, but got {self.bias.dtype} for x of {y.dtype}; "
+                "convert the model"
+            )
+        return y + self.bias
+
+    def extra_repr(self) -> str:
+        """Shape, format and bias, for `print(model)`."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, format={self.format}"
+        )
+
+    # ------------------------------------------------------------------------------------- state
+
+    def get_extra_state(self) -> Tensor:
+        """The format's name, uint8, so that every file of tensors can hold it."""
+        return torch.tensor(list(self.format.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """RequestError where the state is that of another format."""
+        name = bytes(state.tolist()).decode(errors="replace")
+        if name != self.format:
+            raise RequestError(
+                f"format: must be that of the module, {self.format}, but got a state of "
+                f"{shown(name)}; make the module from weights of that format"
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # All is looked at before anything is taken; torch itself compares the shapes.
+        if (name := state_dict.get(f"{prefix}_extra_state")) is not None:
+            self.set_extra_state(name)
+        codes = state_dict.get(f"{prefix}codes", self.codes)
+        fits = codes.dtype == torch.uint8 and codes.shape == self.codes.shape and codes.is_cpu
+        if fits and not formats.get(self.format).codes_valid(codes.contiguous().numpy(), 1):
+            raise RequestError(
+                f"{prefix}codes: must be codes of {self.format}, but got others; the state is "
+                "damaged, or that of another layer"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._align()  # with assign=True the tensors are those of the file
+
+    def _align(self) -> None:
+        for name in ("codes", "scale"):
+            tensor = getattr(self, name)
+            if tensor.device.type == "cpu" and tensor.data_ptr() % operator.ALIGNMENT:
+                setattr(self, name, tensor.clone())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SternaLinear:
+        scale = self.scale
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.scale.dtype != scale.dtype:  # model.bfloat16() is about x, and no rounding of W
+            self.scale = scale.to(self.scale.device)
+        return self

@@ -1,0 +1,270 @@
+"""`sterna::linear`: the product of `sterna.ops.linear` as an operator of torch, with a gradient.
+
+    y [..., M] = x [..., K] W^T        linear(x, codes, scale, format, M, K)
+    x [..., K] = y [..., M] W          linear_backward(y, codes, scale, format, M, K)
+
+W is two tensors that own what kernels read, and kernels read it where it lies:
+
+    codes   uint8 [tiles, bytes of a tile], those of a `PackedWeight`
+    scale   float32 [rows of all tiles]; of groups uint8 [tiles, bytes]; of plain floats empty
+
+The operators take tensors, strings and numbers alone: torch.compile and torch.export see no Python.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sterna import _native, formats, ops
+from sterna.errors import RequestError, shown
+from sterna.formats import Format, PackedWeight
+from sterna.runtime import Threads, resolve_isa
+
+__all__ = ["ALIGNMENT", "linear", "packed_tensors", "packed_weight"]
+
+ALIGNMENT = 64  # bytes: a vector, as kernels load it, and how torch allocates
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_CHUNK_BYTES = 4 << 20  # of float32 weights that a gradient makes at a time
+_ARGUMENTS = "codes, Tensor scale, str format, int M, int K) -> Tensor"
+
+
+# ------------------------------------------------------------------------------ weights as tensors
+
+
+def packed_tensors(packed: PackedWeight) -> tuple[Tensor, Tensor]:
+    """(codes, scale) of a packed weight, as `torch.ops.sterna.linear` takes them.
+
+    They share the memory of the packed weight where that may be written to and is aligned.
+    """
+    f = packed.format
+    rows = len(packed.codes) * f.tile_rows
+    scale, groups = f.scales.for_kernels(packed.scale, packed.M, rows, f.unit, f.value)
+    lines = groups[0] if groups is not None else scale
+    return _tensor(packed.codes), torch.empty(0) if lines is None else _tensor(lines)
+
+
+def packed_weight(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> PackedWeight:
+    """The inverse of `packed_tensors`, which shares their memory; the scales are those of rows."""
+    f = formats.get(format)
+    lines = scale.numpy()
+    if not f.scales.group:  # units are powers of two
+        lines = lines[:M] / np.float32(f.unit) if f.scaled else np.float32(1)
+    return PackedWeight(f, M, K, codes.numpy(), np.asarray(lines))
+
+
+def _tensor(array: npt.NDArray[Any]) -> Tensor:
+    if array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
+        return torch.from_numpy(array)
+    # A mapped file is not to be written to, and torch has no tensors that only read.
+    tensor = torch.empty(array.shape, dtype=torch.uint8 if array.dtype == np.uint8 else None)
+    tensor.numpy()[...] = array
+    return tensor
+
+
+class _Memory:
+    """A tensor's memory as numpy sees it, without owning it."""
+
+    def __init__(self, t: Tensor, kind: str) -> None:
+        where = (t.data_ptr(), True)
+        self.__array_interface__ = {
+            "data": where, "shape": tuple(t.shape), "typestr": kind, "version": 3,
+        }  # fmt: skip
+
+
+def _memory(name: str, t: Tensor, dtype: torch.dtype, dims: int) -> npt.NDArray[Any]:
+    _check_device(name, t)
+    if t.dtype != dtype or t.ndim != dims or not t.is_contiguous():
+        raise RequestError(
+            f"{name}: must be {dtype}, contiguous, of {dims} dimensions, but got {t.dtype} of "
+            f"shape {tuple(t.shape)} and strides {t.stride()}; packed_tensors makes them"
+        )
+    if t.data_ptr() % ALIGNMENT:
+        raise RequestError(
+            f"{name}: must begin at a multiple of {ALIGNMENT} bytes, but got address "
+            f"{t.data_ptr():#x}; clone() it"
+        )
+    if not t.numel():
+        return t.numpy()
+    return np.asarray(_Memory(t, "|u1" if dtype == torch.uint8 else "<f4"))
+
+
+class _Kernels(NamedTuple):
+    """What a product takes besides x."""
+
+    weight: _native.Weight
+    format: Format
+    isa: str
+
+
+# The views of weights that were seen. They own nothing: who calls an operator holds the tensors
+# meanwhile; and whatever lies in the place of others that are gone, with a key like theirs, has
+# their view.
+_seen: dict[tuple[Any, ...], _Kernels] = {}
+_MOST_SEEN = 1 << 14  # a view takes 0.5 KB, a model has some hundred
+
+
+def _kernels(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:
+    """The kernels' view of a weight's tensors; RequestError where they are not of that weight."""
+    key = (
+        codes.data_ptr(), codes.shape, codes.dtype, codes.is_contiguous(),
+        scale.data_ptr(), scale.shape, scale.dtype, scale.is_contiguous(),
+        codes.is_cpu, scale.is_cpu, format, M, K,
+    )  # fmt: skip
+    found = _seen.get(key)
+    if found is None:
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        found = _seen[key] = _view(codes, scale, format, M, K)
+    return found
+
+
+def _view(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:
+    f = formats.get(format)
+    tiles = _memory("codes", codes, torch.uint8, 2)
+    rows = groups = None
+    if f.scales.group:
+        lines = _memory("scale", scale, torch.uint8, 2)
+        rows, groups = f.scales.for_kernels(lines, M, len(tiles) * f.tile_rows, f.unit, f.value)
+    elif f.scaled:
+        rows = _memory("scale", scale, torch.float32, 1)
+    try:
+        weight = _native.Weight(f.layout.name, M, K, tiles, rows, f.zero_x2, groups)
+    except (TypeError, ValueError) as e:
+        raise RequestError(
+            f"codes, scale: must be those of {f}, M, K = {shown(M)}, {shown(K)}, but got shapes "
+            f"{tuple(codes.shape)}, {tuple(scale.shape)}: {e}"
+        ) from None
+    return _Kernels(weight, f, resolve_isa())
+
+
+# -------------------------------------------------------------------------------------- arguments
+
+
+def _check_device(name: str, t: Tensor) -> None:
+    if not t.is_cpu:
+        raise RequestError(
+            f"{name}: must be on the CPU, where Sterna computes, but got a tensor on {t.device}"
+        )
+
+
+def _check_dtype(x: Tensor) -> None:
+    if x.dtype not in _DTYPES:
+        raise RequestError(
+            f"x: must be float32, bfloat16 or float16, but got {x.dtype}; convert it first"
+        )
+
+
+@lru_cache(maxsize=16)
+def _threads(count: int) -> Threads:
+    return Threads(count)
+
+
+# -------------------------------------------------------------------------------------- operators
+
+
+def _linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+    """y [..., M] of x [..., K], float32, bfloat16 or float16: computed in float32, rounded once."""
+    weight, f, isa = _kernels(codes, scale, format, M, K)
+    _check_device("x", x)
+    _check_dtype(x)
+    ops.check_rows(x.shape, K)
+    dtype = x.dtype
+    rows = x if dtype == torch.float32 else x.float()
+    if not rows.is_contiguous():
+        rows = rows.contiguous()
+    # As many threads as torch has: a DataLoader's workers have one.
+    threads = _threads(torch.get_num_threads())
+    values = (rows.detach() if rows.requires_grad else rows).numpy()
+    y = torch.from_numpy(ops.product(weight, f, values, isa, threads))
+    return y if dtype == torch.float32 else y.to(dtype)
+
+
+def _linear_backward(
+    y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int
+) -> Tensor:
+    """The gradient of x [..., K] for that of y [..., M]: y W in float32, W a few tiles at a time.
+
+    The rounding of activations passes it on unchanged (straight through).
+    """
+    f = _kernels(codes, scale, format, M, K).format
+    threads = _threads(torch.get_num_threads())
+    grad = y.reshape(-1, M).to(torch.float32)
+    out = torch.zeros(grad.shape[0], K)
+    tiles = max(1, _CHUNK_BYTES // max(1, 4 * f.tile_rows * K))
+    for first in range(0, codes.shape[0], tiles):
+        row, last = first * f.tile_rows, first + tiles
+        end = min(M, last * f.tile_rows)
+        # Scales lie in lines of tiles, or one for each of their rows.
+        of_tiles = slice(first, last) if f.scales.group else slice(row, last * f.tile_rows)
+        part = packed_weight(codes[first:last], scale[of_tiles], format, end - row, K)
+        weights = torch.from_numpy(ops.dequantize(part, threads=threads))
+        out.addmm_(grad[:, row:end], weights)
+    return out.reshape(*y.shape[:-1], K).to(y.dtype)
+
+
+def _fake_linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+    _check_dtype(x)
+    ops.check_width(x.shape, K)
+    if not x.device == codes.device == scale.device:
+        raise RequestError(
+            "x, codes, scale: must be on one device, the CPU, "
+            f"but got {x.device}, {codes.device}, {scale.device}"
+        )
+    return x.new_empty(*x.shape[:-1], M)
+
+
+def _fake_backward(y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+    return y.new_empty(*y.shape[:-1], K)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, codes, scale, *ctx.shape = inputs
+    if scale.requires_grad:
+        raise RequestError(
+            "scale: packed weights have no gradient, but got a tensor with requires_grad; "
+            "detach() it, and train float weights"
+        )
+    ctx.save_for_backward(codes, scale)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    needed = ctx.needs_input_grad[0]
+    x = torch.ops.sterna.linear_backward(grad, *ctx.saved_tensors, *ctx.shape) if needed else None
+    return (x, *[None] * 5)
+
+
+_LIBRARY = torch.library.Library("sterna", "FRAGMENT")  # type: ignore[no-untyped-call]
+for _name, _first, _compute, _fake in (
+    ("linear", "x", _linear, _fake_linear),
+    ("linear_backward", "y", _linear_backward, _fake_backward),
+):
+    _schema = f"{_name}(Tensor {_first}, Tensor {_ARGUMENTS}"
+    _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    # For every device: others are refused by name.
+    _LIBRARY.impl(_name, _compute, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"sterna::{_name}", _fake, lib=_LIBRARY)
+torch.library.register_autograd("sterna::linear", _backward, setup_context=_keep, lib=_LIBRARY)
+
+
+def linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+    """`torch.ops.sterna.linear`, without torch's dispatch where nothing would see it.
+
+    That takes three times as long as what it calls: for autograd's key, which looks whether there
+    is a gradient, and for boxes of Python objects.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or type(x) is not Tensor
+        or (x.requires_grad and torch.is_grad_enabled())
+        or torch._C._len_torch_dispatch_stack()  # something records operators
+        or torch._C._functorch.maybe_current_level() is not None  # or transforms them
+    ):
+        made: Tensor = torch.ops.sterna.linear(x, codes, scale, format, M, K)
+        return made
+    return _linear(x, codes, scale, format, M, K)

@@ -1,0 +1,119 @@
+"""A model's linear layers, swapped in place for packed ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from sterna.errors import NonFiniteError, RequestError
+from sterna.torch.layers import BITNET, kind_of
+from sterna.torch.module import SternaLinear
+
+__all__ = ["Left", "Swapped", "Swaps", "accelerate"]
+
+
+class Swapped(NamedTuple):
+    """A layer that is packed now; kind: the class that it was of."""
+
+    name: str
+    kind: str
+    format: str
+
+
+class Left(NamedTuple):
+    """A linear layer that stays what it was, and why."""
+
+    name: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """What `accelerate` did; printed, it is one line."""
+
+    swapped: tuple[Swapped, ...]
+    left: tuple[Left, ...]
+
+    def __str__(self) -> str:
+        """How many of which class became what, and what was left, and why."""
+        counts = Counter((s.kind, s.format) for s in self.swapped)
+        made = ", ".join(f"{n} {kind} to {format}" for (kind, format), n in counts.items())
+        line = f"swapped {len(self.swapped)} of {len(self.swapped) + len(self.left)} linear layers"
+        reasons = Counter((left.kind, left.reason) for left in self.left)
+        for (kind, reason), n in reasons.items():
+            first = next(x.name for x in self.left if (x.kind, x.reason) == (kind, reason))
+            names = first if n == 1 else f"{n} layers such as {first}"
+            made += f"; left {names} ({kind}): {reason}"
+        return f"{line}: {made.removeprefix('; ')}" if made else line
+
+
+def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
+    """Swap BitLinear, AutoBitLinear (of transformers) and nn.Linear for `SternaLinear`, in place.
+
+    format: of nn.Linear, whose weights are rounded to it; without one they stay. BitNet's layers
+    are ternary already, and become `i2`, which loses nothing. Left are layers that share their
+    weight with another module, such as a tied head, and layers with hooks. The packed layers are
+    frozen, but for their biases; gradients pass through them.
+
+    All layers are swapped or, where one is refused, none: RequestError or NonFiniteError names it.
+    """
+    if not isinstance(model, nn.Module):
+        raise RequestError(f"model: must be a torch.nn.Module, but got {type(model).__name__}")
+    if kind_of(model) is not None:
+        raise RequestError("model: is one linear layer itself; SternaLinear.of makes a packed one")
+    owners = _owners(model)
+    made: dict[nn.Module, SternaLinear] = {}
+    swapped: list[Swapped] = []
+    left: list[Left] = []
+    for name, layer in model.named_modules():
+        kind = kind_of(layer)
+        if kind is None:
+            continue
+        reason = _reason_to_leave(layer, kind, name, format, owners)
+        if reason is not None:
+            left.append(Left(name, kind, reason))
+            continue
+        made[layer] = packed = _packed(layer, name, None if kind in BITNET else format)
+        swapped.append(Swapped(name, kind, packed.format))
+    for parent in list(model.modules()):
+        for child_name, child in list(parent._modules.items()):  # each place, named_children: once
+            if child in made:
+                setattr(parent, child_name, made[child])
+    return Swaps(tuple(swapped), tuple(left))
+
+
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """Names of the modules that have a tensor as their weight, by the address of its memory."""
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for key, tensor in module.named_parameters(recurse=False):
+            if tensor.device.type != "meta" and tensor.numel():
+                place = tensor.untyped_storage().data_ptr()
+                owners.setdefault(place, []).append(name or key)
+    return owners
+
+
+def _reason_to_leave(
+    layer: nn.Module, kind: str, name: str, format: str | None, owners: dict[int, list[str]]
+) -> str | None:
+    if kind == "Linear" and format is None:
+        return "no format given"
+    weight: Any = layer.weight
+    if weight.device.type != "meta":
+        others = [o for o in owners.get(weight.untyped_storage().data_ptr(), []) if o != name]
+        if others:
+            return f"its weight is that of {others[0]} too"
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+        return "it has hooks"
+    return None
+
+
+def _packed(layer: nn.Module, name: str, format: str | None) -> SternaLinear:
+    try:
+        return SternaLinear.of(layer, format)
+    except (NonFiniteError, RequestError) as e:
+        raise type(e)(f"{name}: {e}") from None
