@@ -30,6 +30,8 @@ using namespace nb::literals;
 
 template <class T, int kDims>
 using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
+// Bytes that the core writes.
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T, int kDims>
 using Out = nb::ndarray<nb::numpy, T, nb::ndim<kDims>>;
 

@@ -46,6 +46,27 @@ void bind_kv_cache(nb::module_& m) {
                 c.copy_page(from, to);
             },
             "source"_a, "target"_a)
+        .def(
+            "read_page",
+            [](const KvCache& c, int page, const Bytes& out) {
+                require(page >= 0 && page < c.pages, "page: one of the cache is needed");
+                require(static_cast<int64_t>(out.size()) == c.page_nbytes(),
+                        "out: must have the bytes of a page");
+                nb::gil_scoped_release release;
+                c.read_page(page, out.data());
+            },
+            "page"_a, "out"_a)
+        .def(
+            "write_page",
+            [](KvCache& c, int page, const In<uint8_t, 1>& data) {
+                require(page >= 0 && page < c.pages, "page: one of the cache is needed");
+                require(static_cast<int64_t>(data.size()) == c.page_nbytes(),
+                        "data: must have the bytes of a page");
+                nb::gil_scoped_release release;
+                c.write_page(page, data.data());
+            },
+            "page"_a, "data"_a)
+        .def_prop_ro("page_nbytes", &KvCache::page_nbytes)
         .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
     nb::class_<AttentionTimer>(m, "AttentionTimer")
         .def(

@@ -115,6 +115,25 @@ inline void bind_state(nb::module_& m) {
                 to.position = position;
             },
             "source"_a, "position"_a.none() = nb::none())
+        .def(
+            "read",
+            [](const State& s, const Bytes& out) {
+                require(out.size() == s.memory.size(), "out: must have the bytes of the state");
+                nb::gil_scoped_release release;
+                std::copy_n(s.memory.data(), s.memory.size(), out.data());
+            },
+            "out"_a)
+        .def(
+            "write",
+            [](State& s, const In<uint8_t, 1>& data, int64_t position) {
+                require(data.size() == s.memory.size() && position >= 0,
+                        "data: must have the bytes of the state, and be of a position");
+                s.position = -1;
+                nb::gil_scoped_release release;
+                std::copy_n(data.data(), s.memory.size(), s.memory.data());
+                s.position = position;
+            },
+            "data"_a, "position"_a)
         .def_prop_ro("nbytes", [](const State& s) { return s.memory.size(); })
         .def_prop_ro("position", [](const State& s) { return s.position; });
 }

@@ -38,6 +38,10 @@ class KvCache {
     int64_t head_bytes() const { return kv_head_bytes(type, head_dim); }
     // All layers' keys and values of a page, as another page has them; both lie in [0, pages).
     void copy_page(int from, int to);
+    // The same as bytes outside of the cache, layer by layer.
+    int64_t page_nbytes() const { return layers * page_stride(); }
+    void read_page(int page, uint8_t* out) const;
+    void write_page(int page, const uint8_t* from);
 
     const int layers, kv_heads, head_dim, pages;
     const KvType type;

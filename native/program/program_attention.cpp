@@ -52,6 +52,18 @@ void KvCache::copy_page(int from, int to) {
                     static_cast<size_t>(page_stride()));
 }
 
+void KvCache::read_page(int page, uint8_t* out) const {
+    for (int layer = 0; layer < layers; ++layer)
+        std::memcpy(out + layer * page_stride(), keys(layer) + page * page_stride(),
+                    static_cast<size_t>(page_stride()));
+}
+
+void KvCache::write_page(int page, const uint8_t* from) {
+    for (int layer = 0; layer < layers; ++layer)
+        std::memcpy(keys(layer) + page * page_stride(), from + layer * page_stride(),
+                    static_cast<size_t>(page_stride()));
+}
+
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
 void Program::plan(const Batch& batch, int threads) {
     sequence_of_.clear(), position_of_.clear(), selected_.clear(), deciding_.clear();

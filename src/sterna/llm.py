@@ -20,6 +20,7 @@ from sterna.engine import (
     Driver,
     Engine,
     PrefixCache,
+    PrefixStore,
     Request,
     SamplingParams,
     Scheduler,
@@ -52,6 +53,8 @@ from sterna.runtime import (
 
 __all__ = ["LLM", "Completion", "Piece", "Stats", "TokenLogprob"]
 
+#: What a cache on disk takes by default.
+CACHE_DISK_BYTES = 10 << 30
 BESIDE = ("prediction", "constraint")
 SPECULATE = ("auto", "lookup", "off")
 MAX_CHOICES = 1024
@@ -73,7 +76,9 @@ class LLM:
     keys and values of all sequences may take, default as in `Engine`; one request needs at most
     those of its context. prefix_cache: keep those of prompts and answers for requests that begin
     with the same tokens, up to a quarter of the available memory, or in all of kv_bytes where that
-    is given; answers have the same bits. deterministic: True, float layers add in ascending order
+    is given; answers have the same bits. cache_disk: a folder that keeps them for the next start,
+    and for other processes, in at most cache_disk_max bytes (10 GiB); whoever can read it can tell
+    what prompts were. deterministic: True, float layers add in ascending order
     on every unit; False, where all are floats of one format, by the bf16 products of a matrix unit
     (`amx`), which are faster for prompts; default: those for bf16 layers alone, where they are
     never slower. Integer formats have the same bits anyway. i2s: how the I2_S tensors of a GGUF
@@ -106,6 +111,8 @@ class LLM:
         kv_dtype: str | None = None,
         kv_bytes: int | None = None,
         prefix_cache: bool = True,
+        cache_disk: str | Path | None = None,
+        cache_disk_max: int = CACHE_DISK_BYTES,
         deterministic: bool | None = None,
         i2s: str | None = None,
         cache: bool = True,
@@ -115,6 +122,8 @@ class LLM:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._caching = checked_flag("prefix_cache", prefix_cache)
+        self._disk = _checked_folder(cache_disk, prefix_cache)
+        self._disk_bytes = checked_whole("cache_disk_max", cache_disk_max, 0, 1 << 62)
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
         self._speculate = checked_name("speculate", speculate, SPECULATE)
@@ -162,7 +171,11 @@ class LLM:
     @engine.setter
     def engine(self, engine: Engine) -> None:
         self._engine = engine
-        cache = PrefixCache(engine.pool, engine.cache_pages) if self._caching else None
+        store, cache = None, None
+        if self._disk is not None:
+            store = PrefixStore(self._disk, engine, self._disk_bytes)
+        if self._caching:
+            cache = PrefixCache(engine.pool, engine.cache_pages, store)
         #: Through which all requests of this LLM share its engine.
         self.driver = Driver(Scheduler(engine, prefix_cache=cache))
 
@@ -639,6 +652,17 @@ class LLM:
                     yield rows, np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
         finally:
             self.engine.release(sequence)
+
+
+def _checked_folder(folder: object, caching: bool) -> str | Path | None:
+    """`cache_disk`; RequestError."""
+    if folder is None:
+        return None
+    if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
+        raise RequestError(f"cache_disk: must be the path of a folder, but got {shown(folder)}")
+    if not caching:
+        raise RequestError("cache_disk: needs prefix_cache, but that is False; leave one out")
+    return folder
 
 
 def _are_several(prompt: object) -> bool:

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sterna import formats
+from sterna.engine.store import NUMERICS
 from sterna.llm import LLM
 
 __all__ = ["digest", "fingerprint"]
-
-#: Raised when a version of Sterna answers otherwise than the one before (tests/digests.json).
-NUMERICS = 1
 
 
 def fingerprint(llm: LLM) -> str:

@@ -11,6 +11,7 @@ from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.engine.scheduler import Event, Load, Scheduler
 from sterna.engine.scoring import Scoring, step_tokens
+from sterna.engine.store import PrefixStore
 
 __all__ = [
     "KV_DTYPES",
@@ -26,6 +27,7 @@ __all__ = [
     "Load",
     "PagePool",
     "PrefixCache",
+    "PrefixStore",
     "Request",
     "SamplingParams",
     "Scheduler",

@@ -152,6 +152,21 @@ class Engine:
         return _native.kv_bytes(layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
 
     @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, all layers'."""
+        return self._cache.page_nbytes
+
+    def read_page(self, page: int) -> npt.NDArray[np.uint8]:
+        """What a page holds, uint8 [page_bytes], the same on every machine."""
+        data = np.empty(self._cache.page_nbytes, np.uint8)
+        self._cache.read_page(page, data)
+        return data
+
+    def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None:
+        """Gives a page what `read_page` has read of one."""
+        self._cache.write_page(page, data)
+
+    @property
     def forgets(self) -> bool:
         """Whether `rewind` may need a `snapshot` for a length: where layers are recurrent, or all
         have windows, behind which pages are given back."""

@@ -297,6 +297,19 @@ class PagePool:
         sequence.pages = pages
         sequence.length = length
 
+    def spare_page(self) -> int | None:
+        """A page that nobody has, for the cache, which may have to forget another; None where all
+        are in use. Under the lock."""
+        alone = self._counted()
+        for _ in range(2):
+            held = self._with_cache(alone)
+            if self._free(held, self._states(cached=True)) > 0:
+                return int(np.flatnonzero(held == 0)[0])
+            if self.cache is None or self._free(alone, self._states()) <= 0:
+                return None
+            self.cache.give_way(1, alone)
+        return None
+
     def _states(self, cached: bool = False) -> int:
         """How many states and snapshots the sequences that `_counted` has found alive have, and the
         cache."""

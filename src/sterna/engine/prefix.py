@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.pages import GONE, PAGE, PagePool, Sequence, pages_of
+from sterna.engine.store import PrefixStore
 from sterna.errors import RequestError
 
 __all__ = ["PrefixCache"]
@@ -30,11 +31,13 @@ class _Node:
     layers at positions in it.
     """
 
-    __slots__ = ("children", "key", "keys", "page", "parent", "states")
+    __slots__ = ("children", "key", "keys", "name", "page", "parent", "states", "stored")
 
     def __init__(self, parent: _Node | None, key: bytes, page: int) -> None:
         self.parent, self.key, self.page = parent, key, page
         self.states: tuple[_native.State, ...] = ()
+        self.name: bytes | None = None  # on disk
+        self.stored = 0  # 1: is there; 2: with the state at its end
         self.children: dict[bytes, _Node] = {}
         self.keys: list[bytes] = []  # of the children, sorted: what begins alike is side by side
 
@@ -78,13 +81,14 @@ class PrefixCache:
     go. Calls may come from any thread.
 
     most: pages that it keeps at most, states of recurrent layers counted as the pages of their
-    size.
+    size. store: where full pages are kept on disk, too, and looked for.
     """
 
-    def __init__(self, pool: PagePool, most: int) -> None:
+    def __init__(self, pool: PagePool, most: int, store: PrefixStore | None = None) -> None:
         if pool.cache is not None:
             raise RequestError("prefix cache: a pool must have one at most, but has one; use it")
         self._pool, self.most = pool, min(most, pool.count)
+        self._store = store
         self._roots: dict[str, _Node] = {}
         # What is kept is what is in here, the longest unused first. A node is always used after
         # those below it, so the first has none below.
@@ -102,10 +106,14 @@ class PrefixCache:
         recurrent layer has no snapshot there, or pages behind windows are gone.
         """
         with self._pool._lock:
-            chain, same = self._walk(tokens[:-1], salt)
+            tokens = tokens[:-1]
+            chain, same = self._walk(tokens, salt)
             self._touch(chain)
+            if self._store is not None and self._load(tokens, chain, same, salt):
+                chain, same = self._walk(tokens, salt)
+                self._touch(chain)
             length, snapshot = self._reachable(chain, same)
-            self.asked += len(tokens)
+            self.asked += len(tokens) + 1
             self.found += length
             return (self._sequence(chain, length, snapshot) if length else None), same
 
@@ -139,6 +147,8 @@ class PrefixCache:
                     if all(s.position != position for s in node.states):
                         node.states = (*node.states, state)
             self._touch(chain)
+            if self._store is not None:
+                self._save(self._store, chain, salt)
             self._shrink()
 
     def clear(self) -> None:
@@ -146,6 +156,11 @@ class PrefixCache:
         with self._pool._lock:
             self._roots = {}
             self._nodes = OrderedDict()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether full pages are kept on disk, too."""
+        return self._store is not None
 
     @property
     def pages(self) -> int:
@@ -199,25 +214,27 @@ class PrefixCache:
 
     def _grow(self, tokens: I32, pages: I32, salt: str) -> list[_Node]:
         """The nodes of all these tokens; those that are new have the given pages."""
-        chain, node = list[_Node](), self._roots.get(salt)
-        if node is None:
-            node = self._roots[salt] = _Node(None, b"", int(GONE))
+        chain, node = list[_Node](), self._root(salt)
         for i, page in zip(range(0, len(tokens), PAGE), pages.tolist(), strict=False):
             key = tokens[i : i + PAGE].tobytes()
-            child, common = node.nearest(key)
-            if child is None or _BYTES * common < min(len(key), len(child.key)):
-                child = _Node(node, key, page)
-                self._nodes[id(child)] = child
-                node.link(child)
-            elif len(child.key) < len(key):  # it ended in the middle of what is known now
-                node.unlink(child)
-                child.key, child.page = key, page
-                node.link(child)
-            elif child.page == GONE:
-                child.page = page
-            chain.append(child)
-            node = child
+            node = self._child(node, key, page)
+            chain.append(node)
         return chain
+
+    def _child(self, node: _Node, key: bytes, page: int) -> _Node:
+        """The child that has these tokens; a new one has the page."""
+        child, common = node.nearest(key)
+        if child is None or _BYTES * common < min(len(key), len(child.key)):
+            child = _Node(node, key, page)
+            self._nodes[id(child)] = child
+            node.link(child)
+        elif len(child.key) < len(key):  # it ended in the middle of what is known now
+            node.unlink(child)
+            child.key, child.page, child.name = key, page, None
+            node.link(child)
+        elif child.page == GONE:
+            child.page = page
+        return child
 
     def _reachable(self, chain: list[_Node], same: int) -> tuple[int, _native.State | None]:
         """How many of the tokens a sequence can begin with, and the snapshot that it needs."""
@@ -241,6 +258,52 @@ class PrefixCache:
             sequence.snapshots = (snapshot,)
         self._pool.adopt(sequence, pages, length)
         return sequence
+
+    # ------------------------------------------------------------------------------------- the disk
+
+    def _name(self, store: PrefixStore, node: _Node, salt: str) -> bytes:
+        """A node's name on disk."""
+        if node.name is None:
+            above = self._name(store, node.parent, salt) if node.parent else None
+            node.name = store.name(above, node.key) if above else store.root_of(salt)
+        return node.name
+
+    def _save(self, store: PrefixStore, chain: list[_Node], salt: str) -> None:
+        """Keeps full pages on disk, but for those that are there."""
+        for i, node in enumerate(chain):
+            if len(node.key) < PAGE * _BYTES or node.page == GONE:
+                break
+            name = self._name(store, node, salt)
+            state = next((s for s in node.states if s.position == (i + 1) * PAGE), None)
+            wanted = 1 if state is None else 2
+            new = node.stored < wanted and (state is not None or not store.has(name))
+            if new and not store.put(name, node.key, node.page, state):
+                break  # what stands behind it would not be found
+            node.stored = max(node.stored, wanted)
+
+    def _load(self, tokens: I32, chain: list[_Node], same: int, salt: str) -> bool:
+        """Takes the full pages behind those that are known from the disk; whether there are any."""
+        store, full = self._store, same // PAGE
+        assert store is not None
+        node = chain[full - 1] if full else self._root(salt)
+        for i in range(full * PAGE, len(tokens) - PAGE + 1, PAGE):
+            key = tokens[i : i + PAGE].tobytes()
+            name = store.name(self._name(store, node, salt), key)
+            stored = store.get(name, key)
+            page = self._pool.spare_page() if stored is not None else None
+            if stored is None or page is None:
+                return i > full * PAGE
+            state = store.place(stored, page, i + PAGE)
+            node = self._child(node, key, page)
+            node.name, node.stored = name, 1 if state is None else 2
+            if state is not None and all(s.position != state.position for s in node.states):
+                node.states = (*node.states, state)
+        return len(tokens) >= (full + 1) * PAGE
+
+    def _root(self, salt: str) -> _Node:
+        if salt not in self._roots:
+            self._roots[salt] = _Node(None, b"", int(GONE))
+        return self._roots[salt]
 
     def _touch(self, chain: list[_Node]) -> None:
         """They are used now: each after those below it."""

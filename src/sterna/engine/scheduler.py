@@ -299,6 +299,8 @@ class Scheduler:
         found, same = self.cache.find(request.tokens, request.salt)
         if found is not None:
             request.go_on_from(found)
+        if self.cache.on_disk:
+            request.boundary = request.boundary // PAGE * PAGE  # what the disk has are full pages
         if self.engine.forgets and not request.boundary:
             # The state where others went another way, or at the last page, may be wanted again.
             last = same if request.sequence.length < same // PAGE * PAGE else request.n_prompt - 1

@@ -1,0 +1,299 @@
+"""`PrefixStore`: pages of a prefix cache on disk, for the next start and for other processes.
+
+A file is a page of 64 tokens under those before it. Its name is a SHA-256 over what its bits depend
+on: numerics, weights, type and layout of keys and values, the page before, and its tokens. It says
+all of that again inside, with a checksum, so that what is damaged, cut or foreign is a miss.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native, formats
+from sterna.engine.engine import Engine
+from sterna.engine.pages import PAGE
+from sterna.errors import RequestError, shown
+
+__all__ = ["NUMERICS", "PrefixStore", "StoredPage"]
+
+#: Raised when a version of Sterna answers otherwise than the one before (tests/digests.json).
+NUMERICS = 1
+#: Raised when pages or states lie otherwise in memory, or files hold something else.
+LAYOUT = 1
+#: Bytes that wait to be written, above which pages are not kept on disk.
+MOST_WAITING = 1 << 28
+#: After so large a share of the budget was written, files of all processes are counted again.
+RECOUNT = 16
+#: Seconds after which a file that nobody finished is removed.
+ABANDONED_S = 3600.0
+
+U8 = npt.NDArray[np.uint8]
+_MAGIC = b"sterna prefix\0\0\1"
+_SUFFIX, _UNFINISHED = ".page", ".part"
+_SUM = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A page's bytes, and a recurrent state's at its end; None where it has none."""
+
+    page: U8
+    state: U8 | None
+
+
+class PrefixStore:
+    """A folder of pages for one engine's model; others of other models may use it as well.
+
+    folder: is made where there is none, for its owner alone, since pages tell what prompts were.
+    most: bytes that all files in it take at most; the longest unused are removed. Files are written
+    by a thread of its own, each whole or not at all. RequestError for a folder that cannot be used.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], engine: Engine, most: int) -> None:
+        self.folder, self.most = Path(folder), most
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            writable = os.access(self.folder, os.R_OK | os.W_OK | os.X_OK)
+        except OSError as error:
+            raise RequestError(
+                f"cache_disk: must be a folder, but {shown(str(folder))} is none: {error.strerror}"
+            ) from None
+        if not writable:
+            raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
+        self._engine = engine
+        self.page_bytes, self.state_bytes = engine.page_bytes, engine.state_bytes
+        self.root = _name(*_fields(engine))
+        self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
+        self._pending, self._lock = 0, threading.Lock()
+        self._known: set[bytes] = set()  # names that are, or will be, in the folder
+        self._written = most  # since the files were counted: the first one counts them
+        self._thread: threading.Thread | None = None
+
+    def root_of(self, salt: str) -> bytes:
+        """The name of what stands before all pages of a salt."""
+        return _name(self.root, salt.encode("utf-8", "surrogatepass"))
+
+    def name(self, parent: bytes, tokens: bytes) -> bytes:
+        """The name of a page of these tokens, int32, under another."""
+        return _name(parent, tokens)
+
+    def has(self, name: bytes) -> bool:
+        """Whether a page is there, or about to be."""
+        if name not in self._known and self._path(name).exists():
+            self._known.add(name)
+        return name in self._known
+
+    def put(self, name: bytes, tokens: bytes, page: int, state: _native.State | None) -> bool:
+        """Keeps a page of the engine's, soon; False where too many wait to be written."""
+        size = self._size(state is not None)
+        if self._pending + size > MOST_WAITING or size > self.most:
+            return False
+        stored = StoredPage(self._engine.read_page(page), None)
+        if state is not None:
+            kept = np.empty(state.nbytes, np.uint8)
+            state.read(kept)
+            stored = StoredPage(stored.page, kept)
+        self._known.add(name)
+        with self._lock:
+            self._pending += size
+            self._waiting.append((name, tokens, stored))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, daemon=True)
+                self._thread.start()
+        _alive.add(self)
+        return True
+
+    def place(self, stored: StoredPage, page: int, position: int) -> _native.State | None:
+        """Writes it to a page of the engine's; its state, which is that of a position."""
+        self._engine.write_page(page, stored.page)
+        if stored.state is None:
+            return None
+        state = _native.State(self.state_bytes)
+        state.write(stored.state, position)
+        return state
+
+    def get(self, name: bytes, tokens: bytes) -> StoredPage | None:
+        """A page of these tokens; None where there is none that is whole."""
+        path = self._path(name)
+        data = None
+        try:
+            data = self._read(path)
+        except FileNotFoundError:
+            self._known.discard(name)
+            return None
+        except OSError:  # a link, or what cannot be read
+            pass
+        stored = None if data is None else self._checked(data, name, tokens)
+        if stored is None:
+            self._known.discard(name)
+        with contextlib.suppress(OSError):
+            if stored is None:
+                path.unlink()  # or nobody would write it again
+            else:
+                os.utime(path)
+        return stored
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Returns when what waits is written."""
+        end = time.monotonic() + timeout_s
+        while self._pending and time.monotonic() < end:
+            time.sleep(0.005)
+
+    # ------------------------------------------------------------------------------------- files
+
+    def _path(self, name: bytes) -> Path:
+        text = name.hex()
+        return self.folder / text[:2] / (text + _SUFFIX)
+
+    def _size(self, with_state: bool) -> int:
+        body = self.page_bytes + (self.state_bytes if with_state else 0)
+        return len(_MAGIC) + len(self.root) + 1 + 4 * PAGE + body + _SUM
+
+    def _read(self, path: Path) -> U8 | None:
+        """The bytes of a regular file of a size that it may have."""
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+        with open(number, "rb", buffering=0) as file:
+            size = os.fstat(number).st_size
+            if size not in (self._size(False), self._size(True)):
+                return None
+            data = np.empty(size, np.uint8)
+            at = 0
+            while at < size:
+                count = file.readinto(data[at:].data)
+                if not count:
+                    return None
+                at += count
+            return data
+
+    def _checked(self, data: U8, name: bytes, tokens: bytes) -> StoredPage | None:
+        head = self._head(name, tokens, len(data) > self._size(False))
+        if data[: len(head)].tobytes() != head:
+            return None
+        if hashlib.sha256(data[:-_SUM].data).digest() != data[-_SUM:].tobytes():
+            return None
+        body = data[len(head) : -_SUM]
+        state = body[self.page_bytes :] if len(body) > self.page_bytes else None
+        return StoredPage(body[: self.page_bytes], state)
+
+    def _head(self, name: bytes, tokens: bytes, with_state: bool) -> bytes:
+        return _MAGIC + name + bytes([with_state]) + tokens
+
+    # -------------------------------------------------------------------- the thread that writes
+
+    def _write_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None  # it would keep the engine
+                    return
+                name, tokens, stored = self._waiting.popleft()
+            size = self._size(stored.state is not None)
+            try:
+                self._write(name, tokens, stored)
+                self._written += size
+                if self._written >= self.most // RECOUNT:
+                    self._written = 0
+                    self._remove_oldest()
+            except OSError:  # a full disk, say: then it is not kept
+                self._known.discard(name)
+            finally:
+                with self._lock:
+                    self._pending -= size
+
+    def _write(self, name: bytes, tokens: bytes, stored: StoredPage) -> None:
+        path = self._path(name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{_UNFINISHED}")
+        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            total = hashlib.sha256()
+            with open(number, "wb", buffering=0) as file:
+                for piece in self._pieces(name, tokens, stored):
+                    total.update(piece)
+                    _write_whole(file.fileno(), piece)
+                _write_whole(file.fileno(), memoryview(total.digest()))
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+    def _pieces(self, name: bytes, tokens: bytes, stored: StoredPage) -> Iterator[memoryview]:
+        yield memoryview(self._head(name, tokens, stored.state is not None))
+        yield stored.page.data
+        if stored.state is not None:
+            yield stored.state.data
+
+    def _remove_oldest(self) -> None:
+        """Files beyond the budget, the longest unused first; and such as nobody finished."""
+        files, now = list[tuple[float, int, Path]](), time.time()
+        for folder in self.folder.iterdir():
+            if len(folder.name) != 2 or not folder.is_dir():
+                continue
+            for path in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    facts = path.stat(follow_symlinks=False)
+                    if path.suffix == _SUFFIX:
+                        files.append((facts.st_mtime, facts.st_size, path))
+                    elif path.suffix == _UNFINISHED and now - facts.st_mtime > ABANDONED_S:
+                        path.unlink()
+        total = sum(size for _, size, _ in files)
+        # Some room more, so that not every file makes all be counted.
+        for _, size, path in sorted(files):
+            if total <= self.most - self.most // RECOUNT:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+            self._known.discard(bytes.fromhex(path.stem) if len(path.stem) == 2 * _SUM else b"")
+            total -= size
+
+
+_alive: weakref.WeakSet[PrefixStore] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_all() -> None:
+    """What waits is written before the process ends."""
+    for store in list(_alive):
+        store.flush(10.0)
+
+
+def _fields(engine: Engine) -> Sequence[bytes]:
+    """What the bits of a page depend on, but for its tokens."""
+    model, c = engine.model, engine.model.config
+    fields: list[object] = [
+        "numerics", NUMERICS, "layout", LAYOUT, "page", PAGE, "model", model.digest,
+        "kv", engine.kv_dtype, "shape", model.graph.attention_layers, c.n_kv_heads, c.head_dim,
+        "state", engine.state_bytes, "context", engine.context,
+    ]  # fmt: skip
+    if formats.get(model.format).codebook is None:  # sums of floats have an order of their own
+        fields += ["isa", engine.isa, "fast", engine.fast]
+    return [repr(field).encode() for field in fields]
+
+
+def _name(*fields: bytes) -> bytes:
+    """SHA-256 of fields, each after its length."""
+    found = hashlib.sha256()
+    for field in fields:
+        found.update(len(field).to_bytes(8, "little") + field)
+    return found.digest()
+
+
+def _write_whole(number: int, data: memoryview) -> None:
+    data = data.cast("B")
+    while data:
+        data = data[os.write(number, data) :]
