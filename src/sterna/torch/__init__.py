@@ -9,8 +9,16 @@ Nothing else of Sterna imports torch (`pip install 'sterna[torch]'`). See docs/t
 
 from __future__ import annotations
 
+from sterna.torch.exporting import Exported, export_checkpoint
 from sterna.torch.module import SternaLinear
 from sterna.torch.operator import packed_tensors
 from sterna.torch.swapping import Swaps, accelerate
 
-__all__ = ["SternaLinear", "Swaps", "accelerate", "packed_tensors"]
+__all__ = [
+    "Exported",
+    "SternaLinear",
+    "Swaps",
+    "accelerate",
+    "export_checkpoint",
+    "packed_tensors",
+]
