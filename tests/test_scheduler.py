@@ -402,6 +402,27 @@ def test_answers_of_a_list(llm: LLM) -> None:
     assert llm.engine.pool.free == llm.engine.pool.count
 
 
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window"])
+def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, cached: bool) -> None:
+    """It is computed once; answers are those of requests that name the choice."""
+    llm = LLM(checkpoint(name), threads=1, prefix_cache=cached)
+    prompt = [i * 7 % 200 for i in range(5 * PAGE + 20)]
+    options: dict[str, Any] = {"max_tokens": 9, "temperature": 1.5, "seed": 3, "logprobs": 2}
+    choices = llm.choices(prompt, 5, **options)
+    assert [c.stats.n_cached for c in choices] == [0] + [len(prompt) - 1] * 4
+    alone = [llm.generate(prompt, **options, choice=i) for i in range(5)]
+    assert [(c.tokens, c.logprobs) for c in choices] == [(c.tokens, c.logprobs) for c in alone]
+    assert llm.engine.pool.free == llm.engine.pool.count
+    # One whose leader ends before its prompt is computed goes on by itself.
+    first, second = llm.requests(prompt[::-1], 2, options)
+    llm.driver.add(second)
+    llm.driver.add(first)
+    llm.driver.cancel(first)
+    list(llm.driver.pieces(second))
+    assert second.completion.tokens == llm.generate(prompt[::-1], **options, choice=1).tokens
+
+
 def test_an_engine_is_replaced(llm: LLM) -> None:
     """Requests go to the one that an LLM has."""
     other = LLM.__new__(LLM)

@@ -49,6 +49,8 @@ class Request:
 
     #: Whether it may go on from what a cache has of its prompt.
     looks_up = True
+    #: Another request for the same prompt, which computes it for both.
+    leader: Request | None = None
 
     def __init__(
         self,

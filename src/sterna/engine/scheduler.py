@@ -6,6 +6,7 @@ their token in every step, and what the step has left of its time goes to prompt
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -257,7 +258,7 @@ class Scheduler:
         """Those with a prompt to compute, by what their keys have had and by rank."""
         queues: dict[str, list[_Entry]] = {}
         for entry in entries:
-            if not entry.running or entry.request.left > 1:
+            if not _waits(entry.request) and (not entry.running or entry.request.left > 1):
                 queues.setdefault(entry.request.key, []).append(entry)
         least = min((self._served[k] for k in queues if k in self._served), default=0.0)
         # Who was not here has saved nothing up.
@@ -294,6 +295,12 @@ class Scheduler:
 
     def _look_up(self, request: Request) -> None:
         """Takes what is known of the tokens that it begins with."""
+        if request.sequence.length:
+            return
+        leader, before = request.leader, request.n_prompt - 1
+        if leader is not None and leader.sequence.length >= before and not leader.ended:
+            with contextlib.suppress(RequestError):  # no room for a state
+                request.go_on_from(self.engine.pool.share(leader.sequence, before))
         if self.cache is None or request.sequence.length or not request.looks_up:
             return
         found, same = self.cache.find(request.tokens, request.salt)
@@ -404,6 +411,12 @@ class Scheduler:
     def _failed(self, request: Request, error: Exception) -> Event:
         request.end("error", error)
         return Event(request, 0, error)
+
+
+def _waits(request: Request) -> bool:
+    """Whether another one still computes the prompt of both."""
+    leader = request.leader
+    return leader is not None and not leader.ended and leader.generated == 0
 
 
 def _without_frames(error: Exception) -> Exception:
