@@ -128,6 +128,10 @@ def test_costs_are_learnt() -> None:
             assert costs.ms(work) == pytest.approx(truth(work), rel=0.1)
     times = [costs.ms(Work(n)) for n in range(1, 700)]
     assert times == sorted(times)
+    still = Costs()
+    for _ in range(9):
+        still.learn(Work(4), 1e-9)
+    assert still.ms(Work(1)) > 0
     costs.learn(Work(0), 5.0)
     costs.learn(Work(1), float("nan"))
     assert [costs.ms(Work(n)) for n in range(1, 700)] == times

@@ -26,6 +26,9 @@ DRIFT = 0.005
 #: disturbed.
 SURPRISE = 3.0
 
+#: No step takes less, whatever was learnt of a clock that stood still.
+LEAST_MS = 1e-3
+
 # Positions that count as one in the features, so that all of these are of the order of 1.
 _READ, _ROWS = 1 << 12, 1 << 18
 
@@ -81,7 +84,7 @@ class Costs:
         if not self.known or not work.tokens:
             return 0.0
         seen = work.read / _READ * self._ms[-2] + work.rows / _ROWS * self._ms[-1]
-        return self._of_tokens(work.tokens) + max(0.0, float(seen))
+        return max(LEAST_MS, self._of_tokens(work.tokens) + max(0.0, float(seen)))
 
     def learn(self, work: Work, ms: float) -> None:
         """A step has taken so long."""

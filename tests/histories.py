@@ -1,0 +1,211 @@
+"""Random histories of a scheduler: requests of all kinds come, are cancelled, wait, lose their
+pages and end, beside caches in all states. Each answer is that of the request alone.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from helpers import cold
+
+from sterna import LLM
+from sterna.engine import PAGE, Driver, Engine, PrefixCache, PrefixStore, Request, Scheduler
+from sterna.engine.engine import Given
+from sterna.engine.pages import GONE
+
+CONSTRAINTS = ("[a-z ]{3,40}", '"(a|b|c)*"', "(yes|no|perhaps)")
+
+
+@dataclass
+class Asked:
+    """A request, and what it was made of."""
+
+    request: Request
+    tokens: list[int]
+    options: dict[str, Any]
+    ended: int = 0  # events since it was cancelled
+
+
+class Clock:
+    """Seconds that pass at random, so that chunks are of all sizes."""
+
+    def __init__(self, choose: random.Random) -> None:
+        self.now, self._choose = 0.0, choose
+
+    def __call__(self) -> float:
+        self.now += self._choose.choice((1e-4, 1e-3, 1e-2, 0.1))
+        return self.now
+
+
+class Histories:
+    """Histories of one model, on an engine of few pages."""
+
+    def __init__(self, llm: LLM, pages: int, disk: Path | None = None) -> None:
+        nbytes = llm.engine.kv_bytes_per_position * PAGE * pages
+        self.llm = cold(llm)
+        self.engine = Engine(
+            llm.engine.model, threads=llm.engine.threads, context=6 * PAGE, kv_bytes=nbytes
+        )
+        self.small = cold(llm)
+        self.small.engine = self.engine
+        self.disk = disk
+        self.known: dict[str, tuple[Any, ...]] = {}
+        self.answers = self.preempted = self.cached = self.accepted = 0
+
+    def alone(self, tokens: list[int], options: dict[str, Any]) -> tuple[Any, ...]:
+        """The answer of a request by itself, without drafts or a cache."""
+        key = repr((tokens, {k: str(v) for k, v in options.items()}))
+        if key not in self.known:
+            plain = {k: v for k, v in options.items() if k != "prediction"}
+            (request,) = self.llm.requests(tokens, 1, plain)
+            request._speculation = None
+            list(Driver(Scheduler(self.llm.engine)).pieces(request))
+            self.known[key] = _facts(request)
+        return self.known[key]
+
+    def run(self, seed: int) -> None:
+        """One history."""
+        choose = random.Random(seed)
+        warm = choose.choice(("none", "cold", "disk" if self.disk else "cold"))
+        self.engine.pool.cache = None
+        cache = None
+        if warm != "none":
+            store = PrefixStore(self.disk, self.engine, 1 << 30) if warm == "disk" else None
+            cache = PrefixCache(self.engine.pool, choose.choice((3, 1000)), store)
+        scheduler = Scheduler(
+            _Noisy(self.engine, choose), step_ms=choose.choice((1.0, 30.0, 1e4)),  # type: ignore[arg-type]
+            prompt_step_ms=choose.choice((1.0, 100.0, float("inf"))),
+            max_running=choose.choice((1, 3, 64)), prefix_cache=cache, clock=Clock(choose),
+        )  # fmt: skip
+        here, done = list[Asked](), list[Asked]()
+        left = choose.randrange(1, 8)
+        while left or here:
+            if left and choose.random() < 0.4:
+                here += self._add(scheduler, choose)
+                left -= 1
+            events = scheduler.step()
+            for asked in here:
+                if asked.request.finished:
+                    asked.ended += sum(event.request is asked.request for event in events)
+                    assert asked.ended <= 1
+            for asked in here:
+                if choose.random() < 0.8:  # others are read later
+                    for _ in asked.request.pieces():
+                        pass
+                if choose.random() < 0.02:
+                    scheduler.cancel(asked.request)
+                    for _ in asked.request.pieces():
+                        pass
+            self._check(cache, here)
+            done += [asked for asked in here if asked.request.finished]
+            for asked in here:
+                if asked.request.finished:  # as its reader does
+                    scheduler.cancel(asked.request)
+            here = [asked for asked in here if not asked.request.finished]
+        for asked in done:
+            self._compare(asked)
+        self.preempted += scheduler.preemptions
+        assert scheduler.step() == []
+        assert self.engine.pool.free == self.engine.pool.count
+        if cache is not None:
+            if cache._store is not None:
+                cache._store.flush()
+                if choose.random() < 0.05 and self.disk is not None:
+                    shutil.rmtree(self.disk)
+            self._check_page(cache, choose)
+            cache.clear()
+
+    def _add(self, scheduler: Scheduler, choose: random.Random) -> list[Asked]:
+        """A request, or several choices of one."""
+        base = [t % 90 for t in range(5 * PAGE)]
+        tokens = base[: choose.choice((1, 5, 63, 64, 65, 130, 200))]
+        tokens = tokens + [choose.randrange(90) for _ in range(choose.choice((1, 1, 3, 70)))]
+        options: dict[str, Any] = {
+            "max_tokens": choose.choice((1, 4, 20, 70)),
+            "temperature": choose.choice((0.0, 1.0, 2.0)),
+            "seed": choose.randrange(3),
+            "logprobs": choose.choice((0, 0, 2)),
+            "repetition_penalty": choose.choice((1.0, 1.0, 1.3)),
+            "frequency_penalty": choose.choice((0.0, 0.0, 0.5)),
+            "stop": choose.choice(((), ("e",), ("zzz",))),
+            "ignore_eos": choose.random() < 0.5,
+        }
+        if choose.random() < 0.15:
+            options["constraint"] = self.small.constraints.regex(choose.choice(CONSTRAINTS))
+        elif choose.random() < 0.2:
+            options["prediction"] = [choose.randrange(90) for _ in range(20)]
+        n = choose.choice((1, 1, 1, 3))
+        requests = self.small.requests(
+            tokens, n, options, key=choose.choice("ab"), priority=choose.randrange(-1, 2),
+            salt=choose.choice(("", "", "s")),
+            deadline_s=choose.choice((None, None, None, 0.5)),
+        )  # fmt: skip
+        for request in requests:
+            scheduler.add(request)
+        return [Asked(r, tokens, {**options, "choice": i}) for i, r in enumerate(requests)]
+
+    def _compare(self, asked: Asked) -> None:
+        """Its answer is that of the request alone, or its beginning where it was ended before."""
+        found = _facts(asked.request)
+        text, tokens, logprobs, reason = self.alone(asked.tokens, asked.options)
+        if found[3] in ("cancelled", "deadline"):
+            assert text.startswith(found[0].rstrip("\ufffd")) or found[0] == ""
+            assert tokens[: len(found[1])] == found[1]
+            assert logprobs[: len(found[2])] == found[2]
+        else:
+            assert found == (text, tokens, logprobs, reason)
+            self.answers += 1
+        self.cached += asked.request.completion.stats.n_cached
+        self.accepted += asked.request.completion.stats.n_accepted
+
+    def _check(self, cache: PrefixCache | None, here: list[Asked]) -> None:
+        """Pages are held by who has them, and nobody else."""
+        pool = self.engine.pool
+        expected = np.zeros(pool.count, np.int64)
+        for asked in here:
+            pages = asked.request.sequence.pages
+            expected[pages[pages != GONE]] += 1
+        assert pool.holders().tolist() == expected.tolist()
+        if cache is not None:
+            kept = [page for _, _, page in cache if page != GONE]
+            assert len(kept) == len(set(kept))
+            assert sorted(kept) == sorted(cache.held().tolist())
+
+    def _check_page(self, cache: PrefixCache, choose: random.Random) -> None:
+        """One of the pages kept has what is computed for its tokens."""
+        pages = [(tokens, page) for _, tokens, page in cache if page != GONE]
+        pages = [one for one in pages if len(one[0]) % PAGE == 0]
+        if not pages or self.engine.forgets:
+            return
+        tokens, page = choose.choice(pages)
+        kept = self.engine.read_page(page)
+        (request,) = self.llm.requests(tokens.tolist(), 1, {"max_tokens": 1})
+        engine = self.llm.engine
+        engine.prefill(request.sequence, tokens.tolist())
+        fresh = engine.read_page(int(request.sequence.pages[-1]))
+        assert kept.tobytes() == fresh.tobytes()
+
+
+class _Noisy:
+    """An engine of which some step fails, as if a number had not been finite or pages ran out."""
+
+    def __init__(self, engine: Engine, choose: random.Random) -> None:
+        self._engine, self._choose = engine, choose
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, feeds: Any) -> list[Given]:
+        if len(feeds) > 1 and self._choose.random() < 0.02:
+            raise ArithmeticError("of some request of the step")
+        return self._engine.run(feeds)
+
+
+def _facts(request: Request) -> tuple[str, list[int], list[Any], str]:
+    done = request.completion
+    return done.text, done.tokens, done.logprobs, done.finish_reason

@@ -1,0 +1,24 @@
+"""Some random histories of a scheduler, on each kind of model; tests/long/histories.py has more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from histories import Histories
+
+from sterna import LLM
+
+
+@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window"])
+def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    llm = LLM(checkpoint(name), threads=1)
+    pages = 8 + 8 * llm.engine.pool.state_pages
+    histories = Histories(llm, pages, tmp_path / "disk")
+    for seed in range(30):
+        histories.run(seed)
+    assert histories.answers > 60
+    assert histories.preempted > 0 or llm.engine.pool.window is not None
+    assert histories.cached > 500
+    assert (histories.accepted > 0) != llm.engine.forgets
