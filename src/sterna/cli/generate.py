@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sterna.cli.constraint import constraint, constraint_options
+from sterna.cli.generate_file import generate_file
 from sterna.cli.options import (
     VISIBLE,
     drafting_options,
@@ -32,13 +34,33 @@ if TYPE_CHECKING:
 @drafting_options
 @sampling_options
 @constraint_options
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='Prompts of a file instead: a JSON object a line, {"prompt": ...} or {"messages": ...} '
+    "and options that differ; answers are rows of JSON in the same order.",
+)  # fmt: skip
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path),
+    help="With --file: where the rows go; a run that was cut goes on there. Default stdout.",
+)  # fmt: skip
 @json_option
-def command(prompt: str | None, as_json: bool, **options: Any) -> None:
-    """Continue PROMPT, or the text piped in (`-`; its last line break is left out).
+def command(
+    prompt: str | None, file: Path | None, output: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Continue PROMPT, or the text piped in (`-`; its last line break is left out), or each prompt
+    of a file, side by side.
 
     On a terminal the prompt comes first, dimmed, and the speed last. Into a pipe goes the
     continuation alone.
     """
+    if file is not None:
+        if prompt is not None:
+            raise click.UsageError("PROMPT: must be left out with --file")
+        llm = open_model(options)
+        generate_file(llm, file, output, sampling(options) | constraint(llm, options))
+        return
+    if output is not None:
+        raise click.UsageError("--output: needs --file")
     prompt = _read(prompt)
     llm = open_model(options)
     if as_json:

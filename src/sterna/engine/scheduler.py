@@ -162,14 +162,13 @@ class Scheduler:
         self._recover()
         now = self._clock()
         events = self._expired(now)
+        self._retire_ended()
         self._unfinished = True
         chosen = self._chosen(now)
         if chosen:
             events += self._run(chosen, self._drafts(chosen))
         self._unfinished = False
-        for event in events:
-            if event.request.ended:
-                self._retire(event.request)
+        self._retire_ended()
         return events
 
     def _recover(self) -> None:
@@ -199,10 +198,13 @@ class Scheduler:
                 events.append(Event(request))
         return events
 
-    def _retire(self, request: Request) -> None:
-        entry = self._entries.pop(request.id, None)
-        if entry is not None:
-            self._give_up(entry)
+    def _retire_ended(self) -> int:
+        """Drops those that have ended; how many they are."""
+        ended = [entry for entry in list(self._entries.values()) if entry.request.ended]
+        for entry in ended:
+            if self._entries.pop(entry.request.id, None) is not None:
+                self._give_up(entry)
+        return len(ended)
 
     def _give_up(self, entry: _Entry, idle: bool = True) -> None:
         """Its pages, to the cache; they are free once no step uses them. idle: none does."""
@@ -386,6 +388,8 @@ class Scheduler:
         for request, _ in chosen:
             self._rewind(request)
         if isinstance(failure, PagesMissing):
+            if self._retire_ended():
+                return self._run(chosen)
             victim = self._victim()
             if victim is not None:
                 self._preempt(victim)

@@ -18,6 +18,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
+from sterna.engine import Request as EngineRequest
 from sterna.errors import RequestError, UnsupportedModelError
 from sterna.evaluate.scoring import Request, Score, encode_pair, score
 from sterna.llm import LLM
@@ -154,34 +155,48 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return results
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """What follows each context, up to one of the task's stops; greedy unless it samples."""
-        results = []
-        for request in tqdm(requests, desc="Generating", disable=disable_tqdm):
-            context, asked = request.args
-            until = asked.get("until") or []
-            length = int(
-                asked.get("max_gen_toks") or asked.get("max_new_tokens") or self.max_gen_toks
-            )
-            if not 0 < length < self.max_length:
-                raise RequestError(
-                    f"max_gen_toks: must lie in 1..{self.max_length - 1} to leave room for a "
-                    f"prompt, but got {length}; lower it or raise context"
-                )
-            sampling = GREEDY
-            if asked.get("do_sample"):
-                sampling = {**GREEDY, "temperature": 1.0}
-                sampling |= {n: asked[n] for n in SAMPLING if asked.get(n) is not None}
-            ids = self.tok_encode(context) or [self.prefix_token_id]
-            done = self.llm.generate(
-                ids[-(self.max_length - length) :],  # its beginning gives way to the answer
-                max_tokens=length,
-                stop=[s for s in ([until] if isinstance(until, str) else until) if s],
-                seed=self.seed,
-                **sampling,
-            )
-            results.append(done.text)
-            self.cache_hook.add_partial("generate_until", (context, asked), done.text)
+        """What follows each context, up to one of the task's stops; greedy unless it samples.
+
+        They run side by side, each as alone.
+        """
+        results, places = [""] * len(requests), dict[int, int]()
+
+        def asked() -> Iterator[EngineRequest]:
+            for i, request in enumerate(requests):
+                tokens, options = self._asked(*request.args)
+                (one,) = self.llm.requests(tokens, 1, options)
+                places[one.id] = i
+                yield one
+
+        with tqdm(total=len(requests), desc="Generating", disable=disable_tqdm) as bar:
+            for done in self.llm.driver.finished(asked()):
+                if done.error is not None:
+                    raise done.error
+                i = places.pop(done.id)
+                results[i] = done.completion.text
+                self.cache_hook.add_partial("generate_until", requests[i].args, results[i])
+                bar.update()
         return results
+
+    def _asked(self, context: str, asked: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+        """A request's prompt and the options of `LLM.generate` that it means."""
+        until = asked.get("until") or []
+        length = int(asked.get("max_gen_toks") or asked.get("max_new_tokens") or self.max_gen_toks)
+        if not 0 < length < self.max_length:
+            raise RequestError(
+                f"max_gen_toks: must lie in 1..{self.max_length - 1} to leave room for a "
+                f"prompt, but got {length}; lower it or raise context"
+            )
+        sampling = GREEDY
+        if asked.get("do_sample"):
+            sampling = {**GREEDY, "temperature": 1.0}
+            sampling |= {n: asked[n] for n in SAMPLING if asked.get(n) is not None}
+        ids = self.tok_encode(context) or [self.prefix_token_id]
+        stop = [s for s in ([until] if isinstance(until, str) else until) if s]
+        return (
+            ids[-(self.max_length - length) :],  # its beginning gives way to the answer
+            {"max_tokens": length, "stop": stop, "seed": self.seed, **sampling},
+        )
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
