@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 
 START_S = 60.0
+THREADS = os.environ.get("STERNA_THREADS", "1")
 
 
 class ServerProcess:
@@ -56,7 +57,7 @@ def serving(folder: Path, *args: str, **variables: str) -> Iterator[ServerProces
     log = folder / "server.log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sterna", "serve", *args, "--port", "0", "--threads", "1"],
+            [sys.executable, "-m", "sterna", "serve", *args, "--port", "0", "--threads", THREADS],
             stderr=out, text=True, env={**os.environ, **variables},
         )  # fmt: skip
     try:
