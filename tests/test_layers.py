@@ -32,7 +32,8 @@ LAYERS = (
     ("engine",),
     ("llm",),
     ("conversation", "async_llm", "receipt"),
-    ("bench", "convert", "evaluate", "server", "integrations", "torch"),
+    ("bench", "convert", "evaluate", "server", "torch"),
+    ("integrations",),
     ("cli",),
     ("papers",),
     ("__init__", "__main__"),
@@ -49,6 +50,7 @@ SURFACE_ONLY = {
     "uvicorn": ("server",),
     "msgspec": ("server",),
     "prometheus_client": ("server",),
+    "ray": ("integrations",),
     "torch": ("integrations", "torch"),
     "transformers": ("integrations",),
 }

@@ -17,7 +17,7 @@ class Settings:
     """Where a server listens, whom it answers, and its limits; RequestError where they disagree.
 
     Times in seconds, sizes in bytes; None: no limit. api_keys, api_key_file: who may ask. origins:
-    of pages in browsers that may. hosts: names by which this machine may be called. max_queue:
+    of pages in browsers that may. hosts: names of this machine, *: any. max_queue:
     requests that wait at most; max_wait: seconds that one is predicted to wait at most;
     max_per_key: requests of one key at a time. timeout: of a whole answer. keep_alive: how long a
     model that nobody asks stays in memory; max_loaded: how many models stay at most.
@@ -91,5 +91,5 @@ class Settings:
             ipaddress.ip_address(name)
         except ValueError:
             own = {"localhost", self.host.lower(), socket.gethostname().lower()}
-            return name in own or name in {host.lower() for host in self.hosts}
+            return name in own or not {name, "*"}.isdisjoint(host.lower() for host in self.hosts)
         return True

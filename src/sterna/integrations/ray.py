@@ -1,0 +1,115 @@
+"""Sterna on Ray: `build_app` for Serve, `Predictor` for `Dataset.map_batches`.
+
+Weights do not go through the object store: every actor opens the model by its path or name, which
+must mean the same on every node. What an actor computes does not depend on it, so rows that Ray
+computes again on another node are the same to the bit. Needs `pip install 'sterna[ray]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from sterna.errors import RequestError, shown
+from sterna.llm import LLM
+
+__all__ = ["Predictor", "build_app"]
+
+
+class Predictor:
+    """Answers the prompts of a batch; a class for `map_batches`, whose actors open the model once.
+
+    >>> ds.map_batches(Predictor, concurrency=2, num_cpus=8, batch_size=64,
+    ...                fn_constructor_kwargs={"model": "nano", "threads": 8})
+
+    threads, and cores where nodes have other work: Ray does not keep an actor to its CPUs. column:
+    of prompts, or with chat=True of lists of messages. Added are `output`, and finish_reason and
+    tokens (how many) after it. options: of `LLM.generate`; seed is 0 unless it is given, so that a
+    row is the same whenever it is computed. model_options: of `LLM`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        threads: int,
+        cores: str | None = None,
+        column: str = "prompt",
+        output: str = "text",
+        chat: bool = False,
+        options: Mapping[str, Any] | None = None,
+        model_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._llm = LLM(model, threads=threads, cores=cores, **(model_options or {}))
+        self._column, self._output, self._chat = column, output, chat
+        self._options = {"seed": 0, **(options or {})}
+        self._llm.check_options(self._options)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch with its answers; RequestError where the column is missing or a prompt bad."""
+        if self._column not in batch:
+            raise RequestError(
+                f"column: must be one of {', '.join(batch)}, but got {shown(self._column)}"
+            )
+        given = list(batch[self._column])
+        prompts: Any = [self._llm.chat_tokens(list(m)) if self._chat else str(m) for m in given]
+        done: Any = self._llm.generate(prompts, **self._options) if prompts else []
+        return {
+            **batch,
+            self._output: [one.text for one in done],
+            f"{self._output}_finish_reason": [one.finish_reason for one in done],
+            f"{self._output}_tokens": [len(one.tokens) for one in done],
+        }
+
+
+def build_app(
+    model: str,
+    *,
+    threads: int,
+    cores: str | None = None,
+    served_name: str | None = None,
+    api_keys: tuple[str, ...] = (),
+    max_ongoing_requests: int = 256,
+    deployment_options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """An application for `ray.serve.run`: the whole server of `sterna serve`, in each replica.
+
+    threads: of a replica, which are also its CPUs for Ray. max_ongoing_requests: what Serve gives a
+    replica at a time; the engine computes them together, so it is to be large. deployment_options:
+    of `serve.deployment` (num_replicas, autoscaling_config, …). settings: fields of
+    `sterna.server.settings.Settings`. model_options: of `LLM`.
+    """
+    from ray import serve
+
+    fields = {"api_keys": api_keys, "hosts": ("*",), **(settings or {})}
+    opener = partial(LLM, model, threads=threads, cores=cores, **(model_options or {}))
+    build = partial(_app, served_name or model, opener, fields)
+    options = {
+        "name": "sterna",
+        "ray_actor_options": {"num_cpus": threads},
+        "max_ongoing_requests": max_ongoing_requests,
+        **(deployment_options or {}),
+    }
+    return serve.deployment(serve.ingress(_named(build))(), **options).bind()
+
+
+def _app(name: str, opener: Callable[[], LLM], fields: Mapping[str, Any]) -> Any:
+    """The ASGI app, made where it runs."""
+    from sterna.server.app import create_app
+    from sterna.server.hosting import Models, Source
+    from sterna.server.service import Service
+    from sterna.server.settings import Settings
+
+    return create_app(Service(Settings(**fields), Models({name: Source(opener)}, {})))
+
+
+def _named(build: Callable[[], Any]) -> Callable[[], Any]:
+    """Serve asks a builder for its name and its signature, which a partial has not."""
+
+    def build_sterna() -> Any:
+        return build()
+
+    return build_sterna
