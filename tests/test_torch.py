@@ -83,7 +83,17 @@ def test_gradients_of_bias_and_low_precision() -> None:
     assert x.grad.dtype == torch.bfloat16
     same(module.bias.grad, torch.full((M,), 4.0, dtype=torch.bfloat16))
     assert not layer()(activations(4, K)).requires_grad
+    none = activations(4, K).requires_grad_()
+    SternaLinear(packed("i2", m=0))(none).sum().backward()
+    same(none.grad, torch.zeros(4, K))
     assert [name for name, _ in layer().named_parameters()] == []
+
+
+def test_second_gradients_are_refused() -> None:
+    """They would be those of float weights, and torch would warn of them and give 0."""
+    x = activations(2, K).requires_grad_()
+    (grad,) = torch.autograd.grad(layer()(x).square().sum(), x, create_graph=True)
+    failure(lambda: grad.sum().backward(), RequestError, "sterna::linear", "second")
 
 
 @pytest.mark.parametrize("format", ["i2", "q4_1", "bf16"])
@@ -260,6 +270,7 @@ def small() -> nn.Module:
     model.add_module("head", nn.Linear(48, 32, bias=False))
     model.add_module("watched", nn.Linear(48, 32))
     model.head.weight = model.table.weight
+    model.add_module("encoder", nn.TransformerEncoderLayer(48, 2, 16))
     model.watched.register_forward_hook(lambda *_: None)
     return model
 
@@ -276,17 +287,21 @@ def test_accelerate_says_what_it_did() -> None:
     assert {x.name: x.reason for x in swaps.left} == {
         "head": "its weight is that of table too",
         "watched": "it has hooks",
+        "encoder.linear1": "torch's TransformerEncoderLayer reads its weight itself",
+        "encoder.linear2": "torch's TransformerEncoderLayer reads its weight itself",
     }
     assert str(swaps) == (
-        "swapped 2 of 4 linear layers: 2 Linear to i8; "
-        "left head (Linear): its weight is that of table too; left watched (Linear): it has hooks"
+        "swapped 2 of 6 linear layers: 2 Linear to i8; "
+        "left head (Linear): its weight is that of table too; left watched (Linear): it has hooks; "
+        "left 2 layers such as encoder.linear1 (Linear): torch's TransformerEncoderLayer reads its "
+        "weight itself"
     )
     assert model.first is model.again
     x = activations(3, 64)
     weights = ops.quantize(before.weight.detach().numpy(), "i8")
     same(model.first(x), torch.from_numpy(ops.linear(x.numpy(), weights)) + before.bias.detach())
     assert model.first.bias is before.bias
-    assert str(accelerate(model, "i8")).startswith("swapped 0 of 2")
+    assert str(accelerate(model, "i8")).startswith("swapped 0 of 4")
     assert "no format given" in str(accelerate(small()))
 
 

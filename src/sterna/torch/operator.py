@@ -14,7 +14,8 @@ The operators take tensors, strings and numbers alone: torch.compile and torch.e
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -194,7 +195,7 @@ def _linear_backward(
     """
     f = _kernels(codes, scale, format, M, K).format
     threads = _threads(torch.get_num_threads())
-    grad = y.reshape(-1, M).to(torch.float32)
+    grad = y.reshape(prod(y.shape[:-1]), M).to(torch.float32)
     out = torch.zeros(grad.shape[0], K)
     tiles = max(1, _CHUNK_BYTES // max(1, 4 * f.tile_rows * K))
     for first in range(0, codes.shape[0], tiles):
@@ -239,6 +240,13 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (x, *[None] * 5)
 
 
+def _no_second(ctx: Any, grad: Tensor) -> NoReturn:
+    raise RequestError(
+        "sterna::linear: has a first gradient alone, but got a second one (create_graph); "
+        "take float weights where it is needed"
+    )
+
+
 _LIBRARY = torch.library.Library("sterna", "FRAGMENT")  # type: ignore[no-untyped-call]
 for _name, _first, _compute, _fake in (
     ("linear", "x", _linear, _fake_linear),
@@ -250,6 +258,7 @@ for _name, _first, _compute, _fake in (
     _LIBRARY.impl(_name, _compute, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"sterna::{_name}", _fake, lib=_LIBRARY)
 torch.library.register_autograd("sterna::linear", _backward, setup_context=_keep, lib=_LIBRARY)
+torch.library.register_autograd("sterna::linear_backward", _no_second, lib=_LIBRARY)
 
 
 def linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:

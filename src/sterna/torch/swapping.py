@@ -56,7 +56,8 @@ def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
 
     format: of nn.Linear, whose weights are rounded to it; without one they stay. BitNet's layers
     are ternary already, and become `i2`, which loses nothing. Left are layers that share their
-    weight with another module, such as a tied head, and layers with hooks. The packed layers are
+    weight with another module, such as a tied head, those with hooks, and those of
+    nn.TransformerEncoderLayer, which reads their weights itself. The packed layers are
     frozen, but for their biases; gradients pass through them.
 
     All layers are swapped or, where one is refused, none: RequestError or NonFiniteError names it.
@@ -66,6 +67,13 @@ def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
     if kind_of(model) is not None:
         raise RequestError("model: is one linear layer itself; SternaLinear.of makes a packed one")
     owners = _owners(model)
+    # In eval torch's encoder layer hands its layers' weights to one kernel.
+    read = {
+        child
+        for module in model.modules()
+        if isinstance(module, nn.TransformerEncoderLayer)
+        for child in module.modules()
+    }
     made: dict[nn.Module, SternaLinear] = {}
     swapped: list[Swapped] = []
     left: list[Left] = []
@@ -74,6 +82,8 @@ def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
         if kind is None:
             continue
         reason = _reason_to_leave(layer, kind, name, format, owners)
+        if reason is None and layer in read:
+            reason = "torch's TransformerEncoderLayer reads its weight itself"
         if reason is not None:
             left.append(Left(name, kind, reason))
             continue
