@@ -196,7 +196,8 @@ def test_keys(tmp_path: Path) -> None:
         # More than sockets hold: it waits for its reader.
         body = {**LONG, "stream": True, "n": 8, "logprobs": 100}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=ann) as answer:
-            id = json.loads(next(answer.iter_lines()).removeprefix("data: "))["id"]
+            lines = answer.iter_lines()  # which, forgotten, would close the connection
+            id = json.loads(next(lines).removeprefix("data: "))["id"]
             second = server.http.post("/v1/completions", json=body, headers=ann)
             assert second.json()["error"]["code"] == "key_limit"
             assert server.http.delete(f"/v1/requests/{id}", headers=other).status_code == 404
@@ -213,10 +214,9 @@ def test_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signals", [1, 2])
 def test_sigterm(tmp_path: Path, signals: int) -> None:
     """Running answers end whole and nothing new begins; a second signal cuts between events."""
+    body = {**LONG, "stream": True, **({"max_tokens": 200} if signals == 1 else {"n": 8})}
     with serving(tmp_path, "nano") as server:
-        with httpx.stream(
-            "POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 400, "stream": True}
-        ) as answer:
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
             parts = answer.iter_bytes()
             data = next(parts)
             server.signal(signal.SIGTERM)

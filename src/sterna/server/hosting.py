@@ -44,7 +44,12 @@ class Hosted:
         #: GB/s that this machine reads memory at, once that is measured.
         self.bandwidth_gb_s: float | None = None
         self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))
-        self._measured = asyncio.ensure_future(asyncio.to_thread(self._measure))
+        self._measured: asyncio.Future[None] | None = None
+
+    def measure(self) -> None:
+        """Begins to measure `bandwidth_gb_s`, once, while nobody waits for an answer."""
+        if self._measured is None and self.busy == 0:
+            self._measured = asyncio.ensure_future(asyncio.to_thread(self._measure))
 
     def _measure(self) -> None:
         nbytes = min(BANDWIDTH_BYTES, available_bytes() // 8)
@@ -56,9 +61,10 @@ class Hosted:
 
     async def close(self) -> None:
         """Ends what runs, and the engine's thread."""
-        for work in (self._fingerprint, self._measured):  # threads that read the weights
-            with contextlib.suppress(Exception):
-                await work
+        threads: list[asyncio.Future[Any]] = [self._fingerprint]  # that read the weights
+        if self._measured is not None:
+            threads.append(self._measured)
+        await asyncio.gather(*threads, return_exceptions=True)
         await self.engine.close()
 
 

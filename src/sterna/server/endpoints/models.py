@@ -40,6 +40,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         "loaded": hosted is not None,
     }
     if hosted is not None:
+        hosted.measure()
         info = hosted.llm.info()
         row["max_model_len"] = info["context"]
         keys = (
