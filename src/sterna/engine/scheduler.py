@@ -26,6 +26,8 @@ __all__ = ["Event", "Load", "Scheduler"]
 AGEING = 0.5
 #: As many seconds of waiting count a level of priority.
 PRIORITY_S = 10.0
+#: Seconds from one step that is learnt from to the next: to learn takes 30 µs.
+LEARN_S = 0.003
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Scheduler:
         # What lives is what is in here: one assignment adds or drops a request.
         self._entries: dict[int, _Entry] = {}
         self._served: dict[str, float] = {}  # tokens of prompts, by key
-        self._unfinished = False
+        self._unfinished, self._learnt = False, 0.0
         self.preemptions = 0
 
     def add(self, request: Request) -> None:
@@ -368,10 +370,16 @@ class Scheduler:
             drafted = any(feed.wanted > 1 for feed in feeds)
             del feeds  # which would keep the pages of who gives way
             return events + self._after(failure, fed, drafted)
-        self.costs.learn(work, (self._clock() - began) * 1e3)
+        self._learn(work, began, self._clock())
         return events + [
             self._taken(request, one) for (request, _), one in zip(fed, given, strict=True)
         ]
+
+    def _learn(self, work: Work, began: float, ended: float) -> None:
+        """What a step took; of very short ones not each, which would take as long again."""
+        if ended - self._learnt >= LEARN_S or not self.costs.knows(work.tokens):
+            self._learnt = ended
+            self.costs.learn(work, (ended - began) * 1e3)
 
     def _costs_of_one(self, chosen: list[tuple[Request, int]]) -> Callable[[int], float]:
         """Of a step by how many tokens one of those has that decode."""
