@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sterna.cli.progress import progress_bar
 from sterna.errors import ModelFormatError, RequestError, SternaError, shown
-from sterna.files.jsonfile import parse_json
 from sterna.files.reading import read_file
 
 if TYPE_CHECKING:
@@ -110,6 +109,8 @@ def _request(
     llm: LLM, path: Path, line: bytes, row: dict[str, Any], options: dict[str, Any]
 ) -> Request:
     """That of a line; puts its id into the row."""
+    from sterna.files.jsonfile import parse_json
+
     try:
         asked = parse_json(line, path)
     except ModelFormatError as error:

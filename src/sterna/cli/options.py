@@ -47,6 +47,9 @@ MODEL = (
     "threads", "cores", "format", "head", "context", "kv_dtype", "deterministic", "i2s", "mmap",
 )  # fmt: skip
 
+#: What `sterna serve` says beside it of memory for keys and values.
+MEMORY = ("kv_bytes", "cache_disk", "cache_disk_max")
+
 #: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
 VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
 VISIBLE |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
@@ -162,7 +165,7 @@ sampling_options = _all(
 
 def open_model(options: Mapping[str, Any]) -> LLM:
     """The model that `model_options` name, with the draft of `drafting_options` if there are."""
-    given = {n: options[n] for n in (*MODEL, "speculate") if n in options}
+    given = {n: options[n] for n in (*MODEL, "speculate", *MEMORY) if n in options}
     if options.get("draft"):
         team = {n: options[n] for n in ("threads", "cores", "mmap")}
         given["draft"] = _open(options["draft"], options, team)

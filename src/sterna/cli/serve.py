@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.options import (
+    MEMORY,
     MODEL,
     drafting_options,
     fetch_model,
@@ -117,6 +118,19 @@ def duration(value: str | float) -> float:
     help="How long a step should take while somebody waits for tokens.",
 )
 @click.option(
+    "--cache-ram",
+    "kv_bytes",
+    type=size,
+    help="Bytes for keys and values, of running requests and earlier ones; default: a quarter of "
+    "what is free.",
+)
+@click.option(
+    "--cache-disk",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep what was computed of prompts in this folder, for the next start.",
+)
+@click.option("--cache-disk-max", type=size, help="In at most so many bytes; default: 10G.")
+@click.option(
     "--share-cache",
     is_flag=True,
     help="Let keys share what was computed of equal prompts, and so measure what others asked.",
@@ -193,6 +207,8 @@ def command(
     from sterna.server.run import serve
 
     of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft")}
+    memory = {name: options.pop(name) for name in MEMORY}
+    of_model |= {name: value for name, value in memory.items() if value is not None}
     settings = _settings(max_seqs, step_ms, options)
     sources = {}
     models = models or ("nano",)
