@@ -135,7 +135,8 @@ def test_a_full_queue(server: ServerProcess) -> None:
     answers: list[httpx.Response] = []
 
     def ask() -> None:
-        answers.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=60))
+        body = {**LONG, "max_tokens": 300}
+        answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60))
 
     threads = [threading.Thread(target=ask) for _ in range(10)]
     for thread in threads:

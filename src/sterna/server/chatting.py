@@ -9,10 +9,10 @@ from typing import Any
 from sterna.llm import LLM
 from sterna.server.errors import ApiError, wrong
 
-__all__ = ["MAX_MESSAGES", "Conversation", "prompt_text", "text_of"]
+__all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "text_of"]
 
 MAX_MESSAGES = 4096
-MAX_TOOLS = 256
+MAX_TOOLS = 128
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 

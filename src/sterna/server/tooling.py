@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.llm import LLM
+from sterna.server.chatting import MAX_TOOLS
 from sterna.server.errors import ApiError, wrong
 from sterna.server.forms import Form, form_of
 
-__all__ = ["MAX_TOOLS", "Tools", "read_tools"]
+__all__ = ["Tools", "read_tools"]
 
-MAX_TOOLS = 128
 ANY_OBJECT = {"type": "object"}
 
 

@@ -33,12 +33,11 @@ def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, most: int) -> dict[s
 
 
 class TextLogprobs:
-    """The `logprobs` of a completion, a token at a time. most: how many alternatives; begin: where
-    the first token stands in the text."""
+    """The `logprobs` of a completion, a token at a time. most: how many alternatives."""
 
-    def __init__(self, tokenizer: Tokenizer, most: int, begin: int = 0) -> None:
+    def __init__(self, tokenizer: Tokenizer, most: int) -> None:
         self._tokenizer, self._most = tokenizer, most
-        self.end = begin
+        self._end = 0  # of the text so far
         self._fields: dict[str, list[Any]] = {}
         self.take()
 
@@ -55,8 +54,8 @@ class TextLogprobs:
         self._fields["tokens"].append(text)
         self._fields["token_logprobs"].append(None if found is None else found.logprob)
         self._fields["top_logprobs"].append(None if found is None else self._top(text, found))
-        self._fields["text_offset"].append(self.end)
-        self.end += len(text)
+        self._fields["text_offset"].append(self._end)
+        self._end += len(text)
 
     def _top(self, text: str, found: TokenLogprob) -> dict[str, float] | None:
         if not self._most:

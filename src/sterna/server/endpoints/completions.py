@@ -129,7 +129,7 @@ class _Answering:
         text = self.llm.tokenizer.decode(prompt) if self.body.echo else ""
         if self.body.logprobs is None:
             return text, None
-        logprobs = TextLogprobs(self.llm.tokenizer, self.body.logprobs, 0)
+        logprobs = TextLogprobs(self.llm.tokenizer, self.body.logprobs)
         if self.body.echo:
             logprobs.extend(prompt, self.scores[choice // self.n])
         return text, logprobs
