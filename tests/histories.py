@@ -83,9 +83,9 @@ class Histories:
             max_running=choose.choice((1, 3, 64)), prefix_cache=cache, clock=Clock(choose),
         )  # fmt: skip
         here, done = list[Asked](), list[Asked]()
-        left = choose.randrange(1, 8)
+        left = choose.randrange(1, 10)
         while left or here:
-            if left and choose.random() < 0.4:
+            if left and choose.random() < 0.7:
                 here += self._add(scheduler, choose)
                 left -= 1
             events = scheduler.step()
@@ -137,8 +137,10 @@ class Histories:
         }
         if choose.random() < 0.15:
             options["constraint"] = self.small.constraints.regex(choose.choice(CONSTRAINTS))
-        elif choose.random() < 0.2:
-            options["prediction"] = [choose.randrange(90) for _ in range(20)]
+        elif choose.random() < 0.3:  # its answer, with a few tokens that are others
+            answer = self.alone(tokens, {**options, "choice": 0})[1]
+            wrong = choose.randrange(2, 20)
+            options["prediction"] = [t if i % wrong else 7 for i, t in enumerate([*answer, 7])]
         n = choose.choice((1, 1, 1, 3))
         requests = self.small.requests(
             tokens, n, options, key=choose.choice("ab"), priority=choose.randrange(-1, 2),
@@ -180,7 +182,7 @@ class Histories:
         """One of the pages kept has what is computed for its tokens."""
         pages = [(tokens, page) for _, tokens, page in cache if page != GONE]
         pages = [one for one in pages if len(one[0]) % PAGE == 0]
-        if not pages or self.engine.forgets:
+        if not pages:
             return
         tokens, page = choose.choice(pages)
         kept = self.engine.read_page(page)
@@ -188,6 +190,7 @@ class Histories:
         engine = self.llm.engine
         engine.prefill(request.sequence, tokens.tolist())
         fresh = engine.read_page(int(request.sequence.pages[-1]))
+        engine.release(request.sequence)
         assert kept.tobytes() == fresh.tobytes()
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.constraint import constraint, constraint_options
-from sterna.cli.generate_file import generate_file
 from sterna.cli.options import (
     VISIBLE,
     drafting_options,
@@ -56,6 +55,8 @@ def command(
     if file is not None:
         if prompt is not None:
             raise click.UsageError("PROMPT: must be left out with --file")
+        from sterna.cli.generate_file import generate_file
+
         llm = open_model(options)
         generate_file(llm, file, output, sampling(options) | constraint(llm, options))
         return

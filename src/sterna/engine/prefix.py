@@ -105,13 +105,12 @@ class PrefixCache:
         second number is how many tokens were seen before: more than the sequence has where a
         recurrent layer has no snapshot there, or pages behind windows are gone.
         """
+        tokens = tokens[:-1]
+        if self._store is not None:
+            self._load(self._store, tokens, salt)
         with self._pool._lock:
-            tokens = tokens[:-1]
             chain, same = self._walk(tokens, salt)
             self._touch(chain)
-            if self._store is not None and self._load(tokens, chain, same, salt):
-                chain, same = self._walk(tokens, salt)
-                self._touch(chain)
             length, snapshot = self._reachable(chain, same)
             self.asked += len(tokens) + 1
             self.found += length
@@ -232,7 +231,7 @@ class PrefixCache:
             node.unlink(child)
             child.key, child.page, child.name = key, page, None
             node.link(child)
-        elif child.page == GONE:
+        elif child.page == GONE and len(child.key) == len(key):
             child.page = page
         return child
 
@@ -281,24 +280,34 @@ class PrefixCache:
                 break  # what stands behind it would not be found
             node.stored = max(node.stored, wanted)
 
-    def _load(self, tokens: I32, chain: list[_Node], same: int, salt: str) -> bool:
-        """Takes the full pages behind those that are known from the disk; whether there are any."""
-        store, full = self._store, same // PAGE
-        assert store is not None
-        node = chain[full - 1] if full else self._root(salt)
+    def _load(self, store: PrefixStore, tokens: I32, salt: str) -> None:
+        """Takes the full pages behind those that are known from the disk.
+
+        Files are read without the pool's lock: others would wait for the disk.
+        """
+        with self._pool._lock:
+            chain, same = self._walk(tokens, salt)
+            self._touch(chain)
+            full = same // PAGE
+            node = chain[full - 1] if full else self._root(salt)
         for i in range(full * PAGE, len(tokens) - PAGE + 1, PAGE):
             key = tokens[i : i + PAGE].tobytes()
             name = store.name(self._name(store, node, salt), key)
             stored = store.get(name, key)
-            page = self._pool.spare_page() if stored is not None else None
-            if stored is None or page is None:
-                return i > full * PAGE
-            state = store.place(stored, page, i + PAGE)
-            node = self._child(node, key, page)
-            node.name, node.stored = name, 1 if state is None else 2
-            if state is not None and all(s.position != state.position for s in node.states):
-                node.states = (*node.states, state)
-        return len(tokens) >= (full + 1) * PAGE
+            if stored is None:
+                return
+            with self._pool._lock:
+                there = id(node) in self._nodes or self._roots.get(salt) is node
+                page = self._pool.spare_page() if there else None
+                if page is None:
+                    return
+                state = store.place(stored, page, i + PAGE)
+                node = self._child(node, key, page)
+                self._touch([node])
+                node.name, node.stored = name, 1 if state is None else 2
+                if state is not None and all(s.position != state.position for s in node.states):
+                    node.states = (*node.states, state)
+                self._shrink()
 
     def _root(self, salt: str) -> _Node:
         if salt not in self._roots:
