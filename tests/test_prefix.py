@@ -15,7 +15,7 @@ from helpers import cold
 
 from sterna import LLM
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
-from sterna.engine.pages import pages_of
+from sterna.engine.pages import GONE, pages_of
 from sterna.errors import RequestError
 
 COUNT = 12
@@ -136,6 +136,26 @@ def test_the_longest_unused_goes_first() -> None:
     assert lengths == [2, 0, 1, 2]  # leaves before what is above them
     with pytest.raises(RequestError, match="one at most"):
         PrefixCache(memory.pool, 3)
+
+
+def test_a_part_of_a_page_is_not_taken_for_the_whole() -> None:
+    """Where the whole one is gone, as behind windows."""
+    memory, tokens = Memory(), np.arange(70, dtype=np.int32)
+    long, short = Sequence(), Sequence()
+    memory.write(long, tokens.tolist())
+    long.pages = np.where(np.arange(2) == 0, GONE, long.pages)
+    memory.cache.keep(tokens, long, final=True)
+    memory.write(short, tokens[:32].tolist())
+    memory.cache.keep(tokens[:32], short, final=True)
+    sequence, _ = memory.cache.find(tokens)
+    assert sequence is None
+    whole = Sequence()
+    memory.write(whole, tokens[:64].tolist())
+    memory.cache.keep(tokens[:64], whole, final=True)
+    sequence, _ = memory.cache.find(tokens)
+    assert sequence is not None
+    assert sequence.length == 69
+    memory.check(sequence, tokens.tolist())
 
 
 def test_a_full_pool_that_the_cache_shares() -> None:
