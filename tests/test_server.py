@@ -256,6 +256,15 @@ def test_harmless_fields(server: ServerProcess) -> None:
     body = {"user": "me", "metadata": {"a": 1}, "store": True, "service_tier": "auto"}
     answer = server.post("/v1/completions", prompt="a", max_tokens=1, **body)
     assert answer.status_code == 200
+    absent = {
+        "audio": None,
+        "functions": None,
+        "tools": None,
+        "response_format": None,
+        "stop": None,
+    }
+    answer = server.post("/v1/chat/completions", messages=CHAT, max_tokens=1, **body, **absent)
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(

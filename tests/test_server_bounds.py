@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -273,3 +275,29 @@ def test_a_port_that_is_taken() -> None:
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sterna.cli.serve.NEEDED", ("starlette", "none_such"))
     failed(command("serve"), "none_such", "pip install 'sterna[server]'")
+
+
+def test_sigterm_while_loading(tmp_path: Path) -> None:
+    """It is obeyed at once, whatever loading is doing; meanwhile /health says what is going on."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import sys, time, sterna.cli.serve as serve\n"
+        "serve.open_model = lambda options: time.sleep(600)\n"
+        "from sterna.cli import main\nmain(sys.argv[1:])\n"
+    )
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(slow), "serve", "nano", "--port", "0"], stderr=out
+        )
+    try:
+        until = time.monotonic() + WAIT_S
+        while "listening" not in log.read_text():
+            assert time.monotonic() < until
+        (port,) = re.findall(r":(\d+)$", log.read_text(), re.MULTILINE)
+        health = httpx.get(f"http://127.0.0.1:{port}/health")
+        assert (health.status_code, health.json()) == (503, {"status": "loading"})
+        process.terminate()
+        assert process.wait(WAIT_S) == 143
+    finally:
+        process.kill()

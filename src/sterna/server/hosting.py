@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -131,7 +132,7 @@ class Models:
             async with self._loading:  # one at a time, and never one twice
                 if name not in self.loaded:
                     await self._make_room(self._sources[name].nbytes)
-                    llm = await asyncio.to_thread(self._sources[name].open)
+                    llm = await _loaded(self._sources[name].open)
                     self.loaded[name] = Hosted(name, llm, self._engine_options)
                     self.ever_loaded = True
         return self.loaded[name]
@@ -175,3 +176,29 @@ class Models:
         """Gives up all of them."""
         for hosted in list(self.loaded.values()):
             await self._give_up(hosted)
+
+
+async def _loaded(opener: Callable[[], LLM]) -> LLM:
+    """What an opener gives, in a thread that a process which is told to end does not wait for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[LLM] = loop.create_future()
+
+    def tell(llm: LLM | None, error: Exception | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if llm is None:
+            future.set_exception(error or RuntimeError("no model"))
+        else:
+            future.set_result(llm)
+
+    def run() -> None:
+        llm, failed = None, None
+        try:
+            llm = opener()
+        except Exception as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, llm, failed)
+
+    threading.Thread(target=run, name="sterna-loading", daemon=True).start()
+    return await future

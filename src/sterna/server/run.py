@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Generator, Mapping
@@ -43,6 +44,11 @@ async def _serve(settings: Settings, sources: Mapping[str, Source]) -> int:
     service = Service(settings, models)
     server = _Server(_config(settings, service), service)
     await server.serve()
+    if server.force_exit:
+        # Threads may be within a step, or loading: Python, ending, would wait for them or fall
+        # over them.
+        sys.stderr.flush()
+        os._exit(server.exit_code)
     if service.failed is not None:
         raise service.failed
     return server.exit_code

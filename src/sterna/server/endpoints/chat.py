@@ -57,6 +57,11 @@ class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
     continue_final_message: bool = False
     modalities: list[str] | None = None
     verbosity: str | None = None
+    # What is not supported may be written out as absent.
+    audio: None = None
+    functions: None = None
+    function_call: None = None
+    web_search_options: None = None
 
 
 async def chat(request: Request) -> Response:
