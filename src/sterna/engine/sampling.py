@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.runtime import checked_flag, checked_items, checked_whole
+from sterna.runtime import checked_flag, checked_items, checked_real, checked_whole
 
 __all__ = ["DecidingLogits", "Draw", "SamplingParams"]
 
@@ -86,12 +86,12 @@ class SamplingParams:
         checked_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         checked_whole("choice", self.choice, 0, (1 << 32) - 1)
         checked_flag("ignore_eos", self.ignore_eos)
-        _real("temperature", self.temperature, 0.0, 100.0)
-        _real("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _real("min_p", self.min_p, 0.0, 1.0)
-        _real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
-        _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        checked_real("temperature", self.temperature, 0.0, 100.0)
+        checked_real("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        checked_real("min_p", self.min_p, 0.0, 1.0)
+        checked_real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        checked_real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        checked_real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         checked_whole("min_tokens", self.min_tokens, 0, self.max_tokens)
         self._take("logit_bias", _biases(self.logit_bias))
         self._take("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
@@ -187,10 +187,11 @@ def _biases(given: object) -> dict[int, float]:
         raise RequestError(
             f"logit_bias: must be a mapping of token ids to numbers, but got {shown(given)}"
         )
-    biases = dict(zip(_ids("logit_bias", list(given)), given.values(), strict=True))
-    for token, bias in biases.items():
-        _real(f"logit_bias of {token}", bias, -100.0, 100.0)
-    return {token: float(bias) for token, bias in biases.items()}
+    ids = _ids("logit_bias", list(given))
+    return {
+        token: checked_real(f"logit_bias of {token}", bias, -100.0, 100.0)
+        for token, bias in zip(ids, given.values(), strict=True)
+    }
 
 
 def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
@@ -213,13 +214,3 @@ def _ids(name: str, given: object, least: int = 0) -> tuple[int, ...]:
     if len(ids) < least:
         raise RequestError(f"{name}: must name a token at least, but got none")
     return tuple(int(id) for id in ids)
-
-
-def _real(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:
-    # NaN is in no interval; a huge int compares where it would not convert.
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not good or not low <= value <= high or (open_low and value == low):  # type: ignore[operator]
-        raise RequestError(
-            f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], "
-            f"but got {shown(value)}"
-        )

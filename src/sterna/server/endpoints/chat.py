@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, text_of
 from sterna.server.errors import ApiError
@@ -21,9 +22,9 @@ from sterna.server.requests import (
     checked_timeout,
     sampling_options,
 )
-from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
-from sterna.server.sse import DONE, Events, event, events_of, until_gone
+from sterna.server.sse import DONE, event
 from sterna.server.tooling import read_tools
 from sterna.server.turns import Turn
 from sterna.server.wording import chat_logprob
@@ -69,18 +70,7 @@ async def chat(request: Request) -> Response:
     body = await read(request, ChatBody)
     _refuse(body)
     running = await service_of(request).begin(request, body.model, "chatcmpl")
-    answering = _Answering(body, running)
-    work = answering.begin()
-    if body.stream:
-        await until_gone(request.receive, work, running.cancel)
-        stream = events_of(answering.events(), running)
-        return Events(stream, running.cancel, running.service.settings.ping)
-
-    async def whole() -> dict[str, Any]:
-        await work
-        return await answering.whole()
-
-    return as_json(await until_gone(request.receive, whole(), running.cancel))
+    return await respond(request, running, _Answering(body, running), bool(body.stream))
 
 
 def _refuse(body: ChatBody) -> None:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from sterna.answers import Completion, TokenLogprob
 from sterna.llm import LLM
+from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.constraining import constraint_of
 from sterna.server.errors import ApiError
@@ -22,9 +23,9 @@ from sterna.server.requests import (
     checked_timeout,
     sampling_options,
 )
-from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
-from sterna.server.sse import DONE, Events, event, events_of, until_gone
+from sterna.server.sse import DONE, event
 from sterna.server.wording import TextLogprobs
 
 MAX_TOKENS = 16  #: where a body names none, as in OpenAI's definition
@@ -55,18 +56,7 @@ async def completions(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, CompletionBody)
     running = await service_of(request).begin(request, body.model, "cmpl")
-    answering = _Answering(body, running)
-    work = answering.begin()
-    if body.stream:
-        await until_gone(request.receive, work, running.cancel)
-        stream = events_of(answering.events(), running)
-        return Events(stream, running.cancel, running.service.settings.ping)
-
-    async def whole() -> dict[str, Any]:
-        await work
-        return await answering.whole()
-
-    return as_json(await until_gone(request.receive, whole(), running.cancel))
+    return await respond(request, running, _Answering(body, running), bool(body.stream))
 
 
 class _Answering:
