@@ -1,4 +1,4 @@
-// requires: avx2,fma,f16c | rank: 1 | flags: -mavx2 -mfma -mf16c
+// on: x86_64 | requires: avx2,fma,f16c | rank: 1 | flags: -mavx2 -mfma -mf16c
 // 256-bit vectors; int8 products through the saturating pair sums of vpmaddubsw.
 #pragma once
 #include "isa/x86_256.inc"

@@ -1,4 +1,4 @@
-// requires: avx2,fma,f16c,avxvnni | rank: 2 | extends: avx2 by products | flags: -mavx2 -mfma -mf16c -mavxvnni
+// on: x86_64 | requires: avx2,fma,f16c,avxvnni | rank: 2 | extends: avx2 by products | flags: -mavx2 -mfma -mf16c -mavxvnni
 // AVX2 with the 256-bit dot product of Alder Lake, Zen 5 and later.
 #pragma once
 #include "isa/x86_256.inc"

@@ -1,4 +1,4 @@
-// requires: avx2,fma | rank: 1 | flags: -mavx2 -mfma
+// on: x86_64 | requires: avx2,fma | rank: 1 | flags: -mavx2 -mfma
 // 256-bit vectors.
 #pragma once
 #include <immintrin.h>

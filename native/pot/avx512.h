@@ -1,4 +1,4 @@
-// requires: avx2,fma,avx512f,avx512bw,avx512dq,avx512vl | rank: 2 | flags: -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+// on: x86_64 | requires: avx2,fma,avx512f,avx512bw,avx512dq,avx512vl | rank: 2 | flags: -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 // 512-bit vectors: Skylake-X, Zen 4 and later.
 #pragma once
 #include <immintrin.h>
