@@ -14,7 +14,7 @@ from sterna import LLM
 @pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window"])
 def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     llm = LLM(checkpoint(name), threads=1)
-    pages = 7 + 7 * llm.engine.pool.state_pages
+    pages = 6 + 7 * llm.engine.pool.state_pages
     histories = Histories(llm, pages, tmp_path / "disk")
     for seed in range(30):
         histories.run(seed)

@@ -36,8 +36,19 @@ class Interrupt(BaseException):
     """What a signal handler raises, in the place of KeyboardInterrupt."""
 
 
-def interrupted(call: Callable[[], object], at: int, modules: Sequence[str]) -> bool:
-    """Runs `call`, raising at the `at`-th instruction of these modules; False if it has fewer."""
+def interrupt() -> None:
+    """What most handlers do."""
+    raise Interrupt
+
+
+def interrupted(
+    call: Callable[[], object],
+    at: int,
+    modules: Sequence[str],
+    handler: Callable[[], None] = interrupt,
+) -> bool:
+    """Runs `call`, with a signal at the `at`-th instruction of these modules; False if it has
+    fewer."""
     left = at
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
@@ -48,7 +59,8 @@ def interrupted(call: Callable[[], object], at: int, modules: Sequence[str]) -> 
             left -= 1
             if left < 0:
                 sys.settrace(None)
-                raise Interrupt
+                frame.f_trace = None
+                handler()
         return local
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -65,7 +77,7 @@ def interrupted(call: Callable[[], object], at: int, modules: Sequence[str]) -> 
         return True
     finally:
         sys.settrace(before)
-    return False
+    return left < 0
 
 
 @pytest.fixture
@@ -189,7 +201,7 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a turn was interrupted, another thread goes on with it."""
-    without = SimpleNamespace(get_ident=threading.get_ident, Lock=contextlib.nullcontext)
+    without = SimpleNamespace(get_ident=threading.get_ident, RLock=contextlib.nullcontext)
     monkeypatch.setattr(answers, "threading", without)  # as in `unlocked`
     monkeypatch.setattr(llm.driver._steps, "_lock", contextlib.nullcontext())
     modules = ("sterna/answers.py", "sterna/conversation.py", "engine/driver.py")
@@ -204,6 +216,40 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
             assert other.submit(talk.ask, "b", **options).result().tokens
             at += 1
     assert at > 100
+
+
+def test_a_handler_that_generates_mixes_no_steps(llm: LLM) -> None:
+    """Wherever a handler asks for an answer, it has that or an error, and so has who was stopped.
+
+    The error comes where it would compute a step in the middle of another one.
+    """
+    options: dict[str, Any] = {"max_tokens": 3, "ignore_eos": True, "temperature": 0}
+    prompts = ("Hello there " * 6, "x" * 70)
+    expected = [llm.generate(prompt, **options).tokens for prompt in prompts]
+    refused = answered = 0
+
+    def handler() -> None:
+        nonlocal refused, answered
+        try:
+            assert llm.generate(prompts[1], **options).tokens == expected[1]
+            answered += 1
+            llm.logprobs(llm.tokenizer.encode(prompts[1]))
+        except RequestError as error:
+            refused += "in the middle of" in str(error)
+
+    at, asked = 0, True
+    while asked:
+        forget(llm)
+        tokens: list[list[int]] = []
+        asked = interrupted(
+            lambda tokens=tokens: tokens.append(llm.generate(prompts[0], **options).tokens),
+            at, MODULES, handler,
+        )  # fmt: skip
+        assert tokens == [expected[0]], at
+        at += 41
+    assert refused > 20
+    assert answered > 20
+    assert_sound(llm.engine)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="POSIX's timers")

@@ -105,6 +105,26 @@ def test_together_as_alone(llm: LLM, most: int) -> None:
         llm.engine.release(request.sequence)
 
 
+def test_a_token_that_comes_while_pieces_are_made(llm: LLM) -> None:
+    """Another thread's step may bring the last one at any time: it is told, too."""
+
+    class Late(Request):
+        to_come = 1
+
+        @property
+        def ended(self) -> bool:
+            if self.to_come and self.generated == 0:
+                self.to_come = 0
+                self.take([_native.SampleResult(5)])
+            return super().ended
+
+    one = Late([1, 2], SamplingParams(max_tokens=1), llm.tokenizer, context=llm.context)
+    list(one.pieces())
+    list(one.pieces())
+    assert one.completion.tokens == [5]
+    assert one.completion.finish_reason == "length"
+
+
 def test_a_step_draws_as_the_sampler(llm: LLM) -> None:
     """From all logits, one request at a time: the same tokens, and bits of what is reported."""
     together = requests(llm)

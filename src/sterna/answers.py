@@ -118,7 +118,8 @@ class OneAtATime:
         """`refusal`: the error's text."""
         self._refusal = refusal
         self._visits: list[weakref.ref[Visit]] = []
-        self._lock = threading.Lock()  # two threads do not both find nobody in
+        # Two threads do not both find nobody in; a signal handler may ask within.
+        self._lock = threading.RLock()
 
     def enter(self) -> Visit:
         """A visit to keep, and to end in a `finally`. RequestError while another thread is in."""

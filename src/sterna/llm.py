@@ -276,12 +276,7 @@ class LLM:
         tokens, (params, beside) = self._encode(prompt), self._split(options)
         ends = self._turn_ends if checked_flag("chat", chat) else frozenset[int]()
         choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
-        requests = [self._request(tokens, one, beside, ends, place) for one in choices]
-        for request in requests[1:]:
-            request.leader = requests[0]
-            if self.engine.forgets:  # what is shared needs a snapshot
-                requests[0].boundary = len(tokens) - 1
-        return requests
+        return [self._request(tokens, one, beside, ends, place) for one in choices]
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
         """Answers as `generate`, a piece of text at a time.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ __all__ = [
     "checked_real",
     "checked_whole",
     "cpu_list",
+    "is_inside",
     "memory_bytes",
     "resident_bytes",
     "resolve_isa",
@@ -37,6 +40,20 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Where the system does not tell: what is common for a core, and for a machine.
 _DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
+
+
+def is_inside(owner: object, method: CodeType) -> bool:
+    """Whether this thread is in the middle of this method of the owner, but for the one that asks.
+
+    A signal handler runs between any two instructions of a thread. What a frame has left is no
+    matter, so an interrupt cannot leave a mark behind that lasts.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is method and frame.f_locals.get("self") is owner:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -> int:

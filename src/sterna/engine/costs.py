@@ -120,12 +120,20 @@ class Costs:
     def chunk(self, work: Work, depth: int, left: int, budget_ms: float) -> int:
         """Tokens of a prompt, at `depth` and with `left` to go, that fit a step beside `work`.
 
-        All that are left, or a multiple of 16; 0 where not 16 fit.
+        All that are left, or a multiple of 16, or fewer where not 16 fit.
         """
         most = PREFILL_CHUNK - work.tokens
         if budget_ms != float("inf"):
             most = min(most, self._fitting(work, depth, most, budget_ms))
-        return left if left <= most else max(0, most) // TOKENS * TOKENS
+        if left <= most or most < TOKENS:
+            return max(0, min(left, most))
+        return most // TOKENS * TOKENS
+
+    def outweighs_a_step(self, tokens: int) -> bool:
+        """Whether to compute so many tokens of a prompt takes longer than to read the weights."""
+        if not self.knows(tokens):
+            return tokens >= TOKENS
+        return self.ms(Work(1 + tokens)) >= 2 * self.ms(Work(1))
 
     def _fitting(self, work: Work, depth: int, most: int, budget_ms: float) -> int:
         if not self.known:

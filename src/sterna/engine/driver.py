@@ -9,6 +9,8 @@ from itertools import islice
 from sterna.answers import OneAtATime, Piece
 from sterna.engine.request import Request
 from sterna.engine.scheduler import Event, Scheduler
+from sterna.errors import RequestError
+from sterna.runtime import is_inside
 
 __all__ = ["Driver"]
 
@@ -90,7 +92,15 @@ class Driver:
         self._tell([])
 
     def step(self) -> list[Event] | None:
-        """A step, and what came of it; None after another thread's."""
+        """A step, and what came of it; None after another thread's.
+
+        RequestError in the middle of a step of this thread, where a signal handler may ask.
+        """
+        if self._steps.busy and is_inside(self, Driver.step.__code__):
+            raise RequestError(
+                "generate: must be called between steps, but a signal handler calls it in the "
+                "middle of one; let it set a flag, and call it later"
+            )
         visit = self._steps.try_enter()
         if visit is None:
             self._wait_for_step()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.errors import RequestError
-from sterna.runtime import available_bytes, checked_whole
+from sterna.runtime import available_bytes, checked_whole, is_inside
 
 if TYPE_CHECKING:
     from sterna.engine.prefix import PrefixCache
@@ -347,8 +347,13 @@ class PagePool:
 
     def _take(self, wanted: SequenceOf[tuple[Sequence, int]]) -> int:
         """Gives sequences the pages and states that they lack, or none and returns how many pages
-        are missing."""
+        are missing. RequestError in the middle of another one of this thread."""
         with self._lock:
+            if is_inside(self, PagePool._take.__code__):  # whose pages look free
+                raise RequestError(
+                    "KV cache: must be used between steps, but a signal handler uses it in the "
+                    "middle of one; let it set a flag, and compute later"
+                )
             sources = [self._state_of(sequence) for sequence, _ in wanted]
             states = self.state_pages * sum(sequence.state is None for sequence, _ in wanted)
             alone = self._counted()

@@ -18,7 +18,7 @@ from sterna.engine.pages import GONE, PAGE, PagePool, Sequence, pages_of
 from sterna.engine.store import PrefixStore
 from sterna.errors import RequestError
 
-__all__ = ["PrefixCache"]
+__all__ = ["PrefixCache", "in_common"]
 
 I32 = npt.NDArray[np.int32]
 _BYTES = 4  # of a token in a key
@@ -45,7 +45,7 @@ class _Node:
         """The child that has most first tokens in common with the key, and how many."""
         at, best, most = bisect_left(self.keys, key), None, 0
         for near in self.keys[max(0, at - 1) : at + 1]:
-            common = _common(near, key)
+            common = in_common(np.frombuffer(near, np.int32), np.frombuffer(key, np.int32))
             child = self.children.get(near)
             if child is not None and common > most:
                 best, most = child, common
@@ -65,11 +65,10 @@ class _Node:
             del self.keys[at]
 
 
-def _common(a: bytes, b: bytes) -> int:
-    """How many first tokens two keys have in common."""
-    size = min(len(a), len(b)) // _BYTES
-    x, y = np.frombuffer(a, np.int32, size), np.frombuffer(b, np.int32, size)
-    other = np.flatnonzero(x != y)
+def in_common(a: I32, b: I32) -> int:
+    """How many first tokens two texts have in common."""
+    size = min(len(a), len(b))
+    other = np.flatnonzero(a[:size] != b[:size])
     return int(other[0]) if len(other) else size
 
 

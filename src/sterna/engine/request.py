@@ -43,14 +43,13 @@ class Request:
     prompt: token ids, at least one, no more than `context`, the engine's; ends: ids that end the
     answer and are no part of it, beside the parameters' own; vocab: tokens of the model, default
     those of the tokenizer; completion: where the answer goes; guide: of a constraint that it keeps
-    to; speculation: drafts its tokens. key, priority, deadline_s, salt, boundary: for the scheduler
-    (`Scheduler.add`). Its clock starts here.
+    to; speculation: drafts its tokens. boundary: a length that may be wanted again, where layers
+    cannot go back. key, priority, deadline_s, salt: for the scheduler (`Scheduler.add`). Its clock
+    starts here.
     """
 
     #: Whether it may go on from what a cache has of its prompt.
     looks_up = True
-    #: Another request for the same prompt, which computes it for both.
-    leader: Request | None = None
 
     def __init__(
         self,
@@ -74,8 +73,9 @@ class Request:
         self.id = next(_ids)
         self.params, self.context = params, context
         self.ends = ends.union(params.stop_token_ids)
-        self.key, self.priority, self.salt, self.boundary = key, priority, salt, boundary
-        self.deadline_s = deadline_s
+        self.key, self.priority, self.salt, self.deadline_s = key, priority, salt, deadline_s
+        #: Lengths at which a step is to end, since they may be wanted again.
+        self.boundaries = {boundary} - {0}
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
         self._allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
@@ -278,14 +278,18 @@ class Request:
         After the last one the answer is `finished`, and what ended it before its time is raised.
         Where it was cancelled, what was not asked for before is not told.
         """
-        while not self.finished and self.untold and self._reason != "cancelled":
-            for piece in (self._tell(), self._conclude()):
-                if piece:
-                    yield piece
-        if not self.finished and self.ended:
-            yield from self._last(self._reason or ("stop" if self._is_complete else "length"))
-            if self.error:
-                raise self.error
+        while not self.finished:
+            ended = self.ended  # before what is untold: a step of another thread may bring more
+            if self.untold and self._reason != "cancelled":
+                for piece in (self._tell(), self._conclude()):
+                    if piece:
+                        yield piece
+            elif ended:
+                yield from self._last(self._reason or ("stop" if self._is_complete else "length"))
+                if self.error:
+                    raise self.error
+            else:
+                break
 
     def _tell(self) -> Piece | None:
         """The next token's piece; None where it is an end."""
@@ -311,7 +315,7 @@ class Request:
         if self._text.stopped:
             self._finish("stop")
             return None
-        at_end = self._at_end(self._told) or (self.untold == 0 and self._is_complete)
+        at_end = self._at_end(self._told) or (self._is_complete and self.untold == 0)
         full = self._told == self.params.max_tokens or self.n_prompt + self._told >= self.context
         return next(self._last("stop" if at_end else "length"), None) if at_end or full else None
 

@@ -6,26 +6,25 @@ their token in every step, and what the step has left of its time goes to prompt
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sterna.engine.admission import Admission
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
 from sterna.engine.engine import Engine, Feed, Given
-from sterna.engine.pages import PAGE, PagesMissing, Sequence, pages_of
+from sterna.engine.pages import PagesMissing, Sequence, pages_of
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
+from sterna.engine.turns import Entry, Turns
 from sterna.errors import RequestError, SternaError
 
 __all__ = ["Event", "Load", "Scheduler"]
 
-#: A prompt comes before those that need as many seconds less as it has waited, times this.
-AGEING = 0.5
-#: As many seconds of waiting count a level of priority.
-PRIORITY_S = 10.0
+#: Where decoding leaves less of a step, prompts make it longer by this share of decoding.
+PROMPTS_SHARE = 0.25
 #: Seconds from one step that is learnt from to the next: to learn takes 30 µs.
 LEARN_S = 0.003
 
@@ -57,13 +56,12 @@ class Load:
     cached_pages: int
 
 
-class _Entry:
-    """A request's place: since when it is here, and whether it may have pages."""
+@dataclass(slots=True)
+class _Share:
+    """A request's part of a step: how many tokens it may feed at most, drafts left out."""
 
-    __slots__ = ("arrived", "request", "running")
-
-    def __init__(self, request: Request, arrived: float) -> None:
-        self.request, self.arrived, self.running = request, arrived, False
+    request: Request
+    most: int
 
 
 class Scheduler:
@@ -76,13 +74,11 @@ class Scheduler:
     none does; infinite: chunks of 512 tokens. max_running: requests that have pages at the same
     time, those left out that nobody reads. clock: seconds, of any origin.
 
-    A step takes the next token of each request that decodes; then prompts, as far as its time goes
-    by what earlier ones took (`Costs`), and at least 16 tokens of one. Keys (`Request.key`) get
-    equal numbers of tokens of prompts; among requests of a key, the shortest rest comes first. That
-    it has waited brings one forward (AGEING), so that none waits for ever, and so does its
-    priority.
+    A step takes the next token of each request that decodes; then prompts, by their `Turns`, as far
+    as its time goes by what earlier ones took (`Costs`), and a fifth of it at least.
 
-    A request is admitted where there are pages for its prompt and all its tokens, or for its prompt
+    A request waits where another one computes what its prompt begins with, and gives that one its
+    turns. It is admitted where there are pages for its prompt and all its tokens, or for its prompt
     where the others are not expected to need theirs soon. If pages run out, those that nobody reads
     and then the youngest lose theirs to the cache, and come back later.
     """
@@ -100,10 +96,11 @@ class Scheduler:
         self.engine, self.costs = engine, Costs()
         self.step_ms, self.prompt_step_ms = step_ms, prompt_step_ms
         self.max_running, self.cache = max_running, prefix_cache
+        self._admission = Admission(engine, prefix_cache, self.costs)
+        self._turns = Turns(self.costs)
         self._clock = clock
         # What lives is what is in here: one assignment adds or drops a request.
-        self._entries: dict[int, _Entry] = {}
-        self._served: dict[str, float] = {}  # tokens of prompts, by key
+        self._entries: dict[int, Entry] = {}
         self._unfinished, self._learnt = False, 0.0
         self.preemptions = 0
 
@@ -116,7 +113,7 @@ class Scheduler:
                 f"KV cache: a prompt must fit its {pool.count} pages, but {request.n_prompt} "
                 f"tokens need {need}; raise kv_bytes"
             )
-        self._entries[request.id] = _Entry(request, self._clock())
+        self._entries[request.id] = Entry(request, self._clock())
 
     def cancel(self, request: Request) -> None:
         """Ends a request as it is, and gives its pages up; harmless where it has ended.
@@ -150,7 +147,7 @@ class Scheduler:
         """Seconds until so many tokens of prompts are computed beside who decodes."""
         if not tokens or not self.costs.known:
             return 0.0
-        room = self.costs.chunk(Work(decoding), 0, tokens, self._target(decoding > 0))
+        room = self.costs.chunk(Work(decoding), 0, tokens, self._target(Work(decoding)))
         chunk = max(min(tokens, TOKENS), room)
         return tokens / chunk * self.costs.ms(Work(decoding + chunk)) / 1e3
 
@@ -185,7 +182,7 @@ class Scheduler:
         sequence = request.sequence
         self.engine.rewind(sequence, min(sequence.length, len(request.tokens) - 1))
 
-    def _alive(self) -> list[_Entry]:
+    def _alive(self) -> list[Entry]:
         return [entry for entry in list(self._entries.values()) if not entry.request.ended]
 
     def _expired(self, now: float) -> list[Event]:
@@ -208,7 +205,7 @@ class Scheduler:
                 self._give_up(entry)
         return len(ended)
 
-    def _give_up(self, entry: _Entry, idle: bool = True) -> None:
+    def _give_up(self, entry: Entry, idle: bool = True) -> None:
         """Its pages, to the cache; they are free once no step uses them. idle: none does."""
         entry.running = False
         request = entry.request
@@ -218,146 +215,94 @@ class Scheduler:
 
     # ------------------------------------------------------------------------ who takes part
 
-    def _target(self, decoding: bool) -> float:
-        return self.step_ms if decoding else self.prompt_step_ms
+    def _target(self, decoding: Work) -> float:
+        """Milliseconds that a step should take, this part of it included."""
+        if not decoding.tokens:
+            return self.prompt_step_ms
+        return max(self.step_ms, self.costs.ms(decoding) * (1 + PROMPTS_SHARE))
 
-    def _chosen(self, now: float) -> list[tuple[Request, int]]:
-        """Requests of the next step, and how many tokens each may feed at most, drafts left out."""
+    def _chosen(self, now: float) -> list[_Share]:
+        """Who takes part in the next step: all that decode, and prompts as there is time."""
         entries = [e for e in self._alive() if not e.request.paused]
-        chosen = [(e.request, 1) for e in entries if e.running and e.request.left == 1]
+        chosen = {e: _Share(e.request, 1) for e in entries if e.running and e.request.left == 1}
         work = Work()
-        for request, _ in chosen:
-            work = work.plus(1, request.sequence.length)
-        target = self._target(bool(chosen))
-        first, admitting = True, True
-        for entry in self._in_order(entries, now):
-            request = entry.request
-            left, depth = request.left, request.sequence.length
-            most = self.costs.chunk(work, depth, left, target)
-            if first:
-                most = max(most, min(TOKENS, left))
-            if most == 0:
+        for entry in chosen:
+            work = work.plus(1, entry.request.sequence.length)
+        target, n_decoding, admitting = self._target(work), len(chosen), True
+        prompting = [e for e in entries if not e.running or e.request.left > 1]
+        for entry in self._turns.among(prompting, now):
+            started, taker = len(chosen) > n_decoding, entry
+            if started and self._room(entry, work, target) < min(TOKENS, entry.request.left):
                 break
             if not entry.running:
-                admitting = admitting and self._admit(entry, now)
                 if not admitting:
                     continue
-                left, depth = request.left, request.sequence.length
-                most = min(most, left)
-            if depth < request.boundary < depth + most:
-                most = request.boundary - depth
-            first = False
-            chosen.append((request, most))
+                source = self._source(entry, chosen)
+                admitting = source is not None or self._admit(entry, now)
+                if not admitting:
+                    continue
+                taker = source or entry
+            if taker in chosen:
+                continue
+            most, depth = self._room(taker, work, target), taker.request.sequence.length
+            stops = (b - depth for b in taker.request.boundaries if b > depth)
+            most = max(1, min([most, *stops]))  # it goes on, whatever is known of times
+            chosen[taker] = _Share(taker.request, most)
             work = work.plus(most, depth)
-            self._served[request.key] = self._served.get(request.key, 0.0) + most
-        return chosen
+            self._turns.count(entry.request.key, most)
+        return list(chosen.values())
 
-    def _drafts(self, chosen: list[tuple[Request, int]]) -> int:
+    def _room(self, entry: Entry, work: Work, target: float) -> int:
+        """Tokens of its prompt that fit a step beside other work."""
+        return self.costs.chunk(work, entry.request.sequence.length, entry.request.left, target)
+
+    def _source(self, entry: Entry, chosen: Mapping[Entry, _Share]) -> Entry | None:
+        """As `Admission.source`; who forgets stops where others want to go on from."""
+        source = self._admission.source(entry, self._running())
+        share = chosen.get(source) if source is not None else None
+        if share is not None and self.engine.forgets:
+            share.most = min(share.most, entry.goal - share.request.sequence.length)
+        return source
+
+    def _drafts(self, chosen: list[_Share]) -> int:
         """Drafts that each may add: what is left of the tokens that cost little beside others."""
-        if any(request.left > 1 for request, _ in chosen):
+        if any(share.request.left > 1 for share in chosen):
             return 0
         return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
 
-    def _in_order(self, entries: list[_Entry], now: float) -> Iterator[_Entry]:
-        """Those with a prompt to compute, by what their keys have had and by rank."""
-        queues: dict[str, list[_Entry]] = {}
-        for entry in entries:
-            if not _waits(entry.request) and (not entry.running or entry.request.left > 1):
-                queues.setdefault(entry.request.key, []).append(entry)
-        least = min((self._served[k] for k in queues if k in self._served), default=0.0)
-        # Who was not here has saved nothing up.
-        self._served = {key: max(least, self._served.get(key, least)) for key in queues}
-        for queue in queues.values():
-            queue.sort(key=lambda entry: (self._rank(entry, now), entry.request.id), reverse=True)
-        while queues:
-            key = min(queues, key=lambda k: self._served[k])
-            yield queues[key].pop()
-            if not queues[key]:
-                del queues[key]
+    def _running(self) -> list[Entry]:
+        return [entry for entry in self._alive() if entry.running]
 
-    def _rank(self, entry: _Entry, now: float) -> float:
-        """Seconds that the rest of its prompt takes, less what it has waited and its priority."""
-        left = entry.request.left
-        per_token = self.costs.ms(Work(min(left, 256))) / min(left, 256) or 1.0
-        waited = now - entry.arrived
-        return left * per_token / 1e3 - AGEING * waited - PRIORITY_S * entry.request.priority
-
-    # --------------------------------------------------------------------------------- pages
-
-    def _admit(self, entry: _Entry, now: float) -> bool:
+    def _admit(self, entry: Entry, now: float) -> bool:
         """Whether it may have pages, now that others run."""
-        while not self._fits(entry):
-            victim = self._victim(only_paused=True)
+        while not self._admission.fits(entry, self._running(), self.max_running):
+            victim = self._admission.victim(self._running(), only_paused=True)
             if victim is None:
                 return False
             self._preempt(victim)
         entry.running = True
-        self._look_up(entry.request)
+        self._admission.look_up(entry.request, self._running())
         stats = entry.request.completion.stats
         stats.queue_s = stats.queue_s or now - entry.arrived
         return True
 
-    def _look_up(self, request: Request) -> None:
-        """Takes what is known of the tokens that it begins with."""
-        if request.sequence.length:
-            return
-        leader, before = request.leader, request.n_prompt - 1
-        if leader is not None and leader.sequence.length >= before and not leader.ended:
-            with contextlib.suppress(RequestError):  # no room for a state
-                request.go_on_from(self.engine.pool.share(leader.sequence, before))
-        if self.cache is None or request.sequence.length or not request.looks_up:
-            return
-        found, same = self.cache.find(request.tokens, request.salt)
-        if found is not None:
-            request.go_on_from(found)
-        if self.cache.on_disk:
-            request.boundary = request.boundary // PAGE * PAGE  # what the disk has are full pages
-        if self.engine.forgets and not request.boundary:
-            # The state where others went another way, or at the last page, may be wanted again.
-            last = same if request.sequence.length < same // PAGE * PAGE else request.n_prompt - 1
-            request.boundary = last // PAGE * PAGE
-
-    def _fits(self, entry: _Entry) -> bool:
-        pool, running = self.engine.pool, [e for e in self._alive() if e.running]
-        active = sum(1 for e in running if not e.request.paused)
-        if active == 0:
-            return True  # or nobody ever would
-        if active >= self.max_running:
-            return False
-        need = pages_of(entry.request.left) + pool.state_pages
-        claims = sum(self._claim(e) for e in running) + self._claim(entry)
-        headroom = 0 if claims <= pool.count else len(running)
-        return need + headroom <= pool.free
-
-    def _claim(self, entry: _Entry) -> int:
-        """Pages that it has at its longest."""
-        return pages_of(entry.request.longest) + self.engine.pool.state_pages
-
-    def _victim(self, only_paused: bool = False) -> _Entry | None:
-        """Who gives pages up first: those that nobody reads, then the youngest; never the last."""
-        running = [e for e in self._alive() if e.running]
-        paused = [e for e in running if e.request.paused]
-        if paused:
-            return paused[-1]
-        return running[-1] if len(running) > 1 and not only_paused else None
-
-    def _preempt(self, entry: _Entry) -> None:
+    def _preempt(self, entry: Entry) -> None:
         self.preemptions += 1
         self._give_up(entry)
 
     # ------------------------------------------------------------------------------- the engine
 
-    def _run(self, chosen: list[tuple[Request, int]], drafts: int = 0) -> list[Event]:
+    def _run(self, chosen: list[_Share], drafts: int = 0) -> list[Event]:
         """Runs a step, with so many drafts of each at most; if it fails, one for each request."""
-        events, fed = list[Event](), list[tuple[Request, int]]()
+        events, fed = list[Event](), list[_Share]()
         feeds, others = list[Feed](), len(chosen) - 1
         costs = self._costs_of_one(chosen)
-        for request, most in chosen:
+        for share in chosen:
             try:
-                feeds.append(request.feed(most, drafts, costs, others))
-                fed.append((request, most))
+                feeds.append(share.request.feed(share.most, drafts, costs, others))
+                fed.append(share)
             except Exception as error:  # a constraint that leaves no token, for one
-                events.append(self._failed(request, _without_frames(error)))
+                events.append(self._failed(share.request, _without_frames(error)))
         if not feeds:
             return events
         work, began = Work.of(feeds), self._clock()
@@ -372,7 +317,7 @@ class Scheduler:
             return events + self._after(failure, fed, drafted)
         self._learn(work, began, self._clock())
         return events + [
-            self._taken(request, one) for (request, _), one in zip(fed, given, strict=True)
+            self._taken(share.request, one) for share, one in zip(fed, given, strict=True)
         ]
 
     def _learn(self, work: Work, began: float, ended: float) -> None:
@@ -381,37 +326,35 @@ class Scheduler:
             self._learnt = ended
             self.costs.learn(work, (ended - began) * 1e3)
 
-    def _costs_of_one(self, chosen: list[tuple[Request, int]]) -> Callable[[int], float]:
+    def _costs_of_one(self, chosen: list[_Share]) -> Callable[[int], float]:
         """Of a step by how many tokens one of those has that decode."""
         others = len(chosen) - 1
         if not self.costs.knows(others + 1 + MOST_DRAFTS):
             return lambda tokens: usual_costs(others + tokens)
-        read = sum(request.sequence.length for request, _ in chosen)
+        read = sum(share.request.sequence.length for share in chosen)
         return lambda tokens: self.costs.ms(Work(others + tokens, read))
 
-    def _after(
-        self, failure: Exception, chosen: list[tuple[Request, int]], drafted: bool
-    ) -> list[Event]:
+    def _after(self, failure: Exception, chosen: list[_Share], drafted: bool) -> list[Event]:
         """What comes of a step that failed: fewer in the next, or the end of who causes it."""
-        for request, _ in chosen:
-            self._rewind(request)
+        for share in chosen:
+            self._rewind(share.request)
         if isinstance(failure, PagesMissing):
             if self._retire_ended():
                 return self._run(chosen)
-            victim = self._victim()
+            victim = self._admission.victim(self._running())
             if victim is not None:
                 self._preempt(victim)
-                chosen = [one for one in chosen if one[0] is not victim.request]
+                chosen = [share for share in chosen if share.request is not victim.request]
                 return self._run(chosen) if chosen else []
         if drafted:  # a wrong draft may be why
             return self._run(chosen)
         if len(chosen) == 1:
-            return [self._failed(chosen[0][0], failure)]
+            return [self._failed(chosen[0].request, failure)]
         return [event for one in chosen for event in self._run([one])]
 
     def _taken(self, request: Request, given: Given) -> Event:
-        if request.sequence.length == request.boundary:
-            self.engine.snapshot(request.sequence)
+        if request.sequence.length in request.boundaries:
+            self.engine.snapshot(request.sequence, len(request.boundaries))
         try:
             request.receive(given)
         except Exception as error:  # not finite, or too much for its grammar
@@ -423,12 +366,6 @@ class Scheduler:
     def _failed(self, request: Request, error: Exception) -> Event:
         request.end("error", error)
         return Event(request, 0, error)
-
-
-def _waits(request: Request) -> bool:
-    """Whether another one still computes the prompt of both."""
-    leader = request.leader
-    return leader is not None and not leader.ended and leader.generated == 0
 
 
 def _without_frames(error: Exception) -> Exception:
