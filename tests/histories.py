@@ -16,7 +16,7 @@ from helpers import cold
 from sterna import LLM
 from sterna.engine import PAGE, Driver, Engine, PrefixCache, PrefixStore, Request, Scheduler
 from sterna.engine.engine import Given
-from sterna.engine.pages import GONE
+from sterna.engine.sequence import GONE
 
 CONSTRAINTS = ("[a-z ]{3,40}", '"(a|b|c)*"', "(yes|no|perhaps)")
 

@@ -16,7 +16,7 @@ from helpers import cold
 
 from sterna import LLM, Conversation
 from sterna.engine import Engine, PrefixCache, Sequence
-from sterna.engine.pages import PAGE
+from sterna.engine.sequence import PAGE
 from sterna.errors import RequestError
 
 PLAIN = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}

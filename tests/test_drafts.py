@@ -28,7 +28,7 @@ from sterna.engine.drafts import (
     Source,
     Speculation,
 )
-from sterna.engine.pages import PAGE
+from sterna.engine.sequence import PAGE
 from sterna.errors import RequestError
 
 MORE: tuple[dict[str, Any], ...] = (

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sterna import LLM, _native, loading
 from sterna.engine import PAGE, Engine, PagePool, Sequence
 from sterna.engine import pages as pages_module
-from sterna.engine.pages import GONE
+from sterna.engine.sequence import GONE
 from sterna.errors import RequestError
 
 COUNT = 9

@@ -15,7 +15,7 @@ from helpers import cold
 
 from sterna import LLM
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
-from sterna.engine.pages import GONE, pages_of
+from sterna.engine.sequence import GONE, pages_of
 from sterna.errors import RequestError
 
 COUNT = 12

@@ -14,9 +14,10 @@ import pytest
 from sterna import LLM, _native
 from sterna.engine import Engine, Feed, Given, PagePool, Request, SamplingParams, Scheduler
 from sterna.engine.costs import Costs, Work
-from sterna.engine.pages import PAGE, PagesMissing, pages_of
+from sterna.engine.pages import PagesMissing
 from sterna.engine.request import AHEAD
 from sterna.engine.scheduler import Event
+from sterna.engine.sequence import PAGE, pages_of
 from sterna.errors import NonFiniteError, RequestError
 
 CONTEXT = 1 << 14

@@ -19,7 +19,7 @@ from test_pages import Sequences
 from sterna import LLM, loading
 from sterna.conversation import Conversation
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
-from sterna.engine.pages import GONE
+from sterna.engine.sequence import GONE
 from sterna.evaluate import scoring
 
 WINDOW = 70  # of the recipe, in both layers

@@ -5,12 +5,13 @@ from __future__ import annotations
 from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given
-from sterna.engine.pages import PAGE, PagePool, Sequence
+from sterna.engine.pages import PagePool
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.engine.scheduler import Event, Load, Scheduler
 from sterna.engine.scoring import Scoring, step_tokens
+from sterna.engine.sequence import PAGE, Sequence
 from sterna.engine.store import PrefixStore
 
 __all__ = [

@@ -7,9 +7,9 @@ from collections.abc import Sequence as SequenceOf
 
 from sterna.engine.costs import Costs
 from sterna.engine.engine import Engine
-from sterna.engine.pages import PAGE, pages_of
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
+from sterna.engine.sequence import PAGE, pages_of
 from sterna.engine.turns import Entry
 from sterna.errors import RequestError
 

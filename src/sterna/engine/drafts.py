@@ -18,8 +18,8 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.engine import PREFILL_CHUNK, Engine, Feed
 from sterna.engine.guide import Guide
-from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, checked
+from sterna.engine.sequence import Sequence
 from sterna.errors import NonFiniteError, RequestError
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.engine.engine import PREFILL_CHUNK, Engine
-from sterna.engine.pages import Sequence, pages_of
+from sterna.engine.sequence import Sequence, pages_of
 
 __all__ = ["embed"]
 

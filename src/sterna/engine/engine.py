@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
-from sterna.engine.pages import GONE, NO_PAGES, PAGE, SHARE, PagePool, Sequence, page_counts
+from sterna.engine.pages import SHARE, PagePool, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
+from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast

@@ -8,27 +8,22 @@ import threading
 import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence, pages_of, states_of
 from sterna.errors import RequestError
 from sterna.runtime import available_bytes, checked_whole, is_inside
 
 if TYPE_CHECKING:
     from sterna.engine.prefix import PrefixCache
 
-__all__ = ["PAGE", "PagePool", "PagesMissing", "Sequence", "page_counts", "pages_of"]
+__all__ = ["PagePool", "PagesMissing", "page_counts"]
 
 I32 = npt.NDArray[np.int32]
-
-PAGE: int = _native.page_positions
-NO_PAGES: I32 = np.zeros(0, np.int32)
-#: In a sequence's pages, in the place of one that was given back: no layer looks back so far.
-GONE = np.int32(-1)
 
 #: Sequences of full context that a pool holds at least, where no budget is set.
 LEAST_CONTEXTS = 8
@@ -41,36 +36,6 @@ MOST_PAGES = 1 << 14
 
 class PagesMissing(RequestError):
     """Too few pages are free for a step."""
-
-
-@dataclass(eq=False)
-class Sequence:
-    """Tokens computed so far and the pages that hold their keys and values.
-
-    state: what the recurrent layers of a model that has any keep of it, its own, which each step
-    changes; snapshots: copies of earlier ones, by position, which nothing changes and several
-    sequences may have. Each says of how many positions it is, and is of the sequence's first ones
-    where these are no more than `length`: an interrupt may leave the state behind another position.
-    marks: lengths that it is to come back to, where all layers have windows; the pages behind the
-    windows are GONE, but for what those of marks need.
-    shared: of its first pages, how many another sequence may have as well; the rest are its own.
-    rows_rescored: rows of an exact head that were computed for it after screening, or without;
-    head_bytes: bytes read of the head in the steps that gave it logits.
-    """
-
-    length: int = 0
-    shared: int = 0
-    rows_rescored: int = 0
-    head_bytes: int = 0
-    pages: I32 = field(default_factory=lambda: NO_PAGES)
-    state: _native.State | None = None
-    snapshots: tuple[_native.State, ...] = ()
-    marks: tuple[int, ...] = ()
-
-
-def pages_of(positions: int) -> int:
-    """Pages that hold so many positions."""
-    return -(-positions // PAGE)
 
 
 def page_counts(
@@ -181,7 +146,7 @@ class PagePool:
         """The state or snapshot of its length; None where it needs none. RequestError."""
         if not self.state_bytes or not sequence.length:
             return None
-        for state in _states_of(sequence):
+        for state in states_of(sequence):
             if state.position == sequence.length:
                 return state
         raise RequestError(
@@ -241,7 +206,7 @@ class PagePool:
     def reachable(self, sequence: Sequence, length: int) -> int:
         """The greatest position up to `length` that it can be cut back to, or 0."""
         if self.state_bytes:
-            known = (s.position for s in _states_of(sequence) if s.position <= length)
+            known = (s.position for s in states_of(sequence) if s.position <= length)
             length = max(known, default=0)
         if self.window is None:
             return length
@@ -314,7 +279,7 @@ class PagePool:
         """How many states and snapshots the sequences that `_counted` has found alive have, and the
         cache."""
         living = [ref() for ref in self._sequences.values()] if self.state_bytes else []
-        states = {id(s) for one in living if one is not None for s in _states_of(one)}
+        states = {id(s) for one in living if one is not None for s in states_of(one)}
         if cached and self.cache is not None and self.state_bytes:
             states.update(map(id, self.cache.states()))
         return len(states)
@@ -388,11 +353,6 @@ class PagePool:
         self._sequences[id(sequence)] = weakref.ref(sequence)  # before it has them
         sequence.pages = pages
         sequence.shared = min(sequence.shared, sequence.length // PAGE)
-
-
-def _states_of(sequence: Sequence) -> list[_native.State]:
-    """Its state and its snapshots."""
-    return [s for s in (sequence.state, *sequence.snapshots) if s is not None]
 
 
 def _has_pages(sequence: Sequence, count: int) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.engine.pages import GONE, PAGE, PagePool, Sequence, pages_of
+from sterna.engine.pages import PagePool
+from sterna.engine.sequence import GONE, PAGE, Sequence, pages_of
 from sterna.engine.store import PrefixStore
 from sterna.errors import RequestError
 

@@ -16,8 +16,8 @@ from sterna.engine.allowed import AllowedTokens
 from sterna.engine.drafts import Costs, Speculation, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
 from sterna.engine.guide import Guide
-from sterna.engine.pages import Sequence
 from sterna.engine.sampling import Draw, SamplingParams, checked
+from sterna.engine.sequence import Sequence
 from sterna.errors import RequestError
 from sterna.tokenizer import Detokenizer, Tokenizer
 

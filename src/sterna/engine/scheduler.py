@@ -15,9 +15,10 @@ from sterna.engine.admission import Admission
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
 from sterna.engine.engine import Engine, Feed, Given
-from sterna.engine.pages import PagesMissing, Sequence, pages_of
+from sterna.engine.pages import PagesMissing
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
+from sterna.engine.sequence import Sequence, pages_of
 from sterna.engine.turns import Entry, Turns
 from sterna.errors import RequestError, SternaError
 

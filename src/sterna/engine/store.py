@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.engine.engine import Engine
-from sterna.engine.pages import PAGE
+from sterna.engine.sequence import PAGE
 from sterna.errors import RequestError, shown
 
 __all__ = ["NUMERICS", "PrefixStore", "StoredPage"]

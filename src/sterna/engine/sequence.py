@@ -1,0 +1,54 @@
+"""`Sequence`: tokens computed so far, and the pages and states that keep what later ones need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+
+__all__ = ["GONE", "NO_PAGES", "PAGE", "Sequence", "pages_of", "states_of"]
+
+I32 = npt.NDArray[np.int32]
+
+PAGE: int = _native.page_positions
+NO_PAGES: I32 = np.zeros(0, np.int32)
+#: In a sequence's pages, in the place of one that was given back: no layer looks back so far.
+GONE = np.int32(-1)
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Tokens computed so far and the pages that hold their keys and values.
+
+    state: what the recurrent layers of a model that has any keep of it, its own, which each step
+    changes; snapshots: copies of earlier ones, by position, which nothing changes and several
+    sequences may have. Each says of how many positions it is, and is of the sequence's first ones
+    where these are no more than `length`: an interrupt may leave the state behind another position.
+    marks: lengths that it is to come back to, where all layers have windows; the pages behind the
+    windows are GONE, but for what those of marks need.
+    shared: of its first pages, how many another sequence may have as well; the rest are its own.
+    rows_rescored: rows of an exact head that were computed for it after screening, or without;
+    head_bytes: bytes read of the head in the steps that gave it logits.
+    """
+
+    length: int = 0
+    shared: int = 0
+    rows_rescored: int = 0
+    head_bytes: int = 0
+    pages: I32 = field(default_factory=lambda: NO_PAGES)
+    state: _native.State | None = None
+    snapshots: tuple[_native.State, ...] = ()
+    marks: tuple[int, ...] = ()
+
+
+def pages_of(positions: int) -> int:
+    """Pages that hold so many positions."""
+    return -(-positions // PAGE)
+
+
+def states_of(sequence: Sequence) -> list[_native.State]:
+    """Its state and its snapshots."""
+    return [s for s in (sequence.state, *sequence.snapshots) if s is not None]
