@@ -143,6 +143,16 @@ def test_costs_are_learnt() -> None:
     assert [costs.ms(Work(n)) for n in range(1, 700)] == times
 
 
+def test_what_was_slow_once_is_not_slow_for_ever() -> None:
+    """A machine that was busy while nobody had a prompt, and is idle since one comes in."""
+    costs = Costs()
+    for _ in range(30):
+        costs.learn(Work(4), 500.0)
+    for _ in range(30):
+        costs.learn(Work(10), 80.0)
+    assert costs.ms(Work(4)) <= costs.ms(Work(10)) == pytest.approx(80, rel=0.2)
+
+
 def test_chunks_fit_what_is_left() -> None:
     """Multiples of 16, or all that is left, or fewer than 16, as many as fit; at most 512."""
     costs = Costs()

@@ -100,6 +100,9 @@ class Costs:
         most = SURPRISE * math.sqrt(variance)
         off = max(-most, min(most, ms - float(features @ self._ms)))
         self._ms = np.maximum(self._ms + spread * (off / variance), 0.0)
+        first = int(np.flatnonzero(features)[0])
+        # What was learnt long ago of fewer tokens is too much where more take less.
+        self._ms[:first] = np.minimum(self._ms[:first], self._ms[first])
         self._covariance -= np.outer(spread, spread) / variance
         drift = DRIFT * np.where(features > 0, np.maximum(self._ms, 1e-3 * ms), 0.0)
         self._covariance += np.diag(drift * drift)
