@@ -8,7 +8,7 @@ namespace {
 
 using sterna::pot::Words;
 
-constexpr uint32_t kExponentBits = 0x7F800000, kOne = 0x3F800000, kFieldOne = 1u << 23;
+constexpr uint32_t kOne = 0x3F800000, kFieldOne = 1u << 23;
 
 // Codes. decode: addends sign << 31 | exponent << 23, or what the kernel multiplies by.
 

@@ -17,12 +17,20 @@
 #elif defined(__AVX2__) && defined(__FMA__)
 #include "avx2.h"
 #define STERNA_POT_ISA "avx2"
+#elif defined(__aarch64__)
+#include "neon.h"
+#define STERNA_POT_ISA "neon"
+#elif defined(__riscv_v_intrinsic)
+#include "rvv.h"
+#define STERNA_POT_ISA "rvv"
 #else
 #include "scalar.h"
 #define STERNA_POT_ISA "scalar"
 #endif
 #include "plain.h"
-#include "unit.h"
+#ifdef STERNA_POT_UNROLLS
+#include "unit.h"  // rvv.h has loops of its own: its vectors have no size
+#endif
 
 namespace {
 
@@ -45,7 +53,7 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-// "avx512", "avx2" or "scalar".
+// "avx512", "avx2", "neon", "rvv" or "scalar".
 const char* sterna_pot_isa() { return STERNA_POT_ISA; }
 
 // The name of kernel `index`, and its unroll factors; null behind the last.

@@ -1,6 +1,6 @@
 # What reproduces papers is a module of its own, _papers: the core neither has it nor needs it.
 #
-# Power-of-two kernels: for each vocabulary pot/*.h that begins with a line of flags, one unit of vector
+# Power-of-two kernels: for each vocabulary pot/*.h that begins with a line of flags (the plainest first), one unit of vector
 # kernels and two of scalar baselines, without the compiler's vectorisation and with it.
 set(pot_vector_flags -O2)  # as fast, and a quarter less to compile
 set(pot_scalar_flags "")
@@ -28,7 +28,7 @@ endfunction()
 
 set(pot_list "")
 set(pot_units "")
-foreach(name scalar avx2 avx512)
+foreach(name scalar avx2 avx512 neon rvv)
   file(STRINGS native/pot/${name}.h first LIMIT_COUNT 1)
   if(NOT first MATCHES "^// (on: ([a-z0-9_]+) \\| )?requires: ?([a-z0-9_,]*) ?\\| rank: ([0-9]+) \\| flags: ?(.*)$")
     message(FATAL_ERROR "native/pot/${name}.h: the first line must be '// on: ARCHITECTURE | requires: … | rank: N | flags: …', without 'on' for all")
@@ -52,7 +52,7 @@ foreach(name scalar avx2 avx512)
   list(APPEND pot_units $<TARGET_OBJECTS:pot_vector_${name}> $<TARGET_OBJECTS:pot_scalar_${name}>)
   string(APPEND pot_list " STERNA_POT_TABLE(vector, ${name}, \"${needs}\")")
   string(APPEND pot_list " STERNA_POT_TABLE(scalar, ${name}, \"${needs}\")")
-  if(flags)
+  if(NOT name STREQUAL scalar)
     sterna_pot_unit(auto ${name} native/pot/plain.cpp ${flags} ${pot_auto_flags})
     list(APPEND pot_units $<TARGET_OBJECTS:pot_auto_${name}>)
     string(APPEND pot_list " STERNA_POT_TABLE(auto, ${name}, \"${needs}\")")

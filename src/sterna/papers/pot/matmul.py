@@ -21,7 +21,10 @@ from sterna.runtime import checked_flag, checked_name, resolve_isa, resolve_thre
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
 # The kernel units of whole models, as far as they are more than these.
-_UNITS = {"avxvnni": "avx2", "avx512bw": "avx512", "amx": "avx512"}
+_UNITS = {
+    "avxvnni": "avx2", "avx512bw": "avx512", "amx": "avx512", "neon_i8mm": "neon",
+    "rvv128": "rvv", "rvv256": "rvv",
+}  # fmt: skip
 
 
 # What the kernels without codes multiply.
@@ -29,7 +32,7 @@ _BASELINES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
 
 def isas() -> list[str]:
-    """Instruction sets with kernels that run here, the plainest first: scalar, avx2, avx512."""
+    """Instruction sets with kernels that run here, the plainest first: scalar, avx2, …"""
     return [name for name, _, runs in _papers.isas() if runs]
 
 
@@ -74,10 +77,11 @@ def matmul(
     a: [N, K], float32, or int32 for "fxpot" and "i32". b_codes: [M, words], a row of codes for each
     column of the result (a column of the paper's B), as `formats.pot_encodings.ENCODINGS` has them:
 
-    - "pot8", "pot16", "pot4": exponents are added (the paper's Algorithms 2, 3 and, on x86, 4)
+    - "pot8", "pot16", "pot4": exponents are added (Algorithms 2, 3 and 4; RISC-V has 5 and 4)
     - "fxpot": shifts (its section 7), with the sign
     - "pot8-fma", "pot4-fma": the same codes made 2^e, and multiplied
-    - baselines on a plain matrix [M, K]: "f32" (fused multiply-add) and "i32"
+    - baselines on a plain matrix [M, K]: "f32" (fused multiply-add) and "i32"; on RISC-V "f32" is
+      the paper's, of one register, and "f32-m4" of four
     - "f32-scalar", "i32-scalar", "pot8-scalar": one product after the other; "f32-auto",
       "i32-auto", "pot8-auto": the same source, vectorised by the compiler
 
