@@ -73,6 +73,7 @@ class Histories:
         choose = random.Random(seed)
         warm = choose.choice(("none", "cold", "disk" if self.disk else "cold"))
         self.engine.pool.cache = None
+        self.engine.masks_beside = choose.random() < 0.5
         cache = None
         if warm != "none":
             store = PrefixStore(self.disk, self.engine, 1 << 30) if warm == "disk" else None

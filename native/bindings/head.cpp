@@ -87,7 +87,7 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
         for (int64_t n = 0; n < N; ++n)
             std::copy_n(x.data() + n * floats.K, floats.K, input.row(n));
         const FpEnvScope environment;
-        const int64_t stride = screen.scratch_bytes() / 4096 * 4096 + 8192;
+        const int64_t stride = screen.scratch_bytes(kernels, N) / 4096 * 4096 + 8192;
         HugeBuffer scratch(static_cast<size_t>(stride * p.size()));
         for (int stage = 0; stage < kScreenStages; ++stage) {
             const auto kind = static_cast<ScreenStage>(stage);

@@ -4,6 +4,7 @@
 #include "bindings/common.h"
 #include "bindings/draws.h"
 #include "runtime/fpenv.h"
+#include "runtime/gate.h"
 #include "scalar_math.h"
 
 namespace sterna::border {
@@ -28,6 +29,7 @@ std::vector<Draw> row_draws(const PyDraw& draw, int rows) {
 }
 
 void bind_sampling(nb::module_& m) {
+    nb::class_<Gate>(m, "Gate").def(nb::init<>()).def("open", &Gate::open);
     nb::class_<SampleParams>(m, "SampleParams")
         .def(
             "__init__",

@@ -118,7 +118,8 @@ float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const K
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
-                    const std::vector<PyDraw>& draws, const std::vector<State*>& states) {
+                    const std::vector<PyDraw>& draws, const std::vector<State*>& states,
+                    Gate* masks) {
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
     require_fit(p, cache, states, batch.spans.size());
     const auto& kernels = table(isa);
@@ -135,8 +136,9 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     for (size_t i = 0; i < drawn.size(); ++i)
         batch.deciding[batch.drawn_rows[i]] = p.draws.deciding(i, batch.draws[i], p.vocab);
     begin_states(batch, states);
-    float* logits =
-        run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans}, cache, kernels, workers);
+    float* logits = run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans, masks}, cache,
+                              kernels, workers);
+    if (masks) masks->pass();
     end_states(batch, states);
     const auto row_of = [&](size_t n) {
         return logits + static_cast<int64_t>(n) * p.program.logits_ld();

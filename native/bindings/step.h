@@ -65,11 +65,13 @@ using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
 using StepResult =
     std::tuple<Out<float, 2>, std::vector<SampleResult>, std::vector<int64_t>, int64_t>;
 
+// masks: open once those of `draws` are written, where they are not before the step.
 // states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
 // position. A run that fails leaves them of no position.
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
-                    const std::vector<PyDraw>& draws, const std::vector<State*>& states);
+                    const std::vector<PyDraw>& draws, const std::vector<State*>& states,
+                    Gate* masks);
 
 }  // namespace sterna::border

@@ -155,9 +155,9 @@ bool Screen::list_allowed(int64_t row) {
     return true;
 }
 
-int64_t Screen::scratch_bytes() const {
-    if (screened_.empty()) return 0;
-    return kernels_->formats[shadow_.format].scratch_bytes(shadow_.padded_k, planes());
+int64_t Screen::scratch_bytes(const KernelTable& kernels, int64_t rows) const {
+    return kernels.formats[shadow_.format].scratch_bytes(shadow_.padded_k,
+                                                         static_cast<int>(2 * rows));
 }
 
 Division Screen::units(ScreenStage stage, int threads) const {

@@ -51,11 +51,14 @@ class Screen {
     Screen(const Weight& floats, const Weight& shadow, const ShadowBounds& bounds)
         : floats_(floats), shadow_(shadow), bounds_(bounds), planes_(shadow.K), y_(shadow.M) {}
 
+    // Takes memory for so many rows of x, where there were never as many before.
+    void reserve(int64_t rows);
     // Before a step: for each row of x, which logits decide; count <= M. False where some row needs all logits:
-    // then there is no step. Allocates only where there are more rows than ever before.
+    // then there is no step. Takes no memory that `reserve` has.
     bool begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
                const Reading& reading);
-    int64_t scratch_bytes() const;  // bytes that a worker needs in this step
+    // Bytes that a worker needs in a step of up to so many rows.
+    int64_t scratch_bytes(const KernelTable& kernels, int64_t rows) const;
     Division units(ScreenStage stage, int threads) const;
     // Runs units [begin, end) of a stage on one thread with its scratch. A row that is no candidate gets -inf.
     // Returns false where an activation is not finite.
@@ -83,7 +86,6 @@ class Screen {
         int64_t candidates, row_blocks;  // row_blocks: those with a candidate among their rows
     };
 
-    void reserve(int64_t rows);
     bool list_allowed(int64_t row);
     bool to_int8_planes(Row& row, const float* x);
     void shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const;

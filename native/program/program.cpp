@@ -34,6 +34,9 @@ void Program::add_recurrent(Op op, int64_t floats) {
 
 void Program::add_screen(const Weight& shadow, const ShadowBounds& bounds) {
     Op op = ops_.back();
+    Op begin{OpKind::kScreen, op.name};
+    begin.begins = true;
+    ops_.insert(ops_.end() - 1, std::move(begin));
     ops_.back().unscreened = true;
     const Weight& fine = weights_[static_cast<size_t>(op.weight)];
     screen_ = std::make_unique<Screen>(fine, shadow, bounds);
@@ -100,7 +103,8 @@ void Program::reserve_scratch(const Run& run, int workers) {
         if (op.chosen) bytes = std::max(bytes, scratch(w.padded_k, std::min(rows, kFewTokens)));
         if (op.copy >= 0 && run.one()) bytes = std::max(bytes, active_scratch(w.padded_k, w.M));
     }
-    if (screened_) bytes = std::max(bytes, screen_->scratch_bytes());
+    if (run.screened || run.late)
+        bytes = std::max(bytes, screen_->scratch_bytes(run.kernels, run.selected));
     // A page apart, so that two workers' ends and starts share no line.
     scratch_stride_ = std::max(scratch_stride_, (bytes + 4095) / 4096 * 4096 + 4096);
     const auto total = static_cast<size_t>(scratch_stride_ * workers);
@@ -115,8 +119,8 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
         if (hand_out.threads() != pool.size()) hand_out = HandOut(pool.size());
         hand_out.reset();
     }
-    // Where one row wants all logits, the float head is read anyway and serves every row.
-    screened_ = screen_ && screen_->begin(deciding_, kernels, pool.reading());
+    if (screen_) screen_->reserve(std::ssize(selected_));
+    const bool late = screen_ && batch.masks;
     Run run{batch,
             cache,
             kernels,
@@ -124,7 +128,9 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
             static_cast<int64_t>(selected_.size()),
             pool.size(),
             pool.reading(),
-            screened_};
+            late,
+            false};
+    if (screen_ && !late) begin_screen(run);
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
     pool.run([&](int worker) {
@@ -149,6 +155,7 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
             last = now;
         }
     });
+    screened_ = run.screened;
     if (run.non_finite < ops_.size()) {
         capacity_ = 0;  // padding may hold NaN now: the next run starts from fresh, zeroed buffers
         throw std::domain_error(ops_[run.non_finite].name);
@@ -158,8 +165,11 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
 }
 
 size_t Program::next_linear(size_t index, const Run& run) const {
-    while (index < ops_.size() && (ops_[index].kind != OpKind::kLinear || !run.rows(ops_[index])))
-        ++index;
+    const auto is_one = [&](const Op& op) {
+        const bool unknown = op.unscreened && run.late;
+        return op.kind == OpKind::kLinear && !unknown && run.rows(op);
+    };
+    while (index < ops_.size() && !is_one(ops_[index])) ++index;
     return index;
 }
 
@@ -189,7 +199,7 @@ Division Program::units(const Op& op, const Run& run) const {
         case OpKind::kAttention:
             return {static_cast<int64_t>(attention_units_.size())};
         case OpKind::kScreen:
-            return screen_->units(op.stage, run.threads);
+            return op.begins ? Division{1} : screen_->units(op.stage, run.threads);
         case OpKind::kConv:
         case OpKind::kRecurrence:
             return recurrent_units(op, run);
@@ -374,7 +384,17 @@ void Program::finish(const Op& op, const Run& run, const LinearArgs& a, const fl
     }
 }
 
+// Where one row wants all logits, the float head is read anyway and serves every row.
+void Program::begin_screen(Run& run) {
+    run.screened = screen_->begin(deciding_, run.kernels, run.reading);
+}
+
 void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker) {
+    if (op.begins) {
+        run.batch.masks->pass();
+        begin_screen(run);
+        return;
+    }
     const auto& x = buffers_[static_cast<size_t>(op.src)];
     const auto& logits = buffers_[static_cast<size_t>(op.dst)];
     if (!screen_->step(op.stage, begin, end, x, logits, scratch(worker))) run.report(index);

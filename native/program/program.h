@@ -16,6 +16,7 @@
 
 #include "head/head.h"
 #include "program/tensors.h"
+#include "runtime/gate.h"
 #include "runtime/hand_out.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
@@ -115,6 +116,7 @@ struct Op {
     bool lists = false;  // kRowwise: the next operation reads columns
     bool unscreened = false;  // kLinear: a float head, run where the step is not screened
     ScreenStage stage{};  // kScreen
+    bool begins = false;  // kScreen: no stage, but what comes before where masks are late
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
     int layer = 0;  // kRope, kAttention: of the cache
     bool gated =
@@ -170,6 +172,7 @@ struct SequenceSpan {
 struct Batch {
     std::span<const int32_t> tokens;
     std::span<const SequenceSpan> sequences;
+    Gate* masks = nullptr;  // where it is open, the masks of `deciding` are there; null: they are
 };
 
 class Program {
@@ -265,6 +268,7 @@ class Program {
     int chunks_of(const QueryBlock& block) const;
     int64_t partial_bytes() const { return partial_floats_ * int64_t{sizeof(float)}; }
     void step(const Op& op, size_t index, Run& run, int worker, HandOut& hand_out);
+    void begin_screen(Run& run);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
 
     size_t maker_of(int buffer) const;

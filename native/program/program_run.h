@@ -14,6 +14,7 @@ struct Program::Run {
     int64_t tokens, selected;
     int threads;
     Reading reading;
+    bool late;  // masks are to come, and with them `screened`
     bool screened;
     int64_t active = 0;  // places that list_active found
     std::atomic<int64_t> left_out{0};
@@ -27,6 +28,7 @@ struct Program::Run {
     bool one() const { return tokens == 1; }
     int64_t rows(const Op& op) const {
         if (op.active == Active::kRows && !one()) return 0;
+        if (op.begins) return late ? 1 : 0;
         if (op.kind == OpKind::kScreen ? !screened : op.unscreened && screened) return 0;
         const int64_t all = op.selected ? selected : tokens;
         return of_experts(op) ? all * op.chosen : all;

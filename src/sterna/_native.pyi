@@ -320,9 +320,14 @@ class Program:
         deciding: Sequence[tuple[int, float]] = (),
         draws: Sequence[_Draw | None] = (),
         states: Sequence[State] = (),
+        masks: Gate | None = None,
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 _Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]
+
+class Gate:
+    def __init__(self) -> None: ...
+    def open(self) -> None: ...
 
 class SampleParams:
     def __init__(

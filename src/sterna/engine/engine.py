@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
+from sterna.engine.masks import made_beside
 from sterna.engine.pages import SHARE, PagePool, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence
@@ -113,6 +114,9 @@ class Engine:
             formats.get(model.format), self.isa, deterministic
         )
         read = model.weight_bytes_per_token
+        #: Whether masks are made beside steps: those of small models take no longer than a thread
+        #: does to begin.
+        self.masks_beside = read >= LEAST_BYTES
         if skip_zeros is None:
             skip_zeros = read >= LEAST_BYTES
         prepare(self.threads, self.isa, read)
@@ -280,9 +284,11 @@ class Engine:
             for f, table in zip(feeds, tables, strict=True)
         ]
         states = [f.sequence.state for f in feeds if f.sequence.state] if self.state_bytes else []
+        late = [f.draw.late for f in feeds if f.draw and f.draw.late]
+        masks = made_beside(late, self.masks_beside)
         try:
             logits, drawn, rescored, head_bytes = program.run(
-                self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states
+                self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks
             )
         except FloatingPointError as e:
             raise NonFiniteError(

@@ -12,16 +12,19 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
-from sterna.engine.allowed import AllowedTokens
+from sterna.engine.allowed import AllowedTokens, mask_words
 from sterna.engine.drafts import Costs, Speculation, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
 from sterna.engine.guide import Guide
+from sterna.engine.masks import Masks
 from sterna.engine.sampling import Draw, SamplingParams, checked
 from sterna.engine.sequence import Sequence
 from sterna.errors import RequestError
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Request"]
+
+I32 = npt.NDArray[np.int32]
 
 #: Tokens that a request may be ahead of who reads it, before it is left out of steps.
 AHEAD = 16
@@ -79,7 +82,8 @@ class Request:
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
         self._allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
-        self._guide, self._speculation = guide, speculation
+        self._guide, self._speculation, self._vocab = guide, speculation, vocab
+        self._masks: Masks | None = None  # of the latest step
         self._n_drafts = 0  # in the history behind what is known, of the latest step
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
@@ -99,7 +103,7 @@ class Request:
     # ------------------------------------------------------------------- for who schedules it
 
     @property
-    def tokens(self) -> npt.NDArray[np.int32]:
+    def tokens(self) -> I32:
         """The prompt and what follows it so far, an id that ended it included."""
         return self._history[: self._known]
 
@@ -151,6 +155,8 @@ class Request:
         that one while it decodes, beyond `most`; a step that fails with some is to be tried again
         without, since a wrong one may be why. costs, others: as in `Speculation.propose`.
         """
+        if self._masks is not None:
+            self._masks.give_up()
         self._drop_drafts()
         begin = self.sequence.length
         end = min(begin + most, self._known)
@@ -188,7 +194,9 @@ class Request:
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
         """Takes the next tokens, up to the first that was drafted otherwise; NonFiniteError where
-        their logits were not finite."""
+        their logits were not finite, RequestError where no token could come."""
+        if self._masks is not None:
+            self._masks.check()
         drafts = self._history[self._known :][: self._n_drafts].tolist()
         accepted = 0
         for i, one in enumerate(drawn):
@@ -224,20 +232,31 @@ class Request:
     def _draw(self) -> Draw:
         """Of the token after each draft, and after the last that is known."""
         history = self._history[: self._known + self._n_drafts]
-        masks: npt.NDArray[np.int32] | None = None
+        if self._guide is None and self._allowed.all:
+            return Draw(self.params.native, history, self.n_prompt)
+        rows, words = 1 + self._n_drafts, mask_words(self._vocab)
+        self._masks = masks = Masks(rows, words, lambda to: self._allow(to, history))
+        if self._guide is None:
+            masks.make()  # a few bits are no work for a thread
+        return Draw(self.params.native, history, self.n_prompt, masks.words, masks)
+
+    def _allow(self, masks: I32, history: I32) -> None:
+        """Writes what may come after the last known token, and after each draft."""
         if self._guide is not None:
-            self._guide.follow(self.tokens[self.n_prompt :])
-            masks = self._guide.masks(history[self._known :].tolist(), sorted(self.ends))
+            known = self._known
+            self._guide.follow(history[self.n_prompt : known])
+            masks[:] = self._guide.masks(history[known:].tolist(), sorted(self.ends))
+        else:
+            masks[:] = -1
         if not self._allowed.all:
-            ends = range(self._known, len(history) + 1)
-            rows = [self._allowed.mask(history[:end], end - self.n_prompt) for end in ends]
-            masks = np.stack(rows) if masks is None else masks & np.stack(rows)
-        if masks is not None and not masks[0].any():
+            first = len(history) + 1 - len(masks)
+            for i, mask in enumerate(masks):
+                mask &= self._allowed.mask(history[: first + i], first + i - self.n_prompt)
+        if not masks[0].any():
             raise RequestError(
                 "answer: must have a next token, but constraint, allowed_token_ids, bad_words and "
                 f"min_tokens leave no token after {len(self._drawn)}"
             )
-        return Draw(self.params.native, history, self.n_prompt, masks)
 
     @property
     def _known(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.engine.masks import Masks
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.runtime import checked_flag, checked_items, checked_real, checked_whole
 
@@ -155,13 +156,15 @@ class Draw:
 
     history: the sequence's tokens, int32, those of the step included; each row sees those up to its
     own. answer_begin: how many of them are the prompt's. masks: of each row, which tokens are
-    allowed, int32 [rows, words] with a bit a token, the lowest of a word first; None: all.
+    allowed, int32 [rows, words] with a bit a token, the lowest of a word first; None: all. late:
+    these, where they are still to be made; a step has it done beside it.
     """
 
     params: _native.SampleParams
     history: I32
     answer_begin: int = 0
     masks: I32 | None = None
+    late: Masks | None = None
 
     @property
     def native(self) -> tuple[_native.SampleParams, I32, int, I32 | None]:
@@ -170,6 +173,8 @@ class Draw:
 
     def sample(self, logits: F32, position: int) -> _native.SampleResult:
         """The token at `position`, with the last row's mask if any, from logits [vocab]."""
+        if self.late is not None:
+            self.late.check()
         return _native.sample(logits, self.native, position)
 
 
