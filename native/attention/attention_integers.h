@@ -56,15 +56,15 @@ struct IntegerKeys {
         constexpr int V = kAttentionVectors, N = vectors_of(V);
         VI acc[R][N];
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
         const int64_t hd = s.a.head_dim;
         const int16_t* q = s.q + row0 * s.padded();
         const auto* keys = reinterpret_cast<const Element*>(page) + j * hd;
         const int64_t ahead = row0 == 0 ? next - page : 0;
         for (int64_t d = 0; d < hd; d += 2, q += 2 * R) {
-            VI k[N];
-            STERNA_UNROLL(2)
+            VP k[N];
+            STERNA_UNROLL(4)
             for (int v = 0; v < N; ++v) {
                 const auto* of = keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2;
                 k[v] = load_pairs(of);
@@ -72,14 +72,14 @@ struct IntegerKeys {
             }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
-                const VI pair = x_broadcast(q + 2 * r);
-                STERNA_UNROLL(2)
-                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, k[v]);
+                const VX pair = x_load(q + 2 * r);
+                STERNA_UNROLL(4)
+                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], k[v], pair);
             }
         }
         const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd)) + j;
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v) {
             f_store(s.rows.scores[row0 + r] + j0 + j + kLanes * v,
                     f_mul(f_from_i(acc[r][v]), f_load(scales + kLanes * v)));
@@ -103,14 +103,15 @@ struct CountedPairs {
     template <int R>
     void find(const Integers& s, int64_t chunk, int row0) {
         int32_t most[kPairs];  // of the rows' weights of a pair
-        const VI ones = i_set1(0x00010001);
+        constexpr int16_t kOnes[2] = {1, 1};
+        const VX ones = x_load(kOnes);
         const int begin = s.rows.first_page / 2;
         const int pairs = whole_pages(s.rows.keys[row0 + R - 1]) / 2;
         for (int i = begin; i < pairs; i += kLanes) {
             VI m = i_set1(0);
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r)
-                m = i_max(m, pair_dot(i_set1(0), i_load(s.w[row0 + r] + 2 * i), ones));
+                m = i_max(m, pair_dot(i_set1(0), i_pairs(i_load(s.w[row0 + r] + 2 * i)), ones));
             i_store(most + i, m);
         }
         int n = 0;
@@ -184,24 +185,24 @@ struct IntegerValues {
         VI acc[R][N];
         int32_t* sums = s.sums + d;
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v)
             acc[r][v] = fresh ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
         for (int i = from; i < to; ++i) {
-            VI x[N];
-            STERNA_UNROLL(2)
+            VP x[N];
+            STERNA_UNROLL(4)
             for (int v = 0; v < N; ++v) x[v] = load_pairs(pairs.values[i] + 2 * (d + kLanes * v));
             if (row0 == 0) next.ask();
             const int16_t* w = s.w[row0] + pairs.first[i];
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
-                const VI pair = x_broadcast(w + r * kChunk);
-                STERNA_UNROLL(2)
-                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], pair, x[v]);
+                const VX pair = x_load(w + r * kChunk);
+                STERNA_UNROLL(4)
+                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], x[v], pair);
             }
         }
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v) i_store(sums + r * s.a.head_dim + kLanes * v, acc[r][v]);
         ahead = next;
     }

@@ -46,8 +46,8 @@ struct Rounding {
 };
 
 // 2 * kLanes of a page's integers as int16.
-inline VI load_pairs(const int16_t* p) { return i_load(p); }
-inline VI load_pairs(const int8_t* p) { return w_load_i8(p); }
+inline VP load_pairs(const int16_t* p) { return i_pairs(i_load(p)); }
+inline VP load_pairs(const int8_t* p) { return i_pairs(w_load_i8(p)); }
 
 template <class Element>
 constexpr bool kRotated = sizeof(Element) == 1;

@@ -11,6 +11,7 @@ constexpr int kAccumulators = 8;  // vectors that a block of tokens x row blocks
 constexpr int kPanelVectors = 1, kPanelTokens = 6;  // accumulators of a panel's blocks
 constexpr int kAttentionRows = 1;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
+constexpr bool kSignedDot = false;  // dot() takes u as signed bytes, so that they are at most 127
 
 // The vectors are the compiler's own, which it lowers to what the CPU has: a tenth of the code of loops over arrays.
 using VF = float __attribute__((vector_size(4 * kLanes)));
@@ -18,6 +19,10 @@ using VI = int32_t __attribute__((vector_size(4 * kLanes)));
 using VU = uint32_t __attribute__((vector_size(4 * kLanes)));
 using VW = uint16_t __attribute__((vector_size(4 * kLanes)));
 using VB = uint8_t __attribute__((vector_size(4 * kLanes)));
+// What dot() and pair_dot() multiply every lane with, and pairs of int16 that several such are multiplied with. Both
+// may be types of their own, where an instruction takes one element for all lanes; a VX is a VI wherever one is wanted.
+using VX = VI;
+using VP = VI;
 
 // The bits of a vector as another type.
 template <class To, class From>
@@ -110,7 +115,14 @@ inline VI b_lookup(const uint8_t* t, VI code) {
     for (auto& b : bytes) b = t[b & 15];
     return i_load(bytes);
 }
-// Bytes: 1 where one is 255, else 0.
+// Bytes, shifted right, zeros coming in.
+template <int n>
+inline VI b_shr(VI a) {
+    return as<VI>(as<VB>(a) >> n);
+}
+// The same, chosen by the high four bits.
+inline VI b_lookup_high(const uint8_t* t, VI code) { return b_lookup(t, i_shr<4>(code)); }
+// Bytes: 1 where one is the greatest that dot() takes (127 with kSignedDot, else 255), else 0.
 inline VI b_top(VI a) { return as<VI>(as<VB>(as<VB>(a) == 255) & 1); }
 // Bytes, modulo 256; and those whose flag's bit n is set, negated.
 inline VI b_add(VI a, VI b) { return as<VI>(as<VB>(a) + as<VB>(b)); }
@@ -169,19 +181,22 @@ inline VI x_broadcast(const void* x) {
     std::memcpy(&d, x, 4);
     return i_set1(d);
 }
+// The same for dot() and pair_dot().
+inline VX x_load(const void* x) { return x_broadcast(x); }
+inline VP i_pairs(VI a) { return a; }
 // acc + sum over a lane's four bytes of u8 * s8; needs 2 * max(u8) * 127 <= 32767 where
 // kPairSums16 says so.
-inline VI dot(VI acc, VI u, VI x) {
+inline VI dot(VI acc, VI u, VX x) {
     for (int j = 0; j < 32; j += 8) acc += (u >> j & 255) * (i_shl<24>(x >> j) >> 24);
     return acc;
 }
 // acc + sum over a lane's two int16 of a * b; both products in int32.
-inline VI pair_dot(VI acc, VI a, VI b) {
+inline VI pair_dot(VI acc, VP a, VX b) {
     return acc + (i_shl<16>(a) >> 16) * (i_shl<16>(b) >> 16) + (a >> 16) * (b >> 16);
 }
 // A short run of dot products, from zero: sum + what the run has added up. Where kPairSums16 says so
 // a run holds int16 sums, so that n of them need 2 * n * max(u8) * 127 <= 32767.
-inline VI run_dot(VI run, VI u, VI x) { return dot(run, u, x); }
+inline VI run_dot(VI run, VI u, VX x) { return dot(run, u, x); }
 inline VI run_end(VI sum, VI run) { return i_add(sum, run); }
 
 inline float half_to_float(uint16_t h) {

@@ -19,8 +19,14 @@ constexpr int kParts = 16 / kLanes;  // native vectors of a row block
 template <int kByte>
 constexpr int kRunSteps = 32767 / (kByte * 127 * 2);
 
-// The dot product of signed bytes with |w| <= 128, whose pairs of products fit int16.
-inline VI dot_signed(VI acc, VI w, VI x) { return dot(acc, b_abs(w), b_signed(x, w)); }
+// The greatest byte that may be multiplied as it is: products are of signed bytes, or two of them fit int16, or any byte.
+constexpr int kMaxFactor = kSignedDot ? 127 : kPairSums16 ? 32767 / (2 * 127) : 255;
+// Whether bytes of 128 and more are multiplied as signed ones, less 128.
+constexpr bool kSignedBytes = kMaxFactor < 255;
+// The dot product of signed bytes, |w| <= 128.
+inline VI dot_signed(VI acc, VI w, VX x) {
+    return kSignedDot ? dot(acc, w, x) : dot(acc, b_abs(w), b_signed(x, w));
+}
 
 // The fewest tokens for which the making of a panel pays. Where pair sums are int16 in vectors of 256 bits, a panel's block
 // has three times as many tokens as one straight from the decoder. On a Zen 3 EPYC, one thread, 512x1024 in L2, straight and
@@ -59,7 +65,7 @@ struct IntegerDot {
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }
-    static VI dot(VI acc, VI w, VI x) { return ::dot(acc, w, x); }
+    static VI dot(VI acc, VI w, VX x) { return ::dot(acc, w, x); }
     // settle: the sum of a row block from its accumulator, in which a field may stay in place. in_place: back.
     static VI settle(VI acc, int) { return acc; }
     static VI in_place(VI sum, int) { return sum; }
@@ -120,21 +126,24 @@ using Direct = typename DirectForm<F>::type;
 // Unsigned bytes of a panel, at most kMost.
 template <int kMost>
 struct PanelCodes : IntegerDot {
+    static_assert(kMost <= kMaxFactor);
     static constexpr int kMaxByte = kMost;
 };
-// Signed bytes, codes less 128: where a pair of products is an int16, unsigned ones would be too great.
+// Signed bytes, codes less half of kOffsetX2: where kSignedBytes, unsigned ones would be too great.
+template <int kOffsetX2 = 256>
 struct PanelLevels : IntegerDot {
-    static constexpr int kMaxByte = 128, kDecodedOffsetX2 = 256;
-    static VI dot(VI acc, VI w, VI x) { return dot_signed(acc, w, x); }
+    static constexpr int kMaxByte = 128, kDecodedOffsetX2 = kOffsetX2;
+    static VI dot(VI acc, VI w, VX x) { return dot_signed(acc, w, x); }
 };
 // Unsigned codes up to `most`: int16 pair sums hold short runs of large bytes, and long runs of small ones.
 template <int most>
 using CodesUpTo = std::conditional_t<
-    !kPairSums16, PanelCodes<255>,
+    !kPairSums16, PanelCodes<kMaxFactor>,
     std::conditional_t<
         most <= 4, PanelCodes<4>,
         std::conditional_t<most <= 15, PanelCodes<15>,
                            std::conditional_t<most <= 31, PanelCodes<31>, PanelCodes<128>>>>>;
+using AnyCodes = CodesUpTo<kMaxFactor>;
 
 // The kind of a format's bytes: F::Panel, where it says one. Where fields stay in place, kMaxCode is a field's own.
 template <class F>

@@ -12,8 +12,8 @@
 
 namespace {
 
-// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count) and encode(four source
-// codes, a byte each). Where it is itself, a high one may stay in place.
+// `Codes` says what a nibble stands for: decode(bytes, of which the low nibbles count), decode_high(the high ones) and
+// encode(four source codes, a byte each). Where it is itself, a high one may stay in place.
 template <class Codes, bool kInPlace = false>
 struct Nibbles : IntegerDot {
     static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 128;
@@ -25,8 +25,8 @@ struct Nibbles : IntegerDot {
         for (int i = 0; i < 2; ++i) {
             const VI v = i_load(step + 64 * i + 4 * kLanes * part);
             w[2 * i] = Codes::decode(v);
-            w[2 * i + 1] = kStay ? i_and(v, i_set1(static_cast<int32_t>(0xF0F0F0F0u)))
-                                 : Codes::decode(i_shr<4>(v));
+            w[2 * i + 1] =
+                kStay ? i_and(v, i_set1(static_cast<int32_t>(0xF0F0F0F0u))) : Codes::decode_high(v);
         }
     }
     static void decode(const uint8_t* step, int part, int, VI* w) {
@@ -60,6 +60,14 @@ struct Nibbles : IntegerDot {
             const uint8_t byte = step_of<F>(a, k)[in_tile / 32 * 64 + 4 * (in_tile % 16) + k % 4];
             a.out[k] = static_cast<float>(Codes::value(byte >> in_tile % 32 / 16 * 4 & 15));
         }
+    }
+};
+
+// A table of 16 codes, each less an offset, modulo 256.
+struct NibbleTable {
+    uint8_t byte[16];
+    constexpr NibbleTable(const uint8_t (&codes)[16], int offset) : byte() {
+        for (int i = 0; i < 16; ++i) byte[i] = static_cast<uint8_t>(codes[i] - offset);
     }
 };
 

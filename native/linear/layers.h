@@ -45,8 +45,7 @@ void linear_groups(const sterna::LinearArgs& a) {
     constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
     using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
     using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK, F::kMinima>>;
-    using Bytes =
-        std::conditional_t<kPairs, PairSums<Even<CodesUpTo<255>>, kGroupK>, GroupPanel<F>>;
+    using Bytes = std::conditional_t<kPairs, PairSums<Even<AnyCodes>, kGroupK>, GroupPanel<F>>;
     using Groups = PlainGroups<Bytes, kGroupK, true>;
     if constexpr (kPairSums16 && F::kEvenOffset) {
         using Pairs = PairBlocks<Bytes, PlainGroups<Bytes, kGroupK, false>>;

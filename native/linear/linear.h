@@ -18,11 +18,11 @@ namespace {
 template <class F>
 constexpr int kTokens = F::kSums / F::kRowBlocks > 1 ? F::kSums / F::kRowBlocks : 1;
 
-// The vectors of one step's activations that a format multiplies with.
+// One step's activations, as a format multiplies with them.
 template <class F>
-inline auto broadcast_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
+inline auto step_x(const sterna::LinearArgs& a, int64_t n, int64_t k) {
     if constexpr (F::kInteger) {
-        return x_broadcast(a.xq + n * a.ldx + k);  // x_block is 1 wherever this runs
+        return x_load(a.xq + n * a.ldx + k);  // x_block is 1 wherever this runs
     } else {
         return f_set1(a.xf[n * a.ldx + k]);
     }
@@ -82,12 +82,13 @@ template <class F, int kSpan>
 struct PairSums : F {
     static constexpr bool kRuns = false, kPairs = true;
     static constexpr int kPairSpan = kSpan;  // k
-    static VI dot(VI acc, VI w, VI x) { return i_now(run_dot(acc, w, x)); }
+    static VI dot(VI acc, VI w, VX x) { return i_now(run_dot(acc, w, x)); }
     static VI in_place(VI start, int row_block) {
         return w_mul(start, F::in_place(i_set1(0x10001), row_block));
     }
     // The span's sum, after each of a lane's two has been multiplied by its half of `factor`.
-    static VI end(VI acc, VI factor, int row_block) {
+    template <class V>  // for units that have pair sums alone
+    static VI end(V acc, V factor, int row_block) {
         return F::settle(pair_dot(i_set1(0), acc, factor), row_block);
     }
 };
@@ -112,8 +113,8 @@ constexpr int64_t rounds_k(int64_t bytes) {
     const int64_t rounds = bytes / (2 * F::kStepBytes);
     return (rounds > 0 ? rounds : 1) * 2 * F::kStepK;
 }
-template <class F>
-inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, typename F::Acc x) {
+template <class F, class X>
+inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, X x) {
     if constexpr (kRunIsSum<F>) {
         return F::dot(run, w, x);
     } else if constexpr (F::kSigns) {
@@ -178,19 +179,22 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
                 auto& to = run[(u * F::kStepK + j) / F::kDotK % C];
-                typename F::Acc w[P][G + F::kSigns];
+                // Part by part: the weights of all would take the registers of their sums.
                 STERNA_UNROLL(8)
-                for (int p = 0; p < P; ++p) F::decode(step, part0 + p, j, w[p]);
-                STERNA_UNROLL(8)
-                for (int n = 0; n < N; ++n) {
-                    const auto x = broadcast_x<F>(a, n0 + n, k + u * F::kStepK + j);
+                for (int p = 0; p < P; ++p) {
+                    typename F::Acc w[G + F::kSigns];
+                    F::decode(step, part0 + p, j, w);
                     STERNA_UNROLL(8)
-                    for (int p = 0; p < P; ++p) {
-                        auto of = x;
-                        if constexpr (F::kSigns) of = b_signed(x, w[p][G]);
+                    for (int n = 0; n < N; ++n) {
+                        const auto x = step_x<F>(a, n0 + n, k + u * F::kStepK + j);
+                        const auto of = [&] {
+                            if constexpr (F::kSigns)
+                                return b_signed(x, w[G]);
+                            else
+                                return x;
+                        }();
                         STERNA_UNROLL(8)
-                        for (int g = 0; g < G; ++g)
-                            to[n][p][g] = run_on<F>(to[n][p][g], w[p][g], of);
+                        for (int g = 0; g < G; ++g) to[n][p][g] = run_on<F>(to[n][p][g], w[g], of);
                     }
                 }
             }

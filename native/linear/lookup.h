@@ -181,9 +181,9 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
     const auto& entries = L::Code::kTable;
     const VI zero = i_set1(0);
     for (int64_t t = 0; t < blocks * L::kTables; ++t, out += 16 * L::kEntryBytes) {
-        const VI four = x_broadcast(x + t * L::Code::kWeights);  // x beyond the code counts 0 times
+        const VX four = x_load(x + t * L::Code::kWeights);  // x beyond the code counts 0 times
         VI v[kParts];
-        STERNA_UNROLL(2)
+        STERNA_UNROLL(4)
         for (int p = 0; p < kParts; ++p) {
             v[p] = i_sub(dot(zero, i_load(entries.plus[kLanes * p]), four),
                          dot(zero, i_load(entries.minus[kLanes * p]), four));

@@ -78,7 +78,7 @@ struct PairBlocks : GroupedBlocks<F, Groups> {
                     for (int g = 0; g < GN; ++g) w[g] = i_load(codes + g * at.codes_stride);
                     STERNA_UNROLL(16)
                     for (int n = 0; n < N; ++n) {
-                        const VI four = x_broadcast(x + n * at.ldx);
+                        const VX four = x_load(x + n * at.ldx);
                         STERNA_UNROLL(8)
                         for (int g = 0; g < GN; ++g)
                             run[n][g] = i_now(F::dot(run[n][g], w[g], four));

@@ -99,7 +99,7 @@ template <class P, int GN, int N>
             for (int g = 0; g < GN; ++g) w[g] = i_load(at + panel_at(a.K, g, 0, 0));
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
-                const VI four = x_broadcast(x + n * a.ldx + k);
+                const VX four = x_load(x + n * a.ldx + k);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g)
                     run[n][g] = kPanelRuns<P> ? run_dot(run[n][g], w[g], four)

@@ -1,6 +1,6 @@
-// What this CPU and this operating system can run. An instruction set is usable only if CPUID lists
+// What this CPU and this operating system can run. On x86 an instruction set is usable only if CPUID lists
 // it and the OS saves its registers (XCR0, read by XGETBV; for AMX the kernel says, and must permit
-// it). On other architectures nothing is listed and only the scalar unit runs.
+// it); on ARM the system says which it lets programs use. Where nothing is listed only the scalar unit runs.
 #pragma once
 
 #include <string>
@@ -9,37 +9,18 @@
 
 namespace sterna {
 
-// Order is that of the table in cpu.cpp.
-enum class Feature {
-    AVX2,  // with FMA, F16C, BMI1 and BMI2: every x86-64-v3 machine has them together
-    FMA,
-    F16C,
-    BMI,
-    BMI2,
-    AVXVNNI,
-    AVXVNNIINT8,
-    AVX512F,
-    AVX512BW,
-    AVX512DQ,
-    AVX512VL,
-    AVX512VNNI,
-    AVX512VBMI,
-    AVX512BF16,
-    AMX_TILE,
-    AMX_INT8,
-    AMX_BF16,
-};
-
 struct CpuInfo {
-    std::string vendor, model;  // CPUID's strings, blanks trimmed; "" where unknown
-    std::vector<std::string> features;  // the usable Features in lower case, in the enum's order
-    int family = 0, model_id = 0, stepping = 0;  // display values: extended fields included
+    std::string vendor, model;  // x86: CPUID's strings, blanks trimmed; "" where unknown
+    std::vector<std::string> features;  // usable ones, in lower case
+    int family = 0, model_id = 0,
+        stepping = 0;  // x86: extended fields included; ARM: implementer, part, revision
 };
 
 // Detected once, at the first call; thread-safe.
 const CpuInfo& cpu_info();
 
-bool has(Feature feature);
+// Whether a feature is in the list.
+bool has_feature(std::string_view name);
 
 // Why the AMX unit is there or not: CPUID does not list tiles; it does, but the system does not save
 // their registers or refuses the permission; they may be used. Asks the Linux kernel for them, once

@@ -94,8 +94,8 @@ using ReadFn = uint64_t (*)(Pattern, const uint8_t*, const uint8_t*);
 
 ReadFn widest_read() {
 #if defined(__x86_64__)
-    if (has(Feature::AVX512F)) return read_64;
-    if (has(Feature::AVX2)) return read_32;
+    if (has_feature("avx512f")) return read_64;
+    if (has_feature("avx2")) return read_32;
 #endif
     return read_16;
 }

@@ -326,7 +326,7 @@ template <class F, class Groups, int N>
                 for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
                 for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
             }
-            STERNA_UNROLL(2)
+            STERNA_UNROLL(4)
             for (int p = 0; p < P; ++p)
                 groups.template add<G, N>(k, n0, kLanes * (part + p), flat[p],
                                           y + (part + p) * kOfPart);

@@ -87,10 +87,11 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
 }
 
 // Whether panels hold the products s_g level. b2, with scales 0..15, has them as they are, 0..45; b3, with scales
-// -32..31, has 128 - s_g level, since s_g level lies in [-128, 124]. Where pair sums are int16, codes have more room.
+// -32..31, has 128 - s_g level, since -s_g level lies in [-128, 124]; where dot() takes signed bytes, that alone. Where
+// pair sums are int16, codes have more room.
 template <class F>
 constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
-constexpr int kNegatedOffset = 128;
+constexpr int kNegatedOffset = kSignedDot ? 0 : 128;
 
 // Turns the codes of a row block of a panel of K k into those products.
 template <class F, bool kNegated>
@@ -134,9 +135,9 @@ constexpr int kSuperPairSpan = [] {
 template <class F>
 using SuperSums = std::conditional_t<kSuperPairSpan<F> != 0, PairSums<F, kSuperPairSpan<F>>, F>;
 template <class F>
-using SuperPanel = std::conditional_t<
-    kSuperPairSpan<F> != 0, PairSums<Even<CodesUpTo<255>>, kSuperPairSpan<F>>,
-    std::conditional_t<F::kDecodedOffsetX2 != 0, GroupPanel<F>, Even<CodesUpTo<255>>>>;
+using SuperPanel =
+    std::conditional_t<kSuperPairSpan<F> != 0, PairSums<Even<AnyCodes>, kSuperPairSpan<F>>,
+                       std::conditional_t<F::kDecodedOffsetX2 != 0, GroupPanel<F>, Even<AnyCodes>>>;
 
 // What a panel's bytes, or a format's codes, stand for in their group.
 enum class SuperCodes {
@@ -299,7 +300,7 @@ struct SuperBlocks : Blocks {
 template <class F>
 struct ScaledBlocks {
     static constexpr bool kNegated = F::kSuperOffset != 0;
-    using Bytes = Even<CodesUpTo<255>>;
+    using Bytes = Even<AnyCodes>;
     using Groups =
         SuperGroups<Bytes, F::kSuperGroup, kNegated ? SuperCodes::kNegated : SuperCodes::kProducts>;
     using Sweep = GroupedBlocks<Bytes, Groups>;

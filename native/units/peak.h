@@ -9,8 +9,8 @@ namespace {
 // Products of every pair of kU and kX operands, each into its own accumulator, as a GEMM does it:
 // enough chains to hide the latency, and no two products alike, or the compiler would compute them
 // once.
-template <int kOps, class V, class Dot>
-inline int64_t peak_of(int64_t ops, V (&u)[4], const V* x, V zero, Dot dot) {
+template <int kOps, class V, class X, class Dot>
+inline int64_t peak_of(int64_t ops, V (&u)[4], const X* x, V zero, Dot dot) {
     constexpr int kSums = kPanelVectors * kPanelTokens;
     constexpr int kU = 4, kX = kSums < 2 * kU ? 1 : kSums < 4 * kU ? kSums / kU : 4;
     V acc[kU][kX];
@@ -35,12 +35,11 @@ inline int64_t peak_of(int64_t ops, V (&u)[4], const V* x, V zero, Dot dot) {
 
 int64_t peak_int8(int64_t ops) {
     const int8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    const VI x[4] = {x_broadcast(bytes), x_broadcast(bytes + 1), x_broadcast(bytes + 2),
-                     x_broadcast(bytes + 3)};
+    const VX x[4] = {x_load(bytes), x_load(bytes + 1), x_load(bytes + 2), x_load(bytes + 3)};
     VI u[4] = {i_set1(0x01020102), i_set1(0x02040204), i_set1(0x04080408), i_set1(0x08100810)};
     // Products are added in runs, as in panel.h; int16 sums wrap here, which takes no time.
     return peak_of<2 * 4 * kLanes>(ops, u, x, i_set1(0),
-                                   [](VI a, VI b, VI c) { return run_dot(a, b, c); });
+                                   [](VI a, VI b, VX c) { return run_dot(a, b, c); });
 }
 
 int64_t peak_f32(int64_t ops) {

@@ -1,5 +1,5 @@
 // CPUID with what the emulator adds, if it is loaded, for systems that let no CPUID fault. CMake's
-// STERNA_EMULATE includes this file before native/runtime/cpu.cpp.
+// STERNA_EMULATE includes this file before native/runtime/cpu_x86_64.cpp.
 #pragma once
 #include <cpuid.h>
 #include <dlfcn.h>

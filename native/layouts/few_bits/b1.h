@@ -3,7 +3,7 @@
 // A step is 4 consecutive k of 128 rows, one 64-byte line:
 //   byte 4*r + j, r = 0..15, j = 0..3:   bit f = row 16*f + r at k + j
 // As in b2 a field stays where it is, or in its nibble: the accumulator of row block f holds
-// sum(code * 2^f * x), or 2^(f % 4).
+// sum(code * 2^f * x), or 2^(f % 4). Where dot() takes signed bytes the last one is moved down alone.
 #pragma once
 #include "layouts/layout.h"
 #include "layouts/packing.h"
@@ -16,8 +16,8 @@ namespace {
 struct b1 : IntegerDot {
     static constexpr const char* kName = "b1";
     static constexpr int kRowBlocks = 8, kStepK = 4, kStepBytes = 64;
-    static constexpr int kInPlace = kPairSums16 ? 4 : 8;  // fields
-    static constexpr int kMaxByte = kPairSums16 ? 8 : 128, kMaxCode = 1;
+    static constexpr int kInPlace = kPairSums16 ? 4 : kSignedDot ? 7 : 8;  // fields
+    static constexpr int kMaxByte = 1 << (kInPlace - 1), kMaxCode = 1;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);
@@ -25,6 +25,7 @@ struct b1 : IntegerDot {
         for (int f = 0; f < kRowBlocks; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x01010101u << f % kInPlace)));
+        if (kInPlace == 7) w[7] = b_shr<7>(v);
     }
     static void codes(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), mask = i_set1(0x01010101);

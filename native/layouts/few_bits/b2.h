@@ -5,7 +5,8 @@
 //                                        row  48+r  32+r  16+r  r     at k + j
 // A field is not shifted down before the dot product: the accumulator of row block f holds
 // sum(code * 4^f * x) and is shifted once at the end. Where pair sums are int16, only the fields of the
-// lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten.
+// lower nibble stay in place: 12 * 127 * 2 leaves room for a run of ten. Where dot() takes signed bytes the last one is
+// moved down, which needs no mask.
 #pragma once
 #include "layouts/layout.h"
 #include "layouts/packing.h"
@@ -19,9 +20,9 @@ struct b2 : IntegerDot {
     static constexpr const char* kName = "b2";
     static constexpr bool kLongGroups = true;  // GGUF's ternary blocks
     static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 64;
-    static constexpr int kInPlace = kPairSums16 ? 2 : 4;  // fields
+    static constexpr int kInPlace = kPairSums16 ? 2 : kSignedDot ? 3 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
-    static constexpr int kMaxByte = kPairSums16 ? 12 : 192, kMaxCode = 3;
+    static constexpr int kMaxByte = 3 << 2 * (kInPlace - 1), kMaxCode = 3;
     static constexpr bool kTwoBits = true, kMinima = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
@@ -30,6 +31,7 @@ struct b2 : IntegerDot {
         for (int f = 0; f < kRowBlocks; ++f)
             w[f] = i_and(f < kInPlace ? v : high,
                          i_set1(static_cast<int32_t>(0x03030303u << 2 * (f % kInPlace))));
+        if (kInPlace == 3) w[3] = b_shr<6>(v);
     }
     static void codes(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), mask = i_set1(0x03030303);

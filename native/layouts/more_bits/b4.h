@@ -1,5 +1,4 @@
-// b4: four-bit codes 0..15, in the lines of nibbles.h. Where pair sums are int16, a nibble in place would be too
-// great: 240 * 127 * 2.
+// b4: four-bit codes 0..15, in the lines of nibbles.h. A nibble in place, up to 240, may be too great to be multiplied.
 #pragma once
 #include "layouts/nibbles.h"
 #include "units/kernel_table.h"
@@ -9,15 +8,17 @@ namespace {
 
 struct FourBits {
     static VI decode(VI low) { return i_and(low, i_set1(0x0F0F0F0F)); }
+    static VI decode_high(VI v) { return b_shr<4>(v); }
     static uint32_t encode(uint32_t codes) { return codes & 0x0f0f0f0fu; }
     static int value(int nibble) { return nibble; }
 };
 
-struct b4 : Nibbles<FourBits, !kPairSums16> {
+constexpr bool kNibbleInPlace = kMaxFactor >= 240;
+struct b4 : Nibbles<FourBits, kNibbleInPlace> {
     static constexpr const char* kName = "b4";
     static constexpr bool kMinima = true;
     static constexpr int kSuperGroup = 32, kSuperOffset = 0, kSuperBits = 4;
-    static constexpr int kMaxByte = kPairSums16 ? 15 : 240, kMaxCode = 15;
+    static constexpr int kMaxByte = kNibbleInPlace ? 240 : 15, kMaxCode = 15;
     static void pack(const sterna::PackArgs& a) { pack_nibbles<b4>(a); }
     static void row(const sterna::RowArgs& a) { row_of_nibbles<b4>(a); }
 };

@@ -19,11 +19,11 @@ struct b8 : IntegerDot {
     static constexpr bool kRuns = false;
     static constexpr int kDirectTokens =
         kFewTokens;  // sums of pairs would not fit a panel's either
-    // 255 * 127 * 2 does not fit int16 pair sums, 128 * 127 * 2 does: there levels are signed bytes.
-    static constexpr int kDecodedOffsetX2 = kPairSums16 ? 256 : 0;
-    using Panel = std::conditional_t<kPairSums16, PanelLevels, CodesUpTo<255>>;
+    // Where 255 is too great to be multiplied, levels are signed bytes.
+    static constexpr int kDecodedOffsetX2 = kSignedBytes ? 256 : 0;
+    using Panel = std::conditional_t<kSignedBytes, PanelLevels<>, AnyCodes>;
 
-    static VI dot(VI acc, VI w, VI x) {
+    static VI dot(VI acc, VI w, VX x) {
         return kDecodedOffsetX2 ? dot_signed(acc, w, x) : ::dot(acc, w, x);
     }
     static void decode(const uint8_t* step, int part, int, VI* w) {

@@ -22,6 +22,7 @@ struct Fp4Nibbles {
 struct Fp4Codes {
     static constexpr Fp4Nibbles kNibbles{};
     static VI decode(VI low) { return b_lookup(kFp4Values, low); }
+    static VI decode_high(VI v) { return b_lookup_high(kFp4Values, v); }
     static uint32_t encode(uint32_t values) {
         uint32_t nibbles = 0;
         for (int shift = 0; shift < 32; shift += 8)

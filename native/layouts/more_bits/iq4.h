@@ -1,5 +1,5 @@
 // iq4: sixteen levels -127..113 that are closer to each other around 0 (GGUF's IQ4_NL and IQ4_XS), in the lines of
-// nibbles.h. What is decoded is the level plus 128; where a pair of products is an int16, the level itself, a signed byte.
+// nibbles.h. What is decoded is the level plus 128, or where that is too great to be multiplied the level itself, a signed byte.
 #pragma once
 #include <type_traits>
 
@@ -26,8 +26,9 @@ struct Iq4Table {
 };
 
 struct Iq4Codes {
-    static constexpr Iq4Table kTable{kPairSums16 ? 0 : kIq4Zero};
+    static constexpr Iq4Table kTable{kSignedBytes ? 0 : kIq4Zero};
     static VI decode(VI low) { return b_lookup(kTable.byte, low); }
+    static VI decode_high(VI v) { return b_lookup_high(kTable.byte, v); }
     static uint32_t encode(uint32_t codes) {
         uint32_t nibbles = 0;
         for (int shift = 0; shift < 32; shift += 8)
@@ -41,11 +42,11 @@ struct iq4 : TableNibbles<Iq4Codes> {
     static constexpr const char* kName = "iq4";
     static constexpr bool kRowScales = false;
     static constexpr int kMaxByte = 255;
-    static constexpr int kDecodedOffsetX2 = kPairSums16 ? 2 * kIq4Zero : 0;
+    static constexpr int kDecodedOffsetX2 = kSignedBytes ? 2 * kIq4Zero : 0;
     static constexpr int kSuperGroup = 32, kSuperOffset = kIq4Zero, kSuperBits = 8;
-    using Panel = std::conditional_t<kPairSums16, PanelLevels, CodesUpTo<255>>;
+    using Panel = std::conditional_t<kSignedBytes, PanelLevels<>, AnyCodes>;
 
-    static VI dot(VI acc, VI w, VI x) {
+    static VI dot(VI acc, VI w, VX x) {
         return kDecodedOffsetX2 ? dot_signed(acc, w, x) : ::dot(acc, w, x);
     }
     static void pack(const sterna::PackArgs& a) { pack_nibbles<iq4>(a); }
