@@ -50,6 +50,7 @@ SURFACE_ONLY = {
     "uvicorn": ("server",),
     "msgspec": ("server",),
     "prometheus_client": ("server",),
+    "python_multipart": ("server",),
     "ray": ("integrations",),
     "torch": ("integrations", "torch"),
     "transformers": ("integrations",),

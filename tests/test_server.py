@@ -195,6 +195,12 @@ def test_chat_logprobs(server: ServerProcess, llm: LLM, client: openai.OpenAI) -
     ]
 
 
+def test_without_files(server: ServerProcess) -> None:
+    """No folder, no files: said by name."""
+    answer = server.http.get("/v1/files")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_files")
+
+
 def test_tokenizing(server: ServerProcess, llm: LLM) -> None:
     ids = llm.tokenizer.encode(PROMPT)
     assert server.post("/tokenize", prompt=PROMPT).json()["tokens"] == ids

@@ -24,7 +24,7 @@ from sterna.errors import RequestError, shown
 if TYPE_CHECKING:
     from sterna.server.settings import Settings
 
-NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client")
+NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client", "python_multipart")
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -134,6 +134,14 @@ def duration(value: str | float) -> float:
     "--share-cache",
     is_flag=True,
     help="Let keys share what was computed of equal prompts, and so measure what others asked.",
+)
+@click.option(
+    "--files",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep clients' files and batches in this folder; default: serve neither.",
+)
+@click.option(
+    "--files-max", type=size, default="1G", show_default=True, help="Bytes of all these files."
 )
 @click.option(
     "--keep-alive",

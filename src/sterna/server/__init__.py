@@ -6,6 +6,7 @@
     guard        who may ask: hosts, origins, keys; one line of log for each request
     bodies       bytes to checked fields; errors: what a client is told
     requests     `Ask`, the one request that all endpoints make
+    batches      `Ask`s of files, on idle time; inside: how they reach the endpoints
     service      an `Ask` on its way: limits, disconnects, figures
     endpoints/   one file each
 

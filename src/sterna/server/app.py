@@ -53,7 +53,7 @@ def create_app(service: Service) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await service.open()
+        await service.open(app)
         yield
         await service.close()
 

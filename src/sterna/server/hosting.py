@@ -36,12 +36,13 @@ class Source(NamedTuple):
 
 
 class Hosted:
-    """A model in memory, and what runs it. busy: requests that need it now."""
+    """A model in memory, and what runs it. busy: requests that need it now; clients: those of them
+    that are not of batches."""
 
     def __init__(self, name: str, llm: LLM, engine_options: Mapping[str, Any]) -> None:
         self.name, self.llm, self.created = name, llm, int(time.time())
         self.engine = AsyncLLM(llm, **engine_options)
-        self.busy, self.used = 0, time.monotonic()
+        self.busy, self.clients, self.used = 0, 0, time.monotonic()
         #: GB/s that this machine reads memory at, once that is measured.
         self.bandwidth_gb_s: float | None = None
         self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from starlette.types import Message
-
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.app import create_app
 from sterna.server.bodies import decode, encode
 from sterna.server.hosting import Models, Source
+from sterna.server.inside import ask
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 
@@ -61,36 +60,8 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
 
 async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> dict[str, Any]:
     service = Service(Settings(metrics=False), Models({"model": Source(opener)}, {}))
-    app, sent = create_app(service), bytearray()
-    data, over = encode(body), asyncio.Event()
-    messages = [{"type": "http.request", "body": data, "more_body": False}]
-
-    async def receive() -> Message:
-        if messages:
-            return messages.pop()
-        await over.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        sent.extend(message.get("body", b""))
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
-        "client": None,
-        "server": ("localhost", 80),
-    }
     try:
-        await app(scope, receive, send)
+        _, said = await ask(create_app(service), path, encode(body), {"id": "again", "key": ""})
     finally:
-        over.set()
         await service.close()
-    return decode(bytes(sent), dict[str, Any])
+    return decode(said, dict[str, Any])

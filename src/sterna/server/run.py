@@ -137,6 +137,8 @@ class _Server(uvicorn.Server):
     async def _drained(self, sig: int) -> None:
         """Lets what runs end, within the time there is; then what is left is cut between events."""
         running, limit = self._service.running, self._service.settings.shutdown_timeout
+        if self._service.batches is not None:
+            await self._service.batches.stop()
         log.info("draining: %d requests have %g s to end", len(running), limit)
         until = asyncio.get_running_loop().time() + limit
         while running and asyncio.get_running_loop().time() < until:

@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
+from starlette.types import ASGIApp
 
 from sterna import receipt
 from sterna.answers import Completion, Piece
+from sterna.async_llm import MOST_PRIORITY
+from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
 from sterna.server.hosting import Hosted, Models
 from sterna.server.kept import Responses
@@ -24,6 +27,9 @@ from sterna.server.settings import Settings
 
 __all__ = ["Running", "Service"]
 
+#: Between two looks whether clients still want what a batch rests for.
+REST_S = 0.02
+
 
 class Service:
     """What the endpoints of an app share. draining: nothing new is begun."""
@@ -33,6 +39,10 @@ class Service:
         self.keys = Keys(settings.api_keys, settings.api_key_file)
         self.metrics = Metrics(models)
         self.responses = Responses()
+        self.batches: Batches | None = None
+        if settings.files is not None:
+            self.batches = Batches(self, settings.files, settings.files_max)
+        self.clients = 0  #: requests that are not of batches
         self.running: dict[str, Running] = {}
         self.failed: Exception | None = None
         self.draining = False
@@ -44,8 +54,13 @@ class Service:
         """Whether no model has been loaded yet."""
         return not self.models.ever_loaded
 
-    async def open(self) -> None:
-        """Begins to load the first model; `failed` says why that did not work."""
+    async def open(self, app: ASGIApp) -> None:
+        """Begins to load the first model; `failed` says why that did not work.
+
+        app: which answers the lines of batches.
+        """
+        if self.batches is not None:
+            self.batches.open(app)
         self._tasks = [
             asyncio.ensure_future(self._load()),
             asyncio.ensure_future(self.models.watch()),
@@ -59,6 +74,8 @@ class Service:
 
     async def close(self) -> None:
         """Gives up everything."""
+        if self.batches is not None:
+            await self.batches.close()
         for task in self._tasks:
             task.cancel()
         for running in list(self.running.values()):
@@ -68,10 +85,28 @@ class Service:
     async def begin(self, request: Request, model: str | None, prefix: str) -> Running:
         """A place for a request: of a model, and among those of its key.
 
-        prefix: of its id. ApiError 404, 429 or 503.
+        prefix: of its id. A request whose state has `idle` is of a batch: it takes time that no
+        client wants, and `idle` is set once it is submitted. ApiError 404, 429 or 503.
         """
         self.require_open()
         key: str = request.state.key
+        idle: asyncio.Event | None = getattr(request.state, "idle", None)
+        if idle is None:
+            self._require_place(key)
+            self._by_key[key] += 1
+            self.clients += 1
+        try:
+            hosted = await self.models.take(model)
+        except BaseException:
+            self._leave(key, idle)
+            raise
+        running = Running(self, hosted, key, prefix, idle)
+        request.state.running = running
+        self.running[running.id] = running
+        hosted.clients += idle is None
+        return running
+
+    def _require_place(self, key: str) -> None:
         most = self.settings.max_per_key
         if most is not None and self._by_key[key] >= most:
             raise ApiError(
@@ -80,22 +115,18 @@ class Service:
                 code="key_limit",
                 retry_after=1,
             )
-        self._by_key[key] += 1
-        try:
-            hosted = await self.models.take(model)
-        except BaseException:
+
+    def _leave(self, key: str, idle: asyncio.Event | None) -> None:
+        if idle is None:
+            self.clients -= 1
             self._by_key[key] -= 1
-            raise
-        running = Running(self, hosted, key, prefix)
-        request.state.running = running
-        self.running[running.id] = running
-        return running
+            self._by_key += Counter()  # keeps what is above 0
 
     def end(self, running: Running) -> None:
         """Forgets a request; harmless the second time."""
         if self.running.pop(running.id, None) is not None:
-            self._by_key[running.key] -= 1
-            self._by_key += Counter()  # keeps what is above 0
+            self._leave(running.key, running.idle)
+            running.hosted.clients -= running.idle is None
             self.models.release(running.hosted)
 
     def require_open(self) -> None:
@@ -126,11 +157,19 @@ class Service:
 class Running:
     """A request from its place to its end: what a client waits for, under one id.
 
-    A prompt has `n` choices, and several prompts one after another theirs.
+    A prompt has `n` choices, and several prompts one after another theirs. idle: as in
+    `Service.begin`.
     """
 
-    def __init__(self, service: Service, hosted: Hosted, key: str, prefix: str) -> None:
-        self.service, self.hosted, self.key = service, hosted, key
+    def __init__(
+        self,
+        service: Service,
+        hosted: Hosted,
+        key: str,
+        prefix: str,
+        idle: asyncio.Event | None = None,
+    ) -> None:
+        self.service, self.hosted, self.key, self.idle = service, hosted, key, idle
         self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
         self.began = time.perf_counter()
         self.cancelled = False
@@ -143,7 +182,8 @@ class Running:
         """Gives prompts to the engine. ApiError 429, 499 where its client has left already,
         RequestError."""
         self._check_cancelled()
-        self.service.require_room(self.hosted, len(asks))
+        if self.idle is None:
+            self.service.require_room(self.hosted, len(asks))
         shared = "" if self.service.settings.share_cache else self.key
         try:
             for ask in asks:
@@ -152,7 +192,7 @@ class Running:
                         ask.prompt,
                         n=ask.n,
                         key=self.key,
-                        priority=ask.priority,
+                        priority=ask.priority if self.idle is None else -MOST_PRIORITY,
                         deadline_s=ask.deadline_s,
                         salt=f"{shared}\0{ask.salt}",
                         chat=ask.chat,
@@ -166,6 +206,8 @@ class Running:
             self.cancel()
             raise
         self._asks = list(asks)
+        if self.idle is not None:
+            self.idle.set()
 
     def cancel(self) -> None:
         """Ends it where it is; harmless twice."""
@@ -255,9 +297,15 @@ class Running:
     async def result(self) -> list[Completion]:
         """All choices at their end. Raises what ended them."""
         # Side by side: what nobody reads is not computed far ahead.
-        await asyncio.gather(*(ticket.result() for ticket in self._tickets))
+        await asyncio.gather(*(self._read(ticket) for ticket in self._tickets))
         self._check_cut()
         return self.completions
+
+    async def _read(self, ticket: Any) -> None:
+        """To its end; one of a batch rests, unread, while clients want the model."""
+        async for _ in ticket:
+            while self.idle is not None and self.hosted.clients:
+                await asyncio.sleep(REST_S)
 
     @property
     def completions(self) -> list[Completion]:

@@ -21,7 +21,8 @@ class Settings:
     requests that wait at most; max_wait: seconds that one is predicted to wait at most;
     max_per_key: requests of one key at a time. timeout: of a whole answer. keep_alive: how long a
     model that nobody asks stays in memory; max_loaded: how many models stay at most.
-    share_cache: prefixes that were computed for one key serve the others.
+    share_cache: prefixes that were computed for one key serve the others. files: a folder for files
+    and batches, None: there are none; files_max: their bytes.
     """
 
     host: str = "127.0.0.1"
@@ -44,6 +45,8 @@ class Settings:
     keep_alive: float | None = None
     max_loaded: int | None = None
     share_cache: bool = False
+    files: Path | None = None
+    files_max: int = 1 << 30
     metrics: bool = True
     page: bool = True
     log_format: str = "text"

@@ -1,0 +1,129 @@
+"""/v1/batches: the requests of a file, answered while nobody else wants anything."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.batches import batches_of
+from sterna.server.batching import ENDPOINTS as PATHS
+from sterna.server.batching import Batch
+from sterna.server.bodies import read
+from sterna.server.errors import ApiError, wrong
+from sterna.server.paging import page_of
+from sterna.server.routing import Endpoint, as_json, service_of
+
+#: Of `completion_window`, OpenAI's being 24h; a slow machine may be given longer.
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MOST_WINDOW_S = 30 * 86400
+MOST_LISTED, LISTED = 100, 20
+MAX_METADATA, MAX_METADATA_CHARS = 16, 512
+EXPIRES_S = (3600, 30 * 86400)
+
+
+class Expiry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """When files that a batch writes are deleted: so many seconds after they are made."""
+
+    seconds: int
+    anchor: str = "created_at"
+
+
+class BatchBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A file of requests to one endpoint."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: Expiry | None = None
+
+
+async def create(request: Request) -> Response:
+    """Begins a batch, whose lines are checked behind this."""
+    service = service_of(request)
+    service.require_open()
+    batches, key = batches_of(service), request.state.key
+    body = await read(request, BatchBody)
+    if body.endpoint not in PATHS:
+        raise wrong("endpoint", f"must be one of {', '.join(PATHS)}", body.endpoint)
+    _check_metadata(body.metadata or {})
+    expiry = body.output_expires_after
+    if expiry is not None and (
+        expiry.anchor != "created_at" or not EXPIRES_S[0] <= expiry.seconds <= EXPIRES_S[1]
+    ):
+        raise wrong(
+            "output_expires_after", f"must have {EXPIRES_S[0]}..{EXPIRES_S[1]} seconds from "
+            "created_at", expiry.seconds,
+        )  # fmt: skip
+    filed = batches.files.get(body.input_file_id, key, "input_file_id")
+    if filed.purpose != "batch":
+        raise wrong("input_file_id", "must be of a file with the purpose batch", filed.purpose)
+    now = int(time.time())
+    batch = Batch(
+        f"batch_{secrets.token_hex(12)}",
+        key,
+        body.endpoint,
+        filed.id,
+        body.completion_window,
+        now + _window(body.completion_window),
+        now,
+        metadata=body.metadata,
+        output_expires_s=None if expiry is None else expiry.seconds,
+    )
+    await batches.create(batch)
+    return as_json(batch.body())
+
+
+def _window(text: str) -> int:
+    """Seconds of a completion_window."""
+    found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
+    seconds = int(found[1]) * UNITS[found[2]] if found else 0
+    if not 1 <= seconds <= MOST_WINDOW_S:
+        raise wrong("completion_window", "must be a time such as 24h, at most 30d", text)
+    return seconds
+
+
+def _check_metadata(given: dict[str, str]) -> None:
+    long = [text for pair in given.items() for text in pair if len(text) > MAX_METADATA_CHARS]
+    if len(given) > MAX_METADATA or long:
+        raise ApiError(
+            400,
+            f"metadata: must be at most {MAX_METADATA} texts of {MAX_METADATA_CHARS} characters",
+            param="metadata",
+        )
+
+
+async def listed(request: Request) -> Response:
+    """The caller's batches."""
+    found = batches_of(service_of(request)).of(request.state.key)
+    return as_json(page_of(request, found, MOST_LISTED, LISTED))
+
+
+async def retrieve(request: Request) -> Response:
+    """How one stands."""
+    return as_json(_own(request).body())
+
+
+async def cancel(request: Request) -> Response:
+    """Ends one with the results that it has."""
+    batch = _own(request)
+    await batches_of(service_of(request)).cancel(batch)
+    return as_json(batch.body())
+
+
+def _own(request: Request) -> Batch:
+    batches = batches_of(service_of(request))
+    return batches.get(request.path_params["id"], request.state.key)
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/batches", create, "Answers the requests of a file.", BatchBody),
+    Endpoint("GET", "/v1/batches", listed, "The caller's batches."),
+    Endpoint("GET", "/v1/batches/{id}", retrieve, "How a batch stands."),
+    Endpoint("POST", "/v1/batches/{id}/cancel", cancel, "Ends a batch."),
+]

@@ -1,0 +1,102 @@
+"""/v1/files: what batches read and write."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from sterna.server.batches import batches_of
+from sterna.server.errors import ApiError, wrong
+from sterna.server.filing import Filed
+from sterna.server.paging import page_of
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.uploading import read_form
+
+MAX_BYTES = 200 << 20  #: of a file, as in OpenAI's definition
+MOST_LISTED = 10_000
+EXPIRES_S = (3600, 30 * 86400)  #: of `expires_after`, as in OpenAI's definition
+MAX_NAME = 255
+
+
+async def upload(request: Request) -> Response:
+    """Keeps a file."""
+    service = service_of(request)
+    service.require_open()
+    files = batches_of(service).files
+    form = await read_form(request, min(MAX_BYTES, files.most))
+    try:
+        file, purpose = form.get("file"), form.get("purpose")
+        if not isinstance(file, UploadFile):
+            raise ApiError(400, "file: must be given", param="file")
+        if purpose != "batch":
+            raise wrong("purpose", "must be batch", purpose)
+        expires_s = _expires(form)
+        name, size = (file.filename or "file")[:MAX_NAME], file.size or 0
+        write = partial(shutil.copyfileobj, file.file)
+        key: str = request.state.key
+        filed = await asyncio.to_thread(files.add, key, name, purpose, size, write, expires_s)
+    finally:
+        await form.close()
+    return as_json(filed.body())
+
+
+def _expires(form: FormData) -> int | None:
+    """Seconds that a file is kept; None: for ever."""
+    anchor, seconds = (form.get(f"expires_after[{name}]") for name in ("anchor", "seconds"))
+    if anchor is None and seconds is None:
+        return None
+    low, high = EXPIRES_S
+    if anchor != "created_at":
+        raise wrong("expires_after.anchor", "must be created_at", anchor)
+    good = isinstance(seconds, str) and seconds.isascii() and seconds.isdigit()
+    if not good or not low <= int(str(seconds)[:9]) <= high:
+        raise wrong("expires_after.seconds", f"must lie in {low}..{high}", seconds)
+    return int(str(seconds))
+
+
+async def listed(request: Request) -> Response:
+    """The caller's files."""
+    found = batches_of(service_of(request)).files.of(request.state.key)
+    purpose = request.query_params.get("purpose")
+    wanted = [filed for filed in found if purpose in (None, filed.purpose)]
+    return as_json(page_of(request, wanted, MOST_LISTED, MOST_LISTED))
+
+
+async def retrieve(request: Request) -> Response:
+    """What is known of one."""
+    return as_json(_own(request).body())
+
+
+async def content(request: Request) -> Response:
+    """Its bytes."""
+    filed = _own(request)
+    path = batches_of(service_of(request)).files.path(filed.id)
+    return FileResponse(path, media_type="application/octet-stream")
+
+
+async def delete(request: Request) -> Response:
+    """Deletes one that no running batch reads."""
+    filed, batches = _own(request), batches_of(service_of(request))
+    if batches.uses(filed.id):
+        raise ApiError(400, "id: must be of a file that no running batch reads", param="id")
+    await asyncio.to_thread(batches.files.remove, filed.id)
+    return as_json({"id": filed.id, "object": "file", "deleted": True})
+
+
+def _own(request: Request) -> Filed:
+    files = batches_of(service_of(request)).files
+    return files.get(request.path_params["id"], request.state.key)
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/files", upload, "Keeps a file (multipart/form-data: file, purpose)."),
+    Endpoint("GET", "/v1/files", listed, "The caller's files."),
+    Endpoint("GET", "/v1/files/{id}", retrieve, "What is known of a file."),
+    Endpoint("GET", "/v1/files/{id}/content", content, "The bytes of a file."),
+    Endpoint("DELETE", "/v1/files/{id}", delete, "Deletes a file."),
+]
