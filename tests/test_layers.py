@@ -33,6 +33,7 @@ LAYERS = (
     ("llm",),
     ("conversation", "async_llm", "receipt"),
     ("bench", "convert", "evaluate", "server", "torch"),
+    ("train",),
     ("integrations",),
     ("cli",),
     ("papers",),
@@ -52,7 +53,7 @@ SURFACE_ONLY = {
     "prometheus_client": ("server",),
     "python_multipart": ("server",),
     "ray": ("integrations",),
-    "torch": ("integrations", "torch"),
+    "torch": ("integrations", "torch", "train"),
     "transformers": ("integrations",),
 }
 
@@ -133,7 +134,8 @@ def test_torch_is_imported_by_integrations_alone() -> None:
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {name}"
         for path, source, name in edges()
-        if source not in ("torch", "integrations") and f"{name}.".startswith("sterna.torch.")
+        if source not in ("torch", "train", "integrations")
+        and f"{name}.".startswith(("sterna.torch.", "sterna.train."))
     ]
     assert not wrong
 

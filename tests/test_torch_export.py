@@ -82,7 +82,7 @@ def test_after_training(checkpoint: Callable[[str], Path], tmp_path: Path) -> No
     assert losses[-1] < losses[0]
     made = export_checkpoint(model, tmp_path / "out", AutoTokenizer.from_pretrained(source))
     assert model.training
-    assert "14 ternary layers" in str(made)
+    assert "14 low-bit layers" in str(made)
     assert made.difference < 1e-5
     model.save_pretrained(tmp_path / "masters")
     assert_same_bits(logits(tmp_path / "out"), logits(tmp_path / "masters"))

@@ -20,7 +20,7 @@ from sterna.files.writing import replacing_directory, synced
 from sterna.torch.layers import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
 
-__all__ = ["Exported", "export_checkpoint"]
+__all__ = ["Exported", "Stored", "compared", "export_checkpoint", "stored_tensor"]
 
 Stored = npt.NDArray[Any] | tuple[str, npt.NDArray[Any]]
 _PROMPT_TOKENS = 16
@@ -30,7 +30,7 @@ _WORDS = {torch.bfloat16: "BF16", torch.float16: "F16"}
 class Exported(NamedTuple):
     """What was written, and how far Sterna's logits of it are from torch's.
 
-    n_layers: ternary ones; difference: the largest of a logit, as a part of the largest logit;
+    n_layers: low-bit ones; difference: the largest of a logit, as a part of the largest logit;
     same_tokens, n_tokens: after how many of the positions compared both choose the same token.
     """
 
@@ -42,7 +42,7 @@ class Exported(NamedTuple):
     def __str__(self) -> str:
         """One line."""
         return (
-            f"{self.n_layers} ternary layers; logits within {self.difference:.1e} of the largest, "
+            f"{self.n_layers} low-bit layers; logits within {self.difference:.1e} of the largest, "
             f"{self.same_tokens} of {self.n_tokens} tokens the same"
         )
 
@@ -77,7 +77,7 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
         if name.rpartition(".")[0] in ternary:
             continue
         if not (config.tie_word_embeddings and name == "lm_head.weight"):
-            tensors[name] = _stored(name, tensor)
+            tensors[name] = stored_tensor(name, tensor)
     nbytes = sum((a[1] if isinstance(a, tuple) else a).nbytes for a in tensors.values())
     with replacing_directory(Path(out), nbytes) as folder:
         write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})
@@ -87,7 +87,7 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
             model.generation_config.save_pretrained(folder)  # type: ignore[union-attr, operator]
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        return _compared(model, folder, len(ternary))
+        return compared(model, loading.load(folder, cached=False), len(ternary))
 
 
 def _is_ternary(name: str, module: nn.Module) -> bool:
@@ -119,11 +119,12 @@ def _layer_tensors(name: str, layer: nn.Module) -> dict[str, Stored]:
     codes = quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
     made: dict[str, Stored] = {f"{name}.weight": codes, f"{name}.weight_scale": scale}
     if layer.bias is not None:
-        made[f"{name}.bias"] = _stored(f"{name}.bias", layer.bias)
+        made[f"{name}.bias"] = stored_tensor(f"{name}.bias", layer.bias)
     return made
 
 
-def _stored(name: str, tensor: Any) -> Stored:
+def stored_tensor(name: str, tensor: Any) -> Stored:
+    """A tensor as numpy has it, those of 16 bits as ("BF16" or "F16", uint16); named in errors."""
     if tensor.device.type != "cpu":
         raise RequestError(f"{name}: must be on the CPU, but is on {tensor.device}; move it there")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -154,9 +155,9 @@ def _config(model: Any, ternary: dict[str, nn.Module]) -> dict[str, Any]:
     }
 
 
-def _compared(model: Any, folder: Path, n_layers: int) -> Exported:
-    """Loads what was written, and compares the logits of a few tokens with the model's."""
-    engine = Engine(loading.load(folder, cached=False), kv_dtype="f32")
+def compared(model: Any, loaded: loading.Model, n_layers: int) -> Exported:
+    """Compares logits of a few tokens: of a model of transformers, and of what it became."""
+    engine = Engine(loaded, kv_dtype="f32")
     n = min(_PROMPT_TOKENS, model.config.max_position_embeddings)
     tokens = [(7 * i + 1) % model.config.vocab_size for i in range(n)]
     training = model.training

@@ -12,7 +12,7 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.torch.layers import BITNET, kind_of
 from sterna.torch.module import SternaLinear
 
-__all__ = ["Left", "Swapped", "Swaps", "accelerate"]
+__all__ = ["Left", "Swapped", "Swaps", "accelerate", "owners_of"]
 
 
 class Swapped(NamedTuple):
@@ -66,7 +66,7 @@ def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
         raise RequestError(f"model: must be a torch.nn.Module, but got {type(model).__name__}")
     if kind_of(model) is not None:
         raise RequestError("model: is one linear layer itself; SternaLinear.of makes a packed one")
-    owners = _owners(model)
+    owners = owners_of(model)
     # In eval torch's encoder layer hands its layers' weights to one kernel.
     read = {
         child
@@ -96,7 +96,7 @@ def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
     return Swaps(tuple(swapped), tuple(left))
 
 
-def _owners(model: nn.Module) -> dict[int, list[str]]:
+def owners_of(model: nn.Module) -> dict[int, list[str]]:
     """Names of the modules that have a tensor as their weight, by the address of its memory."""
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules():

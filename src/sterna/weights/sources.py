@@ -30,7 +30,7 @@ from sterna.weights.experts import (
     weight_in,
 )
 from sterna.weights.rounding import repacked
-from sterna.weights.storages import Layer, Linear, Tensors
+from sterna.weights.storages import Floats, Layer, Levels, Linear, Tensors
 from sterna.weights.storages.float_levels import ternary_table
 
 __all__ = [
@@ -294,7 +294,7 @@ class CheckpointWeights:
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The rows of `parts` as one packed weight, or as one for each format among them."""
-        read = {part.name: storages.read(self._layer(part)) for part in parts}
+        read = {part.name: self.rows(part) for part in parts}
         choices = {
             part.name: packing.choose(read[part.name], None if part.exact else self.format)
             for part in parts
@@ -304,6 +304,10 @@ class CheckpointWeights:
             rows, choice = [read[part.name] for part in run], choices[run[0].name]
             self.modules[module] = packing.pack(rows, choice, self.threads, run[0].name)
         return [self.modules[module] for module, _ in runs]
+
+    def rows(self, part: Linear) -> Levels | Floats:
+        """What one layer's tensors mean, checked."""
+        return storages.read(self._layer(part))
 
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED

@@ -1,0 +1,35 @@
+"""Training of low-bit models in PyTorch, whose forward pass is that of inference.
+
+>>> import sterna.train as train
+>>> train.prepare(model, train.BitLinear.of)       # a model of transformers, or any nn.Module
+>>> ...                                            # any loop: parameters are float masters
+>>> print(train.export(model, "my-model", tokenizer))
+
+Nothing else of Sterna imports torch (`pip install 'sterna[train]'`). See docs/training.md.
+"""
+
+from __future__ import annotations
+
+from sterna.train.bitlinear import BitLinear
+from sterna.train.denseshift import DenseShiftLinear, S3Linear
+from sterna.train.exporting import export
+from sterna.train.groups import GroupTernaryLinear
+from sterna.train.linear import QuantLinear
+from sterna.train.pareto import ParetoLinear
+from sterna.train.preparing import prepare
+from sterna.train.rotation import Rotation
+from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
+
+__all__ = [
+    "BitLinear",
+    "DeepShiftPSLinear",
+    "DeepShiftQLinear",
+    "DenseShiftLinear",
+    "GroupTernaryLinear",
+    "ParetoLinear",
+    "QuantLinear",
+    "Rotation",
+    "S3Linear",
+    "export",
+    "prepare",
+]

@@ -1,0 +1,47 @@
+"""A model's linear layers, swapped in place for those of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from torch import nn
+
+from sterna.errors import RequestError, SternaError
+from sterna.torch.swapping import owners_of
+from sterna.train.linear import QuantLinear
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    model: nn.Module,
+    make: Callable[[nn.Linear], QuantLinear],
+    skip: Collection[str] = ("lm_head",),
+) -> list[str]:
+    """Swap each nn.Linear for what `make` makes of it, in place; returns their names.
+
+    make: such as `BitLinear.of`, or `lambda layer: ParetoLinear.of(layer, bits=2)`. skip: names, or
+    their last parts, of layers that stay floats. All are swapped or, where one is refused, none:
+    RequestError or NonFiniteError names it, as does a layer whose weight another module has too.
+    """
+    owners = owners_of(model)
+    made: dict[str, QuantLinear] = {}
+    for name, layer in model.named_modules():
+        if type(layer) is not nn.Linear or name in skip or name.rpartition(".")[2] in skip:
+            continue
+        names = owners[layer.weight.untyped_storage().data_ptr()]
+        if len(names) > 1:
+            other = next(n for n in names if n != name)
+            raise RequestError(
+                f"{name}: must have a weight of its own, but it is that of {other} too; skip it"
+            )
+        try:
+            made[name] = make(layer)
+        except SternaError as e:
+            raise type(e)(f"{name}: {e}") from None
+    if not made:
+        raise RequestError("model: must have an nn.Linear that is not skipped, but got none")
+    for name, quantised in made.items():
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, quantised)
+    return list(made)

@@ -1,0 +1,61 @@
+"""What all quantisers of training share: rounding that passes gradients on, and exact means."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sterna.errors import NonFiniteError
+from sterna.formats import arithmetic
+
+__all__ = ["Rounded", "finite", "mean_abs", "scaled_gradient", "straight"]
+
+
+class Rounded(NamedTuple):
+    """Weights [M, K] as a quantiser rounds them.
+
+    format: of `sterna formats`, which has these levels. levels: int8 or int16 [M, K], or the values
+    themselves where the format is of floats; scale: float32, () or [M], or [M, K / group]; values:
+    levels times scales, float32 [M, K], whose gradient goes to the parameters.
+    """
+
+    format: str
+    levels: Tensor
+    scale: Tensor
+    values: Tensor
+
+
+def straight(value: Tensor, of: Tensor) -> Tensor:
+    """`value`, whose gradient goes to `of` unchanged: straight-through (Bengio, arXiv 1308.3432).
+
+    of: finite, of value's shape. Zero is added to the value, which keeps its bits.
+    """
+    return value.detach() + (of - of.detach())
+
+
+def scaled_gradient(x: Tensor, factor: float) -> Tensor:
+    """x, whose gradient is multiplied by `factor`."""
+    return x.detach() + (x - x.detach()) * factor
+
+
+def finite(name: str, t: Tensor) -> Tensor:
+    """A tensor as float32; NonFiniteError for NaN and infinities, as training diverges to."""
+    if not bool(torch.isfinite(t).all()):
+        at = arithmetic.first_index((~torch.isfinite(t)).cpu().numpy())
+        value = float(t.detach()[at])
+        raise NonFiniteError(
+            f"{name}: must be finite, but element {at} is {value}; training diverged"
+        )
+    return t.float()
+
+
+def mean_abs(w: Tensor) -> Tensor:
+    """Mean of |w| over the last dimension, float32: numpy's bits, which are those of `quantize`."""
+    if w.is_cpu:
+        rows: Any = w.detach().reshape(-1, w.shape[-1]).numpy()
+        means = torch.from_numpy(np.atleast_1d(arithmetic.mean_abs(rows, 1)))
+        return means.reshape(w.shape[:-1])
+    return w.detach().abs().mean(-1, dtype=torch.float64).float()
