@@ -14,7 +14,8 @@ from helpers import command, failed, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna import LLM
+from sterna import LLM, _native
+from sterna.engine import Feed, Given
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine import scoring as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
@@ -180,10 +181,15 @@ def test_rewind(nano: LLM) -> None:
 
 
 def test_non_finite_scores_are_an_error(nano: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "sterna._native.log_softmax_at",
-        lambda rows, targets, threads: np.full(len(targets), np.nan),
-    )
+    run = nano.engine.run
+
+    def spoilt(feeds: Sequence[Feed]) -> list[Given]:
+        given = run(feeds)
+        for one in given:
+            one.drawn = [_native.SampleResult(2) for _ in one.drawn]  # of no log-probability
+        return given
+
+    monkeypatch.setattr(nano.engine, "run", spoilt)
     with pytest.raises(NonFiniteError, match="finite"):
         score(nano.engine, [[Request([1, 2], 1)]])
 

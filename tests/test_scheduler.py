@@ -4,6 +4,8 @@ formula says, and requests whose tokens are the positions that they are drawn at
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,16 @@ from typing import Any
 import pytest
 
 from sterna import LLM, _native
-from sterna.engine import Engine, Feed, Given, PagePool, Request, SamplingParams, Scheduler
+from sterna.engine import (
+    Engine,
+    Feed,
+    Given,
+    PagePool,
+    PrefixCache,
+    Request,
+    SamplingParams,
+    Scheduler,
+)
 from sterna.engine.costs import Costs, Work
 from sterna.engine.pages import PagesMissing
 from sterna.engine.request import AHEAD
@@ -332,6 +343,30 @@ def test_pages_run_out_and_the_youngest_gives_way(llm: LLM) -> None:
     assert [r.completion.tokens for r in requests] == [requests[0].completion.tokens] * 4
     assert bench.scheduler.preemptions > 0
     assert bench.engine.pool.free == 6
+
+
+def test_many_requests_leave_nothing(llm: LLM) -> None:
+    """Of mixed lengths, some cancelled: pages are those of the cache, and no object stays."""
+    bench = Bench(llm, pages=200)
+    cache = bench.scheduler.cache = PrefixCache(bench.engine.pool, 20)
+    blocks = []
+    for _ in range(3):
+        for i in range(150):
+            request = bench.add(1 + i * 37 % 300, 1 + i % 9)
+            if i % 10 == 3:
+                bench.scheduler.step()
+                bench.scheduler.cancel(request)
+        bench.until(lambda: all(r.finished for r in bench.requests))
+        bench.requests.clear()
+        bench.engine.steps.clear()
+        del request
+        gc.collect()
+        blocks.append(sys.getallocatedblocks())
+    assert blocks[2] < blocks[1] + 100
+    assert bench.engine.pool.free == 200
+    assert cache.pages <= 20
+    cache.clear()
+    assert bench.engine.pool.holders().sum() == 0
 
 
 def test_what_never_fits_is_refused(llm: LLM) -> None:

@@ -628,7 +628,7 @@ class LLM:
         checked_whole("top", top, 0, MAX_LOGPROBS)
         return Scoring(
             self._encode(prompt), top, self.tokenizer, context=self.context,
-            vocab=self.engine.model.config.vocab_size, threads=self.engine.threads, **place,
+            vocab=self.engine.model.config.vocab_size, **place,
         )  # fmt: skip
 
     def logit_chunks(

@@ -10,7 +10,7 @@ from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.engine.scheduler import Event, Load, Scheduler
-from sterna.engine.scoring import Scoring, step_tokens
+from sterna.engine.scoring import Scoring, log_probabilities, scoring_draw, step_tokens
 from sterna.engine.sequence import PAGE, Sequence
 from sterna.engine.store import PrefixStore
 
@@ -35,5 +35,7 @@ __all__ = [
     "Scoring",
     "Sequence",
     "embed",
+    "log_probabilities",
+    "scoring_draw",
     "step_tokens",
 ]

@@ -19,12 +19,12 @@ __all__ = ["Admission"]
 class Admission:
     """Where pages go: to whom they are given, from whom they are taken, and who shares some.
 
-    cache: of earlier requests, if any. What runs is shared without one, too: requests of equal
-    salts compute what they begin with once.
+    What runs is shared without a cache, too: requests of equal salts compute once what they begin
+    with.
     """
 
-    def __init__(self, engine: Engine, cache: PrefixCache | None, costs: Costs) -> None:
-        self._engine, self.cache, self._costs = engine, cache, costs
+    def __init__(self, engine: Engine, costs: Costs) -> None:
+        self._engine, self._costs = engine, costs
 
     def fits(self, entry: Entry, running: SequenceOf[Entry], most: int) -> bool:
         """Whether it may have pages now, beside those that run, at most so many that are read.
@@ -76,17 +76,19 @@ class Admission:
                     best, goal = other, same
         return best, goal
 
-    def look_up(self, request: Request, running: SequenceOf[Entry]) -> None:
+    def look_up(
+        self, request: Request, running: SequenceOf[Entry], cache: PrefixCache | None
+    ) -> None:
         """Takes what is known of the tokens that it begins with."""
         if request.sequence.length or not request.looks_up:
             return
         self._share(request, running)
-        if self.cache is None or request.left == 1:
+        if cache is None or request.left == 1:
             return
-        found, same = self.cache.find(request.tokens, request.salt)
+        found, same = cache.find(request.tokens, request.salt)
         if found is not None and found.length > request.sequence.length:
             request.go_on_from(found)
-        if self.cache.on_disk:  # what it has are full pages
+        if cache.on_disk:  # what it has are full pages
             request.boundaries = {b // PAGE * PAGE for b in request.boundaries} - {0}
         if self._engine.forgets and not request.boundaries:
             # The state where others went another way, or at the last page, may be wanted again.

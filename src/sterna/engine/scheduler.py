@@ -97,7 +97,7 @@ class Scheduler:
         self.engine, self.costs = engine, Costs()
         self.step_ms, self.prompt_step_ms = step_ms, prompt_step_ms
         self.max_running, self.cache = max_running, prefix_cache
-        self._admission = Admission(engine, prefix_cache, self.costs)
+        self._admission = Admission(engine, self.costs)
         self._turns = Turns(self.costs)
         self._clock = clock
         # What lives is what is in here: one assignment adds or drops a request.
@@ -282,7 +282,7 @@ class Scheduler:
                 return False
             self._preempt(victim)
         entry.running = True
-        self._admission.look_up(entry.request, self._running())
+        self._admission.look_up(entry.request, self._running(), self.cache)
         stats = entry.request.completion.stats
         stats.queue_s = stats.queue_s or now - entry.arrived
         return True

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as SequenceOf
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sterna import _native
 from sterna.answers import TokenLogprob
+from sterna.engine.allowed import mask_words
 from sterna.engine.drafts import Costs, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
 from sterna.engine.request import Request
@@ -17,7 +20,9 @@ from sterna.engine.sampling import Draw, SamplingParams
 from sterna.errors import NonFiniteError
 from sterna.tokenizer import Tokenizer
 
-__all__ = ["Scoring", "step_tokens"]
+__all__ = ["Scoring", "log_probabilities", "scoring_draw", "step_tokens"]
+
+I32 = npt.NDArray[np.int32]
 
 STEP_LOGITS = 1 << 24  # logits of a step: 64 MiB
 
@@ -25,6 +30,37 @@ STEP_LOGITS = 1 << 24  # logits of a step: 64 MiB
 def step_tokens(vocab: int) -> int:
     """Tokens of a step whose logits are all wanted: PREFILL_CHUNK, fewer for large vocabularies."""
     return max(1, min(PREFILL_CHUNK, STEP_LOGITS // vocab))
+
+
+def scoring_draw(history: I32, scored: int, vocab: int, top: int) -> Draw:
+    """What gives the log-probabilities of the last `scored` tokens, of the rows before each.
+
+    history: all tokens, the last of which is in no step, int32 [n]. A row may draw its token alone,
+    whose log-probability is one of all tokens' all the same, beside those of the likeliest, top of
+    them (at least one). So no logits leave the core.
+    """
+    targets = history[len(history) - scored :]
+    masks = np.zeros((scored, mask_words(vocab)), np.int32)
+    masks.view(np.uint32)[np.arange(scored), targets // 32] = np.uint32(1) << (targets % 32).astype(
+        np.uint32
+    )
+    return Draw(_parameters(max(top, 1)), history[:-1], len(history) - 1, masks)
+
+
+@lru_cache
+def _parameters(top: int) -> _native.SampleParams:
+    return SamplingParams(logprobs=top).native
+
+
+def log_probabilities(drawn: SequenceOf[_native.SampleResult]) -> list[float]:
+    """Those of what `scoring_draw` has drawn; NonFiniteError."""
+    logprobs = [one.logprob if one.finite else math.nan for one in drawn]
+    if not all(map(math.isfinite, logprobs)):
+        raise NonFiniteError(
+            "scores: log-probabilities must be finite, but got NaN or infinity; "
+            "the model's weights are damaged"
+        )
+    return logprobs
 
 
 class Scoring(Request):
@@ -43,16 +79,13 @@ class Scoring(Request):
         *,
         context: int,
         vocab: int,
-        threads: int,
         **place: Any,
     ) -> None:
         none = SamplingParams(max_tokens=0)
         super().__init__(prompt, none, tokenizer, context=context, vocab=vocab, **place)
         #: Of each token of the prompt; of the first there is none.
         self.scores: list[TokenLogprob | None] = [None] * len(prompt)
-        self._most, self._threads = step_tokens(vocab), threads
-        nothing = np.zeros(0, np.int32)
-        self._top = Draw(SamplingParams(logprobs=top).native, nothing) if top else None
+        self._top = top
 
     @property
     def left(self) -> int:
@@ -73,29 +106,20 @@ class Scoring(Request):
         self, most: int = PREFILL_CHUNK, budget: int = 0, costs: Costs = usual_costs,
         others: int = 0,
     ) -> Feed:  # fmt: skip
-        """As `Request.feed`, with logits after each token."""
+        """As `Request.feed`, with the next token's log-probability after each."""
         begin = self.sequence.length
-        end = min(begin + most, begin + self._most, self.n_prompt - 1)
-        return Feed(self.sequence, self._history[begin:end], end - begin)
+        end = min(begin + most, begin + step_tokens(self._vocab), self.n_prompt - 1)
+        draw = scoring_draw(self._history[: end + 1], end - begin, self._vocab, self._top)
+        return Feed(self.sequence, self._history[begin:end], end - begin, draw=draw)
 
     def receive(self, given: Given) -> None:
-        """Takes a step's logits; NonFiniteError where they are not finite."""
-        if self.finished or not len(given.logits):
+        """Takes a step's log-probabilities; NonFiniteError where they are not finite."""
+        if self.finished or not given.drawn:
             return
-        end = self.sequence.length + 1
-        begin = end - len(given.logits)
-        targets = self._history[begin:end]
-        logprobs = _native.log_softmax_at(given.logits, targets, self._threads).tolist()
-        if not all(map(math.isfinite, logprobs)):
-            raise NonFiniteError(
-                "scores: log-probabilities must be finite, but got NaN or infinity; "
-                "the model's weights are damaged"
+        first = self.sequence.length + 1 - len(given.drawn)
+        logprobs = log_probabilities(given.drawn)
+        for i, (one, logprob) in enumerate(zip(given.drawn, logprobs, strict=True)):
+            self.scores[first + i] = TokenLogprob(
+                int(one.token), logprob, tuple(one.top) if self._top else ()
             )
-        for i, (token, logprob) in enumerate(zip(targets.tolist(), logprobs, strict=True)):
-            self.scores[begin + i] = TokenLogprob(token, logprob, self._likeliest(given, i))
         self._note()
-
-    def _likeliest(self, given: Given, row: int) -> tuple[tuple[int, float], ...]:
-        if self._top is None:
-            return ()
-        return tuple(self._top.sample(given.logits[row], 0).top)

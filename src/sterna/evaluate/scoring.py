@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 import numpy as np
+import numpy.typing as npt
 
-from sterna import _native
-from sterna.engine import PAGE, Engine, step_tokens
+from sterna.engine import PAGE, Engine, Feed, log_probabilities, scoring_draw, step_tokens
 from sterna.engine import Sequence as EngineSequence
-from sterna.errors import NonFiniteError, RequestError
+from sterna.errors import RequestError
 
 __all__ = ["Request", "Score", "encode_pair", "score"]
+
+I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Score:
 
 @dataclass
 class _Job:
-    """A request on its way through the engine; `fed` are the tokens that the next steps take."""
+    """A request on its way through the engine: tokens, int32, of which the last `scored` are."""
 
     sequence: EngineSequence
-    fed: Sequence[int]
-    targets: Sequence[int] = ()
+    tokens: I32
+    scored: int = 0
     logprobs: list[float] = field(default_factory=list)
     greedy: bool = True
 
@@ -115,7 +117,7 @@ def _score_batch(engine: Engine, batch: list[list[Request]], budget: int) -> lis
         _run(
             engine,
             [
-                _Job(s, g[0].tokens[:n])
+                _Job(s, np.array(g[0].tokens[: n + 1], np.int32))
                 for s, g, n in zip(sequences, batch, shared, strict=True)
                 if n
             ],
@@ -129,7 +131,7 @@ def _score_batch(engine: Engine, batch: list[list[Request]], budget: int) -> lis
             jobs = []
             for k in live:
                 tokens, scored = batch[k][i].tokens, batch[k][i].scored
-                jobs.append(_Job(sequences[k], tokens[sequences[k].length : -1], tokens[-scored:]))
+                jobs.append(_Job(sequences[k], np.array(tokens, np.int32), scored))
             _run(engine, jobs, budget)
             for k, job in zip(live, jobs, strict=True):
                 results[k].append(Score(math.fsum(job.logprobs), job.greedy))
@@ -150,25 +152,17 @@ def _shared(group: list[Request]) -> int:
 
 
 def _run(engine: Engine, jobs: list[_Job], budget: int) -> None:
-    """Feeds each job's tokens; the logits after the last of them score its targets."""
+    """Feeds what each sequence lacks of its job's tokens but the last, and scores what is to be."""
     size = max(1, budget // max(len(jobs), 1))
-    for start in range(0, max((len(j.fed) for j in jobs), default=0), size):
-        batch, live = [], []
-        for job in jobs:
-            part = job.fed[start : start + size]
-            if part:
-                before = len(job.fed) - len(job.targets)  # fed without logits
-                batch.append((job.sequence, part, max(0, start + len(part) - max(start, before))))
-                live.append(job)
-        for job, rows in zip(live, engine.step(batch), strict=True):
-            if len(rows):
-                done = len(job.logprobs)
-                targets = np.array(job.targets[done : done + len(rows)], np.int32)
-                logprobs = _native.log_softmax_at(rows, targets, engine.threads).tolist()
-                if not all(map(math.isfinite, logprobs)):
-                    raise NonFiniteError(
-                        "score: log-probabilities must be finite, but got NaN or infinity; "
-                        "check the model's weights"
-                    )
-                job.logprobs += logprobs
-                job.greedy &= bool((rows.argmax(axis=1) == targets).all())
+    vocab = engine.model.config.vocab_size
+    while live := [job for job in jobs if job.sequence.length < len(job.tokens) - 1]:
+        feeds = []
+        for job in live:
+            begin = job.sequence.length
+            end = min(begin + size, len(job.tokens) - 1)
+            wanted = max(0, end - max(begin, len(job.tokens) - 1 - job.scored))
+            draw = scoring_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
+            feeds.append(Feed(job.sequence, job.tokens[begin:end], wanted, draw=draw))
+        for job, given in zip(live, engine.run(feeds), strict=True):
+            job.logprobs += log_probabilities(given.drawn)
+            job.greedy &= all(one.top[0][0] == one.token for one in given.drawn)
