@@ -66,13 +66,13 @@ void linear_long_groups(const sterna::LinearArgs& a) {
 template <class F>
 void linear_superblocks(const sterna::LinearArgs& a) {
     using Few = SuperSums<F>;
-    using FewGroups = SuperGroups<Few, F::kSuperGroup, kSuperCodes<F>>;
+    using FewGroups = SuperGroups<Few, F::kSuperGroup, kSuperCodes<F>, F::kSuperOffset == 0>;
     using FewBlocks = SuperBlocks<F, GroupedBlocks<Few, FewGroups>, FewGroups>;
     if constexpr (kScaled<F>) {
         linear_vectors<F, FewBlocks, ScaledBlocks<F>>(a);
     } else {
         using Bytes = SuperPanel<F>;
-        using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F>>;
+        using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F>, false>;
         using Sweep = std::conditional_t<Bytes::kPairs, PairBlocks<Bytes, Groups>,
                                          GroupedBlocks<Bytes, Groups>>;
         linear_vectors<F, FewBlocks, SuperBlocks<F, Sweep, Groups>>(a);

@@ -153,6 +153,16 @@ constexpr int sum_at(int n, int p, int g) {
     return (n * P + p) * F::kRowBlocks + g;
 }
 
+// Asks for a line of memory, into L2 or into L1.
+template <bool kIntoL2>
+inline void ask_for(const uint8_t* line) {
+    if constexpr (kIntoL2) {
+        prefetch_l2(line);
+    } else {
+        prefetch(line);
+    }
+}
+
 // Adds tokens [n0, n0 + N) x parts [part0, part0 + P) over k in [k0, k1), whose codes start at `step`.
 // Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
 // there C is 1.
@@ -174,7 +184,8 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
             if (part0 == 0) {  // what other parts read is the same lines
                 STERNA_UNROLL(8)
-                for (int line = 0; line < F::kStepBytes; line += 64) prefetch(step + ahead + line);
+                for (int line = 0; line < F::kStepBytes; line += 64)
+                    ask_for<F::kLoadsAlone && N == 1>(step + ahead + line);
             }
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {

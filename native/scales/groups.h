@@ -191,9 +191,11 @@ struct PlainGroups {
     }
 
     static constexpr int kScalesAhead = 1024;  // bytes: of 8 groups of 64 rows
+    // Asks for the scales to come: for one token into L2, since loads that miss L1 have few places (linear.h).
+    template <int N>
     void ask_ahead(int64_t k) const {
-        prefetch(scales.at(k) + kScalesAhead);
-        prefetch(scales.at(k) + kScalesAhead + kLine);
+        ask_for<N == 1>(scales.at(k) + kScalesAhead);
+        ask_for<N == 1>(scales.at(k) + kScalesAhead + kLine);
     }
 
     // The part that pair_panel.h uses, which has no minima. ready: a group's scale; factor and scaled: the factors
@@ -304,7 +306,7 @@ template <class F, class Groups, int N>
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
     for (int64_t k = k0; k < k1; k += kGroupK) {
         STERNA_FENCE();  // else outputs are carried along in the registers that sums need
-        groups.ask_ahead(k);
+        groups.template ask_ahead<N>(k);
         STERNA_UNROLL(2)
         for (int part = 0; part < kParts; part += P) {
             VI flat[P][Groups::kSpans][N][G];
@@ -404,7 +406,6 @@ constexpr int64_t grouped_scratch(int64_t K) {
 // bytes F. A block's outputs lie behind the panel in scratch.
 template <class F, class Groups>
 struct GroupedBlocks {
-    static_assert(Groups::kFloats <= kMostFloats);
     using Sweep = GroupedBlocks;
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
@@ -442,6 +443,7 @@ struct GroupedBlocks {
         const uint8_t* codes = tile.bytes + panel_at(a.K, g0, part, 0);
         auto* y = reinterpret_cast<float*>(tile.bytes + panel_bytes(a.K, tile.row_blocks));
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
+        static_assert(Groups::kFloats <= kMostFloats);
         constexpr int kSpan = Groups::kX / Groups::kSpans;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
             VI acc[Groups::kSpans][N][GN];

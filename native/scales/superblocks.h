@@ -147,8 +147,10 @@ enum class SuperCodes {
     kNegated,  // kNegatedOffset - s_g level
 };
 
-// Turns sums into outputs, as PlainGroups does, for groups of kSpan_ k. It keeps y and p, [n][g] each.
-template <class F, int kSpan_, SuperCodes kCodes>
+// Turns sums into outputs, as PlainGroups does, for groups of kSpan_ k. It keeps y and p, [n][g] each, and with kSpread
+// u. Then one token's minima are added with the sums of their group, else all of a super-block at its end: that takes no
+// loads and stores of u, but with one token nothing is asked of memory meanwhile.
+template <class F, int kSpan_, SuperCodes kCodes, bool kSpread>
 struct SuperGroups {
     static constexpr int kX = kGroupK;
     static constexpr int kSpan = kSpan_;
@@ -158,7 +160,7 @@ struct SuperGroups {
         if constexpr (F::kPairs) return kGroupK / (F::kPairSpan < kSpan ? F::kPairSpan : kSpan);
         return kWhole ? 1 : kGroupK / kSpan;
     }();
-    static constexpr int kFloats = 2;
+    static constexpr int kFloats = kSpread ? 3 : 2;
     // Whether accumulators start at `taken`, in place.
     static constexpr bool kStarts = kCodes == SuperCodes::kOffset || kCodes == SuperCodes::kNegated;
     static_assert(!kStarts || F::kEvenOffset);
@@ -184,14 +186,15 @@ struct SuperGroups {
     static int64_t end_k() { return kSuperK; }
     template <int GN, int N>
     void end_groups(int64_t k, int n0, int row0, float* y) const {
-        end<GN, N>(k, n0, row0, y, y + N * GN * kLanes);
+        end<GN, N>(k, n0, row0, y);
     }
 
     // Asks for an eighth of the next super-block's scales, so that all have come when this one ends.
+    template <int N>
     void ask_ahead(int64_t k) const {
         const int64_t part = scales.bytes * kGroupK / kSuperK;
         const uint8_t* from = scales.head(k) + scales.bytes + k % kSuperK / kGroupK * part;
-        for (int64_t i = 0; i < part; i += kLine) prefetch(from + i);
+        for (int64_t i = 0; i < part; i += kLine) ask_for<N == 1>(from + i);
     }
 
     template <int GN, int N>
@@ -236,51 +239,68 @@ struct SuperGroups {
                 f_store(to, f_fma(total, s_x, f_load(to)));
             }
         }
-        if ((k + kGroupK) % kSuperK == 0) end<GN, N>(k + kGroupK - kSuperK, n0, row0, y, p);
+        if (spreads<N>() && a.groups.minima) {
+            float* const u = p + N * GN * kLanes;
+            VF sum[N][GN];
+            each<GN, N>([&](int n, int g, int at) { sum[n][g] = f_load(u + at); });
+            STERNA_UNROLL(2)
+            for (int i = 0; i < kGroupK; i += kSpan) add_minima<GN, N>(k + i, n0, row0, sum);
+            each<GN, N>([&](int n, int g, int at) { f_store(u + at, sum[n][g]); });
+        }
+        if ((k + kGroupK) % kSuperK == 0) end<GN, N>(k + kGroupK - kSuperK, n0, row0, y);
     }
 
   private:
-    // Ends the super-block that starts at k: p and the minima go to y.
-    template <int GN, int N>
-    [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y, float* p) const {
-        STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) {
-            VF d = scales.d(k, row0 + g * sterna::kRowBlock);
-            if (kCodes == SuperCodes::kNegated) d = f_sub(f_set1(0.0f), d);
-            STERNA_UNROLL(16)
-            for (int n = 0; n < N; ++n) {
-                const int64_t at = (n * GN + g) * kLanes;
-                f_store(y + at, f_fma(f_load(p + at), d, f_load(y + at)));
-                f_store(p + at, f_set1(0.0f));
-            }
-        }
-        if (a.groups.minima) add_minima<GN, N>(k, n0, row0, y);
+    template <int N>
+    static constexpr bool spreads() {
+        return kSpread && N == 1;
     }
+    // Calls body(n, g, place of its vector) for a block's outputs.
+    template <int GN, int N, class Body>
+    [[gnu::always_inline]] static void each(Body body) {
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) body(n, g, (n * GN + g) * kLanes);
+    }
+    // Ends the super-block that starts at k: p and u go to y.
     template <int GN, int N>
-    [[gnu::always_inline]] void add_minima(int64_t k, int n0, int row0, float* y) const {
-        VF u[N][GN];
-        STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) u[n][g] = f_set1(0.0f);
-        for (int64_t j = k; j < k + kSuperK; j += kSpan) {
-            VF m[GN];
-            STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) m[g] = scales.minimum(j, row0 + g * sterna::kRowBlock);
-            STERNA_UNROLL(16)
-            for (int n = 0; n < N; ++n) {
-                const VF x = f_set1(terms.factor.row(n0 + n)[j / kSpan]);
-                STERNA_UNROLL(8)
-                for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
-            }
-        }
+    [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y) const {
+        float* const p = y + N * GN * kLanes;
+        VF d[GN];
         STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) {
-            const VF d = scales.d_minimum(k, row0 + g * sterna::kRowBlock);
-            STERNA_UNROLL(16)
-            for (int n = 0; n < N; ++n) {
-                float* to = y + (n * GN + g) * kLanes;
-                f_store(to, f_fma(u[n][g], d, f_load(to)));
-            }
+            d[g] = scales.d(k, row0 + g * sterna::kRowBlock);
+            if (kCodes == SuperCodes::kNegated) d[g] = f_sub(f_set1(0.0f), d[g]);
+        }
+        each<GN, N>([&](int, int g, int at) {
+            f_store(y + at, f_fma(f_load(p + at), d[g], f_load(y + at)));
+            f_store(p + at, f_set1(0.0f));
+        });
+        if (!a.groups.minima) return;
+        float* const u = p + N * GN * kLanes;
+        VF sum[N][GN];
+        each<GN, N>([&](int n, int g, int at) {
+            sum[n][g] = spreads<N>() ? f_load(u + at) : f_set1(0.0f);
+            if (spreads<N>()) f_store(u + at, f_set1(0.0f));
+        });
+        if (!spreads<N>())
+            for (int64_t j = k; j < k + kSuperK; j += kSpan) add_minima<GN, N>(j, n0, row0, sum);
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) d[g] = scales.d_minimum(k, row0 + g * sterna::kRowBlock);
+        each<GN, N>(
+            [&](int n, int g, int at) { f_store(y + at, f_fma(sum[n][g], d[g], f_load(y + at))); });
+    }
+    // Adds the minima of the group that starts at k to u.
+    template <int GN, int N>
+    [[gnu::always_inline]] void add_minima(int64_t k, int n0, int row0, VF (&u)[N][GN]) const {
+        VF m[GN];
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) m[g] = scales.minimum(k, row0 + g * sterna::kRowBlock);
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) {
+            const VF x = f_set1(terms.factor.row(n0 + n)[k / kSpan]);
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
         }
     }
 };
@@ -301,8 +321,8 @@ template <class F>
 struct ScaledBlocks {
     static constexpr bool kNegated = F::kSuperOffset != 0;
     using Bytes = Even<AnyCodes>;
-    using Groups =
-        SuperGroups<Bytes, F::kSuperGroup, kNegated ? SuperCodes::kNegated : SuperCodes::kProducts>;
+    using Groups = SuperGroups<Bytes, F::kSuperGroup,
+                               kNegated ? SuperCodes::kNegated : SuperCodes::kProducts, false>;
     using Sweep = GroupedBlocks<Bytes, Groups>;
     static void begin(const sterna::LinearArgs& a) {
         Groups::begin(a, kNegated ? kNegatedOffset : 0);
