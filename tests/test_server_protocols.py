@@ -231,13 +231,40 @@ def test_tools(client: openai.OpenAI) -> None:
         assert done.finish_reason == "tool_calls"
         arguments = call_of(done.message)
         chunks = client.chat.completions.create(**asked, temperature=temperature, stream=True)
-        text, names = "", []
+        texts, names = [], []
         for chunk in chunks:
             for call in chunk.choices[0].delta.tool_calls or ():
                 names += [call.function.name] if call.id else []
-                text += call.function.arguments
+                texts += [call.function.arguments] if call.function.arguments else []
         assert names == ["get_weather"]
-        assert json.loads(text) == arguments
+        assert json.loads("".join(texts)) == arguments
+        assert len(texts) > 2  # as they come
+        with client.chat.completions.stream(**asked, temperature=temperature) as stream:
+            pieces = [e.arguments_delta for e in stream if "arguments.delta" in e.type]
+            (call,) = stream.get_final_completion().choices[0].message.tool_calls
+        assert [piece for piece in pieces if piece] == texts
+        assert json.loads(call.function.arguments) == arguments
+
+
+def test_a_call_that_is_cut(server: ServerProcess, client: openai.OpenAI) -> None:
+    """Its start is there, and the reason is the length."""
+    asked: dict[str, Any] = {"messages": SAID, "tools": TOOLS, "tool_choice": "required"}
+    (whole,) = client.chat.completions.create(model="tools", **asked, seed=1).choices
+    assert whole.finish_reason == "tool_calls"
+    for most in range(200):
+        (cut,) = client.chat.completions.create(
+            model="tools", **asked, seed=1, max_tokens=most + 1
+        ).choices
+        if cut.message.tool_calls and cut.message.tool_calls[0].function.arguments:
+            break
+    arguments = whole.message.tool_calls[0].function.arguments
+    assert arguments.startswith(cut.message.tool_calls[0].function.arguments)
+    assert cut.finish_reason == "length"
+    tool = {"name": "get_weather", "input_schema": TOOL["parameters"], "strict": True}
+    body = {"messages": SAID, "tools": [tool], "tool_choice": {"type": "any"}, "seed": 1}
+    said = server.post("/v1/messages", **body, max_tokens=most + 1).json()
+    assert said["content"][0]["input"] == {}
+    assert said["stop_reason"] == "max_tokens"
 
 
 def test_tools_in_other_protocols(server: ServerProcess, client: openai.OpenAI) -> None:
@@ -253,6 +280,14 @@ def test_tools_in_other_protocols(server: ServerProcess, client: openai.OpenAI) 
     assert block["input"]["city"] in ("Oslo", "Rome")
     events = named_events(server.post("/v1/messages", **body, stream=True).text)
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
+    deltas = [e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"]
+    assert len(deltas) > 2
+    assert json.loads("".join(deltas))["city"] in ("Oslo", "Rome")
+    with client.responses.stream(model="tools", input="x", tools=[flat], **asked) as stream:
+        pieces = [e.delta for e in stream if e.type == "response.function_call_arguments.delta"]
+        (item,) = stream.get_final_response().output
+    assert len(pieces) > 2
+    assert item.arguments == "".join(pieces)
 
 
 def test_schemas(server: ServerProcess, client: openai.OpenAI) -> None:

@@ -37,11 +37,25 @@ CASES: list[tuple[Form | None, str, str | None, str | None, list[tuple[str, Any]
     (hermes.FORM, "1 <tool 2 <", None, "1 <tool 2 <", []),
     (hermes.FORM, "<tool_call>\nnone\n</tool_call>", None, "<tool_call>\nnone\n</tool_call>", []),
     (hermes.FORM, '<tool_call>{"name": "f", "argum', None, '<tool_call>{"name": "f", "argum', []),
+    (hermes.FORM, '<tool_call>[{"arguments": {"a": 1}, "name": "f"}, ' + CALL + "}]</tool_call>!",
+     None, "!", [("f", {"a": 1}), ("f", {"a": [1, "}"], "b": "é"})]),
+    (hermes.FORM, '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', None, None,
+     [("f", {})]),
+    (hermes.FORM, '<tool_call>{"a": 1} x</tool_call> y', None,
+     '<tool_call>{"a": 1} x</tool_call> y', []),
+    (mistral.FORM, '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "}"}]', None, None,
+     [("f", {"a": 1})]),
+    (mistral.FORM, "[TOOL_CALLS] no", None, "[TOOL_CALLS] no", []),
+    (llama3.FORM, '{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}\nso',
+     None, "so", [("f", {"a": 1}), ("g", {})]),
     (mistral.FORM, f"[{CALL}, {CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})] * 2),
     (mistral.FORM, f"[TOOL_CALLS][{CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})]),
     (llama3.FORM, '{"name": "f", "parameters": {"a": 1}}', None, None, [("f", {"a": 1})]),
     (llama3.FORM, "plain {text}  ", None, "plain {text}  ", []),
     (xml.FORM, XML, None, None, [("f", {"a": "x\ny", "b": 2})]),
+    (xml.FORM, "<tool_call><function=f></function>\n<function=g>\n</tool_call>z", None, "z",
+     [("f", {}), ("g", {})]),
+    (xml.FORM, "<tool_call>\n<function f>", None, "<tool_call>\n<function f>", []),
 ]  # fmt: skip
 
 
@@ -72,6 +86,26 @@ def test_cuts_change_nothing(
     made = [c["function"] for c in whole.get("tool_calls", ())]
     assert [(f["name"], json.loads(f["arguments"])) for f in made] == calls
     assert arguments == [f["arguments"] for f in made]
+
+
+def test_arguments_come_in_pieces() -> None:
+    """As soon as they are there; an answer that is cut within them has a call that is not whole."""
+    cut = HERMES[: HERMES.index("u00e9")]
+    for form, text in (
+        (hermes.FORM, HERMES),
+        (hermes.FORM, cut),
+        (xml.FORM, XML),
+        (xml.FORM, XML[:-30]),
+    ):
+        reader, seen = Reader("", form), []
+        for c in text:
+            seen += [d.text for d in reader.feed(c) if d.kind == "tool_calls" and not d.id]
+        before = "".join(seen)
+        seen += [d.text for d in reader.end() if d.kind == "tool_calls"]
+        assert before.startswith('{"a": ')
+        assert "".join(seen) == before
+        assert len(seen) >= 2
+        assert reader.called == (text in (HERMES, XML))
 
 
 def test_thoughts_that_the_template_opened() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.errors import SternaError
+from sterna.server import errors
+from sterna.server.errors import ApiError
 from sterna.server.routing import as_json
 from sterna.server.service import Running
-from sterna.server.sse import Events, events_of, until_gone
+from sterna.server.sse import Events, until_gone
 
 __all__ = ["Answering", "respond"]
+
+log = logging.getLogger("sterna.server")
 
 
 class Answering(Protocol):
@@ -24,6 +30,10 @@ class Answering(Protocol):
 
     def events(self) -> AsyncIterator[bytes]:
         """The answer as server-sent events."""
+        ...
+
+    def failed(self, error: ApiError) -> bytes:
+        """The event that ends a stream which fails, in the words of its protocol."""
         ...
 
     async def whole(self) -> dict[str, Any]:
@@ -38,7 +48,7 @@ async def respond(
     work = answering.begin()
     if stream:
         await until_gone(request.receive, work, running.cancel)
-        events = events_of(answering.events(), running)
+        events = _events(answering, running)
         return Events(events, running.cancel, running.service.settings.ping)
 
     async def whole() -> dict[str, Any]:
@@ -46,3 +56,14 @@ async def respond(
         return await answering.whole()
 
     return as_json(await until_gone(request.receive, whole(), running.cancel))
+
+
+async def _events(answering: Answering, running: Running) -> AsyncIterator[bytes]:
+    """The events; an error among them becomes the last one."""
+    try:
+        async for data in answering.events():
+            yield data
+    except Exception as error:
+        if not isinstance(error, (ApiError, SternaError)):
+            log.error("%s: failed", running.id, exc_info=error)
+        yield answering.failed(errors.of(error))

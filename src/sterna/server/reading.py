@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.server.forms import Form
-from sterna.server.forms.base import Call
+from sterna.server.forms.base import Calls, Part
 
 __all__ = ["Delta", "Reader"]
 
@@ -47,13 +47,20 @@ class Reader:
         self._form, self._several = form, several
         self._thinking = prompt.rstrip().endswith(OPEN)
         self._begun = self._trims = self._thinking
-        self._calling = False
+        self._calls: Calls | None = None
         self._held = ""
-        self.calls: list[Call] = []
+        self._done = False  # what follows the one call that there may be is left out
+        self._count = 0
+        self._cut = False
+
+    @property
+    def called(self) -> bool:
+        """Whether the answer has calls, and all of them are whole."""
+        return self._count > 0 and not self._cut
 
     def feed(self, text: str) -> list[Delta]:
         """What the text so far is sure to be."""
-        self._held += text if self._several or not self.calls else ""
+        self._held += "" if self._done else text
         return self._read(False)
 
     def end(self) -> list[Delta]:
@@ -78,7 +85,7 @@ class Reader:
 
     def _read(self, final: bool) -> list[Delta]:
         found: list[Delta] = []
-        while self._held and self._step(found, final):
+        while (self._held or (final and self._calls)) and self._step(found, final):
             pass
         return found
 
@@ -94,8 +101,8 @@ class Reader:
                 self._held = self._held[len(mark) :]
                 self._thinking, self._trims = False, True
             return bool(mark)
-        if self._calling:
-            return self._call(found, final)
+        if self._calls:
+            return self._call(self._calls, found, final)
         if not self._begun:
             start = self._held.lstrip()
             if OPEN.startswith(start) and not final:
@@ -106,8 +113,11 @@ class Reader:
                 self._held = start[len(OPEN) :]
             return True
         opens = self._form.opens if self._form else ()
-        self._calling = bool(self._until(found, "content", opens, final))
-        return self._calling
+        if not self._until(found, "content", opens, final):
+            return False
+        assert self._form is not None
+        self._calls = self._form.calls()
+        return True
 
     def _until(
         self, found: list[Delta], kind: str, marks: tuple[str, ...], final: bool
@@ -126,31 +136,31 @@ class Reader:
             found.append(Delta(kind, text))
         return mark
 
-    def _call(self, found: list[Delta], final: bool) -> bool:
+    def _call(self, calls: Calls, found: list[Delta], final: bool) -> bool:
         """Calls from their first mark to what closes them; what are none is content."""
-        assert self._form is not None
-        inside, closed, rest = (
-            self._held.partition(self._form.closes) if self._form.closes else (self._held, "", "")
-        )
-        if not closed and not final:
+        for part in calls.feed(self._held, final):
+            self._tell(found, part)
+        self._held, self._cut = calls.rest or "", calls.cut
+        if calls.rest is None:
             return False
-        calls = self._form.parse(inside)
-        self._calling, self._held = False, rest
-        if calls is None:
-            found.append(Delta("content", inside + closed))
-        for call in calls or ():
-            if self._several or not self.calls:
-                self._tell(found, call)
-        if self.calls and not self._several:
-            self._held = ""
-        self._trims = True
+        if self._count and not self._several:
+            self._done, self._held = True, ""
+        self._calls, self._trims = None, True
         return True
 
-    def _tell(self, found: list[Delta], call: Call) -> None:
-        index = len(self.calls)
-        self.calls.append(call)
-        found.append(Delta("tool_calls", "", index, f"call_{secrets.token_hex(12)}", call.name))
-        found.append(Delta("tool_calls", call.arguments, index))
+    def _tell(self, found: list[Delta], part: Part) -> None:
+        alone = not self._several and self._count > 0
+        self._done = self._done or (alone and part.kind != "arguments")
+        if self._done:
+            return
+        if part.kind == "text":
+            found.append(Delta("content", part.text))
+        elif part.kind == "arguments":
+            found.append(Delta("tool_calls", part.text, self._count - 1))
+        else:
+            id = f"call_{secrets.token_hex(12)}"
+            found.append(Delta("tool_calls", "", self._count, id, part.text))
+            self._count += 1
 
 
 def _overlap(text: str, mark: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from sterna.server import errors
+from sterna.server.errors import ApiError
 from sterna.server.reading import Delta, Reader
 from sterna.server.service import Running
 from sterna.server.sse import event
@@ -96,22 +96,22 @@ class Stream:
         self._message: dict[str, Any] = {"content": ""}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """All of them; an error is the last."""
-        try:
-            yield self._event("response.created", response=self._body())
-            yield self._event("response.in_progress", response=self._body())
-            async for _, piece in self._running.pieces():
-                for data in self._deltas(self._reader.feed(piece.text)):
-                    yield data
-            for data in (*self._deltas(self._reader.end()), *self._close()):
+        """All of them."""
+        yield self._event("response.created", response=self._body())
+        yield self._event("response.in_progress", response=self._body())
+        async for _, piece in self._running.pieces():
+            for data in self._deltas(self._reader.feed(piece.text)):
                 yield data
-            (done,) = self._running.completions
-            body = self._ended(done.finish_reason, self._reader, self._message)
-            kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
-            yield self._event(kind, response=body)
-        except Exception as error:
-            said = errors.of(error)
-            yield self._event("error", message=said.message, code=said.code, param=said.param)
+        for data in (*self._deltas(self._reader.end()), *self._close()):
+            yield data
+        (done,) = self._running.completions
+        body = self._ended(done.finish_reason, self._reader, self._message)
+        kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
+        yield self._event(kind, response=body)
+
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of a stream that fails."""
+        return self._event("error", message=error.message, code=error.code, param=error.param)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._number += 1

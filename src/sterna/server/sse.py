@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
@@ -12,15 +11,9 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sterna.errors import SternaError
-from sterna.server import errors
 from sterna.server.bodies import encode
-from sterna.server.errors import ApiError
-from sterna.server.service import Running
 
-__all__ = ["DONE", "Events", "event", "events_of", "until_gone"]
-
-log = logging.getLogger("sterna.server")
+__all__ = ["DONE", "Events", "event", "until_gone"]
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment, which clients pass over and proxies count as life
@@ -107,14 +100,3 @@ async def until_gone(
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
-
-
-async def events_of(events: AsyncIterator[bytes], running: Running) -> AsyncIterator[bytes]:
-    """The same events; an error among them becomes the last one."""
-    try:
-        async for data in events:
-            yield data
-    except Exception as error:
-        if not isinstance(error, (ApiError, SternaError)):
-            log.error("%s: failed", running.id, exc_info=error)
-        yield event(errors.of(error).body())

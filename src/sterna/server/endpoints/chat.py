@@ -150,6 +150,10 @@ class _Answering:
             "system_fingerprint": fingerprint,
         }
 
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of a stream that fails."""
+        return event(error.body())
+
     async def whole(self) -> dict[str, Any]:
         """All choices in one object."""
         choices = []
@@ -161,7 +165,7 @@ class _Answering:
                 "index": i,
                 "message": message,
                 "logprobs": self._logprobs(done.logprobs),
-                "finish_reason": "tool_calls" if "tool_calls" in message else done.finish_reason,
+                "finish_reason": "tool_calls" if reader.called else done.finish_reason,
             }
             if self.body.return_token_ids:
                 choice["token_ids"] = done.tokens
@@ -207,7 +211,7 @@ class _Answering:
                 yield chunk(i, delta.wording())
             if i == last[0]:
                 head["receipt"] = self.running.receipt()
-            yield chunk(i, {}, None, "tool_calls" if readers[i].calls else done.finish_reason)
+            yield chunk(i, {}, None, "tool_calls" if readers[i].called else done.finish_reason)
         if wants_usage:
             yield event({**head, "choices": [], "usage": self.running.usage()})
         yield DONE

@@ -124,6 +124,10 @@ class _Answering:
             logprobs.extend(prompt, self.scores[choice // self.n])
         return text, logprobs
 
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of a stream that fails."""
+        return event(error.body())
+
     async def whole(self) -> dict[str, Any]:
         """All choices in one object."""
         done = await self.running.result()

@@ -14,13 +14,14 @@ from starlette.responses import Response
 from sterna.answers import Completion
 from sterna.errors import shown
 from sterna.server import errors
+from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, prompt_text
 from sterna.server.errors import ApiError
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
-from sterna.server.sse import Events, event, until_gone
+from sterna.server.sse import event
 from sterna.server.tooling import Tools, read_tools
 from sterna.server.turns import Turn
 
@@ -59,18 +60,7 @@ async def messages(request: Request) -> Response:
     try:
         body = await read(request, MessageBody)
         running = await service_of(request).begin(request, body.model, "msg")
-        answering = _Answering(body, running)
-        work = answering.turn.begin()
-        if body.stream:
-            await until_gone(request.receive, work, running.cancel)
-            stream = answering.guarded()
-            return Events(stream, running.cancel, running.service.settings.ping)
-
-        async def whole() -> dict[str, Any]:
-            await work
-            return await answering.whole()
-
-        return as_json(await until_gone(request.receive, whole(), running.cancel))
+        return await respond(request, running, _Answering(body, running), body.stream)
     except Exception as error:
         return _refused(error)
 
@@ -124,6 +114,7 @@ class _Answering:
         )
         tools = _tools(body)
         self.turn = Turn(running, _conversation(body, tools), ask, tools)
+        self.begin = self.turn.begin
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -164,14 +155,12 @@ class _Answering:
             content.append({"type": "text", "text": said["content"]})
         for call in said.get("tool_calls", ()):
             function = call["function"]
-            arguments = json.loads(function["arguments"])
-            content.append(
-                {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
-            )
+            block = {"type": "tool_use", "id": call["id"], "name": function["name"]}
+            content.append({**block, "input": _input(function["arguments"])})
         head = {
             **self._head(),
             "content": content,
-            "stop_reason": self._stop(done, bool(reader.calls)),
+            "stop_reason": self._stop(done, reader.called),
         }
         return {
             **head,
@@ -179,15 +168,12 @@ class _Answering:
             "receipt": self.running.receipt(),
         }
 
-    async def guarded(self) -> AsyncIterator[bytes]:
-        """The events; an error among them becomes the last one."""
-        try:
-            async for data in self._events():
-                yield data
-        except Exception as error:
-            yield event(_error(errors.of(error)), "error")
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of a stream that fails."""
+        return event(_error(error), "error")
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncIterator[bytes]:
+        """The stream: the message's start, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
         reader, blocks = self.turn.reader(), _Blocks()
         async for _, piece in self.running.pieces():
@@ -200,10 +186,18 @@ class _Answering:
         for data in blocks.close():
             yield data
         (done,) = self.running.completions
-        ended = {"stop_reason": self._stop(done, bool(reader.calls)), "stop_sequence": None}
+        ended = {"stop_reason": self._stop(done, reader.called), "stop_sequence": None}
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.running.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
+
+
+def _input(arguments: str) -> Any:
+    """Of a call; {} where the answer was cut within it."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
 
 
 class _Blocks:

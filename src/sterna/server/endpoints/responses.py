@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.server import errors
+from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, text_of
 from sterna.server.errors import ApiError
@@ -21,7 +24,6 @@ from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_opti
 from sterna.server.responding import Stream, output_of, usage_of
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
-from sterna.server.sse import Events, until_gone
 from sterna.server.tooling import Tools, read_tools
 from sterna.server.turns import Turn
 
@@ -71,16 +73,7 @@ async def create(request: Request) -> Response:
         task = asyncio.ensure_future(_behind(answering))
         service.responses.put(running.id, running.key, answering.items, answering.body_now(), task)
         return as_json(answering.body_now())
-    work = answering.begin()
-    if body.stream:
-        await until_gone(request.receive, work, running.cancel)
-        return Events(answering.stream().events(), running.cancel, service.settings.ping)
-
-    async def whole() -> dict[str, Any]:
-        await work
-        return await answering.whole()
-
-    return as_json(await until_gone(request.receive, whole(), running.cancel))
+    return await respond(request, running, answering, bool(body.stream))
 
 
 async def _behind(answering: _Answering) -> None:
@@ -224,8 +217,16 @@ class _Answering:
                 running.id, running.key, [*self.items, *self._output], self.body_now()
             )
 
-    def stream(self) -> Stream:
+    def events(self) -> AsyncIterator[bytes]:
         """Its events."""
+        return self._stream.events()
+
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of a stream that fails."""
+        return self._stream.failed(error)
+
+    @cached_property
+    def _stream(self) -> Stream:
         return Stream(self.running, self.turn.reader(), self.body_now, self.ended)
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.engine.constraints import ToolCall
-from sterna.server.forms.base import Call, Form
+from sterna.server.forms.base import Calls, Form, Part
 
-_FUNCTION = re.compile(r"<function=([^>\n]+)>\n?(.*?)</function>", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_END = "</function>"
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,59 @@ class _Xml(Form):
         """None: no grammar of arguments in this form."""
         return None
 
-    def parse(self, text: str) -> list[Call] | None:
-        """As `Form.parse`."""
-        found = _FUNCTION.findall(text)
-        calls = [Call(name, _arguments(inside)) for name, inside in found]
-        return calls or None
+    def calls(self) -> Calls:
+        """As `Form.calls`."""
+        return _XmlCalls(self)
 
 
-def _arguments(inside: str) -> str:
-    pairs = {name: _value(text) for name, text in _PARAMETER.findall(inside)}
-    return json.dumps(pairs, ensure_ascii=False)
+class _XmlCalls(Calls):
+    """Arguments are told one at a time: what a text is as JSON is known at its end."""
+
+    _mark = "<function="
+
+    def __init__(self, form: Form) -> None:
+        super().__init__(form)
+        self._arguments = 0  # of the call, so far
+
+    def _begin(self, found: list[Part], final: bool) -> bool:
+        head = _FUNCTION.match(self._held)
+        if head is None:
+            if "\n" not in self._held and ">" not in self._held:
+                return False
+            self._step = self._junk
+            return True
+        found += [Part("name", head[1]), Part("arguments", "{")]
+        self._held, self._unsure, self._arguments = self._held[head.end() :], "", 0
+        self._count += 1
+        self._step = self._parameters
+        return True
+
+    def _parameters(self, found: list[Part], final: bool) -> bool:
+        self._held = self._held.lstrip()
+        one = _PARAMETER.match(self._held)
+        if one:
+            key, value = json.dumps(one[1], ensure_ascii=False), _value(one[2])
+            comma = ", " if self._arguments else ""
+            found.append(Part("arguments", f"{comma}{key}: {value}"))
+            self._held, self._arguments = self._held[one.end() :], self._arguments + 1
+            return True
+        ended = self._held.startswith(_END)
+        if not ended and not self._held.startswith(self.form.closes):
+            self.cut = final
+            return False
+        found.append(Part("arguments", "}"))
+        self._held = self._held[len(_END) :] if ended else self._held
+        self._step = self._between
+        return True
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> str:
+    """An argument as JSON."""
     try:
-        return json.loads(text)
+        value: Any = json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        value = text
+    return json.dumps(value, ensure_ascii=False)
 
 
 FORM = _Xml(
