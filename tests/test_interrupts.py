@@ -29,7 +29,8 @@ from sterna.errors import RequestError
 
 POOL = ("engine/engine.py", "engine/pages.py", "engine/prefix.py")
 REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/driver.py")
-MODULES = (*POOL, *REQUESTS, "sterna/conversation.py", "sterna/llm.py")
+LLM_PARTS = ("llm/llm.py", "llm/asking.py", "llm/templates.py", "llm/loaded.py")
+MODULES = (*POOL, *REQUESTS, "sterna/conversation.py", *LLM_PARTS)
 
 
 class Interrupt(BaseException):

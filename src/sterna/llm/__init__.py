@@ -1,0 +1,17 @@
+"""`LLM`: a model, its tokenizer and its engine, for people who want text.
+
+llm          generate, choices, stream, chat
+asking       prompts and options -> requests
+templates    messages -> prompts
+embedding    texts -> vectors
+scores       logits and log-probabilities of given tokens
+loaded       a path -> model, tokenizer, engine and what shares it
+"""
+
+from __future__ import annotations
+
+from sterna.answers import Completion, Piece, Stats, TokenLogprob
+from sterna.llm.llm import LLM
+from sterna.llm.templates import TEMPLATE_OPTIONS
+
+__all__ = ["LLM", "TEMPLATE_OPTIONS", "Completion", "Piece", "Stats", "TokenLogprob"]

@@ -1,0 +1,224 @@
+"""`Loaded`: a model, its tokenizer and its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna import loading, models
+from sterna.answers import Completion
+from sterna.checkpoints.resolve import resolve
+from sterna.engine import (
+    Driver,
+    Engine,
+    PrefixCache,
+    PrefixStore,
+    Request,
+    SamplingParams,
+    Scheduler,
+)
+from sterna.engine.constraints import Constraints
+from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.runtime import checked_flag, checked_items, checked_name, checked_whole, resolve_threads
+
+__all__ = ["Loaded"]
+
+#: What a cache on disk takes by default.
+CACHE_DISK_BYTES = 10 << 30
+SPECULATE = ("auto", "lookup", "off")
+
+
+class Loaded:
+    """What an `LLM` has; its docstring has the arguments."""
+
+    def __init__(
+        self,
+        model: str | Path = "nano",
+        *,
+        threads: int | None = None,
+        cores: str | None = None,
+        isa: str | None = None,
+        format: str | None = None,
+        head: str | None = None,
+        context: int | None = None,
+        kv_dtype: str | None = None,
+        kv_bytes: int | None = None,
+        prefix_cache: bool = True,
+        cache_disk: str | Path | None = None,
+        cache_disk_max: int = CACHE_DISK_BYTES,
+        deterministic: bool | None = None,
+        i2s: str | None = None,
+        cache: bool = True,
+        mmap: bool = False,
+        speculate: str = "auto",
+        draft: Loaded | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._caching = checked_flag("prefix_cache", prefix_cache)
+        self._disk = _checked_folder(cache_disk, prefix_cache)
+        self._disk_bytes = checked_whole("cache_disk_max", cache_disk_max, 0, 1 << 62)
+        checked_flag("cache", cache)
+        checked_flag("mmap", mmap)
+        self._speculate = checked_name("speculate", speculate, SPECULATE)
+        path = resolve(model, inspect=models.require_architecture)
+        self.name, self._is_file = str(model), path.is_file()
+        team = resolve_threads(threads, cores)
+        loaded = loading.load(
+            path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
+            mmap=mmap,
+        )  # fmt: skip
+        self.engine = Engine(
+            loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
+            deterministic=deterministic, kv_bytes=kv_bytes,
+        )  # fmt: skip
+        beside = loaded.companions
+        assert beside is not None  # as of every model that is loaded from a path
+        self.tokenizer, self.template = beside.tokenizer(), beside.template()
+        self._defaults = self._generation_defaults(beside.generation_config, beside.generation_file)
+        self.tokenizer.check(loaded.config.vocab_size)
+        self._draft = self._checked_draft(draft) if draft is not None else None
+        self.last = Completion()
+        loaded.keep()
+
+    @staticmethod
+    def _generation_defaults(config: dict[str, Any], file: Path) -> dict[str, Any]:
+        """Sampling that generation_config.json asks for, when it asks for sampling at all."""
+        if config.get("do_sample") is not True:
+            return {}
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        # A model that samples and names no temperature means 1, as in transformers.
+        defaults = {"temperature": 1.0} | {n: config[n] for n in names if config.get(n) is not None}
+        try:
+            SamplingParams(**defaults)
+        except RequestError as e:
+            raise ModelFormatError(
+                file=file, field="generation", expected="usable sampling values", got=e
+            ) from None
+        return defaults
+
+    @property
+    def engine(self) -> Engine:
+        """What computes; requests that run stay with the one that they began on."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: Engine) -> None:
+        self._engine = engine
+        store, cache = None, None
+        if self._disk is not None:
+            store = PrefixStore(self._disk, engine, self._disk_bytes)
+        if self._caching:
+            cache = PrefixCache(engine.pool, engine.cache_pages, store)
+        #: Through which all requests of this LLM share its engine.
+        self.driver = Driver(Scheduler(engine, prefix_cache=cache))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model's config.json."""
+        return self.engine.model.json
+
+    @property
+    def context(self) -> int:
+        """Positions that a sequence may have."""
+        return self.engine.context
+
+    def info(self) -> dict[str, Any]:
+        """What runs: model, architecture, isa, threads, format, head, context, n_params,
+        n_active_params (of its own experts alone, as a token needs them), bytes_per_token (weights
+        and scales that a decode step reads), mmap (whether weights are mapped), pooling (of a model
+        of embeddings, else None)."""
+        m = self.engine.model
+        return {
+            "model": self.name,
+            "architecture": m.config.architecture,
+            "isa": self.engine.isa,
+            "threads": self.engine.threads,
+            "format": m.format,
+            "head": m.head,
+            "kv_dtype": self.engine.kv_dtype,
+            "context": self.context,
+            "n_params": m.n_params,
+            "n_active_params": m.n_active_params,
+            "bytes_per_token": m.weight_bytes_per_token,
+            "mmap": m.mapped,
+            "pooling": m.config.pooling.kind if m.config.pooling else None,
+        }
+
+    @cached_property
+    def constraints(self) -> Constraints:
+        """Makes constraints: llm.generate(..., constraint=llm.constraints.regex("[0-9]+"))"""
+        return Constraints(self.tokenizer, self.engine.model.config.vocab_size)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Sampling options that the model's generation_config.json sets."""
+        return dict(self._defaults)
+
+    def _checked_draft(self, draft: Loaded) -> Loaded:
+        if not isinstance(draft, Loaded):
+            raise RequestError(f"draft: must be an LLM, but got {shown(draft)}")
+        if draft.engine.forgets or self.engine.forgets:
+            raise RequestError(
+                "draft: drafts are taken back, so neither model may be recurrent or have windows "
+                f"in all layers, but got {draft.name} for {self.name}; leave it out"
+            )
+        if not self.tokenizer.same_ids(draft.tokenizer):
+            raise RequestError(
+                f"draft: must have the tokens of {self.name}, but {draft.name} has others; use a "
+                "smaller model of the same family"
+            )
+        return draft
+
+    def _answers(self, requests: Sequence[Request]) -> list[Completion]:
+        """Their answers; the first error of one is raised."""
+        for request in self.driver.finished(requests):
+            if request.error is not None:
+                raise request.error
+        return [request.completion for request in requests]
+
+    def _encode(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt) if prompt else []
+        else:
+            tokens = self._checked_ids("prompt", prompt)
+        if not tokens:
+            raise RequestError("prompt: must not be empty; give the model a text to continue")
+        if len(tokens) > self.context:
+            raise RequestError(
+                f"prompt: must fit the context of {self.context} tokens, but has {len(tokens)}; "
+                f"{self._more_context(len(tokens))}"
+            )
+        return tokens
+
+    def _more_context(self, least: int) -> str:
+        """What helps where so many positions are needed at least."""
+        most = self.engine.model.config.max_position
+        longer = f"set the context to {least} or more (the model has {most}), or "
+        return f"{longer if least <= most else ''}shorten it"
+
+    def _checked_ids(self, name: str, given: object) -> list[int]:
+        vocab = self.engine.model.config.vocab_size
+        ids: list[int] = []
+        for t in checked_items(name, given, "a string or a sequence of token ids"):
+            whole = isinstance(t, (int, np.integer)) and not isinstance(t, bool)
+            if not whole or not 0 <= t < vocab:
+                raise RequestError(
+                    f"{name}: token ids must be whole numbers in 0..{vocab - 1}, but got {shown(t)}"
+                )
+            ids.append(int(t))
+        return ids
+
+
+def _checked_folder(folder: object, caching: bool) -> str | Path | None:
+    """`cache_disk`; RequestError."""
+    if folder is None:
+        return None
+    if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
+        raise RequestError(f"cache_disk: must be the path of a folder, but got {shown(folder)}")
+    if not caching:
+        raise RequestError("cache_disk: needs prefix_cache, but that is False; leave one out")
+    return folder
