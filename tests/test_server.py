@@ -195,6 +195,23 @@ def test_chat_logprobs(server: ServerProcess, llm: LLM, client: openai.OpenAI) -
     ]
 
 
+def test_token_ids(server: ServerProcess, llm: LLM) -> None:
+    """Of prompt and answer, whole and in a stream; with them a token's probability is asked."""
+    asked: dict[str, Any] = {"messages": CHAT, "max_tokens": 6, "temperature": 1, "seed": 2}
+    expected = llm.chat(CHAT, max_tokens=6, temperature=1, seed=2, logprobs=3)
+    asked["return_token_ids"] = True
+    whole = server.post("/v1/chat/completions", **asked).json()
+    chunks = events(server.post("/v1/chat/completions", **asked, stream=True).text)
+    ids = [id for chunk in chunks for id in chunk["choices"][0].get("token_ids", ())]
+    assert ids == whole["choices"][0]["token_ids"] == expected.tokens
+    prompt = chunks[0]["prompt_token_ids"]
+    assert prompt == whole["prompt_token_ids"] == llm.chat_tokens(CHAT)
+    for i, found in enumerate(expected.logprobs):
+        body = {"prompt": [*prompt, *ids[:i]], "allowed_token_ids": [ids[i]], "max_tokens": 1}
+        one = server.post("/v1/completions", **body, logprobs=3, ignore_eos=True).json()
+        assert one["choices"][0]["logprobs"]["token_logprobs"] == [found.logprob]
+
+
 def test_without_files(server: ServerProcess) -> None:
     """No folder, no files: said by name."""
     answer = server.http.get("/v1/files")

@@ -170,14 +170,16 @@ class _Answering:
             if self.body.return_token_ids:
                 choice["token_ids"] = done.tokens
             choices.append(choice)
-        ids = {"prompt_token_ids": self._turn.ask.prompt} if self.body.return_token_ids else {}
         return {
             **self._head(await self.running.fingerprint(), "chat.completion"),
             "choices": choices,
             "usage": self.running.usage(),
             "receipt": self.running.receipt(),
-            **ids,
+            **self._prompt_ids(),
         }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self._turn.ask.prompt} if self.body.return_token_ids else {}
 
     def _logprobs(self, found: Any) -> dict[str, Any] | None:
         if not self.body.logprobs:
@@ -193,28 +195,38 @@ class _Answering:
             head["usage"] = None
         readers = self._readers()
 
-        def chunk(i: int, delta: Any, logprobs: Any = None, finish: str | None = None) -> bytes:
-            choice = {"index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-            return event({**head, "choices": [choice]})
+        def chunk(i: int, delta: Any, finish: str | None = None, **of_token: Any) -> bytes:
+            choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}
+            return event({**head, "choices": [{**choice, **of_token}]})
 
         for i in range(self.n):
-            yield chunk(i, {"role": "assistant", "content": ""})
+            yield event({**head, **self._prompt_ids(), "choices": [_opening(i)]})
         async for i, piece in self.running.pieces():
             deltas = readers[i].feed(piece.text)
-            logprobs = self._logprobs([piece.logprob]) if piece.logprob else None
-            for delta in deltas or ([Delta("content", "")] if logprobs else []):
-                yield chunk(i, delta.wording(), logprobs)
-                logprobs = None  # once for each token
+            of_token: dict[str, Any] = {}
+            if piece.logprob:
+                of_token["logprobs"] = self._logprobs([piece.logprob])
+            if self.body.return_token_ids:
+                of_token["token_ids"] = [piece.token]
+            for delta in deltas or ([Delta("content", "")] if of_token else []):
+                yield chunk(i, delta.wording(), **of_token)
+                of_token = {}  # once for each token
         *before, last = enumerate(self.running.completions)
         for i, done in (*before, last):
             for delta in readers[i].end():
                 yield chunk(i, delta.wording())
             if i == last[0]:
                 head["receipt"] = self.running.receipt()
-            yield chunk(i, {}, None, "tool_calls" if readers[i].called else done.finish_reason)
+            yield chunk(i, {}, "tool_calls" if readers[i].called else done.finish_reason)
         if wants_usage:
             yield event({**head, "choices": [], "usage": self.running.usage()})
         yield DONE
+
+
+def _opening(i: int) -> dict[str, Any]:
+    """The first chunk of a choice."""
+    delta = {"role": "assistant", "content": ""}
+    return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 ENDPOINTS = [
