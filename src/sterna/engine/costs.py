@@ -76,8 +76,8 @@ class Costs:
         return len(self._knots) > 0
 
     def knows(self, tokens: int) -> bool:
-        """Whether a step of as many tokens, or more, was learnt."""
-        return self.known and tokens <= int(self._knots[-1])
+        """Whether it was learnt of steps of as many tokens or fewer, and of as many or more."""
+        return self.known and bool(self._knots[0] <= tokens <= self._knots[-1])
 
     def ms(self, work: Work) -> float:
         """What the work will take; 0 while nothing is known."""

@@ -330,7 +330,7 @@ class Scheduler:
     def _costs_of_one(self, chosen: list[_Share]) -> Callable[[int], float]:
         """Of a step by how many tokens one of those has that decode."""
         others = len(chosen) - 1
-        if not self.costs.knows(others + 1 + MOST_DRAFTS):
+        if not (self.costs.knows(others + 1) and self.costs.knows(others + 1 + MOST_DRAFTS)):
             return lambda tokens: usual_costs(others + tokens)
         read = sum(share.request.sequence.length for share in chosen)
         return lambda tokens: self.costs.ms(Work(others + tokens, read))
