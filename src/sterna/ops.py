@@ -102,7 +102,7 @@ def pack(
     scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
     minima [M, K / group, 2], a scale and a minimum each; those of K-quants are in
     formats.scales.superblocks. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times scale / 4),
-    -127..127 for i8; `sterna formats` lists the others. Raises RequestError for a level the format
+    -128..127 for i8; `sterna formats` lists the others. Raises RequestError for a level the format
     lacks, a wrong shape or an unknown format, NonFiniteError for a scale or value that is not
     finite.
     """

@@ -1,4 +1,4 @@
-"""i8: symmetric eight-bit levels in [-127, 127], stored as level + 128."""
+"""i8: eight-bit levels, stored as level + 128. Rounding here has none of -128, others' may."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class Int8(Format):
 FORMAT = Int8(
     name="i8", layout=Layout("b8"), bits=8.0,
     summary="symmetric int8",
-    codebook=Codebook(range(-127, 128), offset=128), scales=RowScales("row"),
+    codebook=Codebook(range(-128, 128), offset=128), scales=RowScales("row"),
 )  # fmt: skip

@@ -15,11 +15,14 @@ from __future__ import annotations
 from types import ModuleType
 
 from sterna.weights.storages import (
+    compressed,
     float_levels,
+    gptq,
     packed_ternary,
     paretoq,
     plain_floats,
     power_of_two,
+    shift_latents,
     ternary_masters,
     unpacked_ternary,
 )
@@ -30,6 +33,9 @@ __all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quanti
 
 STORAGES: tuple[ModuleType, ...] = (
     power_of_two,
+    gptq,
+    compressed,
+    shift_latents,
     packed_ternary,
     paretoq,
     unpacked_ternary,
@@ -40,7 +46,12 @@ STORAGES: tuple[ModuleType, ...] = (
 
 
 #: The tensors of a linear layer that a storage or the graph may read.
-SUFFIXES = ("weight", "weight_scale", "weight_clip_val", "bias")
+SUFFIXES = (
+    "weight", "weight_scale", "weight_clip_val", "bias",
+    "qweight", "qzeros", "scales", "g_idx",
+    "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
+    "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
+)  # fmt: skip
 
 
 def read(layer: Layer) -> Levels | Floats:

@@ -1,6 +1,6 @@
 """What `quantization_config` says of a model's layers: which they are, and what is stored.
 
-quant_method            "bitnet", "power_of_two", or "mxfp4" (weights/experts.py)
+quant_method            "bitnet", "power_of_two", "mxfp4" (weights/experts.py), or one of INTEGERS
 modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
 
 Of BitNet's layers:
@@ -28,6 +28,8 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
+#: Methods whose tensors' names and shapes say what they are (storages/gptq.py, compressed.py).
+INTEGERS = ("gptq", "auto-round", "intel/auto-round", "compressed-tensors")
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,16 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if method == "power_of_two" and isinstance(settings, dict):
         excluded = _names(settings.get("modules_to_not_convert"), file)
         return Quantization(False, True, False, excluded, powers=_powers(settings, file))
+    if method in INTEGERS and isinstance(settings, dict):
+        _check_integers(settings, file)
+        return Quantization(False, True, False, ())
     if method == "mxfp4":  # of gpt-oss: its tensors' names say which layers are
         return Quantization(False, True, False, ())
     if method != "bitnet":
         raise UnsupportedModelError(
-            f"{file}: {FIELD}.quant_method must be bitnet, power_of_two, mxfp4 or absent, but got "
-            f"{shown(method)}; Sterna does not read this quantisation"
+            f"{file}: {FIELD}.quant_method must be bitnet, power_of_two, mxfp4, "
+            f"{', '.join(INTEGERS)} or absent, but got {shown(method)}; "
+            "Sterna does not read this quantisation"
         )
     return Quantization(
         True,
@@ -126,6 +132,36 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
         _names(settings.get("modules_to_not_convert"), file),
         _norm_eps(settings, file),
     )
+
+
+def _check_integers(settings: dict[str, Any], file: Path) -> None:
+    """UnsupportedModelError for a layout that is not read, or activations that are not computed."""
+    layout = settings.get("packing_format") or settings.get("checkpoint_format")
+    if isinstance(layout, str) and "awq" in layout:
+        raise UnsupportedModelError(
+            f"{file}: {FIELD}: must be packed as GPTQ packs, but got {shown(layout)}; "
+            "export it in the format auto_gptq"
+        )
+    if settings["quant_method"] != "compressed-tensors":
+        return
+    groups = settings.get("config_groups")
+    schemes = list(groups.values()) if isinstance(groups, dict) else []
+    layouts = {settings.get("format"), *(s.get("format") for s in schemes if isinstance(s, dict))}
+    if wrong := layouts - {None, "int-quantized", "pack-quantized"}:
+        raise UnsupportedModelError(
+            f"{file}: {FIELD}.format must be int-quantized or pack-quantized, but got "
+            f"{shown(wrong.pop())}; Sterna does not read this layout"
+        )
+    for scheme in schemes:
+        inputs = scheme.get("input_activations") if isinstance(scheme, dict) else None
+        if isinstance(inputs, dict) and (
+            inputs.get("dynamic") is not True or inputs.get("num_bits") != 8
+            or inputs.get("type") != "int" or inputs.get("symmetric") is False
+        ):  # fmt: skip
+            raise UnsupportedModelError(
+                f"{file}: {FIELD}: activations must be symmetric int8 with a scale of each token "
+                "(dynamic), but the file has others"
+            )
 
 
 def _norm_eps(settings: dict[str, Any], file: Path) -> float:

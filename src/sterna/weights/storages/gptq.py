@@ -1,0 +1,69 @@
+"""GPTQ's files, and AutoRound's in the same layout: integers in words, a scale for each group.
+
+    qweight  int32 [K bits / 32, M]   codes of 2, 4 or 8 bits, neighbours of k in a word
+    scales   float [groups, M]
+    qzeros   int32 [groups, M bits / 32]   zero points, neighbours of M in a word; less one, modulo
+             2^bits, unless `checkpoint_format` is gptq_v2
+    g_idx    int32 [K]   the group of each k; absent in AutoRound's files
+
+A weight is scale (code - zero). Where all zeros are 2^(bits-1) the levels of four bits are those of
+i4; else codes of b bits have levels of b + 1, in i8. Groups in the order of activations' sizes
+(desc_act) are refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sterna.weights.storages.base import Floats, Layer, Levels
+from sterna.weights.storages.integers import WORD_BITS, integers, no_order, unpacked
+
+
+def recognises(layer: Layer) -> bool:
+    """Whether there are words of codes."""
+    return layer.has("qweight")
+
+
+def read(layer: Layer) -> Levels | Floats:
+    """The levels, checked."""
+    M, K = layer.shape
+    words = layer.info("qweight")
+    bits = next((b for b in (2, 4, 8) if words.shape == (K * b // WORD_BITS, M)), 0)
+    if words.dtype != "I32" or not bits or K * bits % WORD_BITS or M * bits % WORD_BITS:
+        layer.fail(
+            "qweight", f"I32 [K bits / 32, M] with K={K}, M={M} and 2, 4 or 8 bits",
+            f"{words.dtype} {list(words.shape)}",
+        )  # fmt: skip
+    groups = layer.info("scales").shape[0] if layer.info("scales").shape else 0
+    if not groups or K % groups:
+        layer.fail("scales", f"a scale for each of some groups of K={K}", f"{groups} groups")
+    scale = layer.floats("scales", (groups, M)).T
+    no_order(layer, "g_idx", groups)
+    zeros = _zeros(layer, bits, groups)
+    codes = unpacked(layer.checkpoint.read(words.name), bits, 0)
+    levels = codes.astype(np.int16) - np.repeat(zeros, K // groups, axis=0)
+    middle = 1 << (bits - 1)
+    kinds = range(-middle, middle)
+    if not (zeros == middle).all():
+        kinds = range(-128, 128) if bits == 8 else range(1 - 2 * middle, 2 * middle)
+        if bits == 8 and not -128 <= int(levels.min()) <= int(levels.max()) <= 127:
+            layer.fail("qzeros", "zeros of 128 for codes of 8 bits", "others")
+    return integers(
+        kinds, np.ascontiguousarray(levels.T.astype(np.int8)), np.ascontiguousarray(scale)
+    )
+
+
+def _zeros(layer: Layer, bits: int, groups: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
+    """int16 [groups, M]."""
+    M, settings = layer.part.M, layer.checkpoint.config.get("quantization_config") or {}
+    info = layer.checkpoint.require(
+        f"{layer.part.name}.qzeros", (groups, M * bits // WORD_BITS), "I32"
+    )
+    stored = unpacked(layer.checkpoint.read(info.name), bits, 1).astype(np.int16)
+    middle = 1 << (bits - 1)
+    if settings.get("sym") is True and np.isin(stored, (middle - 1, middle)).all():
+        same = int(stored.flat[0])  # AutoRound's versions differ in it, of symmetric codes alike
+        if (stored == same).all():
+            return np.full_like(stored, middle)
+    plain = settings.get("checkpoint_format", settings.get("format")) == "gptq_v2"
+    return stored if plain else (stored + 1) & ((1 << bits) - 1)

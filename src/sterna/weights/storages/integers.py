@@ -1,0 +1,65 @@
+"""What storages of integers times scales share: words that hold several, and scales in groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.weights.storages.base import F32, Floats, Layer, Levels
+
+__all__ = ["WORD_BITS", "integers", "no_order", "unpacked"]
+
+WORD_BITS = 32
+Codes = npt.NDArray[np.uint8]
+
+
+def unpacked(words: npt.NDArray[Any], bits: int, axis: int) -> Codes:
+    """Words of 32 bits, 2-d -> the codes in them along an axis, the first lowest.
+
+    bits: 2, 4 or 8 of each.
+    """
+    count, plain = WORD_BITS // bits, np.ascontiguousarray(words).view(np.uint32)
+    shape = list(plain.shape)
+    shape[axis] *= count
+    codes = np.empty(shape, np.uint8)
+    for i in range(count):
+        part = (plain >> np.uint32(bits * i) & np.uint32((1 << bits) - 1)).astype(np.uint8)
+        codes[(slice(i, None, count), slice(None))[:: 1 if axis == 0 else -1]] = part
+    return codes
+
+
+def no_order(layer: Layer, suffix: str, groups: int) -> None:
+    """ModelFormatError where weights were put into groups in another order than that of k."""
+    if not layer.has(suffix):
+        return
+    K = layer.part.K
+    info = layer.checkpoint.require(f"{layer.part.name}.{suffix}", (K,), ("I32", "I64"))
+    index = np.asarray(layer.checkpoint.read(info.name))
+    if not np.array_equal(index, np.arange(K) // (K // groups)):
+        layer.fail(
+            suffix, "groups of neighbours", "groups in another order (desc_act, actorder)",
+            "quantise without it: activations would have to be put in that order at every layer",
+        )  # fmt: skip
+
+
+def integers(kinds: range, levels: npt.NDArray[np.int8], scale: F32) -> Levels | Floats:
+    """levels [M, K] that lie in `kinds`, times scales float32 [M, groups].
+
+    Scales in groups are floats of 16 bits where they run: weights whose scales are no such numbers
+    stay what they are as floats.
+    """
+    if scale.shape[1] == 1:
+        rows = np.ascontiguousarray(scale[:, 0])
+        return Levels(tuple(kinds), levels, rows, lambda: _floats(levels, scale))
+    with np.errstate(over="ignore"):
+        if not np.array_equal(scale.astype(np.float16), scale):
+            return _floats(levels, scale)
+    return Levels(tuple(kinds), levels, scale, lambda: _floats(levels, scale))
+
+
+def _floats(levels: npt.NDArray[np.int8], scale: F32) -> Floats:
+    M, K = levels.shape
+    blocks = levels.reshape(M, scale.shape[1], -1) * scale[:, :, None]
+    return Floats("f32", np.asarray(blocks, np.float32).reshape(M, K))

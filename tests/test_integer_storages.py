@@ -1,0 +1,235 @@
+"""GPTQ's, AutoRound's and compressed-tensors' files run as they are: the same levels and scales."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_same_bits, failure
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sterna import loading, ops, train
+from sterna.engine import Engine
+from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
+
+Tensors = dict[str, torch.Tensor]
+SMALL = LlamaConfig(
+    vocab_size=64, hidden_size=128, intermediate_size=192, num_hidden_layers=2,
+    num_attention_heads=2, max_position_embeddings=64, initializer_range=0.1,
+)  # fmt: skip
+Change = Callable[[torch.Tensor], torch.Tensor | None]
+TOKENS = [[(11 * i + 5) % 64 for i in range(48)]]
+UP = "model.layers.1.mlp.up_proj"
+
+
+def words(codes: np.ndarray, bits: int, axis: int) -> torch.Tensor:
+    """Codes in words of 32 bits along an axis, the first lowest: by their definition."""
+    codes = np.moveaxis(codes, axis, -1).astype(np.uint64)
+    grouped = codes.reshape(*codes.shape[:-1], -1, 32 // bits)
+    made = sum(grouped[..., i] << np.uint64(bits * i) for i in range(32 // bits))
+    made = np.moveaxis(made.astype(np.uint32).view(np.int32), -1, axis)
+    return torch.from_numpy(np.ascontiguousarray(made))
+
+
+def rounded(w: torch.Tensor, bits: int, group: int, sym: bool) -> tuple[np.ndarray, ...]:
+    """(codes [M, K], zeros [M, G], scales f16 [M, G], the weights that they stand for)."""
+    M, K = w.shape
+    blocks = w.numpy().reshape(M, K // group, group)
+    top, middle = (1 << bits) - 1, 1 << (bits - 1)
+    if sym:
+        scale = np.abs(blocks).max(2) / (middle - 0.5)
+        zeros = np.full(scale.shape, middle)
+    else:
+        low, high = np.minimum(blocks.min(2), 0), np.maximum(blocks.max(2), 0)
+        scale = (high - low) / top
+        zeros = np.rint(-low / scale)
+    scale = scale.astype(np.float16).astype(np.float32)
+    codes = np.clip(np.rint(blocks / scale[..., None]) + zeros[..., None], 0, top)
+    values = (codes - zeros[..., None]).astype(np.float32) * scale[..., None]
+    return codes.reshape(M, K).astype(int), zeros.astype(int), scale, values.reshape(M, K)
+
+
+def gptq(bits: int, group: int, sym: bool, v2: bool, g_idx: bool = True) -> Callable[..., Tensors]:
+    def make(w: torch.Tensor) -> tuple[Tensors, np.ndarray]:
+        codes, zeros, scale, values = rounded(w, bits, group, sym)
+        stored = zeros if v2 else (zeros - 1) & ((1 << bits) - 1)
+        out = {
+            "qweight": words(codes.T, bits, 0),
+            "qzeros": words(stored.T, bits, 1),
+            "scales": torch.from_numpy(np.ascontiguousarray(scale.T)).half(),
+        }
+        if g_idx:
+            out["g_idx"] = torch.arange(w.shape[1], dtype=torch.int32) // group
+        return out, values
+
+    return make
+
+
+def w8a8(w: torch.Tensor) -> tuple[Tensors, np.ndarray]:
+    scale = (w.abs().amax(1, keepdim=True) / 127.5).bfloat16()
+    levels = (w / scale.float()).round().clamp(-128, 127)
+    out = {"weight": levels.to(torch.int8), "weight_scale": scale}
+    return out, (levels * scale.float()).numpy()
+
+
+def w4a16(w: torch.Tensor) -> tuple[Tensors, np.ndarray]:
+    codes, _, scale, values = rounded(w, 4, 64, True)
+    shape = torch.tensor(w.shape)
+    packed = words(codes, 4, 1)
+    return {"weight_packed": packed, "weight_scale": torch.from_numpy(scale).half(),
+            "weight_shape": shape}, values  # fmt: skip
+
+
+COMPRESSED = {"quant_method": "compressed-tensors"}
+DYNAMIC = {"dynamic": True, "num_bits": 8, "type": "int", "symmetric": True, "strategy": "token"}
+CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "gptq": (gptq(4, 64, True, False), {"quant_method": "gptq", "sym": True}, "i4:g64"),
+    "gptq-rows": (gptq(4, 0, True, False), {"quant_method": "gptq"}, "i4"),
+    "gptq-zeros": (gptq(4, 32, False, False), {"quant_method": "gptq", "sym": False}, "i8:g32"),
+    "gptq-v2": (
+        gptq(4, 32, False, True), {"quant_method": "gptq", "checkpoint_format": "gptq_v2"},
+        "i8:g32",
+    ),
+    "gptq-2": (gptq(2, 64, True, False), {"quant_method": "gptq"}, "i4:g64"),
+    "gptq-8": (gptq(8, 64, True, False), {"quant_method": "gptq"}, "i8:g64"),
+    "autoround": (
+        gptq(4, 64, True, True, False), {"quant_method": "auto-round", "sym": True}, "i4:g64"
+    ),
+    "w8a8": (
+        w8a8, COMPRESSED | {"format": "int-quantized", "config_groups":
+        {"group_0": {"input_activations": DYNAMIC}}}, "i8",
+    ),
+    "w4a16": (w4a16, COMPRESSED | {"format": "pack-quantized"}, "i4:g64"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(6)
+    folder = tmp_path_factory.mktemp("floats")
+    LlamaForCausalLM(SMALL).save_pretrained(folder)
+    return folder
+
+
+def quantised(source: Path, to: Path, name: str) -> tuple[Path, Path]:
+    """(the folder of a case, a folder of the floats that it stands for)."""
+    make, settings, _ = CASES[name]
+    packed: Tensors = {}
+    plain: Tensors = {}
+    for key, tensor in load_file(source / "model.safetensors").items():
+        if "_proj" not in key:
+            packed[key] = plain[key] = tensor
+            continue
+        layer = key.removesuffix(".weight")
+        group = tensor.shape[1] if name == "gptq-rows" else 0
+        maker = gptq(4, group, True, False) if group else make
+        made, values = maker(tensor)
+        packed |= {f"{layer}.{suffix}": t.contiguous() for suffix, t in made.items()}
+        plain[key] = torch.from_numpy(values)
+    config = json.loads((source / "config.json").read_text())
+    for folder, tensors, extra in (
+        (to / "packed", packed, {"quantization_config": settings}),
+        (to / "plain", plain, {}),
+    ):
+        folder.mkdir()
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config | extra))
+    return to / "packed", to / "plain"
+
+
+def perplexity(folder: Path, format: str | None = None) -> float:
+    engine = Engine(loading.load(folder, format=format, cached=False), threads=1, kv_dtype="f32")
+    logits = engine.logits(TOKENS)[0].astype(np.float64)[:-1]
+    chosen = logits[np.arange(len(logits)), TOKENS[0][1:]]
+    return float(np.exp((np.log(np.exp(logits).sum(1)) - chosen).mean()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_files_run_as_they_are(name: str, floats: Path, tmp_path: Path) -> None:
+    """The same weights to the bit; in a float format the same model; rounding x moves little."""
+    packed, plain = quantised(floats, tmp_path, name)
+    loaded = loading.load(packed, cached=False)
+    assert loaded.format == CASES[name][2]
+    weights = load_file(plain / "model.safetensors")
+    down = "model.layers.0.mlp.down_proj"
+    got = ops.dequantize(loaded.weights.modules[down])
+    assert_same_bits(got + 0.0, weights[f"{down}.weight"].numpy() + 0.0)
+    expected = perplexity(plain, "f32")
+    assert perplexity(packed, "f32") == expected
+    assert abs(np.log(perplexity(packed) / expected)) < 1e-2  # of activations in int8
+
+
+def damage(folder: Path, suffix: str, change: Change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    made = change(tensors.pop(f"{UP}.{suffix}", torch.zeros(1)))
+    if made is not None:
+        tensors[f"{UP}.{suffix}"] = made.contiguous()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+BAD: list[tuple[str, str, Change, type, str]] = [
+    ("gptq", "qweight", lambda t: t[:-1], ModelFormatError, "qweight"),
+    ("gptq", "qweight", lambda t: t.long(), ModelFormatError, "I64"),
+    ("gptq", "scales", lambda t: t[:, :-1], ModelFormatError, "191"),
+    ("gptq", "scales", lambda t: t / 0, NonFiniteError, "scales"),
+    ("gptq", "qzeros", lambda _: None, ModelFormatError, "qzeros"),
+    ("gptq", "g_idx", lambda t: t.flip(0), ModelFormatError, "desc_act"),
+    ("gptq", "g_idx", lambda t: t[:-1], ModelFormatError, "g_idx"),
+    ("w8a8", "weight_scale", lambda t: t.squeeze(1)[:-1], ModelFormatError, "weight_scale"),
+    ("w8a8", "weight", lambda t: t[:, :-1], ModelFormatError, "192, 127"),
+    ("w8a8", "weight_zero_point", lambda t: t + 1, ModelFormatError, "symmetric"),
+    ("w8a8", "input_scale", lambda t: t + 1, ModelFormatError, "dynamic"),
+    ("w4a16", "weight_packed", lambda t: t[:, :-1], ModelFormatError, "weight_packed"),
+    ("w4a16", "weight_shape", lambda t: t + 1, ModelFormatError, "193"),
+    ("w4a16", "weight_g_idx", lambda _: torch.zeros(128).int(), ModelFormatError, "actorder"),
+]
+
+
+@pytest.mark.parametrize(("case", "suffix", "change", "kind", "word"), BAD)
+def test_damaged(
+    case: str, suffix: str, change: Any, kind: type, word: str, floats: Path, tmp_path: Path
+) -> None:
+    """Refused by name."""
+    packed, _ = quantised(floats, tmp_path, case)
+    damage(packed, suffix, change)
+    failure(lambda: loading.load(packed, cached=False), kind, f"{UP}.{suffix}", word)
+
+
+def test_schemes_that_are_not_read(floats: Path, tmp_path: Path) -> None:
+    """Layouts of floats, activations with a scale of the file, AWQ's order of words."""
+    packed, _ = quantised(floats, tmp_path, "w8a8")
+    config = json.loads((packed / "config.json").read_text())
+    for settings, word in (
+        (COMPRESSED | {"format": "nvfp4-pack-quantized"}, "nvfp4"),
+        (COMPRESSED | {"config_groups": {"a": {"input_activations": DYNAMIC | {"dynamic": False}}}},
+         "dynamic"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"}, "awq"),
+        ({"quant_method": "awq"}, "gptq"),
+    ):  # fmt: skip
+        (packed / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+        failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, word)
+
+
+@pytest.mark.parametrize("make", [train.DenseShiftLinear.of, train.S3Linear.of])
+def test_latents_of_shifts(make: Any, tmp_path: Path) -> None:
+    """What save_pretrained writes of a model in training has the bits of its export."""
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(SMALL)
+    train.prepare(model, make)
+    with torch.no_grad():
+        model.get_submodule(UP).scale[3] *= -1  # its size counts
+    train.export(model, tmp_path / "out")
+    model.save_pretrained(tmp_path / "latents")
+    found = [
+        Engine(loading.load(tmp_path / name, cached=False), threads=1).logits(TOKENS)[0]
+        for name in ("out", "latents")
+    ]
+    assert_same_bits(*found)
+    damage(tmp_path / "latents", "w_2", lambda t: t * torch.nan)
+    failure(lambda: loading.load(tmp_path / "latents", cached=False), NonFiniteError, f"{UP}.w_2")
