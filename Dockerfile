@@ -6,8 +6,9 @@ RUN python -m venv /opt/sterna && /opt/sterna/bin/pip install --no-cache-dir '/s
 
 FROM python:3.12-slim
 COPY --from=build /opt/sterna /opt/sterna
-RUN useradd --system --create-home --home-dir /data sterna
-USER sterna
+# A number, so that who starts it can see that it is not root.
+RUN useradd --system --uid 10001 --create-home --home-dir /data sterna
+USER 10001
 VOLUME /data
 ENV PATH=/opt/sterna/bin:$PATH HF_HOME=/data/hub STERNA_CACHE=/data/cache STERNA_HOST=0.0.0.0
 EXPOSE 8080

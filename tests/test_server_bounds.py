@@ -272,6 +272,31 @@ def test_a_port_that_is_taken() -> None:
         failed(command("serve", "nano", "--port", str(port)), "port: must be free", str(port))
 
 
+def test_a_socket_that_is_given(tmp_path: Path) -> None:
+    """As systemd gives it: clients that come before the server is there are answered by it."""
+    with socket.create_server(("127.0.0.1", 0)) as given, given.dup() as early:
+        client = socket.create_connection(given.getsockname(), 30)
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        log = tmp_path / "log"
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sterna", "serve", "nano", "--fd", str(early.fileno())],
+                stderr=out, pass_fds=[early.fileno()],
+            )  # fmt: skip
+        try:
+            client.settimeout(60)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 ")
+            assert f":{given.getsockname()[1]}\n" in log.read_text()
+            process.terminate()
+            assert process.wait(30) in (0, 143)  # it may be loading still
+        finally:
+            process.kill()
+            client.close()
+    with (tmp_path / "log").open() as file, socket.socket() as silent:
+        failed(command("serve", "nano", "--fd", str(file.fileno())), "fd: must be a socket")
+        failed(command("serve", "nano", "--fd", str(silent.fileno())), "that listens")
+
+
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sterna.cli.serve.NEEDED", ("starlette", "none_such"))
     failed(command("serve"), "none_such", "pip install 'sterna[server]'")

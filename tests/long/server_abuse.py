@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -152,6 +153,50 @@ def test_slow_clients(server: ServerProcess) -> None:
     print(f"\n{ROUNDS} slow clients: {ended} ended; /health p99 {health.p99 * 1e3:.0f} ms")
     assert ended == ROUNDS
     assert "Traceback" not in server.log
+
+
+def test_open_streams(tmp_path: Path) -> None:
+    """As many streams at once: each is answered as alone, and all is given back."""
+    args = ("--max-queue", "5000", "--max-wait", "1h", "--cache-ram", "64M")
+    with serving(tmp_path, "nano", *args) as server:
+        alone = [
+            server.post("/v1/completions", **{**BODY, "seed": seed}).json()["choices"][0]["text"]
+            for seed in range(8)
+        ]
+        process = psutil.Process(server.process.pid)
+        memory, used = process.memory_info().rss, pages(server)
+        texts: list[str] = [""] * ROUNDS
+        most = [memory]
+
+        async def one(i: int) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(post({**BODY, "seed": i % 8, "stream": True}))
+            data = bytearray()
+            while part := await reader.readuntil(b"\n\n"):
+                data += part
+                if b"[DONE]" in part:
+                    break
+            writer.close()
+            events = [line[6:] for line in data.decode().splitlines() if line.startswith("data: {")]
+            choices = (json.loads(event)["choices"][0] for event in events)
+            texts[i] = "".join(choice["text"] for choice in choices)
+            most.append(process.memory_info().rss)
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(one(i) for i in range(ROUNDS)))
+
+        began = time.monotonic()
+        with Health(server) as health:
+            asyncio.run(all_of_them())
+        took = time.monotonic() - began
+        settle(server)
+        print(
+            f"\n{ROUNDS} streams at once: {took:.0f} s; /health p99 {health.p99 * 1e3:.0f} ms of "
+            f"{len(health.took)}; memory {memory >> 20} MB before, {max(most) >> 20} at most, "
+            f"{process.memory_info().rss >> 20} after; pages {used} -> {pages(server)}"
+        )
+        assert texts == [alone[i % 8] for i in range(ROUNDS)]
+        assert "Traceback" not in server.log
 
 
 def test_sigterm_under_load(tmp_path: Path) -> None:

@@ -54,6 +54,11 @@ def duration(value: str | float) -> float:
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port."
 )
 @click.option(
+    "--fd",
+    type=click.IntRange(min=0),
+    help="Listen on this open socket, in place of --host and --port (systemd's is 3).",
+)
+@click.option(
     "--api-key",
     "api_keys",
     multiple=True,

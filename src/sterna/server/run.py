@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Generator, Mapping
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -86,18 +87,21 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Listens; a port that is taken is one line, not uvicorn's exit."""
+        settings = self._service.settings
+        given: Any = None if settings.fd is None else [settings.listener()]
         try:
-            await super().startup(None)
+            await super().startup(given)
         except SystemExit:
-            settings = self._service.settings
             raise RequestError(
                 f"port: must be free, but {settings.host}:{settings.port} is not; choose another "
                 "with --port"
             ) from None
         scheme = "https" if self.config.ssl else "http"
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        log.info("listening on %s://%s:%d", scheme, shown, port)
+        name = self.servers[0].sockets[0].getsockname()
+        if isinstance(name, tuple):
+            host, port = name[:2]
+            name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        log.info("listening on %s://%s", scheme, name)
 
     async def main_loop(self) -> None:
         """Waits for a signal, or for a model that cannot be loaded."""

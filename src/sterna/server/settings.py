@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,8 @@ __all__ = ["Settings"]
 class Settings:
     """Where a server listens, whom it answers, and its limits; RequestError where they disagree.
 
-    Times in seconds, sizes in bytes; None: no limit. api_keys, api_key_file: who may ask. origins:
+    Times in seconds, sizes in bytes; None: no limit. fd: a socket that listens, in place of host
+    and port. api_keys, api_key_file: who may ask. origins:
     of pages in browsers that may. hosts: names of this machine, *: any. max_queue:
     requests that wait at most; max_wait: seconds that one is predicted to wait at most;
     max_per_key: requests of one key at a time. timeout: of a whole answer. keep_alive: how long a
@@ -27,6 +29,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    fd: int | None = None
     api_keys: tuple[str, ...] = ()
     api_key_file: Path | None = None
     insecure: bool = False
@@ -57,12 +60,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         """A server that strangers reach has a key."""
+        if self.fd is not None:
+            self.listener().close()
         if any(not key for key in self.api_keys):
             raise RequestError("api-key: must not be empty; leave it out for a server without one")
         if not (self.is_local or self.has_keys or self.insecure):
             raise RequestError(
                 f"host: must be this machine's own (127.0.0.1) where there is no key, but got "
-                f"{self.host}; set --api-key or --api-key-file, or --insecure to let everybody in"
+                f"{self.address}; set --api-key or --api-key-file, or --insecure to let all in"
             )
         if self.ssl_keyfile and not self.ssl_certfile:
             raise RequestError("ssl-keyfile: must come with --ssl-certfile, but came alone")
@@ -72,13 +77,34 @@ class Settings:
         """Whether a key is asked for."""
         return bool(self.api_keys) or self.api_key_file is not None
 
+    def listener(self) -> socket.socket:
+        """The socket that `fd` is, under a number of its own. RequestError where it is none."""
+        assert self.fd is not None
+        try:
+            found = socket.socket(fileno=os.dup(self.fd))
+        except OSError as error:
+            raise RequestError(f"fd: must be a socket, but {self.fd} is none: {error}") from None
+        if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            found.close()
+            raise RequestError(f"fd: must be a socket that listens, but {self.fd} does not")
+        return found
+
+    @property
+    def address(self) -> str:
+        """Where it listens, without the port."""
+        if self.fd is None:
+            return self.host
+        with self.listener() as found:
+            return "localhost" if found.family == socket.AF_UNIX else found.getsockname()[0]
+
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
+        address = self.address
+        if address == "localhost":
             return True
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            return ipaddress.ip_address(address).is_loopback
         except ValueError:
             return False
 
