@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,10 +52,11 @@ class Swaps:
         return f"{line}: {made.removeprefix('; ')}" if made else line
 
 
-def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
+def accelerate(model: nn.Module, format: str | None = None, skip: Collection[str] = ()) -> Swaps:
     """Swap BitLinear, AutoBitLinear (of transformers) and nn.Linear for `SternaLinear`, in place.
 
-    format: of nn.Linear, whose weights are rounded to it; without one they stay. BitNet's layers
+    format: of nn.Linear, whose weights are rounded to it; without one they stay. skip: names of
+    layers, or their last parts, that stay whatever they are. BitNet's layers
     are ternary already, and become `i2`, which loses nothing. Left are layers that share their
     weight with another module, such as a tied head, those with hooks, and those of
     nn.TransformerEncoderLayer, which reads their weights itself. The packed layers are
@@ -82,6 +84,8 @@ def accelerate(model: nn.Module, format: str | None = None) -> Swaps:
         if kind is None:
             continue
         reason = _reason_to_leave(layer, kind, name, format, owners)
+        if name in skip or name.rpartition(".")[2] in skip:
+            reason = "it is to be skipped"
         if reason is None and layer in read:
             reason = "torch's TransformerEncoderLayer reads its weight itself"
         if reason is not None:

@@ -1,0 +1,258 @@
+"""Sterna's layers in models of transformers, by `from_pretrained`; register by importing this.
+
+>>> import sterna.integrations.transformers
+>>> model = AutoModelForCausalLM.from_pretrained("my-model")     # a packed folder of Sterna's
+>>> model = AutoModelForCausalLM.from_pretrained(
+...     "org/floats", quantization_config=SternaConfig("i8"))    # floats, rounded once loaded
+>>> delegate(model, LLM("my-model")).generate(**inputs)          # written by Sterna's own engine
+
+Without the import transformers opens a packed folder as floats that it does not have, with a
+warning. `save_pretrained` of such a model writes a packed folder. Needs `pip install
+'sterna[transformers]'`. See docs/torch.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from sterna import formats, train
+from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.llm import LLM
+from sterna.torch import accelerate
+from sterna.torch.opening import Opened, opened
+
+__all__ = ["SternaConfig", "SternaQuantizer", "delegate"]
+
+METHOD = "sterna"
+#: What transformers' `generate` may be asked for, and what LLM calls it.
+_OPTIONS = {
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty", "min_new_tokens": "min_tokens",
+}  # fmt: skip
+#: Fields of a generation config that change nothing here while they have these values.
+_PLAIN: dict[str, Any] = {
+    "num_beams": 1, "num_return_sequences": 1, "num_beam_groups": 1, "penalty_alpha": None,
+    "no_repeat_ngram_size": 0, "bad_words_ids": None, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "suppress_tokens": None, "begin_suppress_tokens": None,
+    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "guidance_scale": None,
+    "sequence_bias": None, "return_dict_in_generate": False, "output_scores": False,
+    "output_logits": False, "output_attentions": False, "output_hidden_states": False,
+    "max_time": None, "stop_strings": None, "encoder_repetition_penalty": 1.0, "min_length": 0,
+    "exponential_decay_length_penalty": None, "assistant_early_exit": None,
+    "watermarking_config": None, "prompt_lookup_num_tokens": None,
+}  # fmt: skip
+
+
+@register_quantization_config(METHOD)
+class SternaConfig(QuantizationConfigMixin):
+    """How linear layers of a float checkpoint are rounded: `format`, of `sterna formats`.
+
+    modules_to_not_convert: names, or last parts of names, of layers that stay floats; default the
+    head. A packed folder says itself what its layers are.
+    """
+
+    def __init__(
+        self,
+        format: str | None = None,
+        modules_to_not_convert: list[str] | None = None,
+        **stored: Any,
+    ) -> None:
+        """stored: what config.json of a packed folder says. RequestError for an unknown format."""
+        self.quant_method = METHOD  # type: ignore[assignment]
+        self.format = None if format is None else str(formats.get(format))
+        self.modules_to_not_convert = modules_to_not_convert
+        stored.pop("quant_method", None)
+        self.__dict__.update(stored)
+
+
+@register_quantizer(METHOD)
+class SternaQuantizer(HfQuantizer):
+    """What transformers asks while it loads a model."""
+
+    quantization_config: SternaConfig
+    requires_calibration = False
+    _opened: Opened | None = None
+
+    def validate_environment(self, *args: Any, **kwargs: Any) -> None:
+        """RequestError for a device map but the CPU, and for floats without a format."""
+        placed = kwargs.get("device_map")
+        devices = set(placed.values()) if isinstance(placed, dict) else {placed}
+        if wrong := [d for d in devices if d is not None and torch.device(d).type != "cpu"]:
+            raise RequestError(
+                f"device_map: must be cpu, where Sterna computes, but got {shown(wrong[0])}"
+            )
+        if not self.pre_quantized and self.quantization_config.format is None:
+            raise RequestError("format: must be given for a float checkpoint, such as i8 or q8_0")
+
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        """Takes the place of a packed folder's layers, so that nothing is made for them."""
+        if not self.pre_quantized:
+            return
+        files = kwargs.get("checkpoint_files") or []
+        if len(files) != 1:
+            raise RequestError(f"model: a packed folder has one file of weights, but got {files}")
+        with torch.device("cpu"):  # transformers' own is meta, at this point
+            self._opened = opened(Path(files[0]).parent)
+        for name in self._opened.layers:
+            if type(_child(model, name)) is not nn.Linear:
+                raise RequestError(
+                    f"{name}: must be an nn.Linear of transformers to become a SternaLinear, "
+                    f"but is {type(_child(model, name)).__name__}; run the folder with sterna.LLM"
+                )
+            _put(model, name, nn.Identity())
+        model._keys_to_ignore_on_load_missing = {".*"}  # they come below
+        model._keys_to_ignore_on_load_unexpected = {".*"}  # Sterna's own names
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        config = self.quantization_config
+        if self._opened is None:
+            skip = config.modules_to_not_convert
+            accelerate(model, config.format, skip=("lm_head",) if skip is None else skip)
+        else:
+            _fill(model, self._opened)
+            self._opened = None
+        model.save_pretrained = _Saving(model)
+        return model
+
+    def is_serializable(self) -> bool:
+        """As a packed folder."""
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """Gradients pass through the layers, whose weights are frozen: adapters are trainable."""
+        return True
+
+    @property
+    def is_compileable(self) -> bool:
+        """`torch.compile` sees an operator."""
+        return True
+
+
+class _Saving:
+    """`model.save_pretrained`: a packed folder."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, save_directory: str | Path, **kwargs: Any) -> None:
+        """Writes the folder; RequestError where it has files already."""
+        if kwargs:
+            raise RequestError(
+                f"save_pretrained: takes a folder alone, but got {', '.join(kwargs)}"
+            )
+        train.export(self._model, save_directory)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Saving:
+        return _Saving(memo.get(id(self._model), self._model))
+
+
+def _child(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
+
+
+def _fill(model: Any, found: Opened) -> None:
+    for name, layer in found.layers.items():
+        _put(model, name, layer)
+    own = dict(model.named_parameters())
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    layers = tuple(f"{name}." for name in found.layers)
+    wanted = {name for name in own if not name.startswith(layers)} - tied
+    if wanted != found.tensors.keys():
+        odd = sorted(wanted ^ found.tensors.keys())[0]
+        raise ModelFormatError(
+            file=model.config._name_or_path, field=odd,
+            expected="the tensors that transformers has for this architecture",
+            got="none of this name" if odd in wanted else "one more",
+            remedy="run the folder with sterna.LLM",
+        )  # fmt: skip
+    with torch.no_grad():
+        for name, tensor in found.tensors.items():
+            own[name].copy_(tensor.reshape(own[name].shape))
+
+
+def delegate(model: PreTrainedModel, llm: LLM) -> PreTrainedModel:
+    """Let an LLM of the same model write what `model.generate` is asked for; returns the model.
+
+    The arguments and the result are transformers': input_ids and attention_mask [B, T], a
+    generation config or its fields, and sequences [B, T + n], padded on the right. Greedy tokens
+    are those of `llm.generate`; sampled ones are seeded by torch's generator. Raises RequestError
+    for what LLM does not do, such as beams.
+    """
+    if not isinstance(llm, LLM):
+        raise RequestError(f"llm: must be a sterna.LLM, but got {type(llm).__name__}")
+    vocab, other = model.config.get_text_config().vocab_size, llm.engine.model.config.vocab_size
+    if vocab != other:
+        raise RequestError(f"llm: must have the model's vocabulary of {vocab}, but has {other}")
+
+    def generate(
+        inputs: Tensor | None = None,
+        generation_config: Any = None,
+        *,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        rows = input_ids if inputs is None else inputs
+        if rows is None or rows.ndim != 2 or rows.dtype.is_floating_point:
+            raise RequestError("input_ids: must be token ids [B, T]")
+        prepare: Any = model._prepare_generation_config
+        config, unused = prepare(generation_config, **kwargs)
+        if unused:
+            raise RequestError(f"generate: Sterna's takes no {', '.join(unused)}")
+        mask = torch.ones_like(rows) if attention_mask is None else attention_mask
+        prompts = [row[kept.bool()].tolist() for row, kept in zip(rows, mask, strict=True)]
+        answers = llm.generate(prompts, **_options(config, rows.shape[1]))
+        longest = max((len(answer.tokens) for answer in answers), default=0)
+        ends = config.eos_token_id
+        end = ends[0] if isinstance(ends, list) else ends
+        pad = next((p for p in (config.pad_token_id, end) if p is not None), 0)
+        out = torch.full((len(rows), rows.shape[1] + longest), int(pad))
+        out[:, : rows.shape[1]] = rows
+        for i, answer in enumerate(answers):
+            out[i, rows.shape[1] : rows.shape[1] + len(answer.tokens)] = torch.tensor(answer.tokens)
+        return out
+
+    model.generate = generate  # type: ignore[assignment]
+    return model
+
+
+def _options(config: Any, length: int) -> dict[str, Any]:
+    """LLM's options of a generation config."""
+    for name, plain in _PLAIN.items():
+        value = getattr(config, name, None)
+        if value not in (None, plain):
+            raise RequestError(f"{name}: Sterna's generate has {plain}, but got {shown(value)}")
+    most = config.max_new_tokens
+    if most is None:
+        most = max(1, (config.max_length or length + 20) - length)
+    options: dict[str, Any] = {"max_tokens": most}
+    for theirs, ours in _OPTIONS.items():
+        if (value := getattr(config, theirs, None)) is not None:
+            options[ours] = value
+    if not config.do_sample:
+        options = {k: v for k, v in options.items() if k not in ("top_k", "top_p", "min_p")}
+        options["temperature"] = 0
+    else:
+        options["seed"] = int(torch.randint(2**31, ()))
+        options.setdefault("temperature", 1.0)
+    ends = config.eos_token_id
+    if ends is not None:
+        options["stop_token_ids"] = [int(t) for t in (ends if isinstance(ends, list) else [ends])]
+    return options
