@@ -123,7 +123,8 @@ class Histories:
 
     def _add(self, scheduler: Scheduler, choose: random.Random) -> list[Asked]:
         """A request, or several choices of one."""
-        base = [t % 90 for t in range(5 * PAGE)]
+        step = choose.choice((1, 1, 7, 11))  # some begin alike
+        base = [t * step % 90 for t in range(5 * PAGE)]
         tokens = base[: choose.choice((1, 5, 63, 64, 65, 130, 200))]
         tokens = tokens + [choose.randrange(90) for _ in range(choose.choice((1, 1, 3, 70)))]
         options: dict[str, Any] = {

@@ -16,9 +16,9 @@ def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str)
     llm = LLM(checkpoint(name), threads=1)
     pages = 6 + 7 * llm.engine.pool.state_pages
     histories = Histories(llm, pages, tmp_path / "disk")
-    for seed in range(30):
+    for seed in range(20):
         histories.run(seed)
-    assert histories.answers > 60
+    assert histories.answers > 50
     assert histories.preempted > 0 or llm.engine.pool.window is not None
     assert histories.cached > 500
     assert (histories.accepted > 0) != llm.engine.forgets

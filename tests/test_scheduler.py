@@ -351,7 +351,7 @@ def test_many_requests_leave_nothing(llm: LLM) -> None:
     cache = bench.scheduler.cache = PrefixCache(bench.engine.pool, 20)
     blocks = []
     for _ in range(3):
-        for i in range(150):
+        for i in range(90):
             request = bench.add(1 + i * 37 % 300, 1 + i % 9)
             if i % 10 == 3:
                 bench.scheduler.step()

@@ -112,10 +112,16 @@ def test_what_is_not_whole_is_a_miss(checkpoint: Callable[[str], Path], tmp_path
             write(path, data)
         check()
 
-    for at in places:
-        damage(lambda p, d, at=at: p.write_bytes(d[:at] + bytes([d[at] ^ 4]) + d[at + 1 :]))
-    for length in (0, 10, size // 2, size - 1):
-        damage(lambda p, d, length=length: p.write_bytes(d[:length]))
+    turns = iter(places)  # another place in each file
+
+    def change_a_byte(path: Path, data: bytes) -> None:
+        at = next(turns)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+
+    for _ in range(len(places) // len(good)):
+        damage(change_a_byte)
+    lengths = iter((0, 10, size // 2, size - 1))
+    damage(lambda p, d: p.write_bytes(d[: next(lengths)]))
     damage(lambda p, d: p.write_bytes(d + b"x"))
     others = list(good.values())
     damage(lambda p, d: p.write_bytes(others[others.index(d) - 1]))
@@ -194,10 +200,10 @@ def test_processes_share_it(checkpoint: Callable[[str], Path], tmp_path: Path) -
     environ = {**os.environ, "PYTHONPATH": str(Path(sterna.__file__).parent.parent)}
     command = [sys.executable, "-c", code, str(folder), str(tmp_path)]
     running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) for _ in range(3)
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) for _ in range(2)
     ]
     outputs = {process.communicate(timeout=120)[0] for process in running}
-    assert [process.returncode for process in running] == [0, 0, 0]
+    assert [process.returncode for process in running] == [0, 0]
     done = answer(folder, tmp_path)
     assert outputs == {f"{done.tokens}\n"}
     assert done.stats.n_cached == 4 * PAGE
