@@ -1,5 +1,5 @@
 // requires: | rank: 0 | flags: -O1 -Wno-psabi
-// Vocabulary of the scalar unit: the readable meaning of every word, and the oracle of the others.
+// Vocabulary of the scalar unit, with vectors.inc: the readable meaning of every word, and the oracle of the others.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -13,28 +13,11 @@ constexpr int kAttentionRows = 1;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
 constexpr bool kSignedDot = false;  // dot() takes u as signed bytes, so that they are at most 127
 
-// The vectors are the compiler's own, which it lowers to what the CPU has: a tenth of the code of loops over arrays.
-using VF = float __attribute__((vector_size(4 * kLanes)));
-using VI = int32_t __attribute__((vector_size(4 * kLanes)));
-using VU = uint32_t __attribute__((vector_size(4 * kLanes)));
-using VW = uint16_t __attribute__((vector_size(4 * kLanes)));
-using VB = uint8_t __attribute__((vector_size(4 * kLanes)));
-// What dot() and pair_dot() multiply every lane with, and pairs of int16 that several such are multiplied with. Both
-// may be types of their own, where an instruction takes one element for all lanes; a VX is a VI wherever one is wanted.
-using VX = VI;
-using VP = VI;
+}  // namespace
 
-// The bits of a vector as another type.
-template <class To, class From>
-inline To as(From a) {
-    return reinterpret_cast<To>(a);
-}
-template <class T>
-inline T v_load(const void* p) {
-    T r;
-    std::memcpy(&r, p, sizeof r);
-    return r;
-}
+#include "isa/vectors.inc"
+
+namespace {
 
 #define STERNA_LANES(T, EXPR)                       \
     T r;                                            \
@@ -52,51 +35,13 @@ inline uint32_t float_to_bits(float f) {
     return b;
 }
 
-inline VF f_set1(float a) { return a - VF{}; }
-inline VF f_load(const float* p) { return v_load<VF>(p); }
-inline void f_store(float* p, VF a) { std::memcpy(p, &a, sizeof a); }
-inline VF f_add(VF a, VF b) { return a + b; }
-inline VF f_sub(VF a, VF b) { return a - b; }
-inline VF f_mul(VF a, VF b) { return a * b; }
-inline VF f_div(VF a, VF b) { return a / b; }
 // a * b + c, rounded once.
 inline VF f_fma(VF a, VF b, VF c) { STERNA_LANES(VF, __builtin_fmaf(a[i], b[i], c[i])); }
-// The maximum; it is the second operand where either is NaN, as on x86.
-inline VF f_max(VF a, VF b) { return a > b ? a : b; }
-inline VF f_min(VF a, VF b) { return a < b ? a : b; }
 // Lane i of the result is lane i ^ n.
 template <int n>
 inline VF f_swap(VF a) {
     STERNA_LANES(VF, a[i ^ n]);
 }
-inline VF f_from_i(VI a) { return __builtin_convertvector(a, VF); }
-// Rounds to nearest even, |a| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
-inline VI i_round(VF a) { return as<VI>(a + 12582912.0f) - 0x4B400000; }
-inline VI i_bits(VF a) { return as<VI>(a); }
-inline VF f_bits(VI a) { return as<VF>(a); }
-
-inline VI i_set1(int32_t a) { return a - VI{}; }
-inline VI i_load(const void* p) { return v_load<VI>(p); }
-inline void i_store(void* p, VI a) { std::memcpy(p, &a, sizeof a); }
-inline VI i_add(VI a, VI b) { return as<VI>(as<VU>(a) + as<VU>(b)); }
-inline VI i_sub(VI a, VI b) { return as<VI>(as<VU>(a) - as<VU>(b)); }
-inline VI i_max(VI a, VI b) { return a > b ? a : b; }
-inline VI i_and(VI a, VI b) { return a & b; }
-template <int n>
-inline VI i_shr(VI a) {  // logical
-    return as<VI>(as<VU>(a) >> n);
-}
-template <int n>
-inline VI i_sar(VI a) {  // arithmetic
-    return a >> n;
-}
-template <int n>
-inline VI i_shl(VI a) {
-    return as<VI>(as<VU>(a) << n);
-}
-inline VI i_or(VI a, VI b) { return a | b; }
-// Takes the bits of a where m has ones, of b where it has zeros.
-inline VI b_select(VI m, VI a, VI b) { return (a & m) | (b & ~m); }
 // Bytes t[c & 31] of a table of 32 bytes, stored twice, whose upper half mirrors the lower around 1:
 // t[16 + i] = 2 - t[i].
 inline VI b_lookup_mirrored(const int8_t* t, VI code) {
@@ -115,25 +60,8 @@ inline VI b_lookup(const uint8_t* t, VI code) {
     for (auto& b : bytes) b = t[b & 15];
     return i_load(bytes);
 }
-// Bytes, shifted right, zeros coming in.
-template <int n>
-inline VI b_shr(VI a) {
-    return as<VI>(as<VB>(a) >> n);
-}
 // The same, chosen by the high four bits.
 inline VI b_lookup_high(const uint8_t* t, VI code) { return b_lookup(t, i_shr<4>(code)); }
-// Bytes: 1 where one is the greatest that dot() takes (127 with kSignedDot, else 255), else 0.
-inline VI b_top(VI a) { return as<VI>(as<VB>(as<VB>(a) == 255) & 1); }
-// Bytes, modulo 256; and those whose flag's bit n is set, negated.
-inline VI b_add(VI a, VI b) { return as<VI>(as<VB>(a) + as<VB>(b)); }
-template <int n>
-inline VI b_negate(VI a, VI flags) {
-    const VB ones = as<VB>((as<VB>(flags) >> n & 1) != 0);
-    return as<VI>((as<VB>(a) ^ ones) - ones);
-}
-// |a| of signed bytes, up to 128; and those negated where those of `sign` are negative (anything where 0).
-inline VI b_abs(VI a) { return b_negate<7>(a, a); }
-inline VI b_signed(VI a, VI sign) { return b_negate<7>(a, sign); }
 // 16 int32 in [0, 255], kLanes at a time, as bytes.
 inline void b_store(uint8_t* p, const VI* v) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(v[i / kLanes][i % kLanes]);
@@ -149,16 +77,6 @@ inline void b_store_digits(uint8_t* p, const VI* v) {
         p[16 + i] = static_cast<uint8_t>(high);
     }
 }
-// Returns a, and has it computed here: compilers put off additions, whose operands would then need registers.
-inline VI i_now(VI a) { return a; }
-// int16, modulo 2^16.
-inline VI w_add(VI a, VI b) { return as<VI>(as<VW>(a) + as<VW>(b)); }
-inline VI w_sub(VI a, VI b) { return as<VI>(as<VW>(a) - as<VW>(b)); }
-inline VI w_mul(VI a, VI b) { return as<VI>(as<VW>(a) * as<VW>(b)); }
-template <int n>
-inline VI w_shr(VI a) {  // logical
-    return as<VI>(as<VW>(a) >> n);
-}
 // Narrowed to int8; values lie in [-127, 127].
 inline VI w_load_i8(const int8_t* p) {
     int16_t w[2 * kLanes];
@@ -172,27 +90,11 @@ inline void i_store_i8(int8_t* p, VI a) {
 inline void i_store_i16(int16_t* p, VI a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int16_t>(a[i]);
 }
-// A store that need not stay in the caches; p is aligned to the vector.
-inline void f_stream(float* p, VF a) { f_store(p, a); }
-
-// Four consecutive bytes in every lane.
-inline VI x_broadcast(const void* x) {
-    int32_t d;
-    std::memcpy(&d, x, 4);
-    return i_set1(d);
-}
-// The same for dot() and pair_dot().
-inline VX x_load(const void* x) { return x_broadcast(x); }
-inline VP i_pairs(VI a) { return a; }
 // acc + sum over a lane's four bytes of u8 * s8; needs 2 * max(u8) * 127 <= 32767 where
 // kPairSums16 says so.
 inline VI dot(VI acc, VI u, VX x) {
     for (int j = 0; j < 32; j += 8) acc += (u >> j & 255) * (i_shl<24>(x >> j) >> 24);
     return acc;
-}
-// acc + sum over a lane's two int16 of a * b; both products in int32.
-inline VI pair_dot(VI acc, VP a, VX b) {
-    return acc + (i_shl<16>(a) >> 16) * (i_shl<16>(b) >> 16) + (a >> 16) * (b >> 16);
 }
 // A short run of dot products, from zero: sum + what the run has added up. Where kPairSums16 says so
 // a run holds int16 sums, so that n of them need 2 * n * max(u8) * 127 <= 32767.

@@ -1,4 +1,4 @@
-// on: riscv64 | requires: v | rank: 1 | flags: -march=rv64gcv
+// on: riscv64 | requires: v | rank: 1 | flags: -march=rv64gcv -include riscv_vector.h
 // RISC-V vectors 1.0 of any length. Vectors have no size that a compiler knows, so they are neither members nor
 // elements, and the loops of blocks.h are written again here: the paper's (its Algorithms 1, 4 and 5, in the groups of
 // registers that these have, with ordered sums), and ours.
