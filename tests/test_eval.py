@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna import LLM, _native
-from sterna.engine import Feed, Given
+from sterna.engine import PAGE, Feed, Given
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine import scoring as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
@@ -137,6 +137,26 @@ def test_scores_are_those_of_whole_sequences(
             assert got.greedy == greedy
             alone = score(nano.engine, [[request]])
             assert alone == [[got]]  # to the bit
+
+
+def test_examples_before_every_question_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one group for those that come later, where there is a cache; to the bit."""
+    examples = [i * 7 % 400 for i in range(5 * PAGE + 9)]
+    groups = [[Request([*examples, i, i + 1, *[j] * 5], 5) for j in range(3)] for i in range(6)]
+    plain = LLM("nano", threads=1, prefix_cache=False)
+    expected = score(plain.engine, groups)
+    llm, tokens = LLM("nano", threads=1), 0
+    run = llm.engine.run
+
+    def counting(feeds: Sequence[Feed]) -> list[Given]:
+        nonlocal tokens
+        tokens += sum(len(feed.tokens) for feed in feeds)
+        return run(feeds)
+
+    monkeypatch.setattr(llm.engine, "run", counting)
+    assert score(llm.engine, groups) == expected
+    assert tokens < 5 * PAGE + 6 * (PAGE + 3 * 7)
+    assert llm.engine.pool.free == llm.engine.pool.count
 
 
 @settings(max_examples=25, deadline=None)

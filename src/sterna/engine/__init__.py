@@ -6,7 +6,7 @@ from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given
 from sterna.engine.pages import PagePool
-from sterna.engine.prefix import PrefixCache
+from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
 from sterna.engine.scheduler import Event, Load, Scheduler
@@ -35,6 +35,7 @@ __all__ = [
     "Scoring",
     "Sequence",
     "embed",
+    "in_common",
     "log_probabilities",
     "scoring_draw",
     "step_tokens",

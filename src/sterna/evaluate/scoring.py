@@ -10,7 +10,15 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine import PAGE, Engine, Feed, log_probabilities, scoring_draw, step_tokens
+from sterna.engine import (
+    PAGE,
+    Engine,
+    Feed,
+    in_common,
+    log_probabilities,
+    scoring_draw,
+    step_tokens,
+)
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
@@ -71,8 +79,7 @@ def score(
     checked = [[_fitted(r, engine.context) for r in group] for group in groups]
     budget = step_tokens(engine.model.config.vocab_size)
     results: list[list[Score]] = []
-    states = 2 * engine.pool.state_pages  # of each sequence, and of a snapshot
-    for batch in _batches(checked, budget, engine.pool.free, states):
+    for batch in _batches(engine, checked, budget):
         results += _score_batch(engine, batch, budget)
         progress(len(results))
     return results
@@ -87,58 +94,80 @@ def _fitted(request: Request, context: int) -> Request:
     return Request(request.tokens[-(context + 1) :], request.scored)
 
 
-def _batches(
-    groups: list[list[Request]], budget: int, free: int, states: int
-) -> Iterator[list[list[Request]]]:
-    """Groups that run together: as many tokens as a step takes, in the free pages; or one group.
+class _Group:
+    """Requests that begin with the same `shared` tokens, int32, as does their sequence.
 
-    states: pages that a sequence takes whatever its length.
+    It has of these what the engine's cache of prefixes has: examples that precede every question
+    are computed once, if they come in one batch after the other.
     """
-    batch: list[list[Request]] = []
+
+    def __init__(self, engine: Engine, requests: list[Request]) -> None:
+        self.requests = requests
+        first = requests[0].tokens if requests else ()
+        self.shared: I32 = np.array(first[: _shared(requests)], np.int32)
+        self.sequence = EngineSequence()
+        self.longest = max((len(r.tokens) for r in requests), default=0)
+        # What forgets has no way back to the end of what two groups have in common.
+        self._cache = None if engine.forgets else engine.pool.cache
+        if self._cache is not None and len(self.shared):
+            found, _ = self._cache.find(np.append(self.shared, np.int32(0)))
+            self.sequence = found or self.sequence
+
+    def keep(self) -> None:
+        """Leaves what it has computed of `shared` to the cache."""
+        if self._cache is not None:
+            self._cache.keep(self.shared, self.sequence)
+
+    def repeats(self, other: _Group) -> bool:
+        """Whether it had better come after the other one, which computes a page of it at least."""
+        gain = in_common(self.shared, other.shared) - self.sequence.length
+        return self._cache is not None and gain >= PAGE
+
+
+def _batches(
+    engine: Engine, groups: Sequence[list[Request]], budget: int
+) -> Iterator[list[_Group]]:
+    """Groups that run together: as many tokens as a step takes, in the free pages; or one group."""
+    states = 2 * engine.pool.state_pages  # of each sequence, and of a snapshot
+    batch: list[_Group] = []
     tokens = pages = 0
-    for group in groups:
-        longest = max((len(r.tokens) for r in group), default=0)
-        need = -(-longest // PAGE) + states
-        if batch and (tokens + longest > budget or pages + need > free):
+    for requests in groups:
+        group = _Group(engine, requests)
+        need = -(-group.longest // PAGE) + states
+        full = tokens + group.longest - group.sequence.length > budget
+        if batch and (full or pages + need > engine.pool.free or any(map(group.repeats, batch))):
             yield batch
+            group = _Group(engine, requests)  # which may begin as one of these
             batch, tokens, pages = [], 0, 0
         batch.append(group)
-        tokens += longest
+        tokens += group.longest - group.sequence.length
         pages += need
     if batch:
         yield batch
 
 
-def _score_batch(engine: Engine, batch: list[list[Request]], budget: int) -> list[list[Score]]:
+def _score_batch(engine: Engine, batch: list[_Group], budget: int) -> list[list[Score]]:
     results: list[list[Score]] = [[] for _ in batch]
-    shared = [_shared(group) for group in batch]
-    sequences = [EngineSequence() for _ in batch]
     try:
-        _run(
-            engine,
-            [
-                _Job(s, np.array(g[0].tokens[: n + 1], np.int32))
-                for s, g, n in zip(sequences, batch, shared, strict=True)
-                if n
-            ],
-            budget,
-        )
-        for sequence, group in zip(sequences, batch, strict=True):
-            if len(group) > 1:
-                engine.snapshot(sequence)
-        for i in range(max(map(len, batch))):
-            live = [k for k, group in enumerate(batch) if i < len(group)]
+        openings = [_Job(g.sequence, np.append(g.shared, np.int32(0))) for g in batch]
+        _run(engine, openings, budget)
+        for group in batch:
+            if len(group.requests) > 1:
+                engine.snapshot(group.sequence)
+            group.keep()
+        for i in range(max(len(group.requests) for group in batch)):
+            live = [k for k, group in enumerate(batch) if i < len(group.requests)]
             jobs = []
             for k in live:
-                tokens, scored = batch[k][i].tokens, batch[k][i].scored
-                jobs.append(_Job(sequences[k], np.array(tokens, np.int32), scored))
+                one = batch[k].requests[i]
+                jobs.append(_Job(batch[k].sequence, np.array(one.tokens, np.int32), one.scored))
             _run(engine, jobs, budget)
             for k, job in zip(live, jobs, strict=True):
                 results[k].append(Score(math.fsum(job.logprobs), job.greedy))
-                engine.rewind(sequences[k], shared[k])
+                engine.rewind(batch[k].sequence, len(batch[k].shared))
     finally:
-        for sequence in sequences:
-            engine.release(sequence)
+        for group in batch:
+            engine.release(group.sequence)
     return results
 
 
