@@ -38,6 +38,7 @@ COMMANDS = (
     "rm",
     "convert",
     "quantize",
+    "train",
     "verify",
     "verify-answer",
     "info",

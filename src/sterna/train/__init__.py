@@ -19,6 +19,7 @@ from sterna.train.pareto import ParetoLinear
 from sterna.train.preparing import prepare
 from sterna.train.rotation import Rotation
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
+from sterna.train.thawing import thaw
 
 __all__ = [
     "BitLinear",
@@ -32,4 +33,5 @@ __all__ = [
     "S3Linear",
     "export",
     "prepare",
+    "thaw",
 ]

@@ -35,13 +35,16 @@ _DTYPES = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
 _KEPT = ("bias", "rms_norm.weight")  # of a low-bit layer, beside its weight
 
 
-def export(model: nn.Module, out: str | Path, tokenizer: Any = None) -> Exported:
+def export(
+    model: nn.Module, out: str | Path, tokenizer: Any = None, head: str | None = None
+) -> Exported:
     """Write a model of transformers with low-bit layers as a packed folder for `sterna.LLM`.
 
     Layers of `sterna.train`, SternaLinear (of formats whose levels stand for themselves), BitLinear
     and AutoBitLinear keep their levels and scales; all else is kept in its dtype. tokenizer: one of
-    transformers, saved beside; LLM needs it. `out` must be absent or empty, and is whole or not
-    there. Before it is written its logits are compared with the model's.
+    transformers, saved beside, or a folder, whose files are copied; LLM needs it. head: the weight
+    format of the embedding and the head, default their own. `out` must be absent or empty, and is
+    whole or not there. Before it is written its logits are compared with the model's.
 
     Raises RequestError or NonFiniteError, which name the layer, and UnsupportedModelError for an
     architecture that Sterna does not run.
@@ -59,15 +62,18 @@ def export(model: nn.Module, out: str | Path, tokenizer: Any = None) -> Exported
         )
     levels = {name: _levels(name, layer) for name, layer in layers.items()}
     made = loading.from_weights(
-        _config(model, layers), Path(CONFIG), _Sources(_tensors(model, layers), levels)
+        _config(model, layers), Path(CONFIG), _Sources(_tensors(model, layers), levels, head)
     )
     result = compared(model, made, len(levels))
+    weights = made.weights
+    if isinstance(tokenizer, str | Path):
+        write_packed(out, made.json, weights.modules, weights.tensors, tokenizer, made.format)
+        return result
     with tempfile.TemporaryDirectory() as folder:
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(folder)  # type: ignore[union-attr, operator]
-        weights = made.weights
         write_packed(out, made.json, weights.modules, weights.tensors, folder, made.format)
     return result
 
@@ -207,8 +213,10 @@ class _Weights(CheckpointWeights):
 class _Sources:
     tensors: Mapping[str, Stored]
     levels: Mapping[str, Levels]
+    head: str | None
 
     def __call__(self, module: ModuleType) -> _Weights:
+        threads = resolve_threads(None)
         return _Weights(
-            _Memory({}, self.tensors), None, None, resolve_threads(None), False, levels=self.levels
+            _Memory({}, self.tensors), None, self.head, threads, False, levels=self.levels
         )

@@ -1,0 +1,133 @@
+"""Chats in a JSON Lines file -> rows of tokens that training takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sterna.chat import ChatTemplate
+from sterna.errors import ModelFormatError, RequestError
+from sterna.files.jsonfile import parse_json
+from sterna.files.reading import read_file
+from sterna.tokenizer import Tokenizer
+
+__all__ = ["Example", "Rows", "examples", "rows_of"]
+
+MAX_BYTES = 1 << 30
+IGNORED = -100  # a label that torch's cross entropy passes over
+
+
+class Example(NamedTuple):
+    """A conversation or a text; trained: whether the loss counts a token."""
+
+    tokens: list[int]
+    trained: list[bool]
+
+
+class Rows(NamedTuple):
+    """tokens, positions, labels: int64 [rows, length]; cut: examples that were too long for one."""
+
+    tokens: Tensor
+    positions: Tensor
+    labels: Tensor
+    cut: int
+
+
+def examples(file: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[Example]:
+    """The examples of a file, a JSON object a line: {"messages": [...]} or {"text": "..."}.
+
+    Of a conversation the assistant's answers are trained, each as the template has it after what
+    opens an answer; of a text all of it. Both end with the tokenizer's end. Raises ModelFormatError
+    that names the line, RequestError for messages without a template.
+    """
+    made = []
+    for number, line in enumerate(bytes(read_file(file, MAX_BYTES)).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            item = parse_json(line, file)
+        except ModelFormatError as e:
+            raise ModelFormatError(
+                file=file, field=f"line {number}", expected="JSON", got=str(e)
+            ) from None
+        text = item.get("text") if isinstance(item, dict) else None
+        messages = item.get("messages") if isinstance(item, dict) else None
+        if isinstance(text, str) and text:
+            tokens = tokenizer.encode(text)
+            made.append(_ended(Example(tokens, [True] * len(tokens)), tokenizer))
+        elif isinstance(messages, list):
+            if template is None:
+                raise RequestError(f"{file}: has messages, but the model has no chat template")
+            try:
+                made.append(_chat(messages, tokenizer, template))
+            except RequestError as e:
+                raise RequestError(f"{file}: line {number}: {e}") from None
+        else:
+            raise ModelFormatError(
+                file=file, field=f"line {number}",
+                expected='{"messages": [...]} or {"text": "..."}', got="neither",
+            )  # fmt: skip
+    if not made:
+        raise ModelFormatError(file=file, expected="an example a line", got="none")
+    return made
+
+
+def _chat(messages: list[Any], tokenizer: Tokenizer, template: ChatTemplate) -> Example:
+    tokens = tokenizer.encode(template.render(messages, False), False)
+    trained = [False] * len(tokens)
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict) or message.get("role") != "assistant":
+            continue
+        before = tokenizer.encode(template.render(messages[:i], True), False) if i else []
+        after = tokenizer.encode(template.render(messages[: i + 1], False), False)
+        # Where texts meet, tokens may join: those that agree are what comes before the answer.
+        begin = next(
+            (k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
+            min(len(before), len(after)),
+        )
+        if after[:begin] != tokens[:begin] or len(after) > len(tokens):
+            raise RequestError("messages: must begin alike in the template, turn after turn")
+        trained[begin : len(after)] = [True] * (len(after) - begin)
+    if not any(trained):
+        raise RequestError("messages: must have an answer of the assistant to be trained on")
+    return _ended(Example(tokens, trained), tokenizer)
+
+
+def _ended(example: Example, tokenizer: Tokenizer) -> Example:
+    end = min(tokenizer.eos_ids, default=None)
+    if end is None or example.tokens[-1] in tokenizer.eos_ids:
+        return example
+    return Example([*example.tokens, end], [*example.trained, True])
+
+
+def rows_of(found: Sequence[Example], length: int) -> Rows:
+    """Examples one after the other in rows, positions beginning anew with each: they see only
+    themselves. One that does not fit begins a row; what is longer than a row is cut.
+    """
+    rows: list[list[Example]] = [[]]
+    used = 0
+    for example in found:
+        size = min(len(example.tokens), length)
+        if used + size > length:
+            rows.append([])
+            used = 0
+        rows[-1].append(Example(example.tokens[:length], example.trained[:length]))
+        used += size
+    tokens = torch.zeros(len(rows), length, dtype=torch.int64)
+    positions = torch.zeros_like(tokens)
+    labels = torch.full_like(tokens, IGNORED)
+    for i, row in enumerate(rows):
+        at = 0
+        for example in row:
+            end = at + len(example.tokens)
+            tokens[i, at:end] = torch.tensor(example.tokens)
+            positions[i, at:end] = torch.arange(end - at)
+            kept = torch.tensor([False, *example.trained[1:]])  # nothing comes before the first
+            labels[i, at:end] = torch.where(kept, tokens[i, at:end], IGNORED)
+            at = end
+        positions[i, at:] = torch.arange(length - at)
+    return Rows(tokens, positions, labels, sum(len(e.tokens) > length for e in found))

@@ -1,0 +1,176 @@
+"""The training loop of `sterna train`: AdamW, a cosine schedule, and a state to go on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sterna.errors import NonFiniteError, RequestError
+from sterna.files.writing import replacing_path
+from sterna.train.chats import Rows
+
+__all__ = ["Settings", "train"]
+
+_STATE = "state.pt"
+_LOSSES = "losses.tsv"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """steps: of the optimizer, of `batch` rows each; lr: at its highest, after a rise over `warmup`
+    of all steps, from where it falls as a cosine to a tenth; clip: of the gradient's norm;
+    checkpointing: compute layers again for their gradients instead of keeping what they made.
+    """
+
+    steps: int
+    lr: float = 3e-4
+    batch: int = 1
+    warmup: float = 0.05
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    seed: int = 1
+    checkpointing: bool = False
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        rise = max(1, round(self.warmup * self.steps))
+        if step < rise:
+            return self.lr * (step + 1) / rise
+        done = (step - rise) / max(1, self.steps - rise)
+        return self.lr * (0.55 + 0.45 * math.cos(math.pi * done))
+
+
+def train(
+    model: Any,
+    rows: Rows,
+    settings: Settings,
+    folder: Path,
+    save_every: int = 50,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+) -> list[float]:
+    """Train the parameters of a model of transformers that have gradients; returns all losses.
+
+    folder: has the state after each `save_every` steps, from which the same call goes on, and
+    losses.tsv. A run that was interrupted and goes on has the bits of one that was not, on the same
+    machine with as many threads. Raises RequestError for a folder of another run, NonFiniteError
+    where the loss is not finite.
+    """
+    torch.manual_seed(settings.seed)
+    if settings.checkpointing:
+        old = "gradient_checkpointing_enable"  # deprecated where the other is there
+        getattr(model, "activation_checkpointing_enable", getattr(model, old))()
+    model.train()
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(
+        trained.values(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
+    )
+    digest = _digest(rows, settings, trained)
+    losses = _restored(folder, digest, trained, optimizer)
+    folder.mkdir(parents=True, exist_ok=True)
+    for step in range(len(losses), settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.rate(step)
+        loss = _step(model, rows, settings, step)
+        torch.nn.utils.clip_grad_norm_(trained.values(), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss)
+        progress(step + 1, loss)
+        if (step + 1) % save_every == 0 or step + 1 == settings.steps:
+            _save(folder, digest, trained, optimizer, losses)
+    model.eval()
+    return losses
+
+
+def _step(model: Any, rows: Rows, settings: Settings, step: int) -> float:
+    """Gradients of the rows of a step, and their loss."""
+    picked = _picked(len(rows.tokens), settings, step)
+    with warnings.catch_warnings():  # torch's of checkpoints without gradients to their input
+        warnings.simplefilter("ignore")
+        logits: Tensor = model(
+            input_ids=rows.tokens[picked], position_ids=rows.positions[picked], use_cache=False
+        ).logits
+    labels = rows.labels[picked][:, 1:].flatten()
+    loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise NonFiniteError(
+            f"step {step + 1}: the loss must be finite, but is {value}; train with a smaller lr"
+        )
+    loss.backward()  # type: ignore[no-untyped-call]
+    return value
+
+
+def _picked(count: int, settings: Settings, step: int) -> Tensor:
+    """Rows of a step: each epoch has all in an order of its own, which no other state decides."""
+    picked = []
+    for i in range(step * settings.batch, (step + 1) * settings.batch):
+        epoch, place = divmod(i, count)
+        order = torch.Generator().manual_seed(settings.seed + 1000003 * epoch)
+        picked.append(int(torch.randperm(count, generator=order)[place]))
+    return torch.tensor(picked)
+
+
+def _digest(rows: Rows, settings: Settings, trained: dict[str, nn.Parameter]) -> str:
+    found = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
+    for tensor in (rows.tokens, rows.labels, rows.positions):
+        found.update(tensor.numpy().tobytes())
+    for name, p in trained.items():
+        found.update(f"{name} {tuple(p.shape)}\n".encode())
+    return found.hexdigest()
+
+
+def _save(
+    folder: Path,
+    digest: str,
+    trained: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    losses: list[float],
+) -> None:
+    state = {
+        "digest": digest,
+        "trained": {name: p.detach() for name, p in trained.items()},
+        "optimizer": optimizer.state_dict(),
+        "losses": losses,
+    }
+    nbytes = 12 * sum(p.numel() for p in trained.values())
+    with replacing_path(folder / _STATE, nbytes) as path:
+        torch.save(state, path)
+    lines = [f"{i}\t{loss:.6f}\n" for i, loss in enumerate(losses, 1)]
+    (folder / _LOSSES).write_text("step\tloss\n" + "".join(lines))
+
+
+def _restored(
+    folder: Path,
+    digest: str,
+    trained: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+) -> list[float]:
+    """The losses so far, where there is a state to go on from, which is put into the model."""
+    path = folder / _STATE
+    if not path.is_file():
+        return []
+    try:
+        state = torch.load(path, weights_only=True)
+        same = state["digest"] == digest
+    except Exception as e:  # torch has no one class for a damaged file
+        raise RequestError(f"{path}: must be a state of training, but {e}; delete it") from None
+    if not same:
+        raise RequestError(
+            f"{path}: is of a run with other data, settings or layers; delete its folder, or take "
+            "another"
+        )
+    with torch.no_grad():
+        for name, p in trained.items():
+            p.copy_(state["trained"][name])
+    optimizer.load_state_dict(state["optimizer"])
+    return [float(loss) for loss in state["losses"]]
