@@ -66,9 +66,17 @@ _EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 176, "num_experts": 6, "num_experts_per_tok": 2,
 }  # fmt: skip
 _WINDOWS = {"sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"]}
+#: Of two layers that see the same keys; with one more, which has a window.
+_GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 3, "num_kv_shared_layers": 1, "sliding_window": 48,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    "global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True,
+}  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _WINDOWS),
+    **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _GEMMA4),
     "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
     "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
     "Olmo3ForCausalLM": _WINDOWS,

@@ -112,7 +112,7 @@ def rounding_bound(recipe: Recipe, logits: np.ndarray) -> float:
     """8 · 2^-24 · √(lengths of all float32 sums on the way to a logit) · the largest logit."""
     positions = logits.shape[-2]
     norms = len(recipe.layer_norms) * recipe.hidden
-    norms += sum(recipe.head_norms.values()) if recipe.architecture.startswith("Olmo") else 0
+    norms += sum(recipe.head_norms().values()) if recipe.architecture.startswith("Olmo") else 0
     norms += recipe.is_bitnet * (recipe.hidden + recipe.intermediate)
     length = recipe.layers * norms + 2 * recipe.hidden
     for layer in range(recipe.layers):
@@ -120,7 +120,8 @@ def rounding_bound(recipe: Recipe, logits: np.ndarray) -> float:
         if recipe.is_hybrid and recipe.is_recurrent(layer):  # sums over k, once for each position
             length += recipe.config["linear_key_head_dim"] * positions
         else:
-            length += recipe.width + positions
+            width = recipe.config.get("global_head_dim", recipe.width)  # of the widest layers
+            length += width + positions
     return float(8 * 2.0**-24 * length**0.5 * np.abs(logits).max())
 
 

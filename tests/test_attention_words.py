@@ -79,7 +79,7 @@ def run(
 ) -> np.ndarray:  # fmt: skip
     """float32 [N - start, QUERIES * head_dim] of positions from `start`, in steps that end so."""
     count = -(-N // 64)
-    cache = cache or _native.KvCache(1, KV_HEADS, head_dim, count, kv_dtype)
+    cache = cache or _native.KvCache([(KV_HEADS, head_dim)], count, kv_dtype)
     pages = np.arange(count, dtype=np.int32)[::-1].copy() if pages is None else pages
     found = []
     for end in sorted({*cuts, N}):
@@ -201,7 +201,7 @@ def test_pages_before_a_window(window: int, kv_dtype: str) -> None:
     """They are not read: the table may name any page in their place."""
     how, last = Attention(HALVES, window=window), 400
     count = -(-N // 64)
-    cache = _native.KvCache(1, KV_HEADS, 20, count + 1, kv_dtype)
+    cache = _native.KvCache([(KV_HEADS, 20)], count + 1, kv_dtype)
     pages = np.arange(count, dtype=np.int32)
     expected = run(20, how, kv_dtype, ISAS[0], pages=pages, cache=cache)
     gone = (last + 1 - window) // 64  # pages that end before what the first of the rest sees
@@ -221,7 +221,7 @@ def test_sequences_with_pages_in_common(name: str, kv_dtype: str) -> None:
     # tokens it adds: the last more than one block of rows.
     shares = ((0, 600, 1), (8, 640, 3), (4, 300, 2), (0, 290, 1), (8, 512, 1), (4, 256, 40))
     rng = np.random.default_rng(5)
-    cache = _native.KvCache(1, KV_HEADS, 20, 60, kv_dtype)
+    cache = _native.KvCache([(KV_HEADS, 20)], 60, kv_dtype)
     free = iter(rng.permutation(60).astype(np.int32))
     one = program(20, HOWS[name])
     spans, added = [], []

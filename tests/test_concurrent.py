@@ -17,11 +17,11 @@ import pytest
 from helpers import ISAS
 
 from sterna import LLM, Conversation, _testing, loading, ops
-from sterna import graph as graph_module
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.engine import PAGE, Draw, Engine, Feed, SamplingParams
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import NonFiniteError, SternaError
+from sterna.graph import compilation
 
 T = TypeVar("T")
 TEXTS = ("def read(path):", "import os\n", "class Tree:\n    def", "for i in range(")
@@ -84,7 +84,7 @@ def test_a_graph_is_compiled_while_it_is_compiled(monkeypatch: pytest.MonkeyPatc
 
             return call
 
-    monkeypatch.setattr(graph_module._native, "Program", Recorded)
+    monkeypatch.setattr(compilation._native, "Program", Recorded)
     graph.compile()
     at_first.append(graph.compile)
     graph.compile()

@@ -49,8 +49,8 @@ def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> Transformer
 @pytest.mark.parametrize(
     "recipe",
     [
-        "llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "granite",
-        "smollm3", "mistral-window", "phi3", "olmo2", "olmo3", "glm", "glm4", "hunyuan",
+        "llama-bias", "llama3-rope", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gemma4",
+        "granite", "smollm3", "mistral-window", "phi3", "olmo2", "olmo3", "glm", "glm4", "hunyuan",
     ],
 )  # fmt: skip
 def test_greedy_tokens(recipe: str, checkpoint: Callable[[str], Path]) -> None:

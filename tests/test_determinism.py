@@ -40,6 +40,7 @@ INTEGER = [
     ("llama-96", "pot4z:g32", "pot4", "i16"),
     ("gemma2", "i8", "int8", "i16"),
     ("gemma3", "q4_1", "int8", "i8"),
+    ("gemma4", "i8", "int8", "i8"),
     ("granite", "i8", "int8", "i16"),
     ("phi3-longrope", "q4_0", "int8", "i16"),
     ("mistral-window", "i8", "int8", "i16"),

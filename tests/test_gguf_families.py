@@ -20,6 +20,7 @@ import checkpoint_factory as factory
 import gguf_factory
 import numpy as np
 import pytest
+import torch
 from checkpoint_factory import RECIPES, Recipe
 from gguf_factory import Tiny, interleaved
 from helpers import assert_same_bits, failure
@@ -55,7 +56,7 @@ class Family:
 def of(name: str, **config: Any) -> Recipe:
     """The recipe in float32, with other fields of config.json."""
     recipe = RECIPES[name]
-    return replace(recipe, dtype=factory.torch.float32, config=recipe.config | config)
+    return replace(recipe, dtype=torch.float32, config=recipe.config | config)
 
 
 _LONGROPE = RECIPES["phi3-longrope"]
@@ -68,6 +69,14 @@ _YARN = {
     "rope.scaling.original_context_length": 64,
 }  # fmt: skip
 _MINICPM = {"embedding_scale": 12.0, "residual_scale": 1.4 / 3**0.5, "logit_scale": 4.0}
+_GEMMA4 = {
+    "attention.sliding_window": 40, "attention.sliding_window_pattern": [True, False] * 3,
+    "attention.head_count_kv": [2, 1] * 3, "attention.shared_kv_layers": 2,
+    "attention.key_length": 64, "attention.value_length": 64, "attention.key_length_swa": 48,
+    "attention.value_length_swa": 48, "rope.dimension_count": 64, "rope.dimension_count_swa": 48,
+    "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0, "final_logit_softcapping": 0.7,
+    "feed_forward_length": [160] * 4 + [320] * 2, "embedding_length_per_layer_input": 32,
+}  # fmt: skip
 FAMILIES = {
     "gemma2": Family(
         of("gemma2", query_pre_attn_scalar=48), "gemma2",
@@ -77,6 +86,19 @@ FAMILIES = {
         },
     ),
     "gemma3": Family(of("gemma3", query_pre_attn_scalar=48), "gemma3", _GEMMA3),
+    "gemma4": Family(of("gemma4"), "gemma4", _GEMMA4),
+    "gemma4-plain": Family(
+        of("gemma4-plain"), "gemma4",
+        {
+            **_GEMMA4, "attention.sliding_window_pattern": [True, False, False],
+            "attention.head_count_kv": 2, "attention.shared_kv_layers": 0,
+            "attention.key_length": 40, "attention.value_length": 40,
+            "attention.key_length_swa": 36, "attention.value_length_swa": 36,
+            "rope.dimension_count": 40, "rope.dimension_count_swa": 36,
+            "feed_forward_length": 160, "embedding_length_per_layer_input": 0,
+            "final_logit_softcapping": None,
+        },
+    ),
     "granite": Family(
         of("granite"), "granite",
         {
@@ -127,11 +149,17 @@ def values(family: Family) -> dict[str, np.ndarray]:
         module = name.rpartition(".")[0].rpartition(".")[2]
         if arch in ("granite", "smollm3", "minicpm") and module in heads:
             w = interleaved(w, heads[module])
-        if arch.startswith("gemma") and "norm" in module:
+        if recipe.is_gemma and "norm" in module:
             w = w + np.float32(1)
+        if name.endswith("layer_scalar"):
+            name += ".weight"
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert target is not None, name
         found[target] = w
+    if recipe.is_gemma4:  # a quarter of the pairs of heads without a window turn
+        pairs = recipe.config["global_head_dim"] // 2
+        turn = np.arange(pairs) < int(0.25 * 2 * pairs // 2)
+        found["rope_freqs.weight"] = np.where(turn, 1, 1e30).astype(np.float32)
     for length in ("long", "short") if has_longrope(recipe) else ():
         factors = np.array(recipe.rope_scaling[f"{length}_factor"], np.float32)
         found[f"rope_factors_{length}.weight"] = factors

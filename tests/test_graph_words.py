@@ -34,7 +34,7 @@ def logits(
         # Products of values and an identity: all of a sum but one are 0.
         identity = ops.pack(np.eye(N, y.width, dtype=np.float32), format="f32")
         g.linear(g.select(y), identity, "lm_head")
-    cache = _native.KvCache(1, 1, 16, 2, "f32")
+    cache = _native.KvCache([(1, 16)], 2, "f32")
     spans = [(0, N, N, np.arange(2, dtype=np.int32))]
     program = g.compile()
     return program.run(cache, np.arange(N, dtype=np.int32), spans, isa, threads)[0][:, : y.width]

@@ -48,7 +48,7 @@ def rotated_rows(table: np.ndarray, rotation: Rotation, inverse: bool, isa: str)
     x = g.rotate(g.embed(ops.pack(rows, format="f32")), rotation, "rotate", inverse)
     identity = ops.pack(np.eye(width, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")
-    cache = _native.KvCache(1, 1, 16, 1, "f32")
+    cache = _native.KvCache([(1, 16)], 1, "f32")
     tokens = np.arange(len(table), dtype=np.int32)
     spans = [(0, len(table), len(table), np.zeros(1, np.int32))]
     return g.compile().run(cache, tokens, spans, isa, 2)[0][: len(table), :width]

@@ -25,7 +25,7 @@ def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray
     g = Graph(Heads(1, 1, 16))
     identity = ops.pack(np.eye(table.K, dtype=np.float32), format="f32")
     g.linear(g.select(g.embed(table)), identity, "lm_head")  # all products but one are 0
-    cache = _native.KvCache(1, 1, 16, 1, "f32")
+    cache = _native.KvCache([(1, 16)], 1, "f32")
     n = len(tokens)
     span = [(0, n, n, np.zeros(1, np.int32))]
     return g.compile().run(cache, np.array(tokens, np.int32), span, isa, 1)[0]

@@ -141,4 +141,4 @@ def test_command_line() -> None:
 def test_unknown_dtype() -> None:
     """The core refuses what it does not know."""
     with pytest.raises(ValueError, match="i16, i8, f16 or f32"):
-        _native.KvCache(1, 1, 16, 1, "f8")
+        _native.KvCache([(1, 16)], 1, "f8")

@@ -45,6 +45,7 @@ def test_windows() -> None:
     assert windows(read("qwen2", **both, layer_types=types)) == [100, None]
     assert windows(read("gemma2")) == [40, None, 40, None]
     assert windows(read("gemma3")) == [100, 100, None, 100]
+    assert windows(read("gemma4")) == [40, None] * 3
     assert windows(read("smollm3", **both)) == [None, 100, None, 100]
     assert windows(read("olmo3")) == [70, 70, 70, None]
     assert windows(read("olmo3", sliding_window="absent", layer_types=types * 2)) == [
@@ -149,6 +150,16 @@ BAD_OF_LAYERS = [
     ("gemma3", {"rope_scaling": "linear"}, ModelFormatError, "rope_scaling"),
     ("gemma3", {"rope_parameters": {"full_attention": 3}}, ModelFormatError, "full_attention"),
     ("gemma3", {"sliding_window_pattern": 0}, ModelFormatError, "sliding_window_pattern"),
+    ("gemma4", {"enable_moe_block": 1}, ModelFormatError, "enable_moe_block"),
+    ("gemma4", {"layer_types": ["full_attention"] * 5}, ModelFormatError, "layer_types"),
+    ("gemma4", {"num_kv_shared_layers": 7}, ModelFormatError, "num_kv_shared_layers"),
+    ("gemma4", {"num_kv_shared_layers": 5}, ModelFormatError, "num_kv_shared_layers"),
+    ("gemma4", {"num_global_key_value_heads": 3}, ModelFormatError, "num_global_key_value"),
+    ("gemma4", {"use_bidirectional_attention": "all"}, UnsupportedModelError, "bidirectional"),
+    ("gemma4", {"per_layer_config": {"0": {"head_dim": 64}}}, ModelFormatError, "per_layer_config"),
+    ("gemma4", {"hidden_size_per_layer_input": 20}, ModelFormatError, "per_layer_input"),
+    ("gemma4", {"vocab_size_per_layer_input": 7}, UnsupportedModelError, "per_layer_input"),
+    ("gemma4", {"sliding_window": 0}, ModelFormatError, "sliding_window"),
     ("smollm3", {"no_rope_layers": [1, 0, 1]}, ModelFormatError, "no_rope_layers"),
     ("smollm3", {"no_rope_layers": [1, 0, 1, 2]}, UnsupportedModelError, "no_rope_layers"),
     ("smollm3", {"no_rope_layer_interval": 0}, ModelFormatError, "no_rope_layer_interval"),

@@ -28,7 +28,7 @@ def program() -> _native.Program:
 
 def run(p: _native.Program, token: int) -> np.ndarray:
     """Logits float32 [1, vocab] after one token."""
-    cache = _native.KvCache(1, 1, 16, 1, "f32")
+    cache = _native.KvCache([(1, 16)], 1, "f32")
     tokens = np.array([token], np.int32)
     return p.run(cache, tokens, [(0, 1, 1, np.zeros(1, np.int32))], "scalar", 1)[0]
 

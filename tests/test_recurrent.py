@@ -100,7 +100,7 @@ def run(
     name: str, part: str, isa: str, threads: int = 1, cuts: Iterable[int] = (N,), company: int = 0
 ) -> np.ndarray:
     """float32 [N, width of the part]: in steps that end so, beside so many other sequences."""
-    p, cache = program(name, part), _native.KvCache(1, 1, 16, 8, "f32")
+    p, cache = program(name, part), _native.KvCache([(1, 16)], 8, "f32")
     width = CASES[name].columns["end"] if part == "conv" else CASES[name].heads.v_width
     states = [_native.State(p.state_bytes) for _ in range(company + 1) if p.state_bytes]
     found, start = [], 0
@@ -195,7 +195,7 @@ def test_exponentials() -> None:
 def test_a_state_is_of_a_position() -> None:
     """A step takes a state of its own begin, or any at 0, and a failed one leaves it of none."""
     name = "plain"
-    p, cache = program(name, "norm"), _native.KvCache(1, 1, 16, 8, "f32")
+    p, cache = program(name, "norm"), _native.KvCache([(1, 16)], 8, "f32")
     pages = np.arange(2, dtype=np.int32)
     state, other = _native.State(p.state_bytes), _native.State(p.state_bytes)
 
@@ -237,7 +237,7 @@ def test_what_is_not_finite_is_told(column: str, isa: str) -> None:
     g.linear(g.select(x), eye, "lm_head")
     p = g.compile()
     state, pages = _native.State(p.state_bytes), np.arange(2, dtype=np.int32)
-    cache = _native.KvCache(1, 1, 16, 2, "f32")
+    cache = _native.KvCache([(1, 16)], 2, "f32")
     with pytest.raises(FloatingPointError, match="layer 7"):
         p.run(cache, np.arange(3, dtype=np.int32), [(0, 3, 1, pages)], isa, 1, states=[state])
     assert state.position == -1
@@ -257,7 +257,7 @@ def gates_of(a: np.ndarray, b: np.ndarray, rate: np.ndarray, isa: str) -> np.nda
     # The gates take the place of a and b, which nobody reads but this test.
     g.linear(g.select(x), ops.pack(np.eye(width, dtype=np.float32), format="f32"), "lm_head")
     p, pages = g.compile(), np.zeros(1, np.int32)
-    cache, states = _native.KvCache(1, 1, 16, 1, "f32"), [_native.State(p.state_bytes)]
+    cache, states = _native.KvCache([(1, 16)], 1, "f32"), [_native.State(p.state_bytes)]
     logits = p.run(cache, np.zeros(1, np.int32), [(0, 1, 1, pages)], isa, 1, states=states)[0]
     return logits[0, 2 + heads :].reshape(2, heads).copy()
 

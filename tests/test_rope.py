@@ -25,7 +25,7 @@ def logits(interleaved: bool, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     g.linear(g.select(h), table, "lm_head")
     program = g.compile()
     tokens = np.arange(20, dtype=np.int32)
-    cache = KvCache(1, KV_HEADS, DIM, 1, "f32")
+    cache = KvCache([(KV_HEADS, DIM)], 1, "f32")
     pages = np.zeros(1, np.int32)
     return program.run(cache, tokens, [(0, 20, 20, pages)], "scalar", 1)[0]
 

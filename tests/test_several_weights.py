@@ -55,7 +55,7 @@ def rows_of(
     # Products of outputs and an identity: all of a sum but one are 0.
     identity = ops.pack(np.eye(VOCAB, y.width, dtype=np.float32), format="f32")
     g.linear(g.select(y), identity, "lm_head")
-    cache = _native.KvCache(1, 1, 16, 1, "f32")
+    cache = _native.KvCache([(1, 16)], 1, "f32")
     tokens = np.arange(n, dtype=np.int32)
     page = np.zeros(1, np.int32)
     logits = g.compile().run(cache, tokens, [(0, n, n, page)], isa, threads)[0]

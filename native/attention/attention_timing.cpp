@@ -11,10 +11,11 @@
 namespace sterna {
 
 AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType type)
-    : cache_(1, kv_heads, head_dim, positions / kPagePositions, type),
+    : cache_({{kv_heads, head_dim}}, positions / kPagePositions, type),
       pages_(static_cast<size_t>(cache_.pages)) {
     std::iota(pages_.begin(), pages_.end(), 0);
-    std::vector<float> k(static_cast<size_t>(kv_heads) * static_cast<size_t>(cache_.head_dim));
+    std::vector<float> k(static_cast<size_t>(kv_heads) *
+                         static_cast<size_t>(cache_.heads(0).head_dim));
     std::vector<float> v = k;
     for (int position = 0; position < kPagePositions; ++position) {
         for (size_t i = 0; i < k.size(); ++i) {  // a few hundred distinct values
@@ -22,7 +23,7 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
             v[i] = -k[i];
         }
         all_tables().front()->kv_store({k.data(), v.data(), cache_.keys(0), cache_.values(0),
-                                        position, kv_heads, cache_.head_dim, type});
+                                        position, kv_heads, cache_.heads(0).head_dim, type});
     }
     // Written, for pages of memory that never were are all the same one, which is in the cache.
     for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);
@@ -30,7 +31,7 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
 
 double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_per_kv) const {
     const AttentionKernels& kernels = unit.attention(cache_.type);
-    const int head_dim = cache_.head_dim;
+    const int head_dim = cache_.heads(0).head_dim;
     const int positions = cache_.pages * kPagePositions, chunks = attention_chunks(positions);
     const auto floats = static_cast<size_t>(queries_per_kv) * static_cast<size_t>(head_dim);
     const std::vector<float> query(floats,
@@ -53,15 +54,15 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
         a.head_dim = head_dim;
         a.scale = 1.0f;
         a.pages = pages_.data();
-        a.page_stride = cache_.page_stride();
+        a.page_stride = cache_.page_stride(0);
         a.type = cache_.type;
         a.next_page = next_page;
         a.partial = reinterpret_cast<float*>(memory.data() + static_cast<size_t>(worker) * stride);
         a.partial_stride = attention_partial(queries_per_kv, head_dim);
         a.scratch = reinterpret_cast<uint8_t*>(a.partial) + (partial + 63) / 64 * 64;
-        for (int item; (item = next++) < cache_.kv_heads * chunks;) {
-            a.k_base = cache_.keys(0) + item / chunks * cache_.head_bytes();
-            a.v_base = cache_.values(0) + item / chunks * cache_.head_bytes();
+        for (int item; (item = next++) < cache_.heads(0).kv_heads * chunks;) {
+            a.k_base = cache_.keys(0) + item / chunks * cache_.head_bytes(0);
+            a.v_base = cache_.values(0) + item / chunks * cache_.head_bytes(0);
             kernels.chunk(a, item % chunks);
         }
     });

@@ -16,7 +16,7 @@ class AttentionTimer {
 
     // Seconds in which the pool reads them all, as it is told to read, for so many query heads of each KV head.
     double seconds(const KernelTable& unit, Pool& pool, int queries_per_kv) const;
-    int64_t bytes() const { return cache_.pages * cache_.page_stride(); }
+    int64_t bytes() const { return cache_.pages * cache_.page_stride(0); }
 
   private:
     KvCache cache_;

@@ -1,6 +1,7 @@
 // Words of experts, as Python writes them.
 #pragma once
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "bindings/step.h"
@@ -10,7 +11,7 @@ namespace sterna::border {
 constexpr int kMaxExperts = 4096;
 
 inline void add_route(PyProgram& p, const std::string& name, int src, int dst, int experts,
-                      int chosen, bool of_all) {
+                      int chosen, bool of_all, const std::optional<In<float, 1>>& factors) {
     Op op{OpKind::kRoute, name};
     require(experts >= 1 && experts <= kMaxExperts && chosen >= 1 && chosen <= experts,
             "route: experts must lie in 1..4096, and those of a token in 1..experts");
@@ -21,6 +22,8 @@ inline void add_route(PyProgram& p, const std::string& name, int src, int dst, i
     op.experts = p.experts = experts;
     op.chosen = p.chosen = chosen;
     op.of_all = of_all;
+    if (factors)
+        op.expert_factors = values_of(*factors, experts, "route: factors must be one an expert");
     p.program.add_op(std::move(op));
 }
 
@@ -58,7 +61,7 @@ inline void add_combine(PyProgram& p, const std::string& name, int src, int shar
 inline void bind_expert_words(nb::class_<PyProgram>& program) {
     program
         .def("route", &add_route, "name"_a, "src"_a, "dst"_a, "experts"_a, "chosen"_a,
-             "of_all"_a = false)
+             "of_all"_a = false, "factors"_a.none() = nb::none())
         .def("combine", &add_combine, "name"_a, "src"_a, "shares"_a, "dst"_a, "residual"_a,
              "width"_a);
 }

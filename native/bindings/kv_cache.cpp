@@ -29,14 +29,18 @@ void bind_kv_cache(nb::module_& m) {
     nb::class_<KvCache>(m, "KvCache")
         .def(
             "__init__",
-            [](KvCache* self, int layers, int kv_heads, int head_dim, int pages,
+            [](KvCache* self, const std::vector<std::pair<int, int>>& layers, int pages,
                const std::string& dtype) {
-                require(layers >= 1 && kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim &&
-                            pages >= 1,
-                        "cache: needs layers, kv_heads, pages >= 1 and head_dim in 1..65,536");
-                new (self) KvCache(layers, kv_heads, head_dim, pages, kv_type(dtype));
+                require(!layers.empty() && pages >= 1, "cache: needs layers and pages");
+                std::vector<KvCache::Heads> heads;
+                for (const auto& [kv_heads, head_dim] : layers) {
+                    require(kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim,
+                            "cache: needs kv_heads >= 1 and head_dim in 1..65,536");
+                    heads.push_back({kv_heads, head_dim});
+                }
+                new (self) KvCache(heads, pages, kv_type(dtype));
             },
-            "layers"_a, "kv_heads"_a, "head_dim"_a, "pages"_a, "dtype"_a)
+            "layers"_a, "pages"_a, "dtype"_a)
         .def(
             "copy_page",
             [](KvCache& c, int from, int to) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "bindings/attention.h"
 #include "bindings/experts.h"
 #include "bindings/recurrent.h"
 #include "bindings/step.h"
@@ -23,11 +24,6 @@ const Weight& weight_of(const PyProgram& p, int weight) {
     return p.weights[static_cast<size_t>(weight)];
 }
 
-void use_layer(PyProgram& p, int layer) {
-    require(layer >= 0, "layer: must not be negative");
-    p.layers = std::max(p.layers, layer + 1);
-}
-
 const char* const kGlus[] = {"",       "relu2", "silu", "gelu", "gelu_pytorch_tanh",
                              "clamped"};  // by Glu
 
@@ -38,39 +34,23 @@ Glu glu_of(const std::string& name) {
     return static_cast<Glu>(known - std::begin(kGlus));
 }
 
-// A number that scales something, or the cap of something where 0 means none.
-float checked_factor(float value, const char* rule) {
-    require(std::isfinite(value) && value != 0, rule);
-    return value;
-}
-float checked_cap(float value) {
-    require(std::isfinite(value) && (value == 0 || (value >= 1e-3f && value <= 1e6f)),
-            "cap: must be 0, for none, or in 0.001..1000000");
-    return value;
-}
-
-// The logits of sinks as logarithms to base 2, within what float32 holds.
-std::vector<float> sinks_of(const In<float, 1>& logits, int n_heads) {
-    std::vector<float> sinks =
-        values_of(logits, n_heads, "attention: sinks must have a value for each query head");
-    constexpr float kMost = std::numeric_limits<float>::max();
-    for (float& sink : sinks) {
-        require(std::isfinite(sink), "attention: sinks must be finite");
-        sink = std::clamp(sink * 1.44269504f, -kMost, kMost);
-    }
-    return sinks;
-}
-
 void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_t width,
                  const std::string& glu, int64_t up_offset, std::optional<In<float, 1>> norm,
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
                  int planes_for_weight, int residual, int64_t hadamard_block,
                  std::optional<In<float, 1>> signs, bool signs_last, int chosen, bool spread,
-                 float limit) {
+                 float limit, int up, int64_t parts, float factor) {
     Op op{OpKind::kRowwise, name};
+    op.up = up == -1 ? src : up;
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
-                up_offset + width <= width_of(p, src),
+                width <= width_of(p, src) && up_offset + width <= width_of(p, op.up),
             "rowwise: the buffers are too narrow");
+    require(parts == 1 || (parts > 1 && width % parts == 0 && width / parts % kRowBlock == 0 &&
+                           glu.empty() && norm && !rounding && !hadamard_block),
+            "rowwise: parts, of a multiple of 16 values each, are normalised and no more");
+    op.parts = parts;
+    op.factor = checked_factor(factor, "rowwise: factor must be finite and not 0");
+    require(factor == 1 || !rounding, "rowwise: what has a factor is not rounded");
     op.src = src;
     op.dst = dst;
     op.width = width;
@@ -79,7 +59,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     require((op.glu == Glu::kClamped) == (limit > 0 && std::isfinite(limit)),
             "glu: a limit, which is positive, belongs to clamped alone");
     op.limit = limit;
-    if (norm) op.norm = values_of(*norm, width, "norm: must have `width` values");
+    if (norm) op.norm = values_of(*norm, width / parts, "norm: must have `width` values");
     op.eps = eps;
     require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
             "rounding: must be 0, 32, 256 or None");
@@ -233,16 +213,15 @@ void bind_program(nb::module_& m) {
     m.def("power", &power, "x"_a, "y"_a);
     bind_state(m);
     nb::class_<PyProgram> program(m, "Program");
+    bind_attention_words(program);
     bind_recurrent_words(program);
     bind_expert_words(program);
     program
         .def(
             "__init__",
             [](PyProgram* self, int n_heads, int n_kv_heads, int head_dim) {
-                require(n_heads >= 1 && n_kv_heads >= 1 && n_heads % n_kv_heads == 0 &&
-                            head_dim >= 2 && head_dim <= kMaxHeadDim && head_dim % 2 == 0,
-                        "heads: n_heads must be a multiple of n_kv_heads, head_dim one of 2");
-                new (self) PyProgram({n_heads, n_kv_heads, head_dim});
+                new (self) PyProgram();
+                add_heads(*self, n_heads, n_kv_heads, head_dim);
             },
             "n_heads"_a, "n_kv_heads"_a, "head_dim"_a)
         .def(
@@ -250,8 +229,8 @@ void bind_program(nb::module_& m) {
             [](PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved,
                float factor) {
                 const auto pairs = static_cast<int64_t>(inverse_frequencies.size());
-                require(pairs >= 1 && 2 * pairs <= p.program.heads().head_dim,
-                        "rotary: must have a frequency for each of 1..head_dim / 2 pairs");
+                require(pairs >= 1 && 2 * pairs <= kMaxHeadDim,
+                        "rotary: must have a frequency for each of 1..32,768 pairs");
                 return p.program.add_rotary(std::move(inverse_frequencies), interleaved, factor);
             },
             "inverse_frequencies"_a, "interleaved"_a, "factor"_a = 1.0f)
@@ -283,6 +262,8 @@ void bind_program(nb::module_& m) {
                 require(weight_of(p, weight).K <= width_of(p, dst), "embed: dst is too narrow");
                 op.weight = weight;
                 op.dst = dst;
+                require(!p.vocab || p.vocab == weight_of(p, weight).M,
+                        "embed: tables must have a row for each token");
                 p.vocab = weight_of(p, weight).M;
                 p.program.add_op(std::move(op));
             },
@@ -303,7 +284,7 @@ void bind_program(nb::module_& m) {
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
              "planes_for_weight"_a = -1, "residual"_a = -1, "hadamard_block"_a = 0,
              "signs"_a.none() = nb::none(), "signs_last"_a = false, "chosen"_a = 0,
-             "spread"_a = false, "limit"_a = 0.0f)
+             "spread"_a = false, "limit"_a = 0.0f, "up"_a = -1, "parts"_a = 1, "factor"_a = 1.0f)
         .def("linear", &add_linear, "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1,
              "selected"_a = false, "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(),
              "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)
@@ -323,71 +304,6 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "weight"_a, "src"_a, "selected"_a = false)
-        .def(
-            "rope",
-            [](PyProgram& p, int qkv, int layer, std::optional<In<float, 1>> q_norm,
-               std::optional<In<float, 1>> k_norm, float eps, int dst, int rotary, bool gated,
-               const std::string& name, bool norms_last) {
-                Op op{OpKind::kRope, name};
-                const auto& r = p.program.heads();
-                require(rotary >= -1 && rotary < p.program.rotaries(), "rope: no such rotary");
-                op.rotary = rotary;
-                const int64_t heads = r.n_heads + int64_t{2} * r.n_kv_heads;
-                op.src = qkv;
-                op.dst = dst == -1 ? qkv : dst;
-                const int64_t stored = heads + (gated ? r.n_heads : 0);
-                require(stored * r.head_dim <= width_of(p, qkv) &&
-                            heads * r.padded() <= width_of(p, op.dst),
-                        "rope: the buffers are too narrow");
-                require((op.dst == qkv) == (r.padded() == r.head_dim && !gated),
-                        "rope: heads that are no multiple of 16, or have gates, need a buffer");
-                op.gated = gated;
-                use_layer(p, layer);
-                op.layer = layer;
-                require(q_norm.has_value() == k_norm.has_value(),
-                        "rope: q and k are normalised both or neither");
-                if (q_norm) {
-                    const char* rule =
-                        "rope: norms must have head_dim values, or as many as q and k";
-                    const bool whole = static_cast<int64_t>(q_norm->shape(0)) != r.head_dim;
-                    require(!whole || (!gated && !norms_last),
-                            "rope: norms of all heads come first, and know no gates");
-                    const int64_t d = r.head_dim;
-                    op.norm = values_of(*q_norm, whole ? r.n_heads * d : d, rule);
-                    op.k_norm = values_of(*k_norm, whole ? r.n_kv_heads * d : d, rule);
-                    op.norms_last = norms_last;
-                    op.eps = eps;
-                }
-                p.program.add_op(std::move(op));
-            },
-            "qkv"_a, "layer"_a, "q_norm"_a.none() = nb::none(), "k_norm"_a.none() = nb::none(),
-            "eps"_a = 0.0f, "dst"_a = -1, "rotary"_a = -1, "gated"_a = false,
-            "name"_a = "self_attn", "norms_last"_a = false)
-        .def(
-            "attention",
-            [](PyProgram& p, int qkv, int dst, int layer, std::optional<int32_t> window,
-               std::optional<float> scale, float cap, std::optional<In<float, 1>> sinks) {
-                Op op{OpKind::kAttention, "attention"};
-                const auto& r = p.program.heads();
-                require(!window || *window >= 1, "attention: window must be at least 1");
-                op.window = window.value_or(kNoWindow);
-                op.scale = scale
-                               ? checked_factor(*scale, "attention: scale must be finite and not 0")
-                               : 1.0f / __builtin_sqrtf(static_cast<float>(r.head_dim));
-                op.cap = checked_cap(cap);
-                if (sinks) op.sinks = sinks_of(*sinks, r.n_heads);
-                const int64_t heads = r.n_heads;
-                require(heads * r.padded() <= width_of(p, qkv) &&
-                            heads * r.head_dim <= width_of(p, dst),
-                        "attention: the buffers are too narrow");
-                use_layer(p, layer);
-                op.src = qkv;
-                op.dst = dst;
-                op.layer = layer;
-                p.program.add_op(std::move(op));
-            },
-            "qkv"_a, "dst"_a, "layer"_a, "window"_a.none() = nb::none(),
-            "scale"_a.none() = nb::none(), "cap"_a = 0.0f, "sinks"_a.none() = nb::none())
         .def_prop_ro("seconds",
                      [](PyProgram& p) {
                          const char* kinds[kOpKinds] = {

@@ -77,10 +77,11 @@ void require_fit(const PyProgram& p, const KvCache& cache, const std::vector<Sta
                     states.begin() + static_cast<int64_t>(i),
                 "states: each sequence needs its own");
     }
-    const auto& heads = p.program.heads();
-    require(cache.kv_heads == heads.n_kv_heads && cache.head_dim == heads.padded() &&
-                cache.layers >= p.layers,
-            "cache: does not fit the program");
+    require(cache.layers() >= static_cast<int>(p.layers.size()), "cache: has too few layers");
+    for (int layer = 0; layer < static_cast<int>(p.layers.size()); ++layer)
+        require(!p.layers[static_cast<size_t>(layer)].kv_heads ||
+                    cache.heads(layer) == p.layers[static_cast<size_t>(layer)],
+                "cache: does not fit the program");
     require(!p.widths.empty() && p.widths.back() >= p.columns(), "program: has no logits");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <unistd.h>
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -23,7 +24,7 @@ struct PyProgram {
     std::vector<bool>
         of_experts;  // of the buffers: whether an operation writes rows of experts there
     int experts = 0, chosen = 0;  // of the last route
-    int layers = 0;               // layers that the operations name
+    std::vector<KvCache::Heads> layers;  // of the cache that the operations name; of none: none
     int64_t vocab = 0;
     int64_t hidden = 0;  // columns of a row of a program without a head; else 0
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
@@ -42,8 +43,6 @@ struct PyProgram {
 
     // Of what a step gives.
     int64_t columns() const { return hidden ? hidden : vocab; }
-
-    explicit PyProgram(Program::Heads heads) : program(heads) {}
 };
 
 // Padded width of a buffer that exists.
@@ -56,6 +55,17 @@ inline int64_t width_of(const PyProgram& p, int buffer) {
 inline std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char* rule) {
     require(static_cast<int64_t>(from.shape(0)) == count, rule);
     return {from.data(), from.data() + from.shape(0)};
+}
+
+// A number that scales something, or the cap of something where 0 means none.
+inline float checked_factor(float value, const char* rule) {
+    require(std::isfinite(value) && value != 0, rule);
+    return value;
+}
+inline float checked_cap(float value) {
+    require(std::isfinite(value) && (value == 0 || (value >= 1e-3f && value <= 1e6f)),
+            "cap: must be 0, for none, or in 0.001..1000000");
+    return value;
 }
 
 // (start, count, logits, pages) of a sequence: SequenceSpan.

@@ -78,8 +78,10 @@ void Program::reserve(int64_t tokens) {
         v->reserve(static_cast<size_t>(tokens));
     deciding_.reserve(static_cast<size_t>(tokens));
     first_of_.reserve(static_cast<size_t>(tokens));
-    blocks_.reserve(static_cast<size_t>(tokens * heads_.n_kv_heads));
-    attention_units_.reserve(static_cast<size_t>(tokens * heads_.n_kv_heads));
+    for (Attending& a : attending_) {
+        a.blocks.reserve(static_cast<size_t>(tokens * a.heads.n_kv_heads));
+        a.units.reserve(static_cast<size_t>(tokens * a.heads.n_kv_heads));
+    }
     planned_.reserve(static_cast<size_t>(tokens));
     joined_.reserve(static_cast<size_t>(tokens));
     capacity_ = tokens;
@@ -87,11 +89,16 @@ void Program::reserve(int64_t tokens) {
 
 // The most that any operation of this run needs.
 void Program::reserve_scratch(const Run& run, int workers) {
-    int64_t bytes = run.kernels.attention(run.cache.type).scratch(heads_.padded());
-    if (heads_.padded() != heads_.head_dim)  // and outputs that attend() takes the padding off
-        bytes = (bytes + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads_.padded() * 4;
+    int64_t bytes = 0;
+    for (const auto& [heads, _, __, ___] : attending_) {
+        int64_t needed = run.kernels.attention(run.cache.type).scratch(heads.padded());
+        if (heads.padded() != heads.head_dim)  // and outputs that attend() takes the padding off
+            needed = (needed + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads.padded() * 4;
+        bytes = std::max(bytes, needed);
+    }
     for (const auto& op : ops_) {
-        if (op.kind == OpKind::kRowwise) bytes = std::max(bytes, padded_width(op.width) * 4);
+        if (op.kind == OpKind::kRowwise)
+            bytes = std::max(bytes, padded_width(op.width) * (op.up == op.src ? 4 : 12));
         if (op.kind != OpKind::kLinear) continue;
         const auto& w = weights_[static_cast<size_t>(op.weight)];
         const auto& format = run.kernels.formats[w.format];
@@ -197,7 +204,7 @@ Division Program::units(const Op& op, const Run& run) const {
             return divide_tiles(tiles, run.rows(op), run.threads, run.reading);
         }
         case OpKind::kAttention:
-            return {static_cast<int64_t>(attention_units_.size())};
+            return {static_cast<int64_t>(attending(op.attends).units.size())};
         case OpKind::kScreen:
             return op.begins ? Division{1} : screen_->units(op.stage, run.threads);
         case OpKind::kConv:
@@ -296,48 +303,6 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
     }
     if (op.factor != 1)
         for (int64_t k = 0; k < w.K; ++k) x[k] *= op.factor;
-}
-
-void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const {
-    const auto& src = buffers_[static_cast<size_t>(op.src)];
-    const auto& dst = buffers_[static_cast<size_t>(op.dst)];
-    int64_t from = n;
-    int x_block = run.x_block(op);
-    if (op.chosen) {
-        const auto i = static_cast<size_t>(n);
-        n = routing_.row[i];
-        from = op.spread ? from / op.chosen : n;
-        x_block = run.kernels.x_block(routing_.count[static_cast<size_t>(routing_.expert[i])]);
-    }
-    RowwiseArgs a{};
-    a.x = src.row(from);
-    a.up_offset = op.up_offset;
-    a.width = op.width;
-    a.glu = op.glu;
-    a.limit = op.limit;
-    a.norm = op.norm.empty() ? nullptr : op.norm.data();
-    a.eps = op.eps;
-    a.hadamard_block = op.hadamard_block;
-    a.signs = op.signs.empty() ? nullptr : op.signs.data();
-    a.signs_last = op.signs_last;
-    // A row that nobody reads as floats stays in the worker's cache.
-    a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
-    if (op.rounding) dst.quantize_into(a, n, x_block, *op.rounding);
-    if (!run.kernels.rowwise(a)) run.report(index);
-    if (op.residual >= 0) {
-        const float* residual = buffers_[static_cast<size_t>(op.residual)].row(n);
-        for (int64_t i = 0; i < op.width; ++i) a.yf[i] += residual[i];
-    }
-    if (op.lists && run.one()) list_active(op, run);
-    if (const int count = planes(op, run))
-        run.kernels.to_bf16_planes(dst.bf16_planes_args(n, count));
-}
-
-// How many planes of bf16 the operation makes of its result; 0: none.
-int Program::planes(const Op& op, const Run& run) const {
-    if (op.planes_for_weight < 0) return 0;
-    return run.kernels.formats[weights_[static_cast<size_t>(op.planes_for_weight)].format]
-        .fast.x_planes;
 }
 
 void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,

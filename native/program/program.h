@@ -1,6 +1,6 @@
 // A model as a flat list of operations over named buffers, and the loop that runs it.
 //
-// Python writes a Program once per model (sterna/graph.py); run() then takes a batch, several
+// Python writes a Program once per model (sterna/graph); run() then takes a batch, several
 // sequences with any number of new tokens each, and plays every operation on the thread pool with a
 // barrier between two of them. Nothing is allocated once a step of as many tokens, as far into a context,
 // has been seen.
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "head/head.h"
+#include "program/kv_cache.h"
 #include "program/tensors.h"
 #include "runtime/gate.h"
 #include "runtime/hand_out.h"
@@ -23,34 +24,6 @@
 #include "units/kernel_table.h"
 
 namespace sterna {
-
-// Heads are stored and attended to in whole row blocks, padded with zeros.
-constexpr int padded_head(int head_dim) {
-    return (head_dim + kRowBlock - 1) / kRowBlock * kRowBlock;
-}
-
-// Pages of keys and values; one page id is valid in every layer. head_dim is padded.
-class KvCache {
-  public:
-    KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type);
-    uint8_t* keys(int layer) const { return base_.data() + layer * layer_bytes_; }
-    uint8_t* values(int layer) const { return keys(layer) + page_bytes_; }
-    int64_t page_stride() const { return 2 * page_bytes_; }
-    int64_t head_bytes() const { return kv_head_bytes(type, head_dim); }
-    // All layers' keys and values of a page, as another page has them; both lie in [0, pages).
-    void copy_page(int from, int to);
-    // The same as bytes outside of the cache, layer by layer.
-    int64_t page_nbytes() const { return layers * page_stride(); }
-    void read_page(int page, uint8_t* out) const;
-    void write_page(int page, const uint8_t* from);
-
-    const int layers, kv_heads, head_dim, pages;
-    const KvType type;
-
-  private:
-    int64_t page_bytes_, layer_bytes_;  // of one layer's keys (or values) in one page; of a layer
-    HugeBuffer base_;
-};
 
 enum class OpKind {
     kEmbed,
@@ -104,7 +77,8 @@ struct Op {
     std::string name;  // for error messages: "layers.3.mlp.down_proj"
     int src = -1, dst = -1;  // buffers
     int residual = -1;  // kLinear, kRowwise: buffer added to the result
-    float factor = 1;  // kEmbed, kLinear: of the result, before a residual is added
+    // Of the result, kEmbed, kLinear: before a residual is added, kRowwise: after it.
+    float factor = 1;
     int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kRowBlock
     std::vector<float> bias{};  // kLinear: [M], or empty; added last, or before a factor
     int weight = -1;  // kEmbed, kLinear
@@ -118,7 +92,10 @@ struct Op {
     ScreenStage stage{};  // kScreen
     bool begins = false;  // kScreen: no stage, but what comes before where masks are late
     bool selected = false;  // runs on the rows whose logits are wanted, not on all tokens
+    int attends = 0;  // kRope, kAttention: which of the program's heads its layer has
     int layer = 0;  // kRope, kAttention: of the cache
+    bool stores = true;  // kRope: keys and values; else the layer reads those of an earlier one
+    bool keys_are_values = false;  // kRope: the row has no values, which are its keys as they come
     bool gated =
         false;  // kRope: behind each head of q are as many values of its gate, which stay where they are
     int rotary = -1;  // kRope: which of the program's rotations; -1: none
@@ -128,13 +105,17 @@ struct Op {
     std::vector<float> sinks{};  // kAttention: of each query head, as in AttentionArgs; or empty
     Glu glu = Glu::kNone;  // kRowwise
     float limit = 0;  // kRowwise: of Glu::kClamped
+    // kRowwise: the buffer, and the column there, where what a Glu multiplies begins
+    int up = -1;
     int64_t width = 0, up_offset = 0;
+    int64_t parts = 1;  // kRowwise: of the width, each normalised by itself
     std::vector<float> norm{};  // kRowwise; kRope: of each head of q, or of all of q
     // kRowwise: RowwiseArgs::hadamard_block, signs, signs_last
     int64_t hadamard_block = 0;
     std::vector<float> signs{};
     bool signs_last = false;
     std::vector<float> k_norm{};  // kRope: of each head of k, or of all of k
+    std::vector<float> v_norm{};  // kRope: of each head of v
     bool norms_last = false;  // kRope: after the rotation
     float eps = 0;
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
@@ -155,6 +136,7 @@ struct Op {
     int64_t expert_rows = 0;  // kLinear: of the weight of each, which begins at a tile
     bool spread = false;  // kRowwise: `src` has rows of tokens, each of which goes to its experts
     bool of_all = false;  // kRoute: weights sum up to 1 over all experts, not over the chosen ones
+    std::vector<float> expert_factors{};  // kRoute: of each expert's weight, or empty
     int shares = -1;  // kCombine: the buffer of the weights that kRoute wrote
 };
 
@@ -177,12 +159,13 @@ struct Batch {
 
 class Program {
   public:
-    // Those of all layers, as the KV cache has them.
+    // Those of a layer, as the KV cache has them.
     struct Heads {
         int n_heads, n_kv_heads, head_dim;
 
         int padded() const { return padded_head(head_dim); }
         int queries_per_kv() const { return n_heads / n_kv_heads; }
+        KvCache::Heads cached() const { return {n_kv_heads, padded()}; }
     };
     // Rotates the first 2 * inverse_frequencies.size() values of a head, by `factor` times cosines and sines.
     struct Rotary {
@@ -194,7 +177,7 @@ class Program {
         int dim() const { return static_cast<int>(2 * inverse_frequencies.size()); }
     };
 
-    explicit Program(Heads heads) : heads_(heads) {}
+    int add_heads(Heads heads);
     int add_rotary(std::vector<float> inverse_frequencies, bool interleaved, float factor);
     int add_buffer(int64_t width);
     int add_weight(const Weight& weight);
@@ -229,8 +212,10 @@ class Program {
     // Bytes of weights that the last run did not read, as nothing active met them.
     int64_t left_out() const { return left_out_; }
     int64_t logits_ld() const { return buffers_.back().ld; }
-    const Heads& heads() const { return heads_; }
+    int heads_count() const { return static_cast<int>(attending_.size()); }
+    const Heads& heads(int attends) const { return attending(attends).heads; }
     int rotaries() const { return static_cast<int>(rotaries_.size()); }
+    int rotary_dim(int rotary) const { return rotaries_[static_cast<size_t>(rotary)].dim(); }
 
   private:
     struct Run;  // what the workers of one run share
@@ -248,6 +233,16 @@ class Program {
         int block, count = 1;
         int chunk = -1;  // -1: all
     };
+    // What the layers that have these heads do in a step.
+    struct Attending {
+        Heads heads;
+        std::vector<QueryBlock> blocks{};
+        std::vector<AttentionUnit> units{};
+        int64_t partial_floats = 0;
+
+        int64_t partial_bytes() const { return partial_floats * int64_t{sizeof(float)}; }
+        void add_chunks(int block, int from);
+    };
     // A sequence whose first chunks of positions have the same pages as another's.
     struct Joined {
         int sequence, chunks;
@@ -259,14 +254,15 @@ class Program {
     struct AttentionCall;  // query rows on their way to a kernel
 
     void plan(const Batch& batch, int threads);
-    void plan_attention(const Batch& batch, int threads);
-    void add_blocks(const Batch& batch, int sequence, int tokens_per_block);
-    void join_prefixes(const Batch& batch, int tokens_per_block);
-    void add_joined(const Batch& batch, int rows);
-    void add_chunks(int block, int from);
-    void add_units(size_t begin, int threads, int64_t rows_per_block);
+    const Attending& attending(int attends) const {
+        return attending_[static_cast<size_t>(attends)];
+    }
+    void plan_attention(Attending& a, const Batch& batch, int threads);
+    void add_blocks(Attending& a, const Batch& batch, int sequence, int tokens_per_block) const;
+    void join_prefixes(Attending& a, const Batch& batch, int tokens_per_block);
+    void add_joined(Attending& a, const Batch& batch, int rows);
+    void add_units(Attending& a, size_t begin, int threads, int64_t rows_per_block) const;
     int chunks_of(const QueryBlock& block) const;
-    int64_t partial_bytes() const { return partial_floats_ * int64_t{sizeof(float)}; }
     void step(const Op& op, size_t index, Run& run, int worker, HandOut& hand_out);
     void begin_screen(Run& run);
     void screen(const Op& op, size_t index, Run& run, int64_t begin, int64_t end, int worker);
@@ -280,6 +276,7 @@ class Program {
                      int64_t& end) const;
 
     void embed(const Op& op, const Run& run, int64_t n) const;
+    const float* gate_and_up(const Op& op, int64_t n, int worker, int64_t& up_offset) const;
     int planes(const Op& op, const Run& run) const;
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
@@ -296,10 +293,13 @@ class Program {
                         int& last) const;
     void combine(const Op& op, int64_t n) const;
     // Whether a norm is one of all heads of q (with one head, as well of that).
-    bool norms_whole(const Op& op) const { return std::ssize(op.norm) > heads_.head_dim; }
+    bool norms_whole(const Op& op) const {
+        return std::ssize(op.norm) > heads(op.attends).head_dim;
+    }
     bool normalise(const Op& op, const Run& run, float* qkv) const;
     float* copy_heads(const Op& op, const float* qkv, int64_t n) const;
     void rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const;
+    bool store(const Op& op, const Run& run, float* keys, int64_t n) const;
     void attend(const Op& op, const Run& run, int64_t unit, int worker);
     void convolve(const Op& op, const Run& run, int64_t unit) const;
     void make_gates(const Op& op, size_t index, Run& run, int64_t n) const;
@@ -311,7 +311,7 @@ class Program {
     size_t next_linear(size_t index, const Run& run) const;
     ReadAhead beginning(size_t index, const Run& run, int worker) const;
 
-    Heads heads_;
+    std::vector<Attending> attending_;
     std::vector<Rotary> rotaries_;
     int64_t angles_ = 0;  // of a token, for all rotations
     std::vector<Op> ops_;
@@ -344,11 +344,8 @@ class Program {
         int32_t most = 0;  // rows of one
     } routing_;
     int64_t left_out_ = 0;
-    std::vector<QueryBlock> blocks_;
-    std::vector<AttentionUnit> attention_units_;
     std::vector<Joined> joined_;  // with one of them, which is the first
     std::vector<char> planned_;  // of each sequence: whether it has its blocks
-    int64_t partial_floats_ = 0;
     HugeBuffer partials_;
     int64_t scratch_stride_ = 0;  // bytes of one worker
     HugeBuffer scratch_;

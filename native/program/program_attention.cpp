@@ -1,5 +1,5 @@
-// Attention within a Program: the cache's pages, how a batch becomes units, rotation and storage of keys and
-// values, and the units themselves.
+// Attention within a Program: how a batch becomes units, rotation and storage of keys and values, and the units
+// themselves.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -35,33 +35,9 @@ int common_chunks(const SequenceSpan& a, const SequenceSpan& b) {
 
 }  // namespace
 
-KvCache::KvCache(int layers, int kv_heads, int head_dim, int pages, KvType type)
-    : layers(layers),
-      kv_heads(kv_heads),
-      head_dim(padded_head(head_dim)),
-      pages(pages),
-      type(type) {
-    page_bytes_ = kv_heads * head_bytes();
-    layer_bytes_ = page_stride() * pages;
-    base_ = HugeBuffer(static_cast<size_t>(layer_bytes_ * layers));
-}
-
-void KvCache::copy_page(int from, int to) {
-    for (int layer = 0; layer < layers; ++layer)
-        std::memcpy(keys(layer) + to * page_stride(), keys(layer) + from * page_stride(),
-                    static_cast<size_t>(page_stride()));
-}
-
-void KvCache::read_page(int page, uint8_t* out) const {
-    for (int layer = 0; layer < layers; ++layer)
-        std::memcpy(out + layer * page_stride(), keys(layer) + page * page_stride(),
-                    static_cast<size_t>(page_stride()));
-}
-
-void KvCache::write_page(int page, const uint8_t* from) {
-    for (int layer = 0; layer < layers; ++layer)
-        std::memcpy(keys(layer) + page * page_stride(), from + layer * page_stride(),
-                    static_cast<size_t>(page_stride()));
+int Program::add_heads(Heads heads) {
+    attending_.push_back({heads});
+    return heads_count() - 1;
 }
 
 // Tokens -> (sequence, position), the rows that want logits, and the attention units.
@@ -81,40 +57,41 @@ void Program::plan(const Batch& batch, int threads) {
         first += span.count;
         ++s;
     }
-    plan_attention(batch, threads);
+    for (Attending& a : attending_) plan_attention(a, batch, threads);
 }
 
-void Program::plan_attention(const Batch& batch, int threads) {
-    const int queries_per_kv = heads_.queries_per_kv();
-    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * heads_.n_heads;
+void Program::plan_attention(Attending& a, const Batch& batch, int threads) {
+    const int queries_per_kv = a.heads.queries_per_kv();
+    const int64_t query_rows = static_cast<int64_t>(batch.tokens.size()) * a.heads.n_heads;
     const int tokens_per_block =
         std::max(1, static_cast<int>(rows_per_block(query_rows, threads)) / queries_per_kv);
-    blocks_.clear(), attention_units_.clear();
-    partial_floats_ = 0;
+    a.blocks.clear(), a.units.clear();
+    a.partial_floats = 0;
     planned_.assign(batch.sequences.size(), 0);
-    join_prefixes(batch, tokens_per_block);
-    const auto joined = blocks_.size();
+    join_prefixes(a, batch, tokens_per_block);
+    const auto joined = a.blocks.size();
     for (int s = 0; s < std::ssize(batch.sequences); ++s)
-        if (!planned_[static_cast<size_t>(s)]) add_blocks(batch, s, tokens_per_block);
-    add_units(joined, threads, int64_t{tokens_per_block} * queries_per_kv);
-    const auto bytes = static_cast<size_t>(partial_bytes());
+        if (!planned_[static_cast<size_t>(s)]) add_blocks(a, batch, s, tokens_per_block);
+    add_units(a, joined, threads, int64_t{tokens_per_block} * queries_per_kv);
+    const auto bytes = static_cast<size_t>(a.partial_bytes());
     if (partials_.size() < bytes) partials_ = HugeBuffer(std::bit_ceil(bytes));
 }
 
-void Program::add_blocks(const Batch& batch, int sequence, int tokens_per_block) {
+void Program::add_blocks(Attending& a, const Batch& batch, int sequence,
+                         int tokens_per_block) const {
     const int count = batch.sequences[static_cast<size_t>(sequence)].count;
     const auto first = static_cast<int>(first_of_[static_cast<size_t>(sequence)]);
     // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
     // hand them out first, so that no worker ends late.
-    for (int h = 0; h < heads_.n_kv_heads; ++h)
+    for (int h = 0; h < a.heads.n_kv_heads; ++h)
         for (int end = count; end > 0; end -= tokens_per_block) {
             const int begin = std::max(0, end - tokens_per_block);
-            blocks_.push_back({sequence, h, first + begin, end - begin});
+            a.blocks.push_back({sequence, h, first + begin, end - begin});
         }
 }
 
 // Sequences of few tokens that go on from the same pages read these once for all of them.
-void Program::join_prefixes(const Batch& batch, int tokens_per_block) {
+void Program::join_prefixes(Attending& a, const Batch& batch, int tokens_per_block) {
     const auto n = static_cast<int>(batch.sequences.size());
     const auto span = [&](int s) -> const auto& { return batch.sequences[static_cast<size_t>(s)]; };
     const auto may_join = [&](int s) {
@@ -123,9 +100,9 @@ void Program::join_prefixes(const Batch& batch, int tokens_per_block) {
     for (int s = 0; s < n; ++s) {
         if (!may_join(s)) continue;
         joined_.assign(1, {s, 0});
-        int rows = span(s).count * heads_.queries_per_kv();
+        int rows = span(s).count * a.heads.queries_per_kv();
         for (int other = s + 1; other < n; ++other) {
-            const int more = span(other).count * heads_.queries_per_kv();
+            const int more = span(other).count * a.heads.queries_per_kv();
             if (!may_join(other) || rows + more > kMaxAttentionRows) continue;
             const int chunks = common_chunks(span(s), span(other));
             if (!chunks) continue;
@@ -133,20 +110,21 @@ void Program::join_prefixes(const Batch& batch, int tokens_per_block) {
             joined_.front().chunks = std::max(joined_.front().chunks, chunks);
             rows += more;
         }
-        if (joined_.size() > 1 && partial_bytes() <= kMostPartialBytes) add_joined(batch, rows);
+        if (joined_.size() > 1 && a.partial_bytes() <= kMostPartialBytes)
+            add_joined(a, batch, rows);
     }
 }
 
 // The blocks of sequences that were joined, of so many rows for each KV head, and their units.
-void Program::add_joined(const Batch& batch, int rows) {
+void Program::add_joined(Attending& a, const Batch& batch, int rows) {
     // Then those that share a chunk come before those that do not.
     std::ranges::sort(joined_, [](const Joined& a, const Joined& b) {
         return a.chunks != b.chunks ? a.chunks > b.chunks : a.sequence < b.sequence;
     });
-    const int64_t stride = attention_partial(rows, heads_.padded());
-    for (int h = 0; h < heads_.n_kv_heads; ++h) {
-        const auto first = static_cast<int>(blocks_.size());
-        int64_t partial = partial_floats_;
+    const int64_t stride = attention_partial(rows, a.heads.padded());
+    for (int h = 0; h < a.heads.n_kv_heads; ++h) {
+        const auto first = static_cast<int>(a.blocks.size());
+        int64_t partial = a.partial_floats;
         int chunks = 0;
         for (const auto& [sequence, _] : joined_) {
             const auto s = static_cast<size_t>(sequence);
@@ -155,47 +133,46 @@ void Program::add_joined(const Batch& batch, int rows) {
             block.chunks = block.left = chunks_of(block);
             block.partial = partial;
             block.stride = stride;
-            partial += attention_partial(block.count * heads_.queries_per_kv(), heads_.padded());
+            partial += attention_partial(block.count * a.heads.queries_per_kv(), a.heads.padded());
             chunks = std::max(chunks, block.chunks);
-            blocks_.push_back(block);
+            a.blocks.push_back(block);
         }
-        partial_floats_ += chunks * stride;
+        a.partial_floats += chunks * stride;
         for (int chunk = 0, count = static_cast<int>(joined_.size()); count > 0; ++chunk) {
             while (count > 0 && joined_[static_cast<size_t>(count - 1)].chunks <= chunk) --count;
-            if (count > 0) attention_units_.push_back({first, count, chunk});
+            if (count > 0) a.units.push_back({first, count, chunk});
         }
         for (int i = 0; const auto& [_, shared] : joined_) {
-            add_chunks(first + i, shared);
+            a.add_chunks(first + i, shared);
             ++i;
         }
     }
 }
 
-void Program::add_chunks(int block, int from) {
-    for (int chunk = from; chunk < blocks_[static_cast<size_t>(block)].chunks; ++chunk)
-        attention_units_.push_back({block, 1, chunk});
+void Program::Attending::add_chunks(int block, int from) {
+    for (int chunk = from; chunk < blocks[static_cast<size_t>(block)].chunks; ++chunk)
+        units.push_back({block, 1, chunk});
 }
 
 // Units of the blocks from `begin` on: where these are few, each chunk of positions, as a few tokens far into a context
 // need it.
-void Program::add_units(size_t begin, int threads, int64_t rows_per_block) {
+void Program::add_units(Attending& a, size_t begin, int threads, int64_t rows_per_block) const {
     // Fewer than kMaxAttentionRows: a block in chunks is one call, which AttentionCall cuts there.
-    const bool few =
-        threads > 1 && rows_per_block < kMaxAttentionRows &&
-        std::ssize(attention_units_) + std::ssize(blocks_) - static_cast<int64_t>(begin) <
-            kUnitsPerThread * threads;
-    for (size_t i = begin; i < blocks_.size(); ++i) {
-        QueryBlock& block = blocks_[i];
+    const bool few = threads > 1 && rows_per_block < kMaxAttentionRows &&
+                     std::ssize(a.units) + std::ssize(a.blocks) - static_cast<int64_t>(begin) <
+                         kUnitsPerThread * threads;
+    for (size_t i = begin; i < a.blocks.size(); ++i) {
+        QueryBlock& block = a.blocks[i];
         const int chunks = chunks_of(block);
-        if (!few || chunks == 1 || partial_bytes() > kMostPartialBytes) {
-            attention_units_.push_back({static_cast<int>(i)});
+        if (!few || chunks == 1 || a.partial_bytes() > kMostPartialBytes) {
+            a.units.push_back({static_cast<int>(i)});
             continue;
         }
         block.chunks = block.left = chunks;
-        block.partial = partial_floats_;
-        block.stride = attention_partial(block.count * heads_.queries_per_kv(), heads_.padded());
-        partial_floats_ += chunks * block.stride;
-        add_chunks(static_cast<int>(i), 0);
+        block.partial = a.partial_floats;
+        block.stride = attention_partial(block.count * a.heads.queries_per_kv(), a.heads.padded());
+        a.partial_floats += chunks * block.stride;
+        a.add_chunks(static_cast<int>(i), 0);
     }
 }
 
@@ -224,14 +201,16 @@ void Program::angles(int64_t n) {
         }
 }
 
-// RMSNorm of q and of k, each as a whole or every head of them by itself; false: a value is not finite.
+// RMSNorm of q and of k, each as a whole or every head of them by itself, and of those of v; false: a value is not finite.
 bool Program::normalise(const Op& op, const Run& run, float* qkv) const {
+    const Heads& heads = this->heads(op.attends);
     const bool whole = norms_whole(op);
-    const int q = whole ? 1 : heads_.n_heads, k = whole ? 1 : heads_.n_kv_heads;
-    const auto stride = whole ? static_cast<int64_t>(op.norm.size()) : heads_.padded();
+    const int q = whole ? 1 : heads.n_heads, k = !op.stores ? 0 : whole ? 1 : heads.n_kv_heads;
+    const int v = op.v_norm.empty() ? 0 : k;
+    const auto stride = whole ? static_cast<int64_t>(op.norm.size()) : heads.padded();
     bool finite = true;
-    for (int i = 0; i < q + k; ++i) {
-        const std::vector<float>& norm = i < q ? op.norm : op.k_norm;
+    for (int i = 0; i < q + k + v; ++i) {
+        const std::vector<float>& norm = i < q ? op.norm : i < q + k ? op.k_norm : op.v_norm;
         RowwiseArgs a{};
         a.x = a.yf = qkv + i * stride;
         a.width = static_cast<int64_t>(norm.size());
@@ -245,24 +224,27 @@ bool Program::normalise(const Op& op, const Run& run, float* qkv) const {
 // The row's heads of q, k and v side by side in the operation's own buffer, each padded with zeros.
 float* Program::copy_heads(const Op& op, const float* qkv, int64_t n) const {
     float* const row = buffers_[static_cast<size_t>(op.dst)].row(n);
-    const int d = heads_.head_dim, padded = heads_.padded();
-    for (int h = 0; h < heads_.n_heads + 2 * heads_.n_kv_heads; ++h) {
-        const int gates = !op.gated ? 0 : h < heads_.n_heads ? h : heads_.n_heads;  // before it
-        float* end = std::copy_n(qkv + int64_t{h + gates} * d, d, row + int64_t{h} * padded);
+    const Heads& heads = this->heads(op.attends);
+    const int d = heads.head_dim, padded = heads.padded(), q = heads.n_heads;
+    for (int h = 0; h < q + (op.stores ? 2 * heads.n_kv_heads : 0); ++h) {
+        const int gates = !op.gated ? 0 : std::min(h, q);  // before it
+        const bool again = op.keys_are_values && h >= q + heads.n_kv_heads;
+        const int from = h + gates - (again ? heads.n_kv_heads : 0);
+        float* end = std::copy_n(qkv + int64_t{from} * d, d, row + int64_t{h} * padded);
         std::fill_n(end, padded - d, 0.0f);
     }
     return row;
 }
 
 void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) const {
-    const auto at = static_cast<size_t>(n);
+    const Heads& heads = this->heads(op.attends);
     float* qkv = buffers_[static_cast<size_t>(op.src)].row(n);
     bool finite = true;
     const bool whole = norms_whole(op);
     if (whole) finite = normalise(op, run, qkv);  // before padding parts the heads
     if (op.dst != op.src) qkv = copy_heads(op, qkv, n);
-    RopeArgs rotation{qkv, nullptr, nullptr, heads_.n_heads + heads_.n_kv_heads, heads_.padded(),
-                      0,   false};
+    const int rotated = heads.n_heads + (op.stores ? heads.n_kv_heads : 0);
+    RopeArgs rotation{qkv, nullptr, nullptr, rotated, heads.padded(), 0, false};
     if (op.rotary >= 0) {
         const auto& rotary = rotaries_[static_cast<size_t>(op.rotary)];
         const int64_t angle = n * angles_ + rotary.first_angle;
@@ -275,27 +257,26 @@ void Program::rope_and_store(const Op& op, size_t index, Run& run, int64_t n) co
     if (of_heads && !op.norms_last) finite = normalise(op, run, qkv);
     finite = run.kernels.rope(rotation) && finite;
     if (of_heads && op.norms_last) finite = normalise(op, run, qkv) && finite;
-    const int head_dim = heads_.padded();
-    const int position = position_of_[at];
-    const auto& span = run.batch.sequences[static_cast<size_t>(sequence_of_[at])];
-    const int64_t page = span.pages[position / kPagePositions];
-    float* k = qkv + heads_.n_heads * head_dim;
-    const KvStoreArgs store{k,
-                            k + heads_.n_kv_heads * head_dim,
-                            run.cache.keys(op.layer) + page * run.cache.page_stride(),
-                            run.cache.values(op.layer) + page * run.cache.page_stride(),
-                            position % kPagePositions,
-                            heads_.n_kv_heads,
-                            head_dim,
-                            run.cache.type};
-    finite = run.kernels.kv_store(store) && finite;
+    if (op.stores) finite = store(op, run, qkv + heads.n_heads * heads.padded(), n) && finite;
     if (!finite) run.report(index);
+}
+
+// A token's keys, and the values behind them, to the cache; false: a value is not finite.
+bool Program::store(const Op& op, const Run& run, float* keys, int64_t n) const {
+    const auto& [kv_heads, head_dim] = run.cache.heads(op.layer);
+    const int position = position_of_[static_cast<size_t>(n)];
+    const auto& span =
+        run.batch.sequences[static_cast<size_t>(sequence_of_[static_cast<size_t>(n)])];
+    const int64_t at = span.pages[position / kPagePositions] * run.cache.page_stride(op.layer);
+    return run.kernels.kv_store({keys, keys + kv_heads * head_dim, run.cache.keys(op.layer) + at,
+                                 run.cache.values(op.layer) + at, position % kPagePositions,
+                                 kv_heads, head_dim, run.cache.type});
 }
 
 // Query rows of one KV head on their way to a kernel.
 struct Program::AttentionCall {
     AttentionCall(const Program& program, const Op& op, const Run& run, uint8_t* scratch)
-        : heads(program.heads_),
+        : heads(program.heads(op.attends)),
           op(op),
           run(run),
           kernels(run.kernels.attention(run.cache.type)),
@@ -310,7 +291,7 @@ struct Program::AttentionCall {
         a.scale = op.scale;
         a.cap = op.cap;
         a.sinks = op.sinks.empty() ? nullptr : sinks;
-        a.page_stride = run.cache.page_stride();
+        a.page_stride = run.cache.page_stride(op.layer);
         a.type = run.cache.type;
         a.next_page = run.reading.next_page;
         a.scratch = scratch;
@@ -322,8 +303,8 @@ struct Program::AttentionCall {
     void add(const QueryBlock& block, float* partials) {
         if (!a.rows) {
             a.pages = run.batch.sequences[static_cast<size_t>(block.sequence)].pages;
-            a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes();
-            a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes();
+            a.k_base = run.cache.keys(op.layer) + block.kv_head * run.cache.head_bytes(op.layer);
+            a.v_base = run.cache.values(op.layer) + block.kv_head * run.cache.head_bytes(op.layer);
             a.partial = partials + block.partial;
             a.partial_stride = block.stride;
         }
@@ -384,8 +365,9 @@ struct Program::AttentionCall {
 };
 
 void Program::attend(const Op& op, const Run& run, int64_t index, int worker) {
-    const AttentionUnit& unit = attention_units_[static_cast<size_t>(index)];
-    const std::span blocks(blocks_.data() + unit.block, static_cast<size_t>(unit.count));
+    Attending& a = attending_[static_cast<size_t>(op.attends)];
+    const AttentionUnit& unit = a.units[static_cast<size_t>(index)];
+    const std::span blocks(a.blocks.data() + unit.block, static_cast<size_t>(unit.count));
     auto* const partials = reinterpret_cast<float*>(partials_.data());
     AttentionCall call(*this, op, run, scratch(worker));
     if (unit.chunk < 0) {

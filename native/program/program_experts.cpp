@@ -76,7 +76,11 @@ bool Program::choose(const Op& op, int64_t n) {
     } else {
         for (int i = 0; i < op.chosen; ++i) sum += power(best[i]);
     }
-    for (int i = 0; i < op.chosen; ++i) weights[i] = static_cast<float>(power(best[i]) / sum);
+    for (int i = 0; i < op.chosen; ++i) {
+        weights[i] = static_cast<float>(power(best[i]) / sum);
+        if (!op.expert_factors.empty())
+            weights[i] *= op.expert_factors[static_cast<size_t>(best[i])];
+    }
     return finite;
 }
 

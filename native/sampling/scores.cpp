@@ -9,12 +9,12 @@
 namespace sterna {
 namespace {
 
-constexpr float kMaxFinite = std::numeric_limits<float>::max();
+constexpr float kMaxScore = std::numeric_limits<float>::max();
 
 // The factor of the repetition penalty; 1 where it is off.
 float repetition(const SampleParams& params) {
     const float penalty = params.repetition_penalty;
-    return penalty > 0.0f && penalty <= kMaxFinite ? penalty : 1.0f;
+    return penalty > 0.0f && penalty <= kMaxScore ? penalty : 1.0f;
 }
 
 float finite_or_0(float penalty) { return std::isfinite(penalty) ? penalty : 0.0f; }
@@ -41,7 +41,7 @@ float changed(float logit, const ScoreChange& change, const SampleParams& params
         score -= finite_or_0(params.frequency_penalty) * static_cast<float>(change.in_answer);
         score -= finite_or_0(params.presence_penalty);
     }
-    return score > kMaxFinite ? kMaxFinite : score;
+    return score > kMaxScore ? kMaxScore : score;
 }
 
 void collect_changes(const SampleParams& params, std::span<const int32_t> history,

@@ -149,9 +149,7 @@ class Weight:
 def kv_bytes(layers: int, kv_heads: int, head_dim: int, dtype: str) -> int: ...
 
 class KvCache:
-    def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, pages: int, dtype: str
-    ) -> None: ...
+    def __init__(self, layers: Sequence[tuple[int, int]], pages: int, dtype: str) -> None: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def read_page(self, page: int, out: npt.NDArray[np.uint8]) -> None: ...
     def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None: ...
@@ -183,6 +181,7 @@ class Program:
         n_kv_heads: int,
         head_dim: int,
     ) -> None: ...
+    def heads(self, n_heads: int, n_kv_heads: int, head_dim: int) -> int: ...
     def rotary(
         self, inverse_frequencies: Sequence[float], interleaved: bool, factor: float = 1.0
     ) -> int: ...
@@ -211,6 +210,9 @@ class Program:
         chosen: int = 0,
         spread: bool = False,
         limit: float = 0.0,
+        up: int = -1,
+        parts: int = 1,
+        factor: float = 1.0,
     ) -> None: ...
     def to_bf16_planes(self, weight: int, src: int, selected: bool = False) -> None: ...
     def linear(
@@ -230,7 +232,14 @@ class Program:
         expert_rows: int = 0,
     ) -> None: ...
     def route(
-        self, name: str, src: int, dst: int, experts: int, chosen: int, of_all: bool = False
+        self,
+        name: str,
+        src: int,
+        dst: int,
+        experts: int,
+        chosen: int,
+        of_all: bool = False,
+        factors: npt.NDArray[np.float32] | None = None,
     ) -> None: ...
     def combine(
         self, name: str, src: int, shares: int, dst: int, residual: int, width: int
@@ -251,6 +260,10 @@ class Program:
         gated: bool = False,
         name: str = "self_attn",
         norms_last: bool = False,
+        heads: int = 0,
+        stores: bool = True,
+        keys_are_values: bool = False,
+        v_norm: npt.NDArray[np.float32] | None = None,
     ) -> None: ...
     def conv(self, name: str, row: int, taps: npt.NDArray[np.float32]) -> None: ...
     def recurrence(
@@ -295,6 +308,7 @@ class Program:
         scale: float | None = None,
         cap: float = 0.0,
         sinks: npt.NDArray[np.float32] | None = None,
+        heads: int = 0,
     ) -> None: ...
     @property
     def seconds(self) -> dict[str, float]: ...

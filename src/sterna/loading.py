@@ -120,7 +120,7 @@ def from_weights(
     graph, source = Graph(config.heads), weights(module)
     module.build(graph, config, source)
     if isinstance(source, CheckpointWeights):
-        source.refuse_unread()
+        source.refuse_unread(getattr(module, "unread", lambda _: ())(config))
     *layers, (last, shadow) = [
         (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
     ]

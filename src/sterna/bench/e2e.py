@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from sterna import formats, loading
+from sterna import _native, formats, loading
 from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
@@ -22,7 +22,7 @@ from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.graph import Graph
+from sterna.graph import Graph, Heads
 from sterna.runtime import resident_bytes, resolve_threads
 
 __all__ = [
@@ -293,25 +293,36 @@ def _recurrent(spent: Mapping[str, float]) -> float:
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
     """Bytes that one step reads: every weight and scale once, and what is kept of each sequence."""
-    graph = engine.model.graph
-    positions = attended(graph, context) / graph.attention_layers
-    kept = engine.kv_bytes_per_position * positions + engine.state_bytes
+    kept = _attended_bytes(engine, context) + engine.state_bytes
     return engine.model.weight_bytes_per_token + kept * batch
 
 
-def attended(graph: Graph, context: float) -> float:
-    """Positions that a token attends to, those of all layers added up."""
-    windows = [op.attention.window for op in graph.ops if op.kind == "attention" and op.attention]
-    return sum(min(context, window or context) for window in windows)
+def _attended(graph: Graph, context: float) -> list[tuple[Heads, float]]:
+    """The heads of each layer that attends, and how many positions a token sees there."""
+    layers = [(op.heads, op.attention) for op in graph.ops if op.kind == "attention"]
+    return [(h, min(context, how.window or context)) for h, how in layers if h and how]
+
+
+def _attended_bytes(engine: Engine, context: float) -> float:
+    """Bytes of keys and values that a token reads."""
+    return sum(
+        positions * _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype)
+        for heads, positions in _attended(engine.model.graph, context)
+    )
+
+
+def _attention_operations(graph: Graph, context: float) -> float:
+    """Multiplications and additions of a token's scores and weighted values."""
+    layers = _attended(graph, context)
+    return sum(4.0 * heads.n_heads * heads.head_dim * positions for heads, positions in layers)
 
 
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
     """Multiplications and additions of a prompt token; the head counts once in n."""
-    c = engine.model.config
     linears = [op for op in engine.model.graph.ops if op.kind == "linear" and op.weight]
     layers = 2.0 * sum(op.n_weights * op.active for op in linears[:-1])
     head = 2.0 * linears[-1].n_weights
-    attention = 4.0 * c.n_heads * c.head_dim * attended(engine.model.graph, context)
+    attention = _attention_operations(engine.model.graph, context)
     return layers + attention + head / n
 
 
@@ -354,11 +365,8 @@ def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> di
     """What attention takes of a test, and as a fraction of what binds it."""
     took = max(statistics.median(test.attention), 1e-9)
     tokens = test.n * test.batch
-    c = engine.model.config
-    all_layers = attended(engine.model.graph, test.context)
-    positions = all_layers / engine.model.graph.attention_layers
-    gb_s = engine.kv_bytes_per_position * positions * tokens / took / 1e9
-    gops = 4.0 * c.n_heads * c.head_dim * all_layers * tokens / took / 1e9
+    gb_s = _attended_bytes(engine, test.context) * tokens / took / 1e9
+    gops = _attention_operations(engine.model.graph, test.context) * tokens / took / 1e9
     median = max(statistics.median(test.seconds), 1e-9)
     share = took / median
     return {

@@ -106,6 +106,22 @@ class Metadata:
             raise self.error(key, f"{size} numbers", value.size)
         return value
 
+    def each(self, key: str, size: int) -> list[int]:
+        """`size` whole numbers that are not negative, stored one by one or once for all."""
+        if not isinstance(self._values.get(key), np.ndarray):
+            return [self.integer(key)] * size
+        array = self.numbers(key, size)
+        if array.dtype.kind not in "iu" or array.min(initial=0) < 0:
+            raise self.error(key, f"{size} whole numbers", "others")
+        return [int(value) for value in array]
+
+    def flags(self, key: str, size: int) -> list[bool]:
+        """`size` times true or false."""
+        array = self.numbers(key, size)
+        if array.dtype.kind not in "bu" or array.max(initial=0) > 1:
+            raise self.error(key, f"{size} times true or false", "other numbers")
+        return [bool(value) for value in array]
+
     def same(self, key: str, size: int, default: int | None = None) -> int:
         """A whole number, stored alone or `size` times over."""
         value = self._values.get(key)

@@ -140,11 +140,11 @@ class Engine:
         )  # fmt: skip
 
     def _make_cache(self, kv_bytes: int | None, state_pages: int) -> _native.KvCache:
-        c, layers = self.model.config, self.model.graph.attention_layers
+        layers = [(heads.n_kv_heads, heads.head_dim) for heads in self.model.graph.kv_heads]
         page_bytes = self.kv_bytes_per_position * PAGE
         for pages in page_counts(self.context, page_bytes, kv_bytes, state_pages):
             with contextlib.suppress(MemoryError):
-                return _native.KvCache(layers, c.n_kv_heads, c.head_dim, pages, self.kv_dtype)
+                return _native.KvCache(layers, pages, self.kv_dtype)
         raise RequestError(
             f"KV cache: address space for {pages * PAGE} positions, {pages * page_bytes / 1e9:.2f} "
             "GB, is needed, but the system refuses it; lower the context or kv_bytes"
@@ -153,8 +153,7 @@ class Engine:
     @property
     def kv_bytes_per_position(self) -> int:
         """Bytes of keys and values that one position adds, over all layers."""
-        c, layers = self.model.config, self.model.graph.attention_layers
-        return _native.kv_bytes(layers, c.n_kv_heads, c.head_dim, self.kv_dtype)
+        return self.model.graph.kv_bytes(self.kv_dtype)
 
     @property
     def page_bytes(self) -> int:

@@ -274,10 +274,10 @@ def _flush_all() -> None:
 
 def _fields(engine: Engine) -> Sequence[bytes]:
     """What the bits of a page depend on, but for its tokens."""
-    model, c = engine.model, engine.model.config
+    model = engine.model
     fields: list[object] = [
         "numerics", NUMERICS, "layout", LAYOUT, "page", PAGE, "model", model.digest,
-        "kv", engine.kv_dtype, "shape", model.graph.attention_layers, c.n_kv_heads, c.head_dim,
+        "kv", engine.kv_dtype, "shape", [(h.n_kv_heads, h.head_dim) for h in model.graph.kv_heads],
         "state", engine.state_bytes, "context", engine.context,
     ]  # fmt: skip
     if formats.get(model.format).codebook is None:  # sums of floats have an order of their own

@@ -131,7 +131,15 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
         fields.fail("rotary_dim", "an even number, as rotations are of pairs", rotary_dim)
     interleaved = fields.flag("rope_interleaved")
     rotaries = {
-        kind: replace(rotary_of(fields, parameters, rotary_dim), interleaved=interleaved)
+        kind: replace(
+            rotary_of(
+                fields,
+                parameters,
+                # Where heads of one kind of layers are wider, their parameters say it.
+                Fields(parameters, fields.file).count("rotary_dim", rotary_dim, MAX_HEAD_DIM),
+            ),
+            interleaved=interleaved,
+        )
         for kind, parameters in _rope_parameters(fields, types).items()
     }
     return tuple(

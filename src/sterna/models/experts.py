@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sterna.graph import Graph, Value
+from sterna.graph import Graph, Route, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.models.fields import Fields
 from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
 
-__all__ = ["ExpertFields", "Names", "feed_forward"]
+__all__ = ["ExpertFields", "Names", "combined", "feed_forward"]
 
 MAX_EXPERTS = 4096  # native kMaxExperts
 
@@ -58,6 +58,11 @@ class Names:
     shared: str = "shared_expert"
     shared_gate: str = "shared_expert_gate"
 
+    @property
+    def gate_up(self) -> tuple[str, str]:
+        """Both, as they run: one matrix."""
+        return self.gate, self.up
+
 
 NAMES = Names()
 
@@ -72,7 +77,7 @@ def feed_forward(
     bias: of the router, and of each expert's layers; stacking: as `WeightSource.experts` takes it;
     activation, limit: as `Graph.glu` takes them, where it is not the model's.
     """
-    d, router, module = c.hidden_size, f"{name}.{names.router}", f"{name}.experts"
+    d, router = c.hidden_size, f"{name}.{names.router}"
     # Both stay in the type that the checkpoint has them in.
     parts = [Linear(router, how.count, d, bias, exact=True)]
     if how.shared:
@@ -80,13 +85,10 @@ def feed_forward(
     logits, columns = layers.linear_parts(g, c, w, h, router, parts)
     route = g.route(logits, how.count, how.chosen, router, how.of_all)
 
-    rows = g.spread(h, route, f"{module}.spread")
-    two = [Linear(f"{name}.{part}", how.width, d, bias) for part in (names.gate, names.up)]
-    rows = _linear(g, w, rows, f"{module}.gate_up_proj", two, how.count, stacking)
-    rows = g.glu(rows, activation or c.activation, f"{module}.act", limit)
-    down = [Linear(f"{name}.{names.down}", d, how.width, bias)]
-    rows = _linear(g, w, rows, f"{module}.down_proj", down, how.count, stacking)
-    x = g.combine(rows, x, module)
+    x = combined(
+        g, c, w, h, x, route, name, how, names=names, bias=bias, stacking=stacking,
+        activation=activation, limit=limit,
+    )  # fmt: skip
     if not how.shared:
         return x
 
@@ -97,6 +99,22 @@ def feed_forward(
     # A factor of a row passes through a linear layer.
     h = g.gated(h, logits, columns[1], ff, 1, "sigmoid", f"{module}.gate", single=True)
     return layers.output(g, c, w, h, x, f"{module}.down_proj")
+
+
+def combined(
+    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, route: Route,
+    name: str, how: ExpertFields, *, names: Names = NAMES, bias: bool = False,
+    stacking: Stacking = STACKED, activation: str = "", limit: float = 0.0,
+) -> Value:  # fmt: skip
+    """(x +) what the experts of a route make of each row of h; the rest as in `feed_forward`."""
+    module = f"{name}.experts"
+    rows = g.spread(h, route, f"{module}.spread")
+    two = [Linear(f"{name}.{part}", how.width, c.hidden_size, bias) for part in names.gate_up]
+    rows = _linear(g, w, rows, f"{module}.gate_up_proj", two, how.count, stacking)
+    rows = g.glu(rows, activation or c.activation, f"{module}.act", limit)
+    down = [Linear(f"{name}.{names.down}", c.hidden_size, how.width, bias)]
+    rows = _linear(g, w, rows, f"{module}.down_proj", down, how.count, stacking)
+    return g.combine(rows, x, module)
 
 
 def _linear(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.formats import PackedWeight
-from sterna.graph import Graph, Rotation, Value
+from sterna.graph import Graph, Heads, Rotation, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
@@ -65,11 +65,11 @@ def embedding(
 
 def norm(
     g: Graph, c: TransformerConfig, w: WeightSource, x: Value, name: str,
-    *, residual: Value | None = None, plus_one: bool = False,
+    *, residual: Value | None = None, plus_one: bool = False, factor: float = 1.0,
 ) -> Value:  # fmt: skip
-    """RMSNorm with the weight `name`.weight (+ residual); plus_one: as in `norm_weight`."""
+    """RMSNorm with the weight `name`.weight, as `Graph.norm`; plus_one: as in `norm_weight`."""
     weight = norm_weight(w, name, x.width, plus_one)
-    return g.norm(x, weight, c.rms_norm_eps, name, residual)
+    return g.norm(x, weight, c.rms_norm_eps, name, residual, factor)
 
 
 def norm_weight(
@@ -154,39 +154,46 @@ def attention(
     g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
     *, bias: bool = False, qk_norm: HeadNorms | None = None, plus_one: bool = False,
     scale: float | None = None, cap: float = 0.0, gated: bool = False, stored_fused: bool = False,
-    sinks: bool = False,
+    sinks: bool = False, heads: Heads | None = None, v_norm: bool = False,
+    keys_are_values: bool = False, keys_of: Value | None = None,
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
 
     bias: of q, k and v; qk_norm: norms of q and k, plus_one as in `norm_weight`; scale, cap: of
     scores, as in `graph.Attention`; gated: rows of q_proj are [q | gate] of each head, whose result
     is multiplied with the sigmoid of its gate; stored_fused: the checkpoint has q, k and v as one
-    matrix, qkv_proj; sinks: each query head has one, `sinks`.
+    matrix, qkv_proj; sinks: each query head has one, `sinks`; heads: of this layer, where they are
+    not the model's; v_norm: values are normalised as keys are, without a weight; keys_are_values,
+    keys_of: as in `Graph.attention`; such layers have no v_proj, or neither k_proj nor v_proj.
     """
-    d, q_width, kv_width = c.hidden_size, c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
-    parts = [
-        Linear(f"{name}.q_proj", q_width * (1 + gated), d, bias),
-        Linear(f"{name}.k_proj", kv_width, d, bias),
-        Linear(f"{name}.v_proj", kv_width, d, bias),
-    ]
+    r = heads or c.heads
+    widths = {"q": r.n_heads * r.head_dim * (1 + gated)}
+    if keys_of is None:
+        widths |= dict.fromkeys("k" if keys_are_values else "kv", r.n_kv_heads * r.head_dim)
+    parts = [Linear(f"{name}.{n}_proj", M, c.hidden_size, bias) for n, M in widths.items()]
     if stored_fused:
-        parts = [Linear(f"{name}.qkv_proj", sum(part.M for part in parts), d, bias)]
+        whole = sum(part.M for part in parts)
+        parts = [Linear(f"{name}.qkv_proj", whole, c.hidden_size, bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
-    sink = tuple(w.vector(f"{name}.sinks", c.n_heads).tolist()) if sinks else ()
+    sink = tuple(w.vector(f"{name}.sinks", r.n_heads).tolist()) if sinks else ()
     how = replace(c.attention[layer], scale=scale, cap=cap, sinks=sink)
-    norms, last = None, False
+    norms, last = list[npt.NDArray[np.float32]](), False
     if qk_norm:
-        sizes = (q_width, kv_width) if qk_norm.whole else (c.head_dim, c.head_dim)
-        q_norm, k_norm = (
-            norm_weight(w, f"{name}.{n}", size, plus_one)
-            for n, size in zip(qk_norm.names, sizes, strict=True)
-        )
-        norms, last = (q_norm, k_norm), qk_norm.last
-    out = g.attention(qkv, layer, how, norms, c.rms_norm_eps, gated, last)
+        counts = (r.n_heads, r.n_kv_heads) if qk_norm.whole else (1, 1)
+        norms = [
+            norm_weight(w, f"{name}.{n}", count * r.head_dim, plus_one)
+            for n, count, _ in zip(qk_norm.names, counts, widths, strict=False)
+        ]
+        last = qk_norm.last
+    if v_norm and keys_of is None:
+        norms.append(np.ones(r.head_dim, np.float32))
+    out = g.attention(
+        qkv, layer, how, tuple(norms), c.rms_norm_eps, gated, last, r, keys_are_values, keys_of
+    )
     if not gated:
         return out
-    column, stride = c.head_dim, 2 * c.head_dim
-    return g.gated(out, qkv, column, stride, c.n_heads, "sigmoid", f"{name}.gate")
+    column, stride = r.head_dim, 2 * r.head_dim
+    return g.gated(out, qkv, column, stride, r.n_heads, "sigmoid", f"{name}.gate")
 
 
 def gate_up(

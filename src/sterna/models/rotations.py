@@ -41,10 +41,10 @@ def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Ro
     ours: numbers to divide frequencies by, as GGUF stores Llama 3's scaling.
     """
     rope = _Rope(fields, parameters, rotary_dim)
-    partial = rope.config.get("partial_rotary_factor")
-    if partial is not None:
-        rope.supported("partial_rotary_factor", partial, 1.0)
     kind = scaling_kind(parameters)
+    partial = rope.config.get("partial_rotary_factor")
+    if partial is not None and kind != "proportional":
+        rope.supported("partial_rotary_factor", partial, 1.0)
     if kind not in _SCALINGS:
         raise UnsupportedModelError(
             f"{fields.file}: rope_type must be one of {', '.join(_SCALINGS)}, but got "
@@ -255,6 +255,19 @@ def _longrope(rope: _Rope) -> Rotary:
     )
 
 
+def _proportional(rope: _Rope) -> Rotary:
+    """Gemma 4's: the first partial_rotary_factor of the pairs turn as in a head that is rotated as
+    a whole, the others not at all."""
+    part = rope.number("partial_rotary_factor", 1.0)
+    turning = int(min(part, 2) * rope.dim // 2)
+    if not 1 <= turning <= rope.dim // 2:
+        rule = f"a part of a head of {rope.dim} that has pairs to rotate"
+        rope.fail("partial_rotary_factor", rule, part)
+    turns = np.arange(rope.dim // 2) < turning
+    return Rotary(_rounded(np.where(turns, rope.base, 0.0), rope.factor("factor", 1.0)))
+
+
 _SCALINGS = {
     "default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope,
+    "proportional": _proportional,
 }  # fmt: skip

@@ -73,14 +73,15 @@ def gguf_name(architecture: str, name: str) -> str:
     inside = _LAYER.fullmatch(name)
     if inside and inside[2] in WHOLE:
         return f"blk.{inside[1]}.{WHOLE[inside[2]]}"
-    if inside and inside[2].endswith(".sinks"):
+    if inside and inside[2].endswith((".sinks", "layer_scalar")):
         name += ".weight"
     module, _, suffix = name.rpartition(".")
-    if module in _OUTER:
-        return f"{_OUTER[module]}.{suffix}"
+    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
+    outer = {**_OUTER, **kinds[0].outer}
+    if module in outer:
+        return f"{outer[module]}.{suffix}"
     match = _LAYER.fullmatch(module)
     assert match is not None, name
-    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
     tensor = next(kind.modules[match[2]] for kind in kinds if kind and match[2] in kind.modules)
     return f"blk.{match[1]}.{tensor}.{suffix}"
 
@@ -125,10 +126,10 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "model_type": name,
         "vocab_size": table.shape[0],
         "hidden_size": hidden,
-        "intermediate_size": m.same(f"{name}.feed_forward_length", layers, wide),
+        "intermediate_size": _of_first(m, kind, f"{name}.feed_forward_length", layers, wide),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": m.same(f"{name}.attention.head_count_kv", layers, heads),
+        "num_key_value_heads": _of_first(m, kind, f"{name}.attention.head_count_kv", layers, heads),
         "head_dim": width,
         "hidden_act": kind.activation,
         "rms_norm_eps": m.number(f"{name}.attention.layer_norm_rms_epsilon"),
@@ -145,6 +146,11 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     if kind.partial:
         fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width)
     return fields | (kind.settings(model, name, fields) if kind.settings else {})
+
+
+def _of_first(m: Metadata, kind: Kind, key: str, layers: int, default: int | None) -> int:
+    """A number of all layers; where a kind's layers differ, that of the first."""
+    return m.each(key, layers)[0] if kind.varied else m.same(key, layers, default)
 
 
 def _experts(m: Metadata, name: str, layers: int, count: str, width: str) -> dict[str, Any]:
@@ -309,7 +315,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int) -> None:
     longrope = _scaling_of(model, architecture) == "longrope"
     known = {*kind.modules.values()}
     whole = {*WHOLE.values()} if kind.hybrid else set()
-    outer = {f"{module}.weight" for module in _OUTER.values()}
+    outer = {f"{module}.weight" for module in {**_OUTER, **kind.outer}.values()}
     skipped = []
     for name, info in model.tensors.items():
         match = _BLOCK.fullmatch(name)

@@ -88,6 +88,8 @@ class Kind:
     the fields that all have. reads: keys that it asks for,
     which must be neutral elsewhere (weights/gguf.py). written: whether Sterna
     writes such files. experts: the fields for how many experts there are and how wide they are.
+    outer: modules beside the layers that other architectures have not. varied: layers may differ in
+    KV heads and the width of FFNs.
     """
 
     architecture: str
@@ -100,6 +102,8 @@ class Kind:
     reads: tuple[str, ...] = ()
     written: bool = False
     experts: tuple[str, str] | None = None
+    outer: Mapping[str, str] = field(default_factory=dict)
+    varied: bool = False
 
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
@@ -167,6 +171,60 @@ def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any
         "sliding_window_pattern": m.integer(f"{name}.attention.sliding_window_pattern", 6),
         "rope_local_base_freq": m.number(f"{name}.rope.freq_base_swa", 10000.0),
     }
+
+
+def _gemma4(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """What layers within a window have, and the others; which keys serve several layers."""
+    m, n = model.metadata, fields["num_hidden_layers"]
+    windowed = m.flags(f"{name}.attention.sliding_window_pattern", n)
+    heads = m.each(f"{name}.attention.head_count_kv", n)
+    widths = m.each(f"{name}.feed_forward_length", n)
+    shared = m.integer(f"{name}.attention.shared_kv_layers", 0)
+    doubled = [widths[0] * (2 if i >= n - shared else 1) for i in range(n)]
+    if widths not in (doubled, [widths[0]] * n):
+        rule = f"{widths[0]} in all layers, or twice that in the last {shared}"
+        raise m.error(f"{name}.feed_forward_length", rule, widths)
+    full = [i for i in range(n) if not windowed[i]]
+    of_windows = {heads[i] for i in range(n) if windowed[i]} or {heads[0]}
+    if len(of_windows) > 1:
+        rule = "the same number in all layers within a window"
+        raise m.error(f"{name}.attention.head_count_kv", rule, heads)
+    head_dim = m.integer(f"{name}.attention.key_length_swa")
+    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
+        require_neutral(m, f"{name}.{key}", (head_dim,))
+    return {
+        "layer_types": ["sliding_attention" if w else "full_attention" for w in windowed],
+        "num_key_value_heads": min(of_windows),
+        "head_dim": head_dim,
+        "per_layer_config": {
+            str(i): {"head_dim": fields["head_dim"], "num_key_value_heads": heads[i]} for i in full
+        },
+        # A layer without values of its own takes its keys for them.
+        "attention_k_eq_v": any(f"blk.{i}.attn_v.weight" not in model.tensors for i in full),
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": bool(shared) and widths == doubled,
+        "hidden_size_per_layer_input": m.integer(f"{name}.embedding_length_per_layer_input", 0),
+        "final_logit_softcapping": m.number(f"{name}.final_logit_softcapping", 0.0) or None,
+        "rope_parameters": {
+            "sliding_attention": {"rope_theta": m.number(f"{name}.rope.freq_base_swa", 10000.0)},
+            "full_attention": {
+                "rope_theta": fields["rope_theta"],
+                "partial_rotary_factor": _turning(m, fields.get("rope_factors")),
+            },
+        },
+        "rope_factors": None,
+    }
+
+
+def _turning(m: Metadata, factors: list[float] | None) -> float:
+    """The part of the pairs of a head that turn: their factor is 1, that of others beyond reach."""
+    if factors is None:
+        return 1.0
+    turning = factors.count(1.0)
+    if factors[:turning] != [1.0] * turning or min(factors[turning:], default=1e30) < 1e29:
+        rule = "ones, and 1e30 for the pairs behind that do not turn"
+        raise m.error("rope_freqs.weight", rule, factors)
+    return turning / len(factors)
 
 
 def _granite(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +302,26 @@ ARCHITECTURES_OF = {
         _GEMMA2 | _QK_NORMS,
         settings=_gemma,
         reads=_SOFT_CAPS,
+    ),
+    "gemma4": Kind(
+        "Gemma4ForCausalLM",
+        "gelu_pytorch_tanh",
+        _GEMMA2
+        | _QK_NORMS
+        | {
+            "layer_scalar": "layer_output_scale",
+            "per_layer_input_gate": "inp_gate",
+            "per_layer_projection": "proj",
+            "post_per_layer_input_norm": "post_norm",
+        },
+        settings=_gemma4,
+        reads=_SOFT_CAPS,
+        outer={
+            "model.embed_tokens_per_layer": "per_layer_token_embd",
+            "model.per_layer_model_projection": "per_layer_model_proj",
+            "model.per_layer_projection_norm": "per_layer_proj_norm",
+        },
+        varied=True,
     ),
     "granite": Kind(
         "GraniteForCausalLM",

@@ -7,7 +7,7 @@ it is stored, `packing` puts it into a format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
@@ -370,14 +370,17 @@ class CheckpointWeights:
                 )
         return layer
 
-    def refuse_unread(self) -> None:
-        """UnsupportedModelError for a tensor of a layer that the architecture did not ask for.
+    def refuse_unread(self, without_effect: Iterable[str] = ()) -> None:
+        """UnsupportedModelError for a tensor of a layer that the architecture did not ask for,
+        but for modules that are stored and have no effect, and are named.
 
         Such a checkpoint is of another architecture than it says: a norm or a bias more changes
         every result. What can be computed again is left out by design.
         """
+        unused = {*without_effect}
         for name, info in self.checkpoint.tensors.items():
             known = name in self._read or name.endswith(".rotary_emb.inv_freq")
+            known = known or name.rpartition(".")[0] in unused
             if name.startswith("model.layers.") and not known:
                 raise UnsupportedModelError(
                     f"{info.file}: {name}: must be a tensor of "

@@ -1,0 +1,103 @@
+"""Heads, rotations and windows: how layers of a model attend, recur and rotate, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["F32", "ROW_BLOCK", "Attention", "Heads", "RecurrentHeads", "Rotary", "Rotation"]
+
+F32 = npt.NDArray[np.float32]
+ROW_BLOCK = 16  # columns are written, and heads padded, in multiples of it (native kRowBlock)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """A rotary embedding of the first 2 * len(inverse_frequencies) values of each head.
+
+    interleaved: it rotates values 2i and 2i + 1 together, else i and i + len(inverse_frequencies).
+    factor: of cosines and sines. long: the frequencies of an engine whose sequences may have more
+    than `short_context` positions, where they are others. They cannot depend on how long a sequence
+    is at the moment: keys that are in the cache would have to be rotated again.
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    interleaved: bool = False
+    factor: float = 1.0
+    long: tuple[float, ...] = ()
+    short_context: int = 0
+
+    def of_context(self, context: int) -> tuple[float, ...]:
+        """The inverse frequencies of sequences of up to `context` positions."""
+        return self.long if self.long and context > self.short_context else self.inverse_frequencies
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How a layer attends.
+
+    rotary: of its queries and keys, None where it has none.
+    window: a position sees so many of the last positions, itself included; None: all.
+    scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
+    sinks: for each query head one more score, as it is, of a position without a value: it takes its
+    share of the weights, and adds nothing; (): none.
+    """
+
+    rotary: Rotary | None
+    window: int | None = None
+    scale: float | None = None
+    cap: float = 0.0
+    sinks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """x -> H(signs * x) / sqrt(block) in blocks of x, H the Hadamard matrix of a power of two.
+
+    Weights that were multiplied by its inverse give the same products with what it makes of their
+    inputs, whose outliers it spreads. signs: float32 [width] of 1 and -1, None: all 1.
+    """
+
+    block: int
+    signs: F32 | None = None
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of all layers, as the KV cache has them."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+
+    @property
+    def padded_head(self) -> int:
+        """head_dim as the attention kernels and the KV cache want it: a multiple of 16."""
+        return -(-self.head_dim // ROW_BLOCK) * ROW_BLOCK
+
+
+@dataclass(frozen=True)
+class RecurrentHeads:
+    """The heads of a recurrent layer, whose rows are [q | k | v].
+
+    Value head i has the queries and keys of head i // (v_heads / k_heads), or where they are tiled,
+    as GGUF files have them, of head i % k_heads.
+    """
+
+    k_heads: int
+    v_heads: int
+    k_dim: int
+    v_dim: int
+    tiled: bool = False
+
+    @property
+    def v_width(self) -> int:
+        """Features of all value heads."""
+        return self.v_heads * self.v_dim
+
+    @property
+    def width(self) -> int:
+        """Features of a row [q | k | v]."""
+        return 2 * self.k_heads * self.k_dim + self.v_width

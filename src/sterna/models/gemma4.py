@@ -1,0 +1,238 @@
+"""Gemma 4, its text: Gemma 3's graph with other heads in layers without a window, keys that
+serve several layers, and rows of a second embedding for each layer.
+
+    x = x + norm(o(attention(rope(norm(q), norm(k)), norm(v))))
+    x = x + norm(down(gelu(gate) * up))
+    x = (x + norm(projection(gelu(gate(x)) * rows))) * layer_scalar
+
+Each half reads RMSNorm(x), and norms multiply by their weight; scores are not scaled. The last
+num_kv_shared_layers layers have no keys and values: they read those of the last layer of their kind
+that has some. Of a token and a layer, rows = (norm(projection(x_0)) + embedding) / sqrt(2). Models
+without them (hidden_size_per_layer_input 0) go without the third line, but for its factor. Models
+with experts add what these make of another norm of x to the FFN's result, each behind a norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sterna.graph import Graph, Heads, Value
+from sterna.models import experts, layers
+from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
+from sterna.models.fields import Fields
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
+ACTIVATION = "gelu_pytorch_tanh"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS = {
+    "head_dim": 256,
+    "hidden_activation": ACTIVATION,
+    "hidden_size_per_layer_input": 256,
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 512,
+}
+#: What tensors' names begin with in a checkpoint with towers, and in one without.
+PREFIXES = {"model.language_model.": "model."}
+#: Tensors beside the text's layers, by what their names begin with.
+SKIPPED = {
+    "model.vision_tower.": "a vision tower: Sterna runs the text alone",
+    "model.embed_vision.": "of a vision tower: Sterna runs the text alone",
+    "model.audio_tower.": "an audio tower: Sterna runs the text alone",
+    "model.embed_audio.": "of an audio tower: Sterna runs the text alone",
+}
+NORMS = layers.Norms(
+    reads=("input_layernorm", "pre_feedforward_layernorm"),
+    adds=("post_attention_layernorm", "post_feedforward_layernorm"),
+)
+ROTATIONS: dict[str, dict[str, Any]] = {
+    SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+}
+ROW_WIDTH = "hidden_size_per_layer_input"
+KV_HEADS, HEAD_DIM = "full_kv_heads", "full_head_dim"  # fields of ours, of layers without a window
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The fields of the text alone, its layers' kinds, and the heads and rotations of either."""
+    text = f.mapping("text_config")
+    t = Fields({**f.config, **text}, f.file)
+    if t.config.get("use_bidirectional_attention") not in (None, "vision"):  # that of images
+        t.supported("use_bidirectional_attention", t.config["use_bidirectional_attention"], None)
+    kinds = t.items("layer_types", t.n_layers, (SLIDING, FULL))
+    kinds = kinds or [FULL if (i + 1) % 6 == 0 else SLIDING for i in range(t.n_layers)]
+    kinds[-1] = FULL  # as transformers has it, whatever the file says
+    kv_heads, head_dim = _full_heads(t, kinds)
+    _check(t, kinds, kv_heads)
+    given = Fields(t.mapping("rope_parameters") or ROTATIONS, f.file)
+    rotations = {kind: {**ROTATIONS[kind], **given.mapping(kind)} for kind in ROTATIONS}
+    rotations[FULL]["rotary_dim"] = head_dim
+    return {
+        **text,
+        "layer_types": kinds,
+        "rope_parameters": rotations,
+        "use_bidirectional_attention": None,
+        "tie_word_embeddings": t.config.get("tie_word_embeddings", True),
+        "num_experts_per_tok": t.config.get("top_k_experts"),
+        KV_HEADS: kv_heads,
+        HEAD_DIM: head_dim,
+    }
+
+
+def _full_heads(t: Fields, kinds: list[str]) -> tuple[int, int]:
+    """KV heads and head_dim of layers without a window: published files have fields of all of them,
+    those that transformers has saved since 5.24 one entry for each."""
+    each = t.mapping("per_layer_config")
+    if not each:
+        named = "num_global_key_value_heads" if t.flag("attention_k_eq_v") else ""
+        kv_heads = t.count(named, t.count("num_key_value_heads"))
+        return kv_heads, t.count("global_head_dim", 512, MAX_HEAD_DIM)
+    full = {str(i) for i, kind in enumerate(kinds) if kind == FULL}
+    if each.keys() != full or any(value != each[min(full)] for value in each.values()):
+        rule = f"one entry, the same, for each of the layers {', '.join(sorted(full))}"
+        t.fail("per_layer_config", rule, ", ".join(sorted(each)))
+    entry = Fields(Fields(each, t.file).mapping(min(full)), t.file)
+    known = {"head_dim", "num_key_value_heads"}
+    if entry.config.keys() - known:
+        t.fail("per_layer_config", f"of {' and '.join(sorted(known))} alone", [*entry.config])
+    return (
+        entry.count("num_key_value_heads", t.count("num_key_value_heads")),
+        entry.count("head_dim", t.count("head_dim"), MAX_HEAD_DIM),
+    )
+
+
+def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
+    """What the fields say of layers that share, and of rows of layers, must fit the others."""
+    heads, first_shared = t.count("num_attention_heads"), t.n_layers - _shared(t)
+    if heads % kv_heads:
+        rule = f"a divisor of num_attention_heads={heads}"
+        t.fail("num_global_key_value_heads", rule, kv_heads)
+    if not {*kinds[first_shared:]} <= {*kinds[:first_shared]}:
+        rule = "fewer than all layers of a kind, as the last ones read the keys of others"
+        t.fail("num_kv_shared_layers", rule, t.n_layers - first_shared)
+    if _given(t, ROW_WIDTH):
+        if t.count(ROW_WIDTH) % 16:
+            t.fail(ROW_WIDTH, "a multiple of 16", t.count(ROW_WIDTH))
+        name = "vocab_size_per_layer_input"
+        t.supported(name, t.count(name, t.count("vocab_size")), t.count("vocab_size"))
+
+
+def unread(c: TransformerConfig) -> set[str]:
+    """Modules that checkpoints have and that have no effect: keys of layers that read others'."""
+    names = ("k_proj", "v_proj", "k_norm", "v_norm")
+    shared = range(c.n_layers - _shared(c.fields), c.n_layers)
+    return {f"model.layers.{i}.self_attn.{name}" for i in shared for name in names}
+
+
+def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    f = c.fields
+    kinds: list[str] = f.config["layer_types"]
+    heads = {SLIDING: c.heads, FULL: Heads(c.n_heads, f.count(KV_HEADS), f.count(HEAD_DIM))}
+    k_eq_v, first_shared = f.flag("attention_k_eq_v"), c.n_layers - _shared(f)
+    wide, how = f.flag("use_double_wide_mlp"), None
+    if f.flag("enable_moe_block"):
+        how = experts.ExpertFields.of(f, "num_experts", "moe_intermediate_size")
+    x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
+    rows = _rows(g, c, w, x)
+    keys: dict[str, Value] = {}  # of each kind, what the last layer that stores some made
+    for i, kind in enumerate(kinds):
+        p, shared = f"model.layers.{i}", i >= first_shared
+        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        h = layers.attention(
+            g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias, qk_norm=layers.HeadNorms(),
+            scale=1.0, heads=heads[kind], v_norm=True,
+            keys_are_values=k_eq_v and kind == FULL and not shared,
+            keys_of=keys[kind] if shared else None,
+        )  # fmt: skip
+        if not shared:
+            keys[kind] = h
+        x = layers.output(
+            g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias,
+            norm_name=f"{p}.post_attention_layernorm",
+        )  # fmt: skip
+        h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm")
+        ffn = replace(c, intermediate_size=c.intermediate_size * (2 if wide and shared else 1))
+        scalar = float(w.vector(f"{p}.layer_scalar", 1)[0])
+        if scalar == 0:
+            f.fail(f"{p}.layer_scalar", "a number that is not 0", scalar)
+        h = g.glu(layers.gate_up(g, ffn, w, h, f"{p}.mlp"), c.activation, f"{p}.mlp.act")
+        down = [Linear(f"{p}.mlp.down_proj", c.hidden_size, h.width)]
+        h = layers.linear(g, c, w, h, f"{p}.mlp.down_proj", down)
+        if how is not None:
+            h = _with_experts(g, c, w, x, h, p, how)
+        name = f"{p}.post_feedforward_layernorm"
+        x = layers.norm(g, c, w, h, name, residual=x, factor=1.0 if rows else scalar)
+        if rows is not None:
+            x = _add_row(g, c, w, x, rows, i, scalar)
+    return layers.head(g, c, w, x, table, cap=f.cap("final_logit_softcapping"))
+
+
+def _shared(f: Fields) -> int:
+    """How many layers, the last ones, have no keys and values of their own."""
+    return (
+        f.count("num_kv_shared_layers", most=f.n_layers) if _given(f, "num_kv_shared_layers") else 0
+    )
+
+
+def _given(f: Fields, name: str) -> bool:
+    """Whether a count is there and not 0."""
+    return f.config.get(name) not in (None, 0)
+
+
+def _rows(g: Graph, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
+    """What each layer adds of a token by itself, those of all layers side by side."""
+    if not _given(c.fields, ROW_WIDTH):
+        return None
+    each, half = c.fields.count(ROW_WIDTH), 0.5**0.5
+    width = c.n_layers * each
+    rows = g.embed(w.table("model.embed_tokens_per_layer", c.vocab_size, width), each**0.5 * half)
+    name = "model.per_layer_model_projection"
+    parts = [Linear(name, width, c.hidden_size)]
+    projected = layers.linear(g, c, w, x, name, parts, factor=c.hidden_size**-0.5)
+    name = "model.per_layer_projection_norm"
+    weight = layers.norm_weight(w, name, each) * np.float32(half)
+    return g.norm(projected, weight, c.rms_norm_eps, name, residual=rows)
+
+
+def _add_row(
+    g: Graph,
+    c: TransformerConfig,
+    w: WeightSource,
+    x: Value,
+    rows: Value,
+    layer: int,
+    factor: float,
+) -> Value:
+    """(x + what a layer makes of its row) * factor."""
+    p, each = f"model.layers.{layer}", rows.width // c.n_layers
+    gate = Linear(f"{p}.per_layer_input_gate", each, c.hidden_size)
+    h = layers.linear(g, c, w, x, gate.name, [gate])
+    h = g.glu(h, c.activation, f"{p}.per_layer_input_act", up=(rows, layer * each))
+    back = Linear(f"{p}.per_layer_projection", c.hidden_size, each)
+    h = layers.linear(g, c, w, h, back.name, [back])
+    name = f"{p}.post_per_layer_input_norm"
+    return layers.norm(g, c, w, h, name, residual=x, factor=factor)
+
+
+def _with_experts(
+    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, ffn: Value, p: str,
+    how: experts.ExpertFields,
+) -> Value:  # fmt: skip
+    """norm(ffn) + norm(what the experts make of norm(x)); the router has a norm of its own."""
+    root = np.float32(c.hidden_size**-0.5)
+    scale = w.vector(f"{p}.router.scale", c.hidden_size) * root
+    h = g.norm(x, scale, c.rms_norm_eps, f"{p}.router.norm")
+    part = Linear(f"{p}.router.proj", how.count, c.hidden_size, exact=True)
+    logits = layers.linear(g, c, w, h, part.name, [part])
+    factors = w.vector(f"{p}.router.per_expert_scale", how.count)
+    route = g.route(logits, how.count, how.chosen, part.name, factors=factors)
+    h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm_2")
+    h = experts.combined(g, c, w, h, None, route, p, how)
+    ffn = layers.norm(g, c, w, ffn, f"{p}.post_feedforward_layernorm_1")
+    return layers.norm(g, c, w, h, f"{p}.post_feedforward_layernorm_2", residual=ffn)

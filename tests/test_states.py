@@ -1,0 +1,295 @@
+"""What a sequence keeps of recurrent layers: snapshots, forks, interrupts, budgets, turns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import assert_same_bits, cold, failure
+from test_interrupts import MODULES, POOL, forget, interrupted
+from test_qwen3_5 import PROMPT, engine, tokens_of
+
+from sterna import LLM, Conversation, loading
+from sterna.engine import PAGE, Engine, PrefixCache, Sequence
+from sterna.errors import RequestError
+from sterna.evaluate import scoring
+
+
+@pytest.fixture(scope="module")
+def hybrid(checkpoint: Callable[[str], Path]) -> loading.Model:
+    return loading.load(checkpoint("qwen3_5"), format="i8")
+
+
+@pytest.fixture
+def small(hybrid: loading.Model) -> Engine:
+    """Room for four sequences of three pages, or more states and fewer pages."""
+    of = engine(hybrid)
+    page_bytes = of.kv_bytes_per_position * PAGE
+    return engine(hybrid, kv_bytes=page_bytes * 4 * (3 + of.pool.state_pages))
+
+
+def fresh(e: Engine, tokens: list[int]) -> np.ndarray:
+    return tokens_of(e, Sequence(), tokens)
+
+
+def test_states_count_as_pages(small: Engine) -> None:
+    """Each sequence takes a state beside its pages; what is released or forgotten is free."""
+    pool, most = small.pool, small.pool.count
+    assert small.state_bytes > 0
+    assert pool.state_pages * PAGE * small.kv_bytes_per_position >= small.state_bytes
+    alive = []
+    while pool.free >= 1 + pool.state_pages:
+        alive.append(Sequence())
+        small.step([(alive[-1], [1], 0)])
+        assert pool.free == most - len(alive) * (1 + pool.state_pages)
+    refused = Sequence()
+    failure(lambda: small.step([(refused, [1], 0)]), RequestError, "pages", "missing")
+    assert (refused.state, len(refused.pages), refused.length) == (None, 0, 0)
+    small.release(alive.pop())
+    small.step([(refused, [1], 0)])
+    small.release(refused)  # the error knows it, and may live on
+    del alive
+    assert pool.free == most
+
+
+def test_rewind_goes_to_the_nearest_snapshot(small: Engine) -> None:
+    """Or to nothing; and what follows has the bits of a sequence that never went further."""
+    s = Sequence()
+    for start, end in ((0, 20), (20, 50), (50, 90)):
+        small.prefill(s, PROMPT[start:end])
+        assert small.snapshot(s, keep=2)
+    assert [state.position for state in s.snapshots] == [50, 90]
+    assert small.rewind(s, 90) == 90  # where it is
+    small.prefill(s, PROMPT[90:100])
+    assert small.rewind(s, 89) == s.length == 50
+    assert [state.position for state in s.snapshots] == [50]
+    other = PROMPT[100:140]
+    assert_same_bits(tokens_of(small, s, other), fresh(small, PROMPT[:50] + other))
+    assert small.rewind(s, 50) == 50  # a snapshot serves again
+    assert_same_bits(tokens_of(small, s, other), fresh(small, PROMPT[:50] + other))
+    assert small.rewind(s, 49) == s.length == 0
+    assert s.state is None
+    assert_same_bits(tokens_of(small, s, other), fresh(small, other))
+
+
+def test_snapshots_need_room(small: Engine) -> None:
+    """Without, there is none, and the sequence goes on."""
+    s = Sequence()
+    small.prefill(s, PROMPT[:30])
+    others = [Sequence()]
+    while small.pool.free >= small.pool.state_pages:
+        if others[-1].length == 2 * PAGE:
+            others.append(Sequence())
+        small.step([(others[-1], [1] * PAGE, 0)])
+    assert not small.snapshot(s)
+    assert small.snapshot(Sequence())  # of nothing, nothing is kept
+    assert_same_bits(tokens_of(small, s, [5]), fresh_after(small, others, [*PROMPT[:30], 5]))
+
+
+def fresh_after(e: Engine, others: list[Sequence], tokens: list[int]) -> np.ndarray:
+    """As `fresh`, once the others have made room."""
+    for other in others:
+        e.release(other)
+    return fresh(e, tokens)
+
+
+def test_forks(small: Engine) -> None:
+    """Two sequences share pages and snapshots and go their own ways, as each would alone."""
+    s = Sequence()
+    small.prefill(s, PROMPT[:70])
+    small.snapshot(s)
+    small.prefill(s, PROMPT[70:80])
+    at_end, earlier, none = (small.pool.share(s, n) for n in (80, 75, 69))
+    assert (at_end.length, earlier.length, none.length) == (80, 70, 0)
+    assert earlier.snapshots == s.snapshots
+    assert earlier.state is None  # until it is written
+    ways = {id(s): [1, 2], id(at_end): [3, 4, 5], id(earlier): [6] * 9}
+    feeds = [(one, ways[id(one)], 1) for one in (s, at_end, earlier)]
+    given = [rows[-1].copy() for rows in small.step(feeds)]
+    for one, logits, length in zip((s, at_end, earlier), given, (80, 80, 70), strict=True):
+        assert_same_bits(logits, fresh(small, PROMPT[:length] + ways[id(one)]))
+    assert len({id(one.state) for one in (s, at_end, earlier)}) == 3
+
+
+def test_a_state_behind_another_length_is_refused(small: Engine) -> None:
+    """As an interrupt between a step and its noting leaves it; rewinding makes it good."""
+    s = Sequence()
+    small.prefill(s, PROMPT[:10])
+    small.snapshot(s)
+    small.prefill(s, PROMPT[10:20])
+    s.length = 19  # the step came to its end and nobody knows
+    failure(lambda: small.step([(s, [1], 1)]), RequestError, "19 positions", "rewind")
+    assert small.rewind(s, 19) == 10
+    assert_same_bits(tokens_of(small, s, [1]), fresh(small, [*PROMPT[:10], 1]))
+
+
+def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> None:
+    """What is not finite is an error, and no state of it is ever taken for a good one."""
+    s = Sequence()
+    small.prefill(s, PROMPT[:10])
+    program = small._program
+
+    class Failing:
+        """Runs the step, then fails as one does whose activations are not finite."""
+
+        def run(self, cache: Any, tokens: Any, spans: Any, *rest: Any) -> Any:
+            states = rest[-1]
+            program.run(cache, tokens, spans, *rest)
+            assert states[0].position == 11
+            raise FloatingPointError("layer 1")
+
+    small._program = Failing()  # type: ignore[assignment]
+    with pytest.raises(Exception, match="layer 1"):
+        small.step([(s, [1], 1)])
+    small._program = program
+    failure(lambda: small.step([(s, [1], 1)]), RequestError, "10 positions")
+    assert small.rewind(s, 10) == 0
+
+
+def test_resume(small: Engine) -> None:
+    """From a snapshot up to the first token that differs; the rest is computed again."""
+    cache, first = PrefixCache(small.pool, small.pool.count), Sequence()
+    small.prefill(first, PROMPT[:60])
+    small.snapshot(first)
+    small.prefill(first, PROMPT[60:70])
+    cache.keep(np.array(PROMPT, np.int32), first, final=True)
+    small.release(first)
+    prompt = [*PROMPT[:65], 1, 2, 3]
+    s, seen = cache.find(np.array(prompt, np.int32))
+    assert s is not None
+    assert (s.length, seen) == (60, 65)
+    assert_same_bits(tokens_of(small, s, prompt[60:]), fresh(small, prompt))
+    s, seen = cache.find(np.array([*PROMPT[:70], 1], np.int32))
+    assert s is not None
+    assert (s.length, seen) == (70, 70)  # with the state that the first one had at its end
+    small.pool.cache = None  # others share the engine
+
+
+def test_repeated(small: Engine) -> None:
+    """A depth is there at once, and a step from there runs."""
+    s = Sequence()
+    small.prefill(s, PROMPT[:PAGE])
+    deep = small.repeated(s, 2 * PAGE)
+    assert deep.state is not None
+    assert deep.state.position == 2 * PAGE
+    small.step([(deep, [1], 1)])
+
+
+def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
+    """A group's scores are those of its requests one by one, with room for snapshots or not."""
+    requests = [
+        scoring.Request([*PROMPT[:40], *PROMPT[50 + i : 56 + 2 * i]], 3 + i) for i in range(4)
+    ]
+    alone = [scoring.score(small, [[one]])[0][0] for one in requests]
+    assert scoring.score(small, [requests])[0] == alone
+    assert scoring.score(small, [requests[:2], requests[2:]]) == [alone[:2], alone[2:]]
+    held, one = [Sequence()], 1 + small.pool.state_pages
+    while small.pool.free >= one + small.pool.state_pages:  # a snapshot has no room then
+        if small.pool.free >= 2 * one:
+            held.append(Sequence())
+        small.step([(held[-1], [1] * PAGE, 0)])
+    assert scoring.score(small, [requests])[0] == alone
+
+
+# ------------------------------------------------------------------------------ conversations
+
+
+@pytest.fixture(scope="module")
+def llm(checkpoint: Callable[[str], Path]) -> LLM:
+    model = LLM(checkpoint("qwen3_5"), format="i8", threads=1, context=6 * PAGE)
+    pages = 40 + 12 * model.engine.pool.state_pages
+    nbytes = model.engine.kv_bytes_per_position * PAGE * pages
+    model.engine = Engine(model.engine.model, threads=1, context=6 * PAGE, kv_bytes=nbytes)
+    return model
+
+
+OPTIONS: dict[str, Any] = {"max_tokens": 4, "ignore_eos": True, "temperature": 0}
+
+
+def test_conversations_have_the_bits_of_fresh_ones(llm: LLM) -> None:
+    """Turns that go on, and such as take an answer back, which needs the snapshot."""
+    with Conversation(llm) as talk:
+        for text in ("Hello there", "And now?", "Well"):
+            done = talk.ask(text, **OPTIONS)
+            assert done.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
+        assert talk.last.stats.n_cached > 0
+        before = talk.last.stats
+        talk.undo()
+        again = talk.ask("Well", **OPTIONS)  # the same prompt, from the end of the user's turn
+        assert 0 < again.stats.n_cached < before.n_prompt
+        assert again.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
+        # A template that writes answers otherwise than they came: as where thoughts are left out.
+        talk.messages = [*talk.messages[:-1], {"role": "assistant", "content": "No."}]
+        other = talk.ask("Why?", **OPTIONS)
+        assert other.stats.n_cached >= again.stats.n_cached
+        assert other.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
+    assert llm.engine.pool.free == llm.engine.pool.count
+
+
+def test_an_interrupted_conversation_goes_on_as_if_nothing_had_been(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a turn ends, the next one has the bits of a fresh one: no state is half changed."""
+    monkeypatch.setattr(llm.engine.pool, "_lock", contextlib.nullcontext())
+    first, second = "Hello there", "x" * 40
+    with Conversation(llm) as talk:
+        expected = [talk.ask(text, **OPTIONS).tokens for text in (first, second)]
+    at, done = 0, False
+    while not done:
+        talk = Conversation(llm)
+        forget(llm)
+        assert talk.ask(first, **OPTIONS).tokens == expected[0]
+        before = talk.messages
+        done = not interrupted(lambda talk=talk: talk.ask(second, **OPTIONS), at, MODULES)
+        talk.messages = before
+        assert talk.ask(second, **OPTIONS).tokens == expected[1], at
+        del talk  # not closed: what is forgotten is free
+        at += 37
+    assert at > 1000
+    assert llm.engine.pool.free == llm.engine.pool.count
+
+
+def assert_sound_with_states(e: Engine, alive: Sequence) -> None:
+    """What is free is what the sequence does not have, and can be had."""
+    pages, states = e.pool.state_pages, len({id(s) for s in (alive.state, *alive.snapshots) if s})
+    free = e.pool.count - len(alive.pages) - states * pages
+    assert e.pool.free == free
+    others = [Sequence() for _ in range(free // (1 + pages))]
+    e.step([(other, [1], 0) for other in others])
+    assert e.pool.free == free % (1 + pages)
+
+
+def test_each_instruction_of_steps_and_rewinds(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is lost, and every state that a sequence may still use is of its tokens."""
+    e = llm.engine
+    monkeypatch.setattr(e.pool, "_lock", contextlib.nullcontext())
+    history = PROMPT[: 2 * PAGE]
+    expected = {n: fresh(e, history[:n]) for n in (5, 6, PAGE + 9)}
+
+    def run(s: Sequence) -> None:
+        e.step([(s, history[:5], 1)])
+        e.snapshot(s)
+        e.step([(s, history[5 : PAGE + 9], 0)])
+        fork = e.pool.share(s, s.length)
+        e.step([(s, [7], 0), (fork, [8], 0)])
+        e.rewind(s, 40)
+        e.step([(s, history[5:6], 1)])
+        e.snapshot(s)
+
+    at, more = 0, True
+    while more:
+        s = Sequence()
+        more = interrupted(lambda s=s: run(s), at, POOL)
+        assert_sound_with_states(e, s)
+        for n in sorted(expected):
+            if n <= s.length or s.length == 0:
+                continue
+            # What is left of it after an interrupt goes on to the very logits.
+            left = e.rewind(s, min(s.length, 5))
+            assert_same_bits(tokens_of(e, s, history[left:n]), expected[n])
+        at += 3 if at > 200 else 1
+    assert at > 300
