@@ -217,12 +217,17 @@ def test_expiry(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_restart_goes_on(tmp_path: Path, number: int) -> None:
-    """Killed or told to end, a server leaves its batches to the next one, which loses no result."""
-    args = ("nano", "--files", str(tmp_path / "files"))
+    """Killed or told to end, a server leaves its batches to the next one, which loses no result.
+
+    And, where it was told, the prefixes that it computed, with the same answers.
+    """
+    args = ("nano", "--files", str(tmp_path / "files"), "--cache-disk", str(tmp_path / "disk"))
+    again = {"prompt": "x = 1\n" * 60, "max_tokens": 4, "temperature": 0}
     with serving(tmp_path, *args) as server:
         client = client_of(server)
         lines = [line(str(i), {**LONG, "seed": i, "max_tokens": 40}) for i in range(40)]
         batch = begin(client, *lines)
+        first = server.post("/v1/completions", **again).json()
         until(client, batch.id, lambda b: b.request_counts.completed > 0)
         server.signal(number)
         assert server.wait() == (0 if number == signal.SIGTERM else -9)
@@ -235,4 +240,9 @@ def test_a_restart_goes_on(tmp_path: Path, number: int) -> None:
         alone = server.post("/v1/completions", **lines[0]["body"]).json()
         assert found[0]["response"]["body"]["receipt"] == alone["receipt"]
         assert server.log.count("batch_req") < 40  # the rest was there
+        second = server.post("/v1/completions", **again).json()
+        assert second["choices"] == first["choices"]
+        cached = [x["usage"]["prompt_tokens_details"]["cached_tokens"] for x in (first, second)]
+        assert cached[0] == 0
+        assert cached[1] >= 64 or number == signal.SIGKILL
     assert list((tmp_path / "files").glob("*.part")) == []

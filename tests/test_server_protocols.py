@@ -164,21 +164,6 @@ def test_several_models(server: ServerProcess, client: openai.OpenAI) -> None:
     assert server.post("/v1/completions", prompt="a", max_tokens=1).json()["model"] == "tools"
 
 
-def test_prefixes_survive_a_restart(tmp_path: Path) -> None:
-    """With a folder for them, and with the same answer."""
-    prompt, found = "x = 1\n" * 60, []
-    for _ in range(2):
-        with serving(tmp_path, "nano", "--cache-disk", str(tmp_path / "disk")) as server:
-            body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
-            found.append(server.post("/v1/completions", **body).json())
-            server.signal()
-            assert server.wait() == 0
-    cached = [x["usage"]["prompt_tokens_details"]["cached_tokens"] for x in found]
-    assert cached[0] == 0
-    assert cached[1] >= 64
-    assert found[0]["choices"] == found[1]["choices"]
-
-
 def test_embeddings(server: ServerProcess, llm: LLM, client: openai.OpenAI) -> None:
     """Floats and base64 of the same bits; a model without pooling says what it needs."""
     texts = ["import os", "class A:"]

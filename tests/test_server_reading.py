@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna.server.forms import forms, hermes, llama3, mistral, xml
@@ -60,6 +60,7 @@ CASES: list[tuple[Form | None, str, str | None, str | None, list[tuple[str, Any]
 
 
 @pytest.mark.parametrize(("form", "text", "thoughts", "content", "calls"), CASES)
+@settings(max_examples=25)  # of each case, whose cuts are much alike
 @given(data=st.data())
 def test_cuts_change_nothing(
     form: Form | None,
