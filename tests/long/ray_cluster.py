@@ -74,11 +74,8 @@ def test_serve(expected: list[str]) -> None:
     """Answers, whole and in a stream; a replica that is killed is one clean error, and replaced."""
     from ray import serve
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    url = started(serve)
     serve.run(build_app("nano", threads=1, deployment_options={"num_replicas": 1}))
-    url = f"http://127.0.0.1:{port}"
     try:
         ready(url)
         body = {"prompt": PROMPTS[0], "seed": 0, **OPTIONS}
@@ -99,6 +96,41 @@ def test_serve(expected: list[str]) -> None:
         assert again.json()["choices"][0]["text"] == expected[0]
     finally:
         serve.shutdown()
+
+
+def test_sessions() -> None:
+    """Each meets the replica that has computed what it begins with, and not all meet one."""
+    from ray import serve
+
+    url = started(serve)
+    options = {"num_replicas": 2}
+    serve.run(build_app("nano", threads=1, by_session=True, deployment_options=options))
+    try:
+        ready(url)
+        cached: list[int] = []
+        totals: list[float] = []
+        for session in range(12):
+            body = {"prompt": f"# {session}\n" + "x = 1\n" * 60, "max_tokens": 1}
+            headers = {"x-session-id": f"session {session}"}
+            for again in (False, True, True):
+                answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=60)
+                usage = answer.json()["usage"]
+                cached += [usage["prompt_tokens_details"]["cached_tokens"]] if again else []
+            text = httpx.get(f"{url}/metrics", headers=headers).text
+            (line,) = [x for x in text.splitlines() if x.startswith("sterna_prompt_tokens_total{")]
+            totals.append(float(line.split()[-1]))
+        assert min(cached) >= 64
+        assert max(totals) < 12 * 3 * usage["prompt_tokens"]  # no replica has counted them all
+    finally:
+        serve.shutdown()
+
+
+def started(serve: Any) -> str:
+    """Serve on a free port; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    return f"http://127.0.0.1:{port}"
 
 
 def replica() -> int:

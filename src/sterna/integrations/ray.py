@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from sterna.errors import RequestError, shown
@@ -71,6 +72,7 @@ def build_app(
     served_name: str | None = None,
     api_keys: tuple[str, ...] = (),
     max_ongoing_requests: int = 256,
+    by_session: bool = False,
     deployment_options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
@@ -78,7 +80,9 @@ def build_app(
     """An application for `ray.serve.run`: the whole server of `sterna serve`, in each replica.
 
     threads: of a replica, which are also its CPUs for Ray. max_ongoing_requests: what Serve gives a
-    replica at a time; the engine computes them together, so it is to be large. deployment_options:
+    replica at a time; the engine computes them together, so it is to be large. by_session: requests
+    with the same `x-session-id` meet the same replica, which has what they begin with in its cache,
+    or where it is full one of two others (RequestError if Ray is too old). deployment_options:
     of `serve.deployment` (num_replicas, autoscaling_config, …). settings: fields of
     `sterna.server.settings.Settings`. model_options: of `LLM`.
     """
@@ -91,9 +95,25 @@ def build_app(
         "name": "sterna",
         "ray_actor_options": {"num_cpus": threads},
         "max_ongoing_requests": max_ongoing_requests,
+        **({"request_router_config": _sessions()} if by_session else {}),
         **(deployment_options or {}),
     }
     return serve.deployment(serve.ingress(_named(build))(), **options).bind()
+
+
+def _sessions() -> Any:
+    """Ray's own router by sessions, which it finds among replicas by consistent hashing."""
+    from ray import __version__
+    from ray.serve.config import RequestRouterConfig
+
+    if find_spec("ray.serve.experimental.consistent_hash_router") is None:
+        raise RequestError(
+            f"by_session: must have a Ray with ConsistentHashRouter, but this is {__version__}; "
+            "pip install -U ray"
+        )
+    return RequestRouterConfig(
+        request_router_class="ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
+    )
 
 
 def _app(name: str, opener: Callable[[], LLM], fields: Mapping[str, Any]) -> Any:
