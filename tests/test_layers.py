@@ -55,6 +55,7 @@ SURFACE_ONLY = {
     "ray": ("integrations",),
     "torch": ("integrations", "torch", "train"),
     "transformers": ("integrations",),
+    "peft": ("integrations",),
 }
 
 

@@ -74,6 +74,11 @@ class SternaLinear(nn.Module):
         M, K = self.out_features, self.in_features
         return operator.packed_weight(self.codes, self.scale, self.format, M, K)
 
+    @property
+    def qweight(self) -> Tensor:
+        """The codes, by the name under which PEFT looks for the device of packed weights."""
+        return self.codes
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., M]; raises as `ops.linear`, and for a bias of another dtype."""
         if self.rms_norm is not None:

@@ -27,7 +27,8 @@ _LOSSES = "losses.tsv"
 @dataclass(frozen=True)
 class Settings:
     """steps: of the optimizer, of `batch` rows each; lr: at its highest, after a rise over `warmup`
-    of all steps, from where it falls as a cosine to a tenth; clip: of the gradient's norm;
+    of all steps, from where it falls as a cosine to a tenth. It is that of matrices; vectors, which
+    scales of rows are, have a tenth of it. clip: of the gradient's norm;
     checkpointing: compute layers again for their gradients instead of keeping what they made.
     """
 
@@ -70,15 +71,13 @@ def train(
         getattr(model, "activation_checkpointing_enable", getattr(model, old))()
     model.train()
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    optimizer = torch.optim.AdamW(
-        trained.values(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
-    )
+    optimizer = torch.optim.AdamW(_groups(trained, settings), betas=(0.9, 0.95))
     digest = _digest(rows, settings, trained)
     losses = _restored(folder, digest, trained, optimizer)
     folder.mkdir(parents=True, exist_ok=True)
     for step in range(len(losses), settings.steps):
         for group in optimizer.param_groups:
-            group["lr"] = settings.rate(step)
+            group["lr"] = settings.rate(step) * group["part"]
         loss = _step(model, rows, settings, step)
         torch.nn.utils.clip_grad_norm_(trained.values(), settings.clip)
         optimizer.step()
@@ -89,6 +88,18 @@ def train(
             _save(folder, digest, trained, optimizer, losses)
     model.eval()
     return losses
+
+
+def _groups(trained: dict[str, nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
+    """Matrices, and vectors: a step of Adam is as large for a scale as for a master, whose sizes
+    are alike, but a row has one scale, and thousands of masters.
+    """
+    vectors = [p for p in trained.values() if p.ndim < 2 or p.shape[-1] == 1]
+    matrices = [p for p in trained.values() if p.ndim >= 2 and p.shape[-1] != 1]
+    return [
+        {"params": matrices, "part": 1.0, "weight_decay": settings.weight_decay},
+        {"params": vectors, "part": 0.1, "weight_decay": 0.0},
+    ]
 
 
 def _step(model: Any, rows: Rows, settings: Settings, step: int) -> float:
