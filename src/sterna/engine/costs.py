@@ -14,14 +14,14 @@ __all__ = ["Costs", "Work"]
 
 #: Numbers of tokens whose time is remembered; between two of them it is interpolated.
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: Chunks of prompts are multiples of so many tokens: blocks of tokens of all units divide it.
+#: Steps with chunks of prompts have multiples of so many tokens: blocks of all units divide it.
 TOKENS = 16
 #: Tokens of the first chunk, while nothing is known.
 FIRST = 64
 #: How far a step's time usually lies from what it should be, as a share of it.
 NOISE = 0.1
 #: How far a knot's time may wander from step to step, as a share of it: machines get busy and warm.
-DRIFT = 0.005
+DRIFT = 0.01
 #: A step that is off by more than so many standard deviations counts as if by so many: it was
 #: disturbed.
 SURPRISE = 3.0
@@ -99,13 +99,28 @@ class Costs:
         variance = float(features @ spread) + (NOISE * ms) ** 2
         most = SURPRISE * math.sqrt(variance)
         off = max(-most, min(most, ms - float(features @ self._ms)))
-        self._ms = np.maximum(self._ms + spread * (off / variance), 0.0)
-        first = int(np.flatnonzero(features)[0])
-        # What was learnt long ago of fewer tokens is too much where more take less.
-        self._ms[:first] = np.minimum(self._ms[:first], self._ms[first])
+        self._ms += spread * (off / variance)
         self._covariance -= np.outer(spread, spread) / variance
         drift = DRIFT * np.where(features > 0, np.maximum(self._ms, 1e-3 * ms), 0.0)
         self._covariance += np.diag(drift * drift)
+        # Nothing takes less than no time: what would is none, and the others are what they probably
+        # are then.
+        for i in np.flatnonzero(self._ms < 0).tolist():
+            if self._covariance[i, i] > 0:
+                self._ms -= self._covariance[:, i] * (self._ms[i] / self._covariance[i, i])
+        np.maximum(self._ms, 0.0, out=self._ms)
+        self._fit_around(int(np.argmax(features[:-2])))
+
+    def _fit_around(self, at: int) -> None:
+        """Brings the other knots into the bounds that this one sets, which was learnt just now.
+
+        More tokens take no less time, and n times as many at most n times as much, since they could
+        come in n steps. So what was learnt long ago, of a busy machine, say, does not keep steps
+        from sizes that would show how it is now.
+        """
+        ms, ratio = float(self._ms[at]), self._knots / self._knots[at]
+        low, high = np.minimum(ratio, 1.0) * ms, np.maximum(ratio, 1.0) * ms
+        self._ms[:-2] = np.clip(self._ms[:-2], low, high)
 
     def _add(self, knot: int, ms: float) -> None:
         """Puts a knot among those that are learnt, unless it is: of so many ms, or any other."""
@@ -123,14 +138,15 @@ class Costs:
     def chunk(self, work: Work, depth: int, left: int, budget_ms: float) -> int:
         """Tokens of a prompt, at `depth` and with `left` to go, that fit a step beside `work`.
 
-        All that are left, or a multiple of 16, or fewer where not 16 fit.
+        All that are left, or as many as make the step's tokens a multiple of 16, or fewer where not
+        16 fit.
         """
         most = PREFILL_CHUNK - work.tokens
         if budget_ms != float("inf"):
             most = min(most, self._fitting(work, depth, most, budget_ms))
         if left <= most or most < TOKENS:
             return max(0, min(left, most))
-        return most // TOKENS * TOKENS
+        return (work.tokens + most) // TOKENS * TOKENS - work.tokens
 
     def outweighs_a_step(self, tokens: int) -> bool:
         """Whether to compute so many tokens of a prompt takes longer than to read the weights."""

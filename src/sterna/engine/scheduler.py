@@ -26,6 +26,8 @@ __all__ = ["Event", "Load", "Scheduler"]
 
 #: Where decoding leaves less of a step, prompts make it longer by this share of decoding.
 PROMPTS_SHARE = 0.25
+#: Of steps that are longer for prompts, every so many is without, to see how long decoding takes.
+LOOK = 8
 #: Seconds from one step that is learnt from to the next: to learn takes 30 µs.
 LEARN_S = 0.003
 
@@ -76,7 +78,7 @@ class Scheduler:
     time, those left out that nobody reads. clock: seconds, of any origin.
 
     A step takes the next token of each request that decodes; then prompts, by their `Turns`, as far
-    as its time goes by what earlier ones took (`Costs`), and a fifth of it at least.
+    as its time goes by what earlier ones took (`Costs`), and a sixth of all time at least.
 
     A request waits where another one computes what its prompt begins with, and gives that one its
     turns. It is admitted where there are pages for its prompt and all its tokens, or for its prompt
@@ -103,6 +105,7 @@ class Scheduler:
         # What lives is what is in here: one assignment adds or drops a request.
         self._entries: dict[int, Entry] = {}
         self._unfinished, self._learnt = False, 0.0
+        self._longer = 0  # steps, for prompts
         self.preemptions = 0
 
     def add(self, request: Request) -> None:
@@ -230,6 +233,10 @@ class Scheduler:
         for entry in chosen:
             work = work.plus(1, entry.request.sequence.length)
         target, n_decoding, admitting = self._target(work), len(chosen), True
+        if chosen and target > self.step_ms:
+            self._longer += 1
+            if self._longer % LOOK == 0:
+                return list(chosen.values())
         prompting = [e for e in entries if not e.running or e.request.left > 1]
         for entry in self._turns.among(prompting, now):
             started, taker = len(chosen) > n_decoding, entry
