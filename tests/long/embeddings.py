@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_factory import RECIPES, Recipe
+from checkpoint_factory import EOS, RECIPES, Recipe
 from click.testing import CliRunner
 from test_embeddings import LAST, MEAN, QUERY, TEXTS, embedder
 
@@ -35,15 +35,18 @@ CASES: dict[str, tuple[Recipe, dict[str, object]]] = {
 def test_cosines(case: str, prompt: str | None, tmp_path: Path) -> None:
     """At least 0.9999, with the checkpoint's prompts and without."""
     recipe, pooling = CASES[case]
-    folder = embedder(tmp_path / "m", pooling, recipe=recipe)
+    sized = {**pooling, "word_embedding_dimension": recipe.hidden}
+    folder = embedder(tmp_path / "m", sized, recipe=recipe)
     theirs = sentence_transformers.SentenceTransformer(
         str(folder), device="cpu", model_kwargs={"dtype": torch.float32}
     )
     theirs[0].auto_model = torch.nn.Module.float(theirs[0].auto_model)
-    expected = theirs.encode(TEXTS, prompt=QUERY if prompt else "", normalize_embeddings=True)
+    theirs.tokenizer.pad_token = EOS
+    named = {"prompt": QUERY} if prompt else {}
+    expected = np.stack([theirs.encode(text, **named) for text in TEXTS])
     arguments = ["embed", "--model", str(folder), "--kv-dtype", "f32", "--deterministic"]
-    named = ["--prompt-name", prompt] if prompt else []
-    done = CliRunner().invoke(main, [*arguments, *named, *TEXTS])
+    arguments += ["--prompt-name", prompt] if prompt else []
+    done = CliRunner().invoke(main, [*arguments, *TEXTS])
     assert done.exit_code == 0, done.output
     got = np.array([json.loads(line) for line in done.stdout.splitlines()])
     assert ((got * expected).sum(axis=1) >= 0.9999).all()
