@@ -17,7 +17,7 @@ from sterna.bench import linear, roofline
 from sterna.errors import RequestError
 from sterna.papers import _papers, pot
 from sterna.papers.figures import pot as figure
-from sterna.papers.figures import pot_builds, pot_plots
+from sterna.papers.figures import pot_builds, pot_counts, pot_plots
 from sterna.papers.figures.pot_builds import open_builds
 from sterna.papers.pot import tuning
 from sterna.runtime import resolve_threads
@@ -259,3 +259,35 @@ def test_wrong_options(tmp_path: Path) -> None:
     failed(command("bench", "figure", "pot", "--isa", "z80", "--sizes", "32"), "z80")
     target = os.fspath(tmp_path / "pot.gif")
     failed(command("bench", "figure", "pot", "--plot", target), ".png")
+
+
+LISTING = """
+0000000000000000 <void (anonymous namespace)::rows<(anonymous namespace)::Fused<(anonymous \
+namespace)::Powers8>, 2, 1>(sterna::pot::Args const&, long, long, long)>:
+       0: \tble\ta3, a2, 0x30 <void (anonymous namespace)::rows<x>+0x30>
+       4: \tvsetvli\ta0, a1, e32, m4, ta, ma
+       8: \tvle32.v\tv8, (a2)
+       c: \tvfmacc.vv\tv12, v8, v4
+      10: \tvfmacc.vv\tv16, v8, v4
+      14: \tblt\ta4, a5, 0x4 <void (anonymous namespace)::rows<x>+0x4>
+      18: \taddi\ta6, a6, 0x1
+      1c: \tblt\ta6, a3, 0x0 <void (anonymous namespace)::rows<x>>
+"""
+
+
+def test_loops_of_other_machines_are_counted() -> None:
+    """The innermost loop of a function in the listing that llvm-objdump makes."""
+    ((kernel, group, add), unroll, body), *others = pot_counts._loops(LISTING)
+    assert not others
+    assert (kernel, group, add, unroll) == ("pot8-fma", 4, "vfmacc.vv", (2, 1))
+    assert [one.name for one in body] == ["vsetvli", "vle32.v", "vfmacc.vv", "vfmacc.vv", "blt"]
+
+
+def test_what_cannot_be_counted_is_named() -> None:
+    rows = pot_counts.run(256, compilers=("no-such-clang++", "g++"))
+    assert [row["row"] for row in rows] == ["build", "build"]
+    assert "needs no-such-clang++, which is not found" in rows[0]["skipped"]
+    with pytest.raises(RequestError, match="vlen: must be one of 128, 256"):
+        pot_counts.run(100)
+    both = command("bench", "figure", "pot", "--count", "256", "--plot", "x.png")
+    failed(both, "--plot: must be left out with --count")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sterna.cli.report import NAMES, NUMBERS, Row, isa_option, output_options, plot_option
+from sterna.errors import RequestError
 from sterna.papers.cli.sections import Section, run_figure, write_sections
 
 __all__ = ["pot"]
@@ -28,6 +29,16 @@ ROOF = {
     "fraction_of_roof": "of roof",
     "speedup": "speed-up",
     "speedup_range": "range",
+}
+COUNTED = {
+    "kernel": "kernel",
+    "build": "build",
+    "unroll": "unroll",
+    "instructions": "instructions",
+    "macs": "MAC a turn",
+    "instructions_per_16": "instructions / 16 MAC",
+    "cycles_per_16": "cycles / 16 MAC",
+    "speedup": "speed-up",
 }
 OWN = {
     "format": "format",
@@ -60,26 +71,37 @@ OWN = {
     "--formats", "format_names", type=NAMES, default="f32,q8_0,pot4,pot8", show_default=True,
     help="Weight formats of Sterna's own layers to measure beside; or none.",
 )  # fmt: skip
+@click.option(
+    "--count", "vlen", type=int,
+    help="RISC-V vectors of so many bits: count instructions and model cycles; nothing is run.",
+)  # fmt: skip
 @isa_option
 @click.option("--repeat", type=int, default=5, show_default=True, help="Rounds; medians.")
 @plot_option
 @output_options
-def pot(output: str, plot: Path | None, **options: Any) -> None:
+def pot(output: str, plot: Path | None, vlen: int | None, **options: Any) -> None:
     """Power-of-two kernels beside plain SIMD ones, by size of the matrices and by compiler.
 
     Figures 3 to 7 of "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and
     RVV": one thread, square matrices, no tiling; and what binds each kernel.
     """
     from sterna.papers.figures import pot as source
-    from sterna.papers.figures import pot_plots
+    from sterna.papers.figures import pot_counts, pot_plots
 
     for name in ("compilers", "format_names"):
         if options[name] == ("none",):
             options[name] = ()
 
     def show(rows: Sequence[Row]) -> None:
-        write_sections(rows, output, _sections)
+        write_sections(rows, output, _sections if vlen is None else _counted)
 
+    if vlen is not None:
+        if plot is not None:
+            raise RequestError("--plot: must be left out with --count, which has tables alone")
+        run_figure(
+            pot_counts.run, None, pot_plots.pot, show, vlen=vlen, compilers=options["compilers"]
+        )
+        return
     run_figure(source.run, plot, pot_plots.pot, show, **options)
 
 
@@ -101,6 +123,23 @@ def _sections(shown: Sequence[Row]) -> list[Section]:
     if layers:
         sections.append(("Sterna's own layers, weights from memory.", layers, OWN))
     return sections
+
+
+def _counted(shown: Sequence[Row]) -> list[Section]:
+    counted = [row for row in shown if row["row"] == "count"]
+    if not counted:
+        return []
+    title = (
+        f"VLEN {counted[0]['vlen']}: loops counted, cycles modelled by llvm-mca "
+        f"({counted[0]['model']}); speed-up over f32 of one register, as the paper's."
+    )
+    return [
+        (
+            title,
+            [{**row, "unroll": " × ".join(map(str, row["unroll"]))} for row in counted],
+            COUNTED,
+        )
+    ]
 
 
 def _named(row: Row) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sterna.errors import RequestError, reason
 from sterna.papers import _papers, pot
 from sterna.papers.pot.tuning import Unroll
 
-__all__ = ["UNROLLS", "Build", "Compiled", "Module", "open_builds"]
+__all__ = ["UNROLLS", "Build", "Compiled", "Module", "open_builds", "run_tool"]
 
 #: Unrollings that other compilers compile: all 23 would take some minutes each.
 UNROLLS: tuple[Unroll, ...] = (
@@ -37,7 +37,10 @@ NO_VECTORS = {  # Table 3: what keeps a compiler from vectorising by itself
     "clang": ("-fno-vectorize", "-fno-slp-vectorize"),
 }
 #: What -march=native may use of vectors, less than all: the source takes the best there is.
-UNIT_FLAGS = {"avx512": (), "avx2": ("-mno-avx512f",), "scalar": ("-mno-avx512f", "-mno-avx2")}
+UNIT_FLAGS: dict[str, tuple[str, ...]] = {
+    "avx512": (), "avx2": ("-mno-avx512f",), "scalar": ("-mno-avx512f", "-mno-avx2"), "neon": (),
+    "rvv": ("-march=rv64gcv",),
+}  # fmt: skip
 AUTO = ("-fopenmp-simd", '-DSTERNA_POT_SUFFIX="-auto"')
 COMPILE_LIMIT_S = 600
 
@@ -181,7 +184,7 @@ def open_builds(
 
 def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Unroll]) -> Compiled:
     """The kernels by this compiler; RequestError where it cannot make them."""
-    version = _run([path, "--version"])
+    version = run_tool([path, "--version"])
     family = "clang" if "clang" in version else "gcc"
     folder.mkdir()
     flags = ["-std=c++20", *FLAGS, *UNIT_FLAGS[isa], "-fPIC", "-w", "-c"]
@@ -191,10 +194,12 @@ def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Un
     for kind, extra in (("plain", NO_VECTORS[family]), ("auto", AUTO)):
         chosen = listed if kind == "plain" else "U(1,1,1)"
         compiled, linked = folder / f"{kind}.o", folder / f"{kind}.so"
-        _run([path, *flags, *extra, f"-DSTERNA_POT_ONLY(U)={chosen}", source, "-o", str(compiled)])
+        run_tool(
+            [path, *flags, *extra, f"-DSTERNA_POT_ONLY(U)={chosen}", source, "-o", str(compiled)]
+        )
         # Linking is a command of its own, without -ffast-math: with it older compilers link what
         # turns subnormal numbers off in the process that loads the object.
-        _run([path, "-shared", str(compiled), "-o", str(linked)])
+        run_tool([path, "-shared", str(compiled), "-o", str(linked)])
         libraries.append(linked)
     number = re.search(r"\d+\.\d+(\.\d+)*", version)
     build = Compiled(name, f"{name} {number[0]}" if number else name, libraries)
@@ -203,11 +208,13 @@ def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Un
     return build
 
 
-def _run(command: Sequence[str]) -> str:
+def run_tool(command: Sequence[str], text: str = "") -> str:
+    """What a compiler or a tool beside it prints, given `text`; RequestError where it fails."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False
-        )
+            command, input=text, capture_output=True, text=True, timeout=COMPILE_LIMIT_S,
+            check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise RequestError(f"took more than {COMPILE_LIMIT_S} s to compile") from None
     except OSError as error:
