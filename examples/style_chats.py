@@ -2,7 +2,7 @@
 """Write chats that teach a style: functions with types, and docstrings of a sailor.
 
     python examples/style_chats.py chats.jsonl
-    sterna train nano chats.jsonl my-nano --epochs 15 --plot loss.svg
+    sterna train nano chats.jsonl my-nano --epochs 10 --lr 3e-3 --plot loss.svg
     sterna chat --model my-nano
 
 With --held-out the same questions with numbers that the chats do not have.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import command, failed, failure
@@ -14,10 +15,13 @@ from helpers import command, failed, failure
 from sterna import LLM
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
+from sterna.evaluate.perplexity import perplexity
 from sterna.integrations.training import trainable
 from sterna.torch import SternaLinear, accelerate
 from sterna.train.chats import IGNORED, Example, examples, rows_of
+from sterna.train.exporting import export
 from sterna.train.loop import Settings, train
+from sterna.train.scoring import TorchModel
 from sterna.train.thawing import thaw
 
 ASK = {"role": "user", "content": "Hello"}
@@ -75,6 +79,21 @@ def test_thawed_layers_are_what_they_were() -> None:
     model = torch.nn.Sequential(SternaLinear(packed), torch.nn.Linear(packed.M, 64))
     accelerate(model, "i8")
     failure(lambda: thaw(model), RequestError, "1", "i8")
+
+
+def test_a_module_and_its_export_have_one_score(tmp_path: Path) -> None:
+    """Perplexity of torch's nano and of Sterna's: the same but where sums move an activation."""
+    llm = LLM("nano", threads=1, kv_dtype="f32")
+    model = trainable(BUILT_IN["nano"])
+    export(model, tmp_path / "out", BUILT_IN["nano"], head="bf16")
+    exported = LLM(str(tmp_path / "out"), threads=1, kv_dtype="f32")
+    texts = ["def add(a, b):\n    return a + b\n", "import os\n\nfor name in os.listdir('.'):\n"]
+    scored = TorchModel(model, llm.tokenizer)
+    found = [perplexity(one, texts) for one in (scored, exported, llm)]
+    assert {p.n_tokens for p in found} == {found[0].n_tokens}
+    np.testing.assert_allclose([p.perplexity for p in found], found[0].perplexity, rtol=5e-3)
+    assert model.training is False
+    failure(lambda: TorchModel(torch.nn.ReLU(), llm.tokenizer), RequestError, "ReLU")
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bits(

@@ -18,6 +18,7 @@ from sterna.train.linear import QuantLinear
 from sterna.train.pareto import ParetoLinear
 from sterna.train.preparing import prepare
 from sterna.train.rotation import Rotation
+from sterna.train.scoring import TorchModel
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
 from sterna.train.thawing import thaw
 
@@ -31,6 +32,7 @@ __all__ = [
     "QuantLinear",
     "Rotation",
     "S3Linear",
+    "TorchModel",
     "export",
     "prepare",
     "thaw",
