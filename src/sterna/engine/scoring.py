@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as SequenceOf
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,12 +43,8 @@ def scoring_draw(history: I32, scored: int, vocab: int, top: int) -> Draw:
     masks.view(np.uint32)[np.arange(scored), targets // 32] = np.uint32(1) << (targets % 32).astype(
         np.uint32
     )
-    return Draw(_parameters(max(top, 1)), history[:-1], len(history) - 1, masks)
-
-
-@lru_cache
-def _parameters(top: int) -> _native.SampleParams:
-    return SamplingParams(logprobs=top).native
+    params = SamplingParams(logprobs=max(top, 1)).native
+    return Draw(params, history[:-1], len(history) - 1, masks)
 
 
 def log_probabilities(drawn: SequenceOf[_native.SampleResult]) -> list[float]:
