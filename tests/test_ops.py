@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers import FORMATS, INTEGER, ISAS, LEVELS, LOSSY, POWERS, assert_same_bits, failure, powers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -184,14 +184,19 @@ def gaps(x: np.ndarray) -> np.ndarray:
     return big[::2, ::3]
 
 
+def tensor(x: np.ndarray) -> Any:
+    """As torch has it; the tests of a foreign machine (tests/foreign) do without it."""
+    return pytest.importorskip("torch").from_numpy(x)
+
+
 VIEWS: dict[str, Callable[[np.ndarray], object]] = {
     "column-major": np.asfortranarray,
     "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
     "gaps": gaps,
     "unaligned": unaligned,
     "read-only": read_only,
-    "torch": lambda x: torch.from_numpy(x.copy()),
-    "torch strided": lambda x: torch.from_numpy(x.T.copy()).T,
+    "torch": lambda x: tensor(x.copy()),
+    "torch strided": lambda x: tensor(x.T.copy()).T,
     "big-endian": lambda x: x.astype(x.dtype.newbyteorder(">")),
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include "layouts/layout.h"
 #include "linear/linear.h"
+#include "linear/row_pairs.h"
 #include "units/kernel_table.h"
 #include "unroll.h"
 #include "vocabulary.h"
@@ -83,6 +84,10 @@ constexpr bool kPanelRuns = kPairSums16 && !P::kPairs && kRunSteps<P::kMaxByte> 
 template <class P, int GN, int N>
 [[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const int8_t* x,
                                               const uint8_t* at, int64_t count, VI (&acc)[N][GN]) {
+    if constexpr (kRowPairs<P>) {
+        row_pair_sums<typename P::Acc, GN, N>(x, a.ldx, at, panel_at(a.K, 1, 0, 0), count, acc);
+        return;
+    }
     const auto each = [](auto f) {
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
@@ -117,6 +122,7 @@ template <class P, int GN, int N>
 template <class F>
 struct RowBlocks {
     using Sweep = RowBlocks;
+    using Bytes = F;  // of a panel that is swept
     // begin: what a call computes once. scratch: where its scratch is free after that.
     static void begin(const sterna::LinearArgs&) {}
     static uint8_t* scratch(const sterna::LinearArgs& a) { return a.scratch; }
@@ -186,6 +192,8 @@ void linear_panel(const sterna::LinearArgs& a) {
         decode_tile<F, 0, F::kRowBlocks, true>(a.codes + tile.index * a.tile_bytes, a.K, 0, a.K,
                                                tile.bytes);
         Blocks::prepare(a, tile);
+        if constexpr (kRowPairs<typename Blocks::Sweep::Bytes>)
+            pair_rows(tile.bytes, panel_bytes(a.K, F::kRowBlocks), Blocks::Sweep::Bytes::zero());
         sweep_panel<typename Blocks::Sweep, F::kRowBlocks % kSweepRowBlocks>(a, tile);
     }
 }

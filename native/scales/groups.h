@@ -407,6 +407,7 @@ constexpr int64_t grouped_scratch(int64_t K) {
 template <class F, class Groups>
 struct GroupedBlocks {
     using Sweep = GroupedBlocks;
+    using Bytes = F;
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
     static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
