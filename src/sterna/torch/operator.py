@@ -189,23 +189,36 @@ def _linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int
 def _linear_backward(
     y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int
 ) -> Tensor:
-    """The gradient of x [..., K] for that of y [..., M]: y W in float32, W a few tiles at a time.
+    """The gradient of x [..., K] for that of y [..., M]: y W, W a few tiles at a time.
 
-    The rounding of activations passes it on unchanged (straight through).
+    In float32, or where y is bfloat16 and rows have one scale each, as torch's own layers of that
+    dtype: y times the scales is rounded to 8 bits, levels are exact, and sums are wide. The
+    rounding of activations passes the gradient on unchanged (straight through).
     """
     f = _kernels(codes, scale, format, M, K).format
     threads = _threads(torch.get_num_threads())
     grad = y.reshape(prod(y.shape[:-1]), M).to(torch.float32)
     out = torch.zeros(grad.shape[0], K)
-    tiles = max(1, _CHUNK_BYTES // max(1, 4 * f.tile_rows * K))
+    by_rows = f.codebook is not None and not f.scales.group
+    dtype = y.dtype if by_rows and y.dtype == torch.bfloat16 else torch.float32
+    tiles = max(1, _CHUNK_BYTES // max(1, dtype.itemsize * f.tile_rows * K))
     for first in range(0, codes.shape[0], tiles):
         row, last = first * f.tile_rows, first + tiles
         end = min(M, last * f.tile_rows)
         # Scales lie in lines of tiles, or one for each of their rows.
         of_tiles = slice(first, last) if f.scales.group else slice(row, last * f.tile_rows)
         part = packed_weight(codes[first:last], scale[of_tiles], format, end - row, K)
-        weights = torch.from_numpy(ops.dequantize(part, threads=threads))
-        out.addmm_(grad[:, row:end], weights)
+        rows = grad[:, row:end]
+        if by_rows:
+            levels, scales = ops.unpack(part, threads=threads)
+            rows = rows * torch.from_numpy(np.asarray(scales * np.float32(f.value)))
+        else:
+            levels = ops.dequantize(part, threads=threads)
+        weights = torch.from_numpy(levels).to(dtype)  # a level is exact in 8 bits
+        if dtype == torch.float32:
+            out.addmm_(rows, weights)
+        else:
+            out += rows.to(dtype) @ weights
     return out.reshape(*y.shape[:-1], K).to(y.dtype)
 
 
