@@ -61,6 +61,9 @@ def test_greedy_tokens_are_those_of_transformers(
     assert got == wanted
 
 
+ROUTERS = (".gate", ".router", ".router.proj")
+
+
 @pytest.mark.parametrize("format", [None, "i8", "q4_0", "t5"])
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_directories(name: str, format: str | None, tmp_path: Path) -> None:
@@ -73,7 +76,7 @@ def test_packed_directories(name: str, format: str | None, tmp_path: Path) -> No
     for folder in ("saved", "converted"):
         again = loading.load(tmp_path / folder)
         assert_same_bits(engine(again).logits([PROMPT])[0], expected)
-        routers = [w for n, w in again.weights.modules.items() if n.endswith((".gate", ".router"))]
+        routers = [w for n, w in again.weights.modules.items() if n.endswith(ROUTERS)]
         assert routers
         assert not any(w.format.integer for w in routers)
 

@@ -15,7 +15,7 @@ from helpers import assert_same_bits, failure
 from safetensors.torch import load_file, save_file
 
 from sterna import LLM, loading
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
 
 GEMMA4 = RECIPES["gemma4"]
 TOKENS = np.random.default_rng(3).integers(0, 256, 70).tolist()
@@ -64,7 +64,7 @@ def test_memory_of_keys(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "kind"),
     [
-        ("layers.3.layer_scalar", torch.zeros(1), ModelFormatError),
+        ("layers.3.layer_scalar", torch.full((1,), torch.nan), NonFiniteError),
         ("embed_tokens_per_layer.weight", None, ModelFormatError),
         ("layers.2.per_layer_projection.weight", torch.zeros(96, 16), ModelFormatError),
         ("layers.1.self_attn.k_norm.weight", torch.ones(48), ModelFormatError),

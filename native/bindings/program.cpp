@@ -49,7 +49,8 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                            glu.empty() && norm && !rounding && !hadamard_block),
             "rowwise: parts, of a multiple of 16 values each, are normalised and no more");
     op.parts = parts;
-    op.factor = checked_factor(factor, "rowwise: factor must be finite and not 0");
+    require(std::isfinite(factor), "rowwise: factor must be finite");
+    op.factor = factor;
     require(factor == 1 || !rounding, "rowwise: what has a factor is not rounded");
     op.src = src;
     op.dst = dst;

@@ -159,8 +159,6 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
         h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm")
         ffn = replace(c, intermediate_size=c.intermediate_size * (2 if wide and shared else 1))
         scalar = float(w.vector(f"{p}.layer_scalar", 1)[0])
-        if scalar == 0:
-            f.fail(f"{p}.layer_scalar", "a number that is not 0", scalar)
         h = g.glu(layers.gate_up(g, ffn, w, h, f"{p}.mlp"), c.activation, f"{p}.mlp.act")
         down = [Linear(f"{p}.mlp.down_proj", c.hidden_size, h.width)]
         h = layers.linear(g, c, w, h, f"{p}.mlp.down_proj", down)
