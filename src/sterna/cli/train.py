@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sterna.cli.options import fetch_model, tell
 from sterna.cli.progress import progress_bar
 from sterna.errors import RequestError
-
-if TYPE_CHECKING:
-    from sterna.checkpoints.companions import FolderCompanions
 
 
 @click.command(short_help="Fine-tune a low-bit model on chats.")
@@ -53,62 +49,27 @@ def command(model: str, chats: Path, out: Path, **options: Any) -> None:
     from it, to the same bits as without the interruption. Needs pip install 'sterna[train]'.
     """
     try:
-        import torch
-
-        from sterna.integrations.training import trainable
-        from sterna.train.chats import examples, rows_of
-        from sterna.train.exporting import export
-        from sterna.train.loop import Settings, train
+        from sterna.integrations.training import fine_tune
     except ImportError as e:
         raise RequestError(f"train: needs {e.name}: pip install 'sterna[train]'") from None
     from sterna.checkpoints.resolve import resolve
 
-    if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise RequestError(f"{out}: must be absent or empty, but has files; take another")
-    if options["threads"]:
-        torch.set_num_threads(options["threads"])
     fetch_model(model)
-    source = resolve(model)
-    companions = _companions(source)
-    found = examples(chats, companions.tokenizer(), companions.template())
-    rows = rows_of(found, options["length"])
-    if rows.cut:
-        tell(f"{rows.cut} of {len(found)} examples are cut to {options['length']} tokens")
-    steps = -(-len(rows.tokens) * options["epochs"] // options["batch"])
-    settings = Settings(
-        steps, options["lr"], options["batch"], seed=options["seed"],
-        checkpointing=options["checkpointing"],
-    )  # fmt: skip
-    state = out.with_name(f"{out.name}.training")
-    made, begin = trainable(source, options["method"]), time.monotonic()
-    with progress_bar("training", "steps", 1, steps) as bar:
-        losses = train(made, rows, settings, state, options["save_every"], lambda n, _: bar(n))
-    part = max(1, len(losses) // 10)
-    first, last = sum(losses[:part]) / part, sum(losses[-part:]) / part
+    plot = options.pop("plot")
+    with progress_bar("training", "steps", 1) as bar:
+        done = fine_tune(resolve(model), chats, out, progress=bar, **options)
+    if done.cut:
+        tell(f"{done.cut} of {done.n_examples} examples were cut to {options['length']} tokens")
+    part = max(1, len(done.losses) // 10)
+    first, last = sum(done.losses[:part]) / part, sum(done.losses[-part:]) / part
     click.echo(
-        f"{len(found)} examples, {steps} steps of {options['batch']} x {options['length']} tokens "
-        f"in {time.monotonic() - begin:.0f} s; loss {first:.3f} -> {last:.3f}"
+        f"{done.n_examples} examples, {len(done.losses)} steps of {options['batch']} x "
+        f"{options['length']} tokens in {done.seconds:.0f} s; loss {first:.3f} -> {last:.3f}"
     )
-    if options["plot"]:
-        _plot(losses, options["plot"])
-    click.echo(str(export(made, out, source, head=_stored_dtype(companions))))
+    if plot:
+        _plot(done.losses, plot)
+    click.echo(str(done.exported))
     click.echo(f"sterna chat --model {out}")
-
-
-def _companions(source: Path) -> FolderCompanions:
-    from sterna.checkpoints.companions import FolderCompanions
-    from sterna.checkpoints.directory import Checkpoint
-
-    if not source.is_dir():
-        raise RequestError(f"{source}: must be a model's folder to be trained, but is a file")
-    return FolderCompanions.of(source, Checkpoint.open(source).config)
-
-
-def _stored_dtype(companions: FolderCompanions) -> str | None:
-    """The format of the tables, which are frozen: the checkpoint's own."""
-    config = companions.config
-    name = config.get("dtype") or config.get("torch_dtype")
-    return {"bfloat16": "bf16", "float16": "f16"}.get(str(name))
 
 
 def _plot(losses: list[float], file: Path) -> None:

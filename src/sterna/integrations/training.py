@@ -1,11 +1,12 @@
-"""Models of transformers that `sterna train` trains: floats, masters, or a packed model."""
+"""What `sterna train` does: a model of transformers, floats, masters or packed, is fine-tuned."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -14,13 +15,17 @@ from transformers.utils import logging
 
 import sterna.integrations.transformers  # noqa: F401  (registers packed folders)
 from sterna import train
+from sterna.checkpoints.companions import FolderCompanions
+from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import RequestError, shown
-from sterna.torch import SternaLinear, accelerate
+from sterna.torch import Exported, SternaLinear, accelerate
 from sterna.torch.layers import kind_of
+from sterna.train import loop
+from sterna.train.chats import examples, rows_of
 from sterna.train.linear import QuantLinear
 from sterna.train.thawing import thaw
 
-__all__ = ["METHODS", "trainable"]
+__all__ = ["METHODS", "FineTuned", "fine_tune", "trainable"]
 
 #: Method -> a layer of training of an nn.Linear.
 METHODS: dict[str, Callable[[nn.Linear], QuantLinear]] = {
@@ -65,3 +70,56 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
         if table is not None:
             table.weight.requires_grad_(False)
     return model
+
+
+class FineTuned(NamedTuple):
+    """n_examples, of which `cut` were longer than a row; losses: of each step; seconds: of them."""
+
+    n_examples: int
+    cut: int
+    losses: list[float]
+    seconds: float
+    exported: Exported
+
+
+def fine_tune(
+    source: Path,
+    chats: Path,
+    out: Path,
+    *,
+    method: str | None = None,
+    epochs: int = 1,
+    lr: float = 3e-4,
+    length: int = 512,
+    batch: int = 1,
+    seed: int = 1,
+    checkpointing: bool = False,
+    save_every: int = 50,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] = lambda step, steps: None,
+) -> FineTuned:
+    """Fine-tune the model of a folder on a file of chats, and write the packed folder `out`.
+
+    The state that a run goes on from is beside it, in `out`.training. Arguments as `sterna train`
+    has them; raises as `chats.examples`, `trainable`, `loop.train` and `train.export`.
+    """
+    if out.exists() and (out.is_file() or any(out.iterdir())):
+        raise RequestError(f"{out}: must be absent or empty, but has files; take another")
+    if not source.is_dir():
+        raise RequestError(f"{source}: must be a model's folder to be trained, but is a file")
+    if threads:
+        torch.set_num_threads(threads)
+    companions = FolderCompanions.of(source, Checkpoint.open(source).config)
+    found = examples(chats, companions.tokenizer(), companions.template())
+    rows = rows_of(found, length)
+    steps = -(-len(rows.tokens) * epochs // batch)
+    settings = loop.Settings(steps, lr, batch, seed=seed, checkpointing=checkpointing)
+    model, begin = trainable(source, method), time.monotonic()
+    state = out.with_name(f"{out.name}.training")
+    losses = loop.train(
+        model, rows, settings, state, save_every, lambda step, _: progress(step, steps)
+    )
+    seconds = time.monotonic() - begin
+    dtype = companions.config.get("dtype") or companions.config.get("torch_dtype")
+    head = {"bfloat16": "bf16", "float16": "f16"}.get(str(dtype))  # tables are frozen
+    return FineTuned(len(found), rows.cut, losses, seconds, train.export(model, out, source, head))
