@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from sterna.errors import shown
 from sterna.server.bodies import decode, encode
 from sterna.server.errors import ApiError
 
@@ -168,7 +169,7 @@ def _check(data: bytes, endpoint: str, known: set[str]) -> _Asked:
     known.add(line.custom_id)
     for name, value, good in (("method", line.method, "POST"), ("url", line.url, endpoint)):
         if value != good:
-            raise ApiError(400, f"{name}: must be {good}, but is {value[:80]!r}", param=name)
+            raise ApiError(400, f"{name}: must be {good}, but is {shown(value)}", param=name)
     asked = decode(bytes(line.body), _Asked)
     for name in ("stream", "background"):
         if getattr(asked, name):
