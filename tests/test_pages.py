@@ -228,10 +228,10 @@ def test_a_system_that_refuses_address_space(
     """It gets the fewer pages; a budget is taken at its word."""
     make, model = _native.KvCache, loading.load(checkpoint("bitnet-multiply"))
 
-    def grudging(layers: int, heads: int, head_dim: int, pages: int, dtype: str) -> object:
+    def grudging(heads: list[tuple[int, int]], pages: int, dtype: str) -> object:
         if pages > 8:
             raise MemoryError
-        return make(layers, heads, head_dim, pages, dtype)
+        return make(heads, pages, dtype)
 
     monkeypatch.setattr(_native, "KvCache", grudging)
     assert Engine(model, threads=1, context=PAGE).pool.count == 8

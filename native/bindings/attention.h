@@ -78,7 +78,7 @@ inline void add_rope(PyProgram& p, int qkv, int layer, std::optional<In<float, 1
     op.attends = heads;
     require(rotary >= -1 && rotary < p.program.rotaries(), "rope: no such rotary");
     require(rotary == -1 || p.program.rotary_dim(rotary) <= r.head_dim,
-            "rope: a head must have the values that are rotated");
+            "rotary: must rotate no more values than a head has");
     op.rotary = rotary;
     require(stores || (!keys_are_values && !gated),
             "rope: a row of queries alone has neither keys nor gates");

@@ -108,6 +108,8 @@ def _full_heads(t: Fields, kinds: list[str]) -> tuple[int, int]:
 
 def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
     """What the fields say of layers that share, and of rows of layers, must fit the others."""
+    for name in ("enable_moe_block", "use_double_wide_mlp"):  # `build` reads them
+        t.flag(name)
     heads, first_shared = t.count("num_attention_heads"), t.n_layers - _shared(t)
     if heads % kv_heads:
         rule = f"a divisor of num_attention_heads={heads}"
