@@ -20,7 +20,15 @@ from sterna.files.writing import replacing_directory, synced
 from sterna.torch.layers import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
 
-__all__ = ["Exported", "Stored", "compared", "export_checkpoint", "stored_tensor"]
+__all__ = [
+    "Exported",
+    "Stored",
+    "compared",
+    "config_of",
+    "export_checkpoint",
+    "save_beside",
+    "stored_tensor",
+]
 
 Stored = npt.NDArray[Any] | tuple[str, npt.NDArray[Any]]
 _PROMPT_TOKENS = 16
@@ -59,11 +67,7 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
     whole or not there. Raises RequestError or NonFiniteError, which name the layer, and
     UnsupportedModelError for an architecture that Sterna does not run.
     """
-    config = getattr(model, "config", None)
-    if config is None or not isinstance(model, nn.Module):
-        raise RequestError(
-            f"model: must be one of transformers, with a config, but got {type(model).__name__}"
-        )
+    config = config_of(model)
     ternary = {name: m for name, m in model.named_modules() if _is_ternary(name, m)}
     if not ternary:
         raise RequestError(
@@ -83,11 +87,27 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
         write_safetensors(folder / WEIGHTS, tensors, {"format": "pt"})
         with synced(folder / CONFIG) as file:
             file.write(json.dumps(_config(model, ternary), indent=2).encode() + b"\n")
-        if getattr(model, "generation_config", None) is not None:
-            model.generation_config.save_pretrained(folder)  # type: ignore[union-attr, operator]
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+        save_beside(folder, model, tokenizer)
         return compared(model, loading.load(folder, cached=False), len(ternary))
+
+
+def config_of(model: Any) -> Any:
+    """The config of a model of transformers; RequestError for what is none."""
+    config = getattr(model, "config", None)
+    if config is None or not isinstance(model, nn.Module):
+        raise RequestError(
+            f"model: must be one of transformers, with a config, but got {type(model).__name__}"
+        )
+    return config
+
+
+def save_beside(folder: str | Path, model: Any, tokenizer: Any) -> None:
+    """What a folder has beside its weights: the model's generation config, and a tokenizer's files
+    where one of transformers is given."""
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
 
 
 def _is_ternary(name: str, module: nn.Module) -> bool:

@@ -22,7 +22,14 @@ from sterna.formats import PackedWeight
 from sterna.models.config import LINEAR_NORM
 from sterna.models.hadamard import FIELD as HADAMARD
 from sterna.runtime import resolve_threads
-from sterna.torch.exporting import Exported, Stored, compared, stored_tensor
+from sterna.torch.exporting import (
+    Exported,
+    Stored,
+    compared,
+    config_of,
+    save_beside,
+    stored_tensor,
+)
 from sterna.torch.layers import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
 from sterna.train.linear import QuantLinear
@@ -49,11 +56,7 @@ def export(
     Raises RequestError or NonFiniteError, which name the layer, and UnsupportedModelError for an
     architecture that Sterna does not run.
     """
-    config = getattr(model, "config", None)
-    if config is None or not isinstance(model, nn.Module):
-        raise RequestError(
-            f"model: must be one of transformers, with a config, but got {type(model).__name__}"
-        )
+    config_of(model)
     layers = {name: m for name, m in model.named_modules() if _is_low_bit(m)}
     if not layers:
         raise RequestError(
@@ -70,10 +73,7 @@ def export(
         write_packed(out, made.json, weights.modules, weights.tensors, tokenizer, made.format)
         return result
     with tempfile.TemporaryDirectory() as folder:
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        if getattr(model, "generation_config", None) is not None:
-            model.generation_config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        save_beside(folder, model, tokenizer)
         write_packed(out, made.json, weights.modules, weights.tensors, folder, made.format)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from sterna.train.straight import Rounded, finite
 __all__ = ["QuantLinear"]
 
 
-class QuantLinear(nn.Module):
+class QuantLinear(nn.Module, ABC):
     """y [..., M] = S(x, Ŵ) + bias, Ŵ what `rounded` makes of the parameters, S Sterna's product.
 
     The forward pass is that of inference, in training and in eval: the bits of `ops.linear` on the
@@ -63,9 +64,9 @@ class QuantLinear(nn.Module):
         made = cls(layer.weight, layer.bias, rms_norm=norm, **options)
         return made.train(layer.training)
 
+    @abstractmethod
     def rounded(self) -> Rounded:
         """The weights as they are now; NonFiniteError where training diverged, RequestError."""
-        raise NotImplementedError
 
     def packed(self) -> PackedWeight:
         """The weights for `sterna.ops`, and for export."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from sterna.errors import RequestError
 from sterna.tokenizer import Tokenizer
+from sterna.torch.exporting import config_of
 
 __all__ = ["TorchModel"]
 
@@ -25,13 +23,8 @@ class TorchModel:
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer) -> None:
         """RequestError for what is no model of transformers."""
-        if getattr(model, "config", None) is None or not isinstance(model, nn.Module):
-            raise RequestError(
-                f"model: must be one of transformers, with a config, but got {type(model).__name__}"
-            )
+        self.context = int(config_of(model).max_position_embeddings)
         self.model, self.tokenizer = model, tokenizer
-        config: Any = model.config
-        self.context = int(config.max_position_embeddings)
 
     def logprobs(self, tokens: list[int], start: int = 1) -> npt.NDArray[np.float32]:
         """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,7 +63,7 @@ class Form:
         return re.compile(rf'\{{\s*{kind}{name}\s*,\s*"{self.key}"\s*:\s*(?=\{{)')
 
 
-class Calls:
+class Calls(ABC):
     """Reads calls from the text that opens them on, a step at a time.
 
     A step takes something of what is held, and is False where that waits for more. rest: what
@@ -122,9 +123,9 @@ class Calls:
     #: What a call begins with.
     _mark = "{"
 
+    @abstractmethod
     def _begin(self, found: list[Part], final: bool) -> bool:
         """A call from its mark on."""
-        raise NotImplementedError
 
     def _junk(self, found: list[Part], final: bool) -> bool:
         """Up to what closes the calls: text where none came of it, else nothing."""
