@@ -11,7 +11,7 @@ import pytest
 
 from sterna import _native, formats, ops
 from sterna.bench.random_models import random_model
-from sterna.calibration import few_tokens
+from sterna.calibration import few_tokens, measured
 from sterna.calibration.few_tokens import COUNTS, direct_tokens, known, most_direct
 from sterna.calibration.measured import GAIN, medians, place
 from sterna.engine import Engine, Sequence
@@ -65,8 +65,9 @@ def test_rounds_end_with_the_budget() -> None:
         now[0] += 0.010
         return 0.010 if way == "a" else 0.020
 
-    assert medians("ab", seconds_of, 0.065, lambda: now[0]) == {"a": 0.010, "b": 0.020}
-    assert asked == ["a", "b"] * 3  # 20 ms a round: a fourth would end at 80 ms
+    assert medians("ab", seconds_of, 0.105, lambda: now[0]) == {"a": 0.010, "b": 0.020}
+    assert asked == ["a", "b"] * 5  # 20 ms a round: a sixth would end at 120 ms
+    assert medians("ab", seconds_of, 0.085, lambda: now[0]) is None  # a fifth did not fit
 
 
 @pytest.fixture
@@ -88,10 +89,10 @@ def weights(*names: str) -> list[formats.PackedWeight]:
     return [ops.quantize(w, name) for name in names]
 
 
-def measured_as(monkeypatch: pytest.MonkeyPatch, most: int) -> list[str]:
+def measured_as(monkeypatch: pytest.MonkeyPatch, most: int | None) -> list[str]:
     calls: list[str] = []
 
-    def fake(packed: formats.PackedWeight, *_: object) -> int:
+    def fake(packed: formats.PackedWeight, *_: object) -> int | None:
         calls.append(packed.format.name)
         return most
 
@@ -112,6 +113,16 @@ def test_measured_once_a_format_and_kept(
     assert json.loads(cache.read_text())[where]["direct tokens"] == known(TEAM, isa)
     assert known(TEAM, isa) == {"i2": 6, "q8_0": 6, "bf16": 12}
     assert known(Threads(1), isa) == {}
+
+
+def test_what_could_not_be_measured_is_the_guess(
+    cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_as(monkeypatch, None)
+    assert direct_tokens(weights("i2"), TEAM, isa, 1 << 30) == {}
+    assert known(TEAM, isa) == {}
+    measured_as(monkeypatch, 4)  # the next start tries again
+    assert direct_tokens(weights("i2"), TEAM, isa, 1 << 30) == {"i2": 4}
 
 
 def test_small_models_no_cache_and_scalar_are_not_measured(
@@ -137,8 +148,11 @@ def test_what_is_kept_wrongly_is_measured_again(
     assert direct_tokens(weights("i2"), TEAM, isa, 1 << 30) == {"i2": 4}
 
 
-def test_a_real_measurement_is_a_limit(cache: Path, isa: str) -> None:
+def test_a_real_measurement_is_a_limit(
+    cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (weight,) = weights("q4_0")
+    monkeypatch.setattr(measured, "LEAST_ROUNDS", 1)  # however busy this machine is
     assert few_tokens._measured(weight, TEAM, isa, 0.01) in (0, 1, *COUNTS)
 
 

@@ -50,7 +50,9 @@ def direct_tokens(
     missing = [name for name in samples if name not in most_of]
     if missing and weight_bytes >= LEAST_BYTES:
         for name in missing:
-            most_of[name] = _measured(samples[name], threads, isa, BUDGET_S / len(missing))
+            most = _measured(samples[name], threads, isa, BUDGET_S / len(missing))
+            if most is not None:
+                most_of[name] = most
         keep(_WHAT, where, most_of)
     return {name: most for name, most in most_of.items() if most != _GUESS and name in samples}
 
@@ -91,7 +93,8 @@ def _samples(weights: Iterable[PackedWeight]) -> dict[str, PackedWeight]:
     return samples
 
 
-def _measured(packed: PackedWeight, threads: Threads, isa: str, budget_s: float) -> int:
+def _measured(packed: PackedWeight, threads: Threads, isa: str, budget_s: float) -> int | None:
+    """`most_direct` of this weight; None where the machine is too busy to tell."""
     weight = packed.native()
 
     def seconds_of(step: tuple[int, int]) -> float:
@@ -101,7 +104,8 @@ def _measured(packed: PackedWeight, threads: Threads, isa: str, budget_s: float)
     ways: Sequence[tuple[int, int]] = [
         (n, most) for n in COUNTS for most in (_GUESS, _PANEL, _DIRECT)
     ]
-    return most_direct(medians(ways, seconds_of, budget_s))
+    seconds = medians(ways, seconds_of, budget_s)
+    return most_direct(seconds) if seconds else None
 
 
 def _pinned(text: str) -> int:

@@ -17,12 +17,14 @@ from sterna.files.jsonfile import load_json_object
 from sterna.files.writing import replacing
 from sterna.runtime import Threads
 
-__all__ = ["GAIN", "LEAST_BYTES", "keep", "kept", "medians", "place"]
+__all__ = ["GAIN", "LEAST_BYTES", "LEAST_ROUNDS", "keep", "kept", "medians", "place"]
 
 #: A way replaces the default where it is faster by so much: less is noise.
 GAIN = 1.03
 #: Models below this many bytes a token may sit in a cache: nothing is measured for them.
 LEAST_BYTES = 128 << 20
+#: Fewer rounds within a budget say that the machine was busy: nothing is chosen then.
+LEAST_ROUNDS = 5
 _FILE = "measured.json"
 _MAX_FILE_BYTES = 1 << 16
 
@@ -34,11 +36,12 @@ def medians(
     seconds_of: Callable[[Way], float],
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[Way, float]:
-    """The median seconds of each way.
+) -> dict[Way, float] | None:
+    """The median seconds of each way; None where the machine was too busy to tell.
 
     Rounds of all of them follow each other while the clock leaves room for another; the first is
-    for warming up, if there is a second.
+    for warming up. Budgets have room for many: beside other work they end after `LEAST_ROUNDS` or
+    less, and then a moment's disturbance would decide for every start to come.
     """
     times: dict[Way, list[float]] = {way: [] for way in dict.fromkeys(ways)}
     start = clock()
@@ -47,6 +50,8 @@ def medians(
         for way, seconds in times.items():
             seconds.append(seconds_of(way))
         rounds += 1
+    if rounds < LEAST_ROUNDS:
+        return None
     return {way: statistics.median(seconds[1:] or seconds) for way, seconds in times.items()}
 
 

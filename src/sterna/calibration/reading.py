@@ -8,6 +8,7 @@ next, so the first large model on a machine spends half a second on trying. No c
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -45,10 +46,13 @@ CANDIDATES = (
     Reading(4, 512, 2048),
     Reading(4, 1024, 1024),
 )
-#: Seconds that trying takes: of weights and of pages, with making them.
-WEIGHTS_S, PAGES_S = 0.25, 0.1
-_WEIGHT_BYTES = 128 << 20  # that are read, or as many as are twice a cache
-_MOST_WEIGHT_BYTES = 1 << 30
+#: Seconds that trying takes: of weights and of pages. Making them comes on top.
+WEIGHTS_S, PAGES_S = 0.15, 0.1
+_BYTES = 128 << 20  # that are read, or as many as are twice a cache
+_MOST_BYTES = 512 << 20
+# Of weights that a way reads at a time, about a millisecond's: so each is timed often, and what
+# disturbs a moment disturbs one time of many.
+_SLICE_BYTES = 32 << 20
 _K = 2560
 _KV_HEADS, _HEAD_DIM, _GROUP = 4, 128, 4  # of the pages
 
@@ -99,62 +103,73 @@ def choose(
     seconds_of: Callable[[Reading], float],
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
-) -> Reading:
+) -> Reading | None:
     """The reading of the least median time; `default` unless another gains on it by `GAIN`.
 
-    seconds_of: reads once. Times are taken as `measured.medians` says.
+    seconds_of: reads once. Times are taken as `measured.medians` says; None where that is.
     """
     median = medians([default, *candidates], seconds_of, budget_s, clock)
+    if median is None:
+        return None
     best = min(median, key=lambda reading: median[reading])
     return best if median[best] * GAIN < median[default] else default
 
 
 def _measured(threads: Threads, isa: str) -> Reading | None:
-    """The fastest out of cache; None where memory is too short for trying."""
+    """The fastest out of cache; None where memory is too short for trying, or the machine busy."""
     default = current(threads)
     caches = cache_bytes()
-    nbytes = min(max(_WEIGHT_BYTES, 2 * caches[max(caches)]), _MOST_WEIGHT_BYTES)
+    nbytes = min(max(_BYTES, 2 * caches[max(caches)]), _MOST_BYTES)
     try:
         of_weights = _of_weights(threads, isa, default, nbytes)
-        of_pages = _of_pages(threads, isa, of_weights, nbytes)
+        return _of_pages(threads, isa, of_weights, nbytes) if of_weights else None
     except MemoryError:
         return None
     finally:
         _set(threads, default)
-    return of_pages
 
 
-def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading:
-    """The fastest on weights of two bits."""
-    start = time.perf_counter()
+def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading | None:
+    """The fastest on weights of two bits.
+
+    Their slices have their turns in order, so that a slice that is read again has left the cache.
+    """
     layout = Layout("b2")
     rows, tile = layout.tile_rows, layout.tile_bytes(_K)
-    tiles = nbytes // tile
-    codes = _native.alloc(tiles * tile)
+    tiles = _SLICE_BYTES // tile
     scale = _native.alloc(tiles * rows * 4).view("float32")
-    codes.fill(0b01010101)  # written: untouched pages are all one page, which is in the cache
-    weight = _native.Weight(layout.name, tiles * rows, _K, codes.reshape(tiles, tile), scale, 2)
+    slices = []
+    for _ in range(nbytes // _SLICE_BYTES):
+        codes = _native.alloc(tiles * tile)
+        codes.fill(0b01010101)  # written: untouched pages are all one page, which is in the cache
+        codes = codes.reshape(tiles, tile)
+        slices.append(_native.Weight(layout.name, tiles * rows, _K, codes, scale, 2))
+    turns = itertools.cycle(slices)
 
     def seconds_of(reading: Reading) -> float:
         _set(threads, reading)
-        return _native.time_linear([weight], 1, isa, threads, 1)[0]
+        return _native.time_linear([next(turns)], 1, isa, threads, 1)[0]
 
-    return choose(CANDIDATES, default, seconds_of, WEIGHTS_S - (time.perf_counter() - start))
+    return choose(CANDIDATES, default, seconds_of, WEIGHTS_S)
 
 
-def _of_pages(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading:
+def _of_pages(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading | None:
     """Chooses `next_page` on the keys and values of one token's attention, of the default type."""
-    start = time.perf_counter()
     page = _native.page_positions
-    pages = nbytes // (page * _native.kv_bytes(1, _KV_HEADS, _HEAD_DIM, "i16"))
-    timer = _native.AttentionTimer(_KV_HEADS, _HEAD_DIM, pages * page, "i16")
+    positions = _SLICE_BYTES // _native.kv_bytes(1, _KV_HEADS, _HEAD_DIM, "i16") // page * page
+    turns = itertools.cycle(
+        [
+            _native.AttentionTimer(_KV_HEADS, _HEAD_DIM, positions, "i16")
+            for _ in range(nbytes // _SLICE_BYTES)
+        ]
+    )
 
     def seconds_of(reading: Reading) -> float:
         _set(threads, reading)
-        return timer.seconds(isa, threads, _GROUP)
+        return next(turns).seconds(isa, threads, _GROUP)
 
     candidates = [default._replace(next_page=ahead) for ahead in (True, False)]
-    return choose(candidates, default, seconds_of, PAGES_S - (time.perf_counter() - start))
+    return choose(candidates, default, seconds_of, PAGES_S)
 
 
 def _set(threads: Threads, reading: Reading) -> None:
