@@ -412,7 +412,8 @@ def test_info(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_info_on_a_hybrid_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = [{"cpus": [i], "performance": i < 2} for i in range(6)]
-    topology = {"cpus": list(range(6)), "cores": cores, "nodes": [{}, {}], "cpu_quota": 3.5}
+    nodes = [{"id": i, "cpus": [3 * i, 3 * i + 1, 3 * i + 2]} for i in range(2)]
+    topology = {"cpus": list(range(6)), "cores": cores, "nodes": nodes, "cpu_quota": 3.5}
     monkeypatch.setattr("sterna._native.topology", lambda: topology)
     monkeypatch.setattr("sterna.runtime._topology", lambda _: topology)
     for name in ("STERNA_CORES", "STERNA_THREADS"):

@@ -56,16 +56,22 @@ const KernelTable& table(const std::string& isa);
 
 constexpr int kMaxHeadDim = 65536;
 
-// The pool of a number of threads; an int that also has `cpus` and `pinned` (runtime.Threads) says
-// where they run.
+// The pool of a number of threads; an int that also has `cpus`, `pinned` and `nodes` (runtime.Threads)
+// says where they run.
 inline Pool& pool(const nb::int_& threads) {
     int count = 0;
     require(nb::try_cast(threads, count) && count >= 1 && count <= kMaxThreads,
             "threads: must lie in 1..1024");
     const nb::object cpus = nb::getattr(threads, "cpus", nb::none());
-    if (cpus.is_none() || nb::len(cpus) == 0) return shared_pool(count);
+    if (cpus.is_none()) return shared_pool(count);
+    const nb::object nodes = nb::getattr(threads, "nodes");
+    if (nb::len(cpus) == 0 && nb::len(nodes) == 0) return shared_pool(count);
     Placement placement{nb::cast<std::vector<int>>(cpus),
                         nb::cast<bool>(nb::getattr(threads, "pinned"))};
+    for (const auto& node : nodes) {
+        auto [of_node, its_cpus] = nb::cast<std::pair<int, std::vector<int>>>(node);
+        placement.nodes.push_back({of_node, std::move(its_cpus)});
+    }
     return shared_pool(count, placement);
 }
 

@@ -291,6 +291,18 @@ void bind_program(nb::module_& m) {
              "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)
         .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
         .def("read_columns", &read_columns, "threads"_a)
+        .def(
+            "place",
+            [](PyProgram& p, const nb::int_& threads, bool replicas) {
+                Pool& workers = pool(threads);
+                require(workers.team().nodes() > 1, "place: threads must be of several nodes");
+                std::mutex& mutex = p.lock();  // under the GIL
+                nb::gil_scoped_release release;
+                const std::lock_guard guard(mutex);
+                p.program.place(workers, replicas, *runnable_tables().back());
+                p.mappings.require_whole();
+            },
+            "threads"_a, "replicas"_a)
         .def_prop_ro("left_out", [](PyProgram& p) { return between_runs(p, &Program::left_out); })
         .def(
             "to_bf16_planes",

@@ -160,15 +160,18 @@ int64_t Screen::scratch_bytes(const KernelTable& kernels, int64_t rows) const {
                                                          static_cast<int>(2 * rows));
 }
 
-Division Screen::units(ScreenStage stage, int threads) const {
+Division Screen::units(ScreenStage stage, int threads, const NodeTeam* team) const {
     switch (stage) {
         case ScreenStage::kToInt8Planes:
             return {std::ssize(rows_)};
         case ScreenStage::kChoose:
             return {std::ssize(screened_)};
-        case ScreenStage::kBound:
+        case ScreenStage::kBound: {
             if (screened_.empty()) return {0};
-            return divide_tiles(shadow_.tiles, planes(), threads, reading_);
+            Division all = divide_tiles(shadow_.tiles, planes(), threads, reading_);
+            if (near_.in_parts()) all.team = team;
+            return all;
+        }
         case ScreenStage::kRescore:
             break;
     }
@@ -185,9 +188,9 @@ int64_t Screen::bytes() const {
 }
 
 bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
-                  const Activations& logits, uint8_t* scratch) {
+                  const Activations& logits, uint8_t* scratch, int node) {
     bool finite = true;
-    if (stage == ScreenStage::kBound) shadow_products(begin, end, scratch);
+    if (stage == ScreenStage::kBound) shadow_products(begin, end, scratch, node);
     for (int64_t unit = begin; unit < end; ++unit) {
         if (stage == ScreenStage::kToInt8Planes) {
             if (is_screened(unit)) {
@@ -233,13 +236,17 @@ bool Screen::to_int8_planes(Row& row, const float* x) {
     return true;
 }
 
-void Screen::shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const {
+void Screen::shadow_products(int64_t begin, int64_t end, uint8_t* scratch, int node) const {
     LinearArgs a = linear_args(shadow_, planes_, planes(), kernels_->x_block(planes()), y_);
     a.scratch = scratch;
     a.reading = reading_;
-    a.tile_begin = begin;
-    a.tile_end = end;
-    kernels_->formats[shadow_.format].linear(a);
+    const auto& format = kernels_->formats[shadow_.format];
+    for (a.tile_end = begin; a.tile_end < end; a.scratch_ready = true) {
+        a.tile_begin = a.tile_end;
+        a.tile_end = end;
+        a.codes = near_.at(shadow_, format.tile_rows, a.tile_begin, node, a.tile_end).codes;
+        format.linear(a);
+    }
 }
 
 // Puts the intervals of one block of rows in place of the planes' products; every logit starts as -inf.

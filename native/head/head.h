@@ -9,8 +9,10 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "program/near.h"
 #include "program/tensors.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
@@ -51,6 +53,9 @@ class Screen {
     Screen(const Weight& floats, const Weight& shadow, const ShadowBounds& bounds)
         : floats_(floats), shadow_(shadow), bounds_(bounds), planes_(shadow.K), y_(shadow.M) {}
 
+    const Weight& shadow() const { return shadow_; }
+    // Reads the shadow's tiles from there.
+    void place(NearTiles near) { near_ = std::move(near); }
     // Takes memory for so many rows of x, where there were never as many before.
     void reserve(int64_t rows);
     // Before a step: for each row of x, which logits decide; count <= M. False where some row needs all logits:
@@ -59,11 +64,12 @@ class Screen {
                const Reading& reading);
     // Bytes that a worker needs in a step of up to so many rows.
     int64_t scratch_bytes(const KernelTable& kernels, int64_t rows) const;
-    Division units(ScreenStage stage, int threads) const;
-    // Runs units [begin, end) of a stage on one thread with its scratch. A row that is no candidate gets -inf.
-    // Returns false where an activation is not finite.
+    // team: of threads that the shadow is near to, or null.
+    Division units(ScreenStage stage, int threads, const NodeTeam* team = nullptr) const;
+    // Runs units [begin, end) of a stage on one thread, of a memory node, with its scratch. A row that is no candidate
+    // gets -inf. Returns false where an activation is not finite.
     bool step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
-              const Activations& logits, uint8_t* scratch);
+              const Activations& logits, uint8_t* scratch, int node = 0);
 
     // After a step: the candidates of a row, the bytes of W that the row blocks of all rows have, and whether
     // the shadow was read.
@@ -88,7 +94,7 @@ class Screen {
 
     bool list_allowed(int64_t row);
     bool to_int8_planes(Row& row, const float* x);
-    void shadow_products(int64_t begin, int64_t end, uint8_t* scratch) const;
+    void shadow_products(int64_t begin, int64_t end, uint8_t* scratch, int node) const;
     void bound(const Row& row, int64_t block, float* logits);
     void block_maxima(const Row& row, int64_t block);
     void change(const Row& row);
@@ -117,6 +123,7 @@ class Screen {
     int planes() const { return static_cast<int>(2 * screened_.size()); }
 
     Weight floats_, shadow_;
+    NearTiles near_;  // the shadow's
     ShadowBounds bounds_;
     std::vector<Row> rows_;
     std::vector<int64_t> screened_;  // rows, by slot

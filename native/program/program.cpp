@@ -135,6 +135,7 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
             static_cast<int64_t>(selected_.size()),
             pool.size(),
             pool.reading(),
+            !near_.empty() && pool.team() == team_ ? &team_ : nullptr,
             late,
             false};
     if (screen_ && !late) begin_screen(run);
@@ -188,9 +189,11 @@ ReadAhead Program::beginning(size_t index, const Run& run, int worker) const {
     if (op.chosen || !known) return {};
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     const Division tiles = units(op, run);
-    const uint8_t* begin = w.codes + tiles.first(worker) * w.tile_bytes;
-    const int64_t bytes = (tiles.end(worker) - tiles.first(worker)) * w.tile_bytes;
-    return {begin, begin + std::min(bytes, kReadAheadBytes)};
+    const int64_t first = tiles.first(worker);
+    int64_t end = tiles.end(worker);
+    if (first == end) return {};
+    const uint8_t* begin = near_part(op, run, worker, first, end).codes + first * w.tile_bytes;
+    return {begin, begin + std::min((end - first) * w.tile_bytes, kReadAheadBytes)};
 }
 
 Division Program::units(const Op& op, const Run& run) const {
@@ -201,12 +204,14 @@ Division Program::units(const Op& op, const Run& run) const {
             int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles;
             if (run.one() && op.active == Active::kGates)
                 tiles = copies_[static_cast<size_t>(op.copy)].first_tile;
-            return divide_tiles(tiles, run.rows(op), run.threads, run.reading);
+            Division all = divide_tiles(tiles, run.rows(op), run.threads, run.reading);
+            if (near(op.weight).in_parts()) all.team = run.team;
+            return all;
         }
         case OpKind::kAttention:
             return {static_cast<int64_t>(attending(op.attends).units.size())};
         case OpKind::kScreen:
-            return op.begins ? Division{1} : screen_->units(op.stage, run.threads);
+            return op.begins ? Division{1} : screen_->units(op.stage, run.threads, run.team);
         case OpKind::kConv:
         case OpKind::kRecurrence:
             return recurrent_units(op, run);
@@ -317,12 +322,17 @@ void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int wor
         a.residual = buffers_[static_cast<size_t>(op.residual)].row(0) + op.column;
     a.scratch = scratch(worker);
     if (active_parts(op, run) && active_part(op, run, a, begin, begin, end)) return;
-    a.tile_begin = begin;
-    a.tile_end = end;
     a.scratch_ready = scratch_ready;
     a.reading = run.reading;
     const auto& format = run.kernels.formats[w.format];
-    (run.fast(op, format) ? format.fast.linear : format.linear)(a);
+    for (a.tile_end = begin; a.tile_end < end; a.scratch_ready = true) {
+        a.tile_begin = a.tile_end;
+        a.tile_end = end;
+        const Weight near = near_part(op, run, worker, a.tile_begin, a.tile_end);
+        a.codes = near.codes;
+        a.groups = near.groups;
+        (run.fast(op, format) ? format.fast.linear : format.linear)(a);
+    }
     finish(op, run, a, op.bias.empty() ? nullptr : op.bias.data(), begin * format.tile_rows,
            std::min(end * format.tile_rows, w.M));
 }
@@ -362,7 +372,8 @@ void Program::screen(const Op& op, size_t index, Run& run, int64_t begin, int64_
     }
     const auto& x = buffers_[static_cast<size_t>(op.src)];
     const auto& logits = buffers_[static_cast<size_t>(op.dst)];
-    if (!screen_->step(op.stage, begin, end, x, logits, scratch(worker))) run.report(index);
+    const int node = run.node_of(worker);
+    if (!screen_->step(op.stage, begin, end, x, logits, scratch(worker), node)) run.report(index);
 }
 
 }  // namespace sterna

@@ -16,6 +16,7 @@
 
 #include "head/head.h"
 #include "program/kv_cache.h"
+#include "program/near.h"
 #include "program/tensors.h"
 #include "runtime/gate.h"
 #include "runtime/hand_out.h"
@@ -198,6 +199,10 @@ class Program {
     void add_open_rows(int64_t first_row, const KernelTable& kernels, Pool& pool);
     void add_columns(const KernelTable& kernels, Pool& pool);
 
+    // Copies what linear layers read into memory near the pool's threads, in parts or whole for each node; after all
+    // operations were added. Runs of another pool, or of one whose threads are placed otherwise, read it from there too.
+    void place(Pool& pool, bool replicas, const KernelTable& kernels);
+
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite.
     float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels, Pool& pool);
@@ -219,6 +224,7 @@ class Program {
 
   private:
     struct Run;  // what the workers of one run share
+    struct Placing;
     // Query rows of one KV head of a sequence.
     struct QueryBlock {
         int sequence, kv_head, first, count;  // tokens of the batch
@@ -288,6 +294,8 @@ class Program {
     void route(const Op& op, size_t index, Run& run, int64_t begin, int64_t end);
     bool choose(const Op& op, int64_t n);
     void group_by_expert(const Op& op, int64_t tokens);
+    const NearTiles& near(int weight) const;
+    Weight near_part(const Op& op, const Run& run, int worker, int64_t begin, int64_t& end) const;
     Division expert_units(const Op& op, const Run& run) const;
     void linear_experts(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
                         int& last) const;
@@ -317,6 +325,9 @@ class Program {
     std::vector<Op> ops_;
     std::vector<Activations> buffers_;
     std::vector<Weight> weights_;
+    std::vector<NearTiles> near_;  // of each weight, or none
+    std::vector<HugeBuffer> node_memory_;
+    NodeTeam team_;  // that it is near to
     HandOut hand_outs_[2];  // of operations in turn: one is made ready while the other is in use
     std::array<double, kOpKinds> seconds_{};
     double head_seconds_ = 0;

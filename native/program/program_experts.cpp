@@ -107,11 +107,17 @@ void Program::group_by_expert(const Op& op, int64_t tokens) {
     for (const int32_t e : active) first[static_cast<size_t>(e)] -= count[static_cast<size_t>(e)];
 }
 
-// Tiles of the active experts, one expert after the other.
+// Tiles of the active experts, one expert after the other; where a node has a part of each, those of a node after one
+// another.
 Division Program::expert_units(const Op& op, const Run& run) const {
     const int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles / op.experts;
-    return divide_tiles(std::ssize(routing_.active) * tiles, routing_.most, run.threads,
-                        run.reading);
+    const int64_t active = std::ssize(routing_.active);
+    Division all = divide_tiles(active * tiles, routing_.most, run.threads, run.reading);
+    if (run.team && near(op.weight).in_parts()) {
+        all.team = run.team;
+        all.repeats = active;
+    }
+    return all;
 }
 
 // Units [begin, end): tiles of the active experts, each for the expert's own rows. last: the expert whose call left its
@@ -123,18 +129,33 @@ void Program::linear_experts(const Op& op, const Run& run, int64_t begin, int64_
     const auto& format = run.kernels.formats[w.format];
     const bool fast = run.fast(op, format);
     const int64_t tiles = w.tiles / op.experts;
+    const Division all = expert_units(op, run);
+    int node = 0;
     for (int64_t next; begin < end; begin = next) {
-        next = std::min(end, (begin / tiles + 1) * tiles);
-        const int e = routing_.active[static_cast<size_t>(begin / tiles)];
+        // Tiles [low, high) of each active expert are units one expert after the other, from `base` on.
+        int64_t base = 0, low = 0, high = tiles;
+        if (all.team) {
+            while (begin >= all.bound(node + 1)) ++node;
+            base = all.bound(node);
+            low = all.team->bound(tiles, node);
+            high = all.team->bound(tiles, node + 1);
+        }
+        const int64_t of_expert = high - low, i = (begin - base) / of_expert;
+        next = std::min(end, base + (i + 1) * of_expert);
+        const int e = routing_.active[static_cast<size_t>(i)];
         const int64_t first = routing_.first[static_cast<size_t>(e)];
         const int rows = routing_.count[static_cast<size_t>(e)];
-        const Weight own = w.part(e * tiles, tiles, op.expert_rows, format.tile_rows);
+        const int64_t tile = low + (begin - base) % of_expert;
+        int64_t until = e * tiles + tile + next - begin;
+        const Weight own = near_part(op, run, worker, e * tiles + tile, until)
+                               .part(e * tiles, tiles, op.expert_rows, format.tile_rows);
+        next = begin + until - (e * tiles + tile);
         LinearArgs a = linear_args(own, x, rows, run.kernels.x_block(rows),
                                    buffers_[static_cast<size_t>(op.dst)], first);
         if (fast) a.xh += first * x.ld * format.fast.x_planes;
         a.y += op.column;
         a.scratch = scratch(worker);
-        a.tile_begin = begin % tiles;
+        a.tile_begin = tile;
         a.tile_end = a.tile_begin + next - begin;
         a.scratch_ready = e == last;
         a.reading = run.reading;

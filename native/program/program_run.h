@@ -14,6 +14,7 @@ struct Program::Run {
     int64_t tokens, selected;
     int threads;
     Reading reading;
+    const NodeTeam* team;  // where threads are those that weights are near to
     bool late;  // masks are to come, and with them `screened`
     bool screened;
     int64_t active = 0;  // places that list_active found
@@ -25,6 +26,7 @@ struct Program::Run {
         for (size_t seen = non_finite; index < seen;)
             if (non_finite.compare_exchange_weak(seen, index)) break;
     }
+    int node_of(int worker) const { return team ? team->node_of(worker) : 0; }
     bool one() const { return tokens == 1; }
     int64_t rows(const Op& op) const {
         if (op.active == Active::kRows && !one()) return 0;

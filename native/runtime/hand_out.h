@@ -5,28 +5,65 @@
 // part helps another, from the back. Pieces shrink with what is left, so that there are few of them and yet the last
 // ones, which the others wait for, are short (guided self-scheduling, Polychronopoulos and Kuck 1987; with a part for
 // each thread, Eager and Zahorjan 1992).
+//
+// Where the items lie near the threads of one memory node each (program/near.h), the parts of a node's threads are what lies
+// there, and a thread helps those of its own node before it helps others.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "units/kernel_table.h"
 
 namespace sterna {
 
+// The threads of a team by memory node: node i has threads [first[i], first[i + 1]).
+struct NodeTeam {
+    std::vector<int> first{};
+
+    int nodes() const { return first.empty() ? 1 : static_cast<int>(first.size()) - 1; }
+    int node_of(int thread) const {
+        int node = 0;
+        while (node + 1 < nodes() && thread >= first[static_cast<size_t>(node) + 1]) ++node;
+        return node;
+    }
+    int first_of(int node) const { return first[static_cast<size_t>(node)]; }
+    // The first of so many tiles that is a node's: it has as large a part of them as of the threads.
+    int64_t bound(int64_t tiles, int node) const { return tiles * first_of(node) / first.back(); }
+
+    friend bool operator==(const NodeTeam&, const NodeTeam&) = default;
+};
+
 struct Division {
     int64_t total;
     int threads = 0;  // 0: items one by one in their order, whoever comes
     int64_t batch = 1;  // items that are best done together
+    const NodeTeam* team = nullptr;  // where parts are those of nodes
+    int64_t repeats = 1;  // how often each node has its tiles, as many items after one another
 
     // The first item of a thread's part.
-    int64_t first(int thread) const { return total / batch * thread / threads * batch; }
+    int64_t first(int thread) const {
+        if (!team) return total / batch * thread / threads * batch;
+        const int node = team->node_of(thread), i = thread - team->first_of(node);
+        const int64_t begin = bound(node), all = bound(node + 1) - begin;
+        return begin + all / batch * i / (team->first_of(node + 1) - team->first_of(node)) * batch;
+    }
+    // The first item of a node.
+    int64_t bound(int node) const { return team->bound(total / repeats, node) * repeats; }
+    // The i-th of the others that a thread helps.
+    int other(int thread, int i) const {
+        if (!team) return (thread + i) % threads;
+        const int node = team->node_of(thread), begin = team->first_of(node),
+                  end = team->first_of(node + 1), near = end - begin;
+        return i < near ? begin + (thread - begin + i) % near : (end + i - near) % threads;
+    }
     int64_t end(int thread) const { return thread + 1 < threads ? first(thread + 1) : total; }
     // Of one's own part, a third of what is left, and less among many, who would all wait for the slowest; or one batch
-    // as long as four fifths hold it: so workers at half speed lose less than 15 % (test_pool.py), and pieces are as few
+    // as long as two fifths hold it: so workers at half speed lose less than 15 % (test_pool.py), and pieces are as few
     // as that allows.
     int64_t own_piece(int64_t left) const {
-        return piece(left / (threads > 3 ? threads : 3), 4 * left / 5);
+        return piece(left / (threads > 3 ? threads : 3), 2 * left / 5);
     }
     // Of another's part: as much as each thread would get.
     int64_t piece_of_another(int64_t left) const { return piece(left / threads, left / threads); }
@@ -67,7 +104,7 @@ class HandOut {
         }
         if (take(d, thread, true, begin, end)) return true;
         for (int i = 1; i < d.threads; ++i)
-            if (take(d, (thread + i) % d.threads, false, begin, end)) return true;
+            if (take(d, d.other(thread, i), false, begin, end)) return true;
         return false;
     }
 

@@ -83,7 +83,12 @@ std::vector<CpuSet> places_of(int threads, const Placement& placement) {
     std::vector<CpuSet> places;
     const std::span<const int> cpus = placement.cpus;
     if (cpus.empty()) return places;
-    if (!placement.pinned) return {CpuSet(cpus)};
+    if (!placement.pinned && placement.nodes.empty()) return {CpuSet(cpus)};
+    if (!placement.pinned) {
+        for (const auto& node : placement.nodes)
+            places.insert(places.end(), static_cast<size_t>(node.threads), CpuSet(node.cpus));
+        return places;
+    }
     for (size_t i = 0; i < static_cast<size_t>(threads); ++i) {
         places.emplace_back(cpus.subspan(i, 1));
     }
@@ -158,6 +163,7 @@ struct Pool::State {
     State(int size, const Placement& placement)
         : owner(getpid()),
           workers_wanted(size - 1),
+          pinned(placement.pinned),
           places(places_of(size, placement)),
           crowded(is_crowded(size, places.empty() ? SIZE_MAX : placement.cpus.size())),
           barrier(size, crowded ? kCrowdedSpinNs : kBarrierSpinNs),
@@ -174,6 +180,7 @@ struct Pool::State {
 
     const pid_t owner;
     const int workers_wanted;
+    const bool pinned;
     const std::vector<CpuSet> places;
     const bool crowded;
     Barrier barrier;
@@ -215,7 +222,7 @@ void Pool::State::spread(int worker) {
     const auto self = static_cast<size_t>(worker);
     const int cpu = current_cpu();
     cpu_of[self].store(cpu, std::memory_order_relaxed);
-    if (worker == 0 || crowded || places.size() > 1 || cpu < 0) return;
+    if (worker == 0 || crowded || pinned || cpu < 0) return;
     const auto same = [&](const std::atomic<int>& other) { return other.load() == cpu; };
     if (std::none_of(cpu_of.begin(), cpu_of.begin() + worker, same)) return;
     CpuSet allowed;
@@ -309,6 +316,17 @@ Pool::Pool(int threads, Placement placement)
         throw std::invalid_argument("cpus: must be one for each pinned thread, but got " +
                                     std::to_string(placement_.cpus.size()));
     }
+    if (placement_.nodes.empty()) return;
+    team_.first.push_back(0);
+    for (const auto& node : placement_.nodes) {
+        if (node.threads < 1 || node.threads > kMaxThreads ||
+            node.cpus.empty() != placement_.cpus.empty())
+            throw std::invalid_argument("nodes: each must have threads, and CPUs as the team has");
+        team_.first.push_back(team_.first.back() + node.threads);
+    }
+    if (team_.first.back() != threads)
+        throw std::invalid_argument("nodes: must have the team's threads, but got " +
+                                    std::to_string(team_.first.back()));
 }
 
 Pool::~Pool() {

@@ -92,7 +92,16 @@ class Barrier {
 // of a run; a CPU that has gone since (taken offline) leaves its thread to the system's choice.
 struct Placement {
     std::vector<int> cpus{};  // none: wherever the system likes
-    bool pinned = false;  // worker i on cpus[i] alone; otherwise each on any of them
+    bool pinned =
+        false;  // worker i on cpus[i] alone; otherwise each on any of them, or of its node's
+    // Memory nodes, where threads belong to several; threads of a node are neighbours.
+    struct Node {
+        int threads = 0;
+        std::vector<int> cpus{};  // none, of all nodes: a rehearsal, whose threads run anywhere
+
+        friend bool operator==(const Node&, const Node&) = default;
+    };
+    std::vector<Node> nodes{};
 
     friend bool operator==(const Placement&, const Placement&) = default;
 };
@@ -100,7 +109,7 @@ struct Placement {
 class Pool {
   public:
     // Threads start at the first run. Throws std::invalid_argument unless 1 <= threads <=
-    // kMaxThreads, or where a pinned thread has no CPU.
+    // kMaxThreads, or where a pinned thread has no CPU, or nodes have other threads than the pool.
     explicit Pool(int threads, Placement placement = {});
     ~Pool();
     Pool(const Pool&) = delete;
@@ -108,6 +117,7 @@ class Pool {
 
     int size() const { return size_; }
     const Placement& placement() const { return placement_; }
+    const NodeTeam& team() const { return team_; }
 
     // How its threads read weights. A step takes it as it begins.
     Reading reading() const { return reading_.load(std::memory_order_relaxed); }
@@ -139,6 +149,7 @@ class Pool {
 
     const int size_;
     const Placement placement_;
+    NodeTeam team_;
     std::atomic<Reading> reading_{default_reading()};
     std::atomic<State*> state_;
 };

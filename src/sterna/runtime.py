@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from sterna import _native
 from sterna.errors import RequestError, UnsupportedCPUError, shown
 
 __all__ = [
+    "NodeThreads",
     "Threads",
     "available_bytes",
     "cache_bytes",
@@ -29,14 +31,19 @@ __all__ = [
     "cpu_list",
     "is_inside",
     "memory_bytes",
+    "on_nodes",
     "resident_bytes",
     "resolve_isa",
     "resolve_threads",
 ]
 
 MAX_THREADS = 1024
+#: Where weights lie on a machine of several memory nodes: each node has the part that its threads
+#: read, or all of them, or they lie where they were read to.
+NUMA = ("split", "replicas", "off")
 _MEMORY = "proc/meminfo"
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_NODES = Path("/sys/devices/system/node/online")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 #: Where the system does not tell: what is common for a core, and for a machine.
 _DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
@@ -187,21 +194,41 @@ def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
     return sizes or dict(_DEFAULT_CACHES)
 
 
+class NodeThreads(NamedTuple):
+    """Threads of one memory node, and the logical CPUs that they may use; none in a rehearsal."""
+
+    threads: int
+    cpus: tuple[int, ...] = ()
+
+
 class Threads(int):
     """A number of threads that knows where they run; the native core reads it from there.
 
     cpus: logical CPUs that the threads may use, empty for no restriction; pinned: thread i runs on
-    cpus[i] alone, otherwise each on any of them.
+    cpus[i] alone, otherwise each on any of them. nodes: the memory nodes of the threads, in their
+    order, where these belong to several; each thread then runs on CPUs of its node. replicas:
+    whether each node has all weights, or only the part that its threads read.
     """
 
     cpus: tuple[int, ...]
     pinned: bool
+    nodes: tuple[NodeThreads, ...]
+    replicas: bool
 
-    def __new__(cls, count: int, cpus: Iterable[int] = (), pinned: bool = False) -> Threads:
+    def __new__(
+        cls,
+        count: int,
+        cpus: Iterable[int] = (),
+        pinned: bool = False,
+        nodes: Iterable[NodeThreads] = (),
+        replicas: bool = False,
+    ) -> Threads:
         """`count` threads on `cpus`."""
         self = super().__new__(cls, count)
         self.cpus = tuple(cpus)
         self.pinned = pinned
+        self.nodes = tuple(nodes)
+        self.replicas = replicas
         return self
 
 
@@ -226,12 +253,66 @@ def resolve_threads(threads: int | None = None, cores: str | None = None) -> Thr
     - a list such as "0-3,8": these logical CPUs, one thread pinned to each, whatever the quota;
       with fewer threads the first ones.
 
+    Where their CPUs belong to several memory nodes, each thread keeps to one of these, in
+    proportion to their cores, unless `STERNA_NUMA` is "off" (`Threads.nodes`).
+
     A `Threads` passes unchanged unless `cores` is given. Raises RequestError for a number outside
-    1..1024, for more threads than the set that was asked for has CPUs, or for CPUs that the process
-    may not use.
+    1..1024, for more threads than the set that was asked for has CPUs, for CPUs that the process
+    may not use, or for another word in `STERNA_NUMA`.
     """
     if isinstance(threads, Threads) and cores is None:
         return threads
+    numa = checked_name("STERNA_NUMA", os.environ.get("STERNA_NUMA") or "split", NUMA)
+    team = _resolved(threads, cores)
+    if numa == "off" or team < 2 or not _has_nodes():
+        return team
+    return on_nodes(team, _topology(_allowed_cpus()), numa == "replicas")
+
+
+def on_nodes(team: Threads, topology: Mapping[str, Any], replicas: bool = False) -> Threads:
+    """The threads, each of them on one of the memory nodes that have CPUs of theirs.
+
+    topology: as `_native.topology` has it, of this machine or of one made up. Nodes have threads in
+    proportion to the cores that they have of the team's, and none where that is less than half a
+    one. A team of a single node passes unchanged.
+    """
+    cpus = set(team.cpus or topology["cpus"])
+    per_node = [[cpu for cpu in node["cpus"] if cpu in cpus] for node in topology["nodes"]]
+    if team.pinned:
+        shares = [len(of_node) for of_node in per_node]
+    else:
+        firsts = [next((c for c in core["cpus"] if c in cpus), None) for core in topology["cores"]]
+        weights = [len(set(firsts) & set(of_node)) for of_node in per_node]
+        ends = [sum(weights[: i + 1]) for i in range(len(weights))]
+        bounds = [0, *(round(team * end / ends[-1]) for end in ends)]
+        shares = [end - begin for begin, end in itertools.pairwise(bounds)]
+    nodes = [
+        NodeThreads(share, tuple(of_node))
+        for share, of_node in zip(shares, per_node, strict=True)
+        if share
+    ]
+    if len(nodes) < 2:
+        return team
+    of_nodes = [cpu for node in nodes for cpu in node.cpus]
+    return Threads(team, of_nodes, team.pinned, nodes, replicas)
+
+
+def _has_nodes() -> bool:
+    """Whether the machine has several memory nodes, which few have: a look at one file."""
+    return len(_nodes_online()) > 1
+
+
+@lru_cache(maxsize=1)
+def _nodes_online() -> str:
+    """The kernel's list of memory nodes, "0" of one alone; empty where it does not tell."""
+    try:
+        return _NODES.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _resolved(threads: int | None, cores: str | None) -> Threads:
+    """`resolve_threads`, of whatever memory nodes."""
     count, source = _count(threads)
     name = "cores" if cores is not None else "STERNA_CORES"
     value = cores if cores is not None else os.environ.get("STERNA_CORES") or None

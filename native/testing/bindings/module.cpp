@@ -55,6 +55,18 @@ std::vector<std::pair<int64_t, int64_t>> rehearse_shares(int64_t tiles, int64_t 
     return shares;
 }
 
+// (tiles, of which remote) of each thread of a team of memory nodes.
+std::vector<std::pair<int64_t, int64_t>> rehearse_nodes(int64_t tiles, int64_t tokens,
+                                                        const std::vector<int64_t>& slowdown,
+                                                        const nb::int_& threads, bool replicas) {
+    Pool& p = pool(threads);
+    nb::gil_scoped_release release;
+    std::vector<std::pair<int64_t, int64_t>> shares;
+    for (const Share& share : rehearse(p, tiles, tokens, slowdown, replicas))
+        shares.emplace_back(share.tiles, share.remote);
+    return shares;
+}
+
 }  // namespace
 
 NB_MODULE(_testing, m) {
@@ -62,6 +74,8 @@ NB_MODULE(_testing, m) {
     m.def("counts_allocations", &counts_allocations);
     m.def("allocations", &allocations);
     m.def("rehearse", &rehearse_shares, "tiles"_a, "tokens"_a, "slowdown"_a);
+    m.def("rehearse_nodes", &rehearse_nodes, "tiles"_a, "tokens"_a, "slowdown"_a, "threads"_a,
+          "replicas"_a = false);
     m.def("barrier_holds", &barrier_holds, "threads"_a, "rounds"_a);
     m.def("pool_cpus", &pool_cpus, "threads"_a);
     m.def("parse_cpu_list", [](const std::string& text) { return parse_cpu_list(text); }, "text"_a);

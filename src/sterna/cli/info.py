@@ -6,11 +6,14 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sterna.cli.options import console, json_option, print_json, status, threads_options
+
+if TYPE_CHECKING:
+    from sterna.runtime import Threads
 
 BANDWIDTH_BYTES = 1 << 30  # as in bench: median of five reads of 1 GiB
 LARGE = 1 << 40  # bytes of weights that no cache holds
@@ -59,6 +62,7 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
         "thread_cpus": cpu_list(team.cpus) or None,  # None: wherever the system places them
         "pinned": team.pinned,
         **_topology(_native.topology()),
+        **_nodes(team, _native.topology()["nodes"]),
         "memory_gb": round(memory_bytes() / 1e9, 2),
         "memory_available_gb": round(available / 1e9, 2),
         "bandwidth_gb_s": speed,
@@ -95,6 +99,19 @@ def _topology(native: Any) -> dict[str, Any]:
     }
 
 
+def _nodes(team: Threads, found: list[Any]) -> dict[str, Any]:
+    """The memory nodes that the threads belong to, and whose weights lie near them."""
+    from sterna.runtime import cpu_list
+
+    ids = {cpu: node["id"] for node in found for cpu in node["cpus"]}
+    nodes = [
+        {"id": ids.get(cpus[0], i), "cpus": cpu_list(cpus), "threads": threads}
+        for i, (threads, cpus) in enumerate(team.nodes)
+    ]
+    near = ("replicas" if team.replicas else "split") if nodes else None
+    return {"weights_near": near, "nodes": nodes}  # None: they lie where they were read to
+
+
 def _line(path: Path) -> str:
     try:
         return path.read_text().strip()
@@ -125,6 +142,26 @@ def _place(row: dict[str, Any]) -> str:
     if row["thread_cpus"] is None:
         return ""
     return f" {'pinned to' if row['pinned'] else 'on'} CPUs {row['thread_cpus']}"
+
+
+def _near(row: dict[str, Any]) -> str:
+    """Of what memory nodes threads read their weights, and why."""
+    if row["nodes"]:
+        where = ", ".join(
+            f"{node['id']} has CPUs {node['cpus']} and {_count(node['threads'], 'thread')}"
+            for node in row["nodes"]
+        )
+        if row["weights_near"] == "replicas":
+            return f"{where}; each has a copy of all weights"
+        return (
+            f"{where}; each has the weights that its threads read "
+            "(STERNA_NUMA=replicas: a copy of all weights)"
+        )
+    if row["numa_nodes"] < 2:
+        return "one, so weights lie where they were read to"
+    if os.environ.get("STERNA_NUMA") == "off":
+        return f"{row['numa_nodes']}; weights lie where they were read to, as STERNA_NUMA is off"
+    return f"{row['numa_nodes']}; the threads all run on one"
 
 
 def _reading(
@@ -166,6 +203,7 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
             + (f"cgroup quota of {quota:g} CPUs" if quota else "no cgroup quota"),
         ),
         ("threads", f"{row['threads']}{_place(row)}"),
+        ("memory nodes", _near(row)),
         ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
         ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
         ("reading", _reading(**row["reading"])),

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.engine.masks import made_beside
+from sterna.engine.memory_nodes import place
 from sterna.engine.pages import SHARE, PagePool, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence
@@ -118,13 +119,15 @@ class Engine:
         #: does to begin.
         self.masks_beside = read >= LEAST_BYTES
         if skip_zeros is None:
-            skip_zeros = read >= LEAST_BYTES
+            # Copies for that are not placed near threads, as weights are.
+            skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
         prepare(self.threads, self.isa, read)
         layers = () if self.fast else model.graph.linear_weights()
         self._direct = direct_tokens(layers, self.threads, self.isa, read)
         self._program = model.graph.compile(
             self.fast, self.threads if skip_zeros else 0, self._direct, self.context
         )
+        place(self._program, model.graph, self.threads)
         #: Bytes that recurrent layers keep of a sequence, however long; 0 where there are none.
         self.state_bytes = self._program.state_bytes
         state_pages = -(-self.state_bytes // (self.kv_bytes_per_position * PAGE))

@@ -69,7 +69,8 @@ class Loaded:
         team = resolve_threads(threads, cores)
         loaded = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
-            mmap=mmap,
+            # What is copied near threads needs no memory of its own besides.
+            mmap=mmap or bool(team.nodes),
         )  # fmt: skip
         self.engine = Engine(
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
