@@ -120,7 +120,7 @@ def duration(value: str | float) -> float:
     type=click.FloatRange(1, 1e6),
     default=100.0,
     show_default=True,
-    help="How long a step should take while somebody waits for tokens.",
+    help="How long a step should take while a stream is read, but for short prompts of many.",
 )
 @click.option(
     "--cache-ram",

@@ -67,6 +67,7 @@ class Driver:
             while True:
                 for request in islice(source, 2 * self.scheduler.max_running - len(live)):
                     live[request.id] = request
+                    request.read_along = False
                     self.add(request)
                 if not live:
                     return

@@ -53,6 +53,8 @@ class Request:
 
     #: Whether it may go on from what a cache has of its prompt.
     looks_up = True
+    #: Whether somebody reads its tokens as they come, and else waits for its end alone.
+    read_along = True
 
     def __init__(
         self,

@@ -19,14 +19,14 @@ from sterna.engine.pages import PagesMissing
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.engine.sequence import Sequence, pages_of
+from sterna.engine.step_time import StepTime
 from sterna.engine.turns import Entry, Turns
 from sterna.errors import RequestError, SternaError
 
 __all__ = ["Event", "Load", "Scheduler"]
 
-#: Where decoding leaves less of a step, prompts make it longer by this share of decoding.
-PROMPTS_SHARE = 0.25
-#: Of steps that are longer for prompts, every so many is without, to see how long decoding takes.
+#: Of steps that are longer than asked for, every so many has no prompt, to see how long decoding
+#: takes.
 LOOK = 8
 #: Seconds from one step that is learnt from to the next: to learn takes 30 µs.
 LEARN_S = 0.003
@@ -73,12 +73,12 @@ class Scheduler:
     `add` and `cancel` may be called by any thread at any time, `step` by one at a time. It has no
     thread, and does nothing by itself.
 
-    step_ms: milliseconds that a step should take while a request decodes; prompt_step_ms: while
-    none does; infinite: chunks of 512 tokens. max_running: requests that have pages at the same
-    time, those left out that nobody reads. clock: seconds, of any origin.
+    step_ms: milliseconds that a step should take while somebody reads along what a request decodes;
+    prompt_step_ms: while nobody does; infinite: chunks of 512 tokens. max_running: requests that
+    have pages at the same time, those left out that nobody reads. clock: seconds, of any origin.
 
     A step takes the next token of each request that decodes; then prompts, by their `Turns`, as far
-    as its time goes by what earlier ones took (`Costs`), and a sixth of all time at least.
+    as its time (`StepTime`) goes by what earlier ones took (`Costs`).
 
     A request waits where another one computes what its prompt begins with, and gives that one its
     turns. It is admitted where there are pages for its prompt and all its tokens, or for its prompt
@@ -151,7 +151,8 @@ class Scheduler:
         """Seconds until so many tokens of prompts are computed beside who decodes."""
         if not tokens or not self.costs.known:
             return 0.0
-        room = self.costs.chunk(Work(decoding), 0, tokens, self._target(Work(decoding)))
+        step = StepTime(self.costs, self.step_ms, self.prompt_step_ms, Work(decoding))
+        room = self.costs.chunk(Work(decoding), 0, tokens, step.usual)
         chunk = max(min(tokens, TOKENS), room)
         return tokens / chunk * self.costs.ms(Work(decoding + chunk)) / 1e3
 
@@ -219,29 +220,38 @@ class Scheduler:
 
     # ------------------------------------------------------------------------ who takes part
 
-    def _target(self, decoding: Work) -> float:
-        """Milliseconds that a step should take, this part of it included."""
-        if not decoding.tokens:
-            return self.prompt_step_ms
-        return max(self.step_ms, self.costs.ms(decoding) * (1 + PROMPTS_SHARE))
-
     def _chosen(self, now: float) -> list[_Share]:
         """Who takes part in the next step: all that decode, and prompts as there is time."""
         entries = [e for e in self._alive() if not e.request.paused]
         chosen = {e: _Share(e.request, 1) for e in entries if e.running and e.request.left == 1}
-        work = Work()
-        for entry in chosen:
-            work = work.plus(1, entry.request.sequence.length)
-        target, n_decoding, admitting = self._target(work), len(chosen), True
-        if chosen and target > self.step_ms:
-            self._longer += 1
-            if self._longer % LOOK == 0:
-                return list(chosen.values())
         prompting = [e for e in entries if not e.running or e.request.left > 1]
+        decoding = Work()
+        for entry in chosen:
+            decoding = decoding.plus(1, entry.request.sequence.length)
+        step = StepTime(
+            self.costs, self.step_ms, self.prompt_step_ms, decoding,
+            any(entry.request.read_along for entry in chosen), self.max_running - len(chosen),
+            [entry.request for entry in prompting],
+        )  # fmt: skip
+        if chosen and step.stretched:
+            self._longer += 1
+        if not (chosen and step.stretched and self._longer % LOOK == 0):
+            self._choose_prompts(chosen, prompting, decoding, step, now)
+        return list(chosen.values())
+
+    def _choose_prompts(
+        self, chosen: dict[Entry, _Share], prompting: list[Entry], work: Work, step: StepTime,
+        now: float,
+    ) -> None:  # fmt: skip
+        """Adds those that the step has time for beside who is chosen, whose work is given."""
+        n_decoding, admitting, full = len(chosen), True, 0.0
         for entry in self._turns.among(prompting, now):
-            started, taker = len(chosen) > n_decoding, entry
+            target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
+            if target <= full:
+                continue
             if started and self._room(entry, work, target) < min(TOKENS, entry.request.left):
-                break
+                full = target
+                continue
             if not entry.running:
                 if not admitting:
                     continue
@@ -258,7 +268,6 @@ class Scheduler:
             chosen[taker] = _Share(taker.request, most)
             work = work.plus(most, depth)
             self._turns.count(entry.request.key, most)
-        return list(chosen.values())
 
     def _room(self, entry: Entry, work: Work, target: float) -> int:
         """Tokens of its prompt that fit a step beside other work."""

@@ -303,6 +303,7 @@ class Running:
 
     async def _read(self, ticket: Any) -> None:
         """To its end; one of a batch rests, unread, while clients want the model."""
+        ticket.read_at_end()
         async for _ in ticket:
             while self.idle is not None and self.hosted.clients:
                 await asyncio.sleep(REST_S)

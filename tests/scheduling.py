@@ -1,0 +1,106 @@
+"""Scheduling with a clock of its own: an engine that computes nothing and takes the time that a
+formula says, and requests whose tokens are the positions that they are drawn at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sterna import LLM, _native
+from sterna.engine import Feed, Given, PagePool, Request, SamplingParams, Scheduler
+from sterna.engine.scheduler import Event
+from sterna.errors import NonFiniteError
+
+CONTEXT = 1 << 14
+BASE_MS, TOKEN_MS = 30.0, 5.0
+
+
+class Clock:
+    """Seconds, that pass where somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeEngine:
+    """The pages of an engine, and a step that takes 30 ms and 5 ms a token."""
+
+    def __init__(self, clock: Clock, pages: int = 10_000) -> None:
+        self.pool, self.clock = PagePool(pages, lambda source, target: None), clock
+        self.steps: list[list[int]] = []  # tokens of each feed
+        self.broken: Callable[[Feed], bool] = lambda feed: False
+        self.rewind = lambda sequence, length: self.pool.cut(sequence, length)
+        self.forgets = False
+        self.snapshot = lambda sequence, keep: True
+        self.noise, self.pair_ms = lambda: 1.0, 0.0
+
+    def run(self, feeds: Sequence[Feed]) -> list[Given]:
+        self.pool.reserve([(feed.sequence, len(feed.tokens)) for feed in feeds])
+        tokens = [len(feed.tokens) for feed in feeds]
+        seen = sum(
+            n * (feed.sequence.length + n / 2) for n, feed in zip(tokens, feeds, strict=True)
+        )
+        ms = BASE_MS + TOKEN_MS * sum(tokens) + seen * self.pair_ms
+        self.clock.now += ms * self.noise() / 1e3
+        if any(map(self.broken, feeds)):
+            raise NonFiniteError("layer 1: not finite")
+        self.steps.append(tokens)
+        given = []
+        for feed in feeds:
+            feed.sequence.length += len(feed.tokens)
+            token = feed.sequence.length % 200
+            given.append(Given(None, [_native.SampleResult(token)] * feed.wanted))  # type: ignore[arg-type]
+        return given
+
+
+class Bench:
+    """A scheduler of a fake engine, and the requests that it was given."""
+
+    def __init__(self, llm: LLM, pages: int = 10_000, **options: Any) -> None:
+        self.llm, self.clock = llm, Clock()
+        self.engine = FakeEngine(self.clock, pages)
+        engine: Any = self.engine
+        self.scheduler = Scheduler(
+            engine, clock=self.clock, **{"step_ms": 130.0, "prompt_step_ms": 500.0, **options}
+        )
+        self.requests: list[Request] = []
+        self.added = 0
+
+    def add(self, prompt: int | Sequence[int], tokens: int = 1000, **place: Any) -> Request:
+        """Adds one; prompt: its tokens, or how many, which begin as no other's."""
+        self.added += 1
+        ids = [self.added % 199] * prompt if isinstance(prompt, int) else prompt
+        params = SamplingParams(max_tokens=tokens)
+        request = Request(
+            ids, params, self.llm.tokenizer, context=CONTEXT, completion=None, **place
+        )
+        self.scheduler.add(request)
+        self.requests.append(request)
+        return request
+
+    def step(self) -> list[Event]:
+        """One, and everybody reads what came."""
+        events = self.scheduler.step()
+        for request in self.requests:
+            for _ in request.pieces():
+                pass
+        return events
+
+    def until(self, done: Callable[[], bool], most: int = 5000) -> int:
+        for steps in range(most):
+            if done():
+                return steps
+            assert self.step(), "it is idle"
+        raise AssertionError("it does not end")
+
+    def learnt(self) -> Bench:
+        """With costs that it knows from a few requests of before."""
+        for length in (500, 200, 30):
+            request = self.add(length, 20)
+            self.until(lambda request=request: request.finished)
+        self.engine.steps.clear()
+        return self

@@ -1,0 +1,65 @@
+"""What steps take, learnt from steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from sterna.engine.costs import Costs, Work
+
+
+def test_costs_are_learnt() -> None:
+    """A line, and what depths add, to a tenth, through noise and outliers; never falling."""
+    costs = Costs()
+    assert costs.ms(Work(7)) == 0.0
+
+    def truth(work: Work) -> float:
+        return 30 + 5 * work.tokens + work.read * 0.01 + work.rows * 1e-4
+
+    for i in range(600):
+        tokens = (1, 3, 16, 48, 128, 300, 512)[i % 7]
+        work = Work().plus(tokens, i * 37 % 4000)
+        noise = 4.0 if i % 50 == 49 else (0.97, 1.0, 1.03)[i % 3]
+        costs.learn(work, truth(work) * noise)
+    for tokens in (1, 3, 16, 48, 128, 256, 512):
+        for depth in (0, 1000, 3000):
+            work = Work().plus(tokens, depth)
+            assert costs.ms(work) == pytest.approx(truth(work), rel=0.1)
+    times = [costs.ms(Work(n)) for n in range(1, 700)]
+    assert times == sorted(times)
+    still = Costs()
+    for _ in range(9):
+        still.learn(Work(4), 1e-9)
+    assert still.ms(Work(1)) > 0
+    costs.learn(Work(0), 5.0)
+    costs.learn(Work(1), float("nan"))
+    assert [costs.ms(Work(n)) for n in range(1, 700)] == times
+
+
+def test_what_was_slow_once_is_not_slow_for_ever() -> None:
+    """A machine that was busy before a prompt comes in, and is idle since; few tokens and many."""
+    costs = Costs()
+    for _ in range(30):
+        costs.learn(Work(4), 500.0)
+    costs.learn(Work(64), 9000.0)
+    for _ in range(30):
+        costs.learn(Work(10), 80.0)
+    assert costs.ms(Work(4)) <= costs.ms(Work(10)) == pytest.approx(80, rel=0.2)
+    assert costs.ms(Work(20)) < 200
+
+
+def test_chunks_fit_what_is_left() -> None:
+    """They make steps of multiples of 16, or are all that is left, or fewer than 16, as many as
+    fit; steps of at most 512."""
+    costs = Costs()
+    assert costs.chunk(Work(), 0, 1000, 100.0) == 64  # nothing is known yet
+    assert costs.chunk(Work(), 0, 1000, float("inf")) == 512
+    for tokens in (1, 16, 64, 256, 512):
+        costs.learn(Work(tokens), 30 + 5 * tokens)
+    for budget in range(0, 3000, 7):
+        for left in (1, 15, 16, 17, 500, 2000):
+            chunk = costs.chunk(Work(4), 0, left, float(budget))
+            assert chunk == left or (4 + chunk) % 16 == 0 or chunk < 16
+            assert chunk + 4 <= 512
+            assert chunk == 0 or costs.ms(Work(4 + chunk)) <= budget
+            more = chunk + (1 if (4 + chunk) % 16 else 16)
+            assert chunk == left or costs.ms(Work(4 + more)) > budget or more > 508
