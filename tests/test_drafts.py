@@ -54,7 +54,9 @@ class Guesser:
         return [t if self.rng.random() < self.share else int(self.rng.integers(250)) for t in known]
 
 
-@pytest.fixture(scope="module", params=["bitnet-multiply", "llama-bf16"])
+@pytest.fixture(
+    scope="module", params=["bitnet-multiply", "llama-bf16", "qwen3_5", "mistral-window"]
+)
 def llm(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> LLM:
     return LLM(checkpoint(request.param), threads=2, speculate="off")
 
@@ -91,7 +93,7 @@ def test_any_drafts_give_the_same(llm: LLM, data: st.DataObject) -> None:
     start = prompt(i % len(PARAMS))
 
     def request(*sources: Source) -> Request:
-        speculation = Speculation(sources)
+        speculation = Speculation(sources, llm.engine)
         return Request(
             start, params, llm.tokenizer, context=llm.context, speculation=speculation, ends=ends
         )
@@ -119,8 +121,9 @@ def test_right_drafts_save_steps(llm: LLM) -> None:
     params = SamplingParams(**options)
     sources = [Prediction(2, plain.tokens)]
     request = Request(
-        [5, 6], params, llm.tokenizer, context=llm.context, speculation=Speculation(sources)
-    )
+        [5, 6], params, llm.tokenizer, context=llm.context,
+        speculation=Speculation(sources, llm.engine),
+    )  # fmt: skip
     steps = 0
     while not request.ended:
         (given,) = llm.engine.run([request.feed(512, MOST_DRAFTS, free)])
@@ -137,7 +140,7 @@ def test_a_step_may_be_lost(llm: LLM) -> None:
     plain = llm.generate([5, 6], max_tokens=20, ignore_eos=True)
     request = Request(
         [5, 6], SamplingParams(max_tokens=20), llm.tokenizer, context=llm.context,
-        speculation=Speculation([Prediction(2, [*plain.tokens[:9], 1, 2, 3])]),
+        speculation=Speculation([Prediction(2, [*plain.tokens[:9], 1, 2, 3])], llm.engine),
     )  # fmt: skip
     for lost in (False, False, True, True, False, False):
         (given,) = llm.engine.run([request.feed(512, 5, free)])
@@ -222,23 +225,23 @@ def test_what_does_not_pay_is_left() -> None:
 # ------------------------------------------------------------------------------------------- LLM
 
 
+@pytest.mark.parametrize("name", ["llama-bf16", "qwen3_5"])
 def test_an_llm_drafts_by_itself(
-    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    name: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same text, in fewer steps where it repeats; where state cannot go back, no drafts."""
+    """The same text, in fewer steps where it repeats."""
     monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
-    folder = checkpoint("llama-bf16")
+    folder = checkpoint(name)
     plain, drafting = LLM(folder, threads=2, speculate="off"), LLM(folder, threads=2)
     options = {"max_tokens": 2 * PAGE, "ignore_eos": True}
     a, b = plain.generate([1, 2], **options), drafting.generate([1, 2], **options)
     assert facts(a) == facts(b)
-    assert (a.stats.n_drafted, b.stats.n_accepted > 20) == (0, True)
+    assert a.stats.n_drafted == 0
+    assert b.stats.n_accepted > 20 or name == "qwen3_5"  # whose text does not repeat
     c = drafting.generate([1, 2], prediction=a.tokens, **options)
     d = drafting.generate([1, 2], prediction=a.text, **options)
     assert facts(a) == facts(c) == facts(d)
     assert c.stats.n_accepted > 100
-    recurrent = LLM(checkpoint("qwen3_5"), threads=2)
-    assert recurrent.generate([1, 2], **options).stats.n_drafted == 0
 
 
 def test_a_draft_model(checkpoint: Callable[[str], Path]) -> None:

@@ -21,4 +21,4 @@ def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str)
     assert histories.answers > 50
     assert histories.preempted > 0 or llm.engine.pool.window is not None
     assert histories.cached > 500
-    assert (histories.accepted > 0) != llm.engine.forgets
+    assert histories.accepted > 0

@@ -221,6 +221,45 @@ def test_a_state_is_of_a_position() -> None:
         state.copy_from(_native.State(p.state_bytes + 4096))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_drafts_go_on_in_a_state_of_their_own(name: str) -> None:
+    """The sequence's own is left as it is before them; both as steps without drafts leave them."""
+    p, cache = program(name, "norm"), _native.KvCache([(1, 16)], 8, "f32")
+    pages, tokens = np.arange(2, dtype=np.int32), np.arange(N, dtype=np.int32)
+
+    def step(
+        state: _native.State, start: int, end: int, *ahead: tuple[int, int, _native.State]
+    ) -> np.ndarray:
+        span = (start, end - start, end - start, pages)
+        return p.run(
+            cache, tokens[start:end], [span], "scalar", 1, states=[state], ahead=ahead
+        )[0].copy()  # fmt: skip
+
+    def read(state: _native.State) -> tuple[bytes, int]:
+        out = np.empty(state.nbytes, np.uint8)
+        state.read(out)
+        return out.tobytes(), state.position
+
+    for start, sure, end in ((0, 1, 2), (0, 30, 37), (20, 21, 36), (20, 25, 26)):
+        mine, drafts, before, behind = (_native.State(p.state_bytes) for _ in range(4))
+        for state in (mine, before, behind):
+            step(state, 0, start or 1)
+        wanted = step(behind, start, end)
+        step(before, start, sure)
+        assert_same_bits(step(mine, start, end, (0, end - sure, drafts)), wanted)
+        assert read(mine) == read(before)
+        assert read(drafts) == read(behind)
+    for ahead, rule in (
+        ((0, 6, drafts), "before the drafts"), ((0, 0, drafts), "before the drafts"),
+        ((1, 1, drafts), "of sequences"), ((-1, 1, drafts), "of sequences"),
+        ((0, 1, mine), "its own"), ((0, 1, _native.State(1)), "too small"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=rule):
+            step(mine, 0, 6, ahead)
+    with pytest.raises(ValueError, match="of sequences"):
+        step(mine, 0, 6, (0, 1, drafts), (0, 1, before))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("column", ["q", "v", "z"])
 def test_what_is_not_finite_is_told(column: str, isa: str) -> None:

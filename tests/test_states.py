@@ -15,6 +15,8 @@ from test_qwen3_5 import PROMPT, engine, tokens_of
 
 from sterna import LLM, Conversation, loading
 from sterna.engine import PAGE, Engine, PrefixCache, Sequence
+from sterna.engine.engine import Feed
+from sterna.engine.pages import PagesMissing
 from sterna.errors import RequestError
 from sterna.evaluate import scoring
 
@@ -127,6 +129,62 @@ def test_a_state_behind_another_length_is_refused(small: Engine) -> None:
     assert_same_bits(tokens_of(small, s, [1]), fresh(small, [*PROMPT[:10], 1]))
 
 
+def drafted(e: Engine, s: Sequence, tokens: list[int], drafts: int) -> np.ndarray:
+    """Logits of a step with so many drafts at its end, and of the token before them."""
+    (given,) = e.run([Feed(s, tokens, drafts + 1, drafts=drafts)])
+    return given.logits.copy()
+
+
+def test_drafts_are_taken_back(small: Engine) -> None:
+    """To before the first of them, or none is; what follows has the bits as if none had been."""
+    s, known = Sequence(), PROMPT[:40]
+    small.prefill(s, known[:-1])
+    rows = drafted(small, s, [known[-1], *PROMPT[40:45]], 5)
+    assert_same_bits(rows[0], fresh(small, known))
+    assert_same_bits(rows[-1], fresh(small, PROMPT[:45]))
+    first, second = s.state, s.ahead
+    s.settle(45)  # all were right
+    assert (s.length, s.state, s.ahead) == (45, second, first)
+    assert_same_bits(
+        drafted(small, s, [1, 2, 3, 4], 2)[-1], fresh(small, [*PROMPT[:45], 1, 2, 3, 4])
+    )
+    s.settle(48)  # one was right
+    assert (s.length, s.state, s.ahead) == (47, second, first)
+    assert first is not None
+    assert first.position == -1  # or a later step could take it for one of what is there then
+    for more in ([3, 7], [8], [9]):
+        small.prefill(s, more)
+    assert small.rewind(s, 49) == 0
+    small.prefill(s, PROMPT[:9])
+    drafted(small, s, [1, 2, 3], 2)
+    assert small.rewind(s, 11) == 10  # as after an interrupt
+    assert_same_bits(tokens_of(small, s, [5]), fresh(small, [*PROMPT[:9], 1, 5]))
+
+
+def fill(e: Engine, others: list[Sequence]) -> None:
+    """Gives them pages until there are none."""
+    while True:
+        if others[-1].length == 2 * PAGE:
+            others.append(Sequence())
+        e.step([(others[-1], [1] * PAGE, 0)])
+
+
+def test_states_of_drafts_give_way(small: Engine) -> None:
+    """They are free to be had, and have no room where pages are missing."""
+    s, others = Sequence(), [Sequence()]
+    small.prefill(s, PROMPT[:9])
+    free = small.pool.free
+    assert small.may_draft(s)
+    assert (small.pool.free, s.ahead is not None) == (free, True)
+    with pytest.raises(PagesMissing):
+        fill(small, others)
+    assert not small.may_draft(others[0])
+    failure(lambda: drafted(small, others[0], [1, 2], 1), RequestError, "pages")
+    assert small.pool.forget_ahead()
+    assert not small.pool.forget_ahead()
+    small.step([(others[-1], [1], 0)])
+
+
 def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> None:
     """What is not finite is an error, and no state of it is ever taken for a good one."""
     s = Sequence()
@@ -137,7 +195,7 @@ def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> 
         """Runs the step, then fails as one does whose activations are not finite."""
 
         def run(self, cache: Any, tokens: Any, spans: Any, *rest: Any) -> Any:
-            *_, states, _ = rest  # before the masks
+            *_, states, _, _ = rest  # before the masks and the states of drafts
             program.run(cache, tokens, spans, *rest)
             assert states[0].position == 11
             raise FloatingPointError("layer 1")
@@ -255,9 +313,11 @@ def test_an_interrupted_conversation_goes_on_as_if_nothing_had_been(
 
 def assert_sound_with_states(e: Engine, alive: Sequence) -> None:
     """What is free is what the sequence does not have, and can be had."""
-    pages, states = e.pool.state_pages, len({id(s) for s in (alive.state, *alive.snapshots) if s})
+    mine = {id(s) for s in (alive.state, *alive.snapshots) if s and s is not alive.ahead}
+    pages, states = e.pool.state_pages, len(mine)
     free = e.pool.count - len(alive.pages) - states * pages
     assert e.pool.free == free
+    e.pool.forget_ahead()
     others = [Sequence() for _ in range(free // (1 + pages))]
     e.step([(other, [1], 0) for other in others])
     assert e.pool.free == free % (1 + pages)
@@ -279,6 +339,10 @@ def test_each_instruction_of_steps_and_rewinds(llm: LLM, monkeypatch: pytest.Mon
         e.rewind(s, 40)
         e.step([(s, history[5:6], 1)])
         e.snapshot(s)
+        drafted(e, s, [*history[6:8], 1, 2], 2)
+        s.settle(8)
+        drafted(e, s, [*history[8:10]], 1)
+        s.settle(10)
 
     at, more = 0, True
     while more:

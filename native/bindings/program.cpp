@@ -343,7 +343,8 @@ void bind_program(nb::module_& m) {
         .def("head", &add_head, "name"_a, "weight"_a, "shadow"_a, "bounds"_a, "src"_a, "dst"_a)
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
              "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>(),
-             "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none());
+             "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none(),
+             "ahead"_a = std::vector<PyAhead>());
 }
 
 }  // namespace sterna::border

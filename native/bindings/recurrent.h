@@ -134,6 +134,7 @@ inline void bind_state(nb::module_& m) {
                 s.position = position;
             },
             "data"_a, "position"_a)
+        .def("forget", [](State& s) { s.position = -1; })
         .def_prop_ro("nbytes", [](const State& s) { return s.memory.size(); })
         .def_prop_ro("position", [](const State& s) { return s.position; });
 }

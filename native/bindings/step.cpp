@@ -66,17 +66,28 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     return batch;
 }
 
-void require_fit(const PyProgram& p, const KvCache& cache, const std::vector<State*>& states,
-                 size_t sequences) {
+// The states of a step, and who goes on in which of them with drafts.
+void require_states(const PyProgram& p, const std::vector<State*>& states,
+                    const std::vector<PyAhead>& ahead, const std::vector<SequenceSpan>& spans) {
     const int64_t bytes = p.program.state_bytes();
-    require(states.size() == (bytes ? sequences : 0), "states: one for each sequence, or none");
-    for (size_t i = 0; i < states.size(); ++i) {
-        require(states[i] && static_cast<int64_t>(states[i]->memory.size()) >= bytes,
-                "states: too small for the program");
-        require(std::find(states.begin(), states.begin() + static_cast<int64_t>(i), states[i]) ==
-                    states.begin() + static_cast<int64_t>(i),
-                "states: each sequence needs its own");
+    require(states.size() == (bytes ? spans.size() : 0), "states: one for each sequence, or none");
+    std::vector<const State*> all(states.begin(), states.end());
+    for (int before = -1; const auto& [sequence, drafts, state] : ahead) {
+        require(sequence > before && sequence < static_cast<int>(states.size()),
+                "ahead: must be of sequences that have states, each once, in their order");
+        require(drafts >= 1 && drafts < spans[static_cast<size_t>(sequence)].count,
+                "ahead: a token must come before the drafts");
+        before = sequence;
+        all.push_back(state);
     }
+    for (auto one = all.begin(); one != all.end(); ++one) {
+        require(*one && static_cast<int64_t>((*one)->memory.size()) >= bytes,
+                "states: too small for the program");
+        require(std::find(all.begin(), one, *one) == one, "states: each sequence needs its own");
+    }
+}
+
+void require_fit(const PyProgram& p, const KvCache& cache) {
     require(cache.layers() >= static_cast<int>(p.layers.size()), "cache: has too few layers");
     for (int layer = 0; layer < static_cast<int>(p.layers.size()); ++layer)
         require(!p.layers[static_cast<size_t>(layer)].kv_heads ||
@@ -86,7 +97,8 @@ void require_fit(const PyProgram& p, const KvCache& cache, const std::vector<Sta
 }
 
 // The states of a step that is about to change them; under the lock, since another thread may have had one.
-void begin_states(StepBatch& batch, const std::vector<State*>& states) {
+void begin_states(StepBatch& batch, const std::vector<State*>& states,
+                  const std::vector<PyAhead>& ahead) {
     for (size_t i = 0; i < states.size(); ++i)
         require(batch.spans[i].start == 0 || states[i]->position == batch.spans[i].start,
                 "states: must be of the positions before the new tokens");
@@ -94,11 +106,21 @@ void begin_states(StepBatch& batch, const std::vector<State*>& states) {
         states[i]->position = -1;
         batch.spans[i].state = states[i]->floats();
     }
+    for (const auto& [sequence, drafts, state] : ahead) {
+        SequenceSpan& span = batch.spans[static_cast<size_t>(sequence)];
+        state->position = -1;
+        span.ahead = state->floats();
+        span.drafts = drafts;
+    }
 }
 
-void end_states(const StepBatch& batch, const std::vector<State*>& states) {
+void end_states(const StepBatch& batch, const std::vector<State*>& states,
+                const std::vector<PyAhead>& ahead) {
+    const auto end = [](const SequenceSpan& span) { return int64_t{span.start} + span.count; };
     for (size_t i = 0; i < states.size(); ++i)
-        states[i]->position = int64_t{batch.spans[i].start} + batch.spans[i].count;
+        states[i]->position = end(batch.spans[i]) - batch.spans[i].drafts;
+    for (const auto& [sequence, _, state] : ahead)
+        state->position = end(batch.spans[static_cast<size_t>(sequence)]);
 }
 
 float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const KernelTable& kernels,
@@ -120,9 +142,10 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
-                    Gate* masks) {
+                    Gate* masks, const std::vector<PyAhead>& ahead) {
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
-    require_fit(p, cache, states, batch.spans.size());
+    require_states(p, states, ahead, batch.spans);
+    require_fit(p, cache);
     const auto& kernels = table(isa);
     Pool& workers = pool(threads);
     require(!p.hidden || batch.draws.empty(), "draws: a program without a head has no logits");
@@ -136,11 +159,11 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     p.draws.begin(batch.draws, static_cast<int>(p.vocab));
     for (size_t i = 0; i < drawn.size(); ++i)
         batch.deciding[batch.drawn_rows[i]] = p.draws.deciding(i, batch.draws[i], p.vocab);
-    begin_states(batch, states);
+    begin_states(batch, states, ahead);
     float* logits = run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans, masks}, cache,
                               kernels, workers);
     if (masks) masks->pass();
-    end_states(batch, states);
+    end_states(batch, states, ahead);
     const auto row_of = [&](size_t n) {
         return logits + static_cast<int64_t>(n) * p.program.logits_ld();
     };

@@ -75,13 +75,17 @@ using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
 using StepResult =
     std::tuple<Out<float, 2>, std::vector<SampleResult>, std::vector<int64_t>, int64_t>;
 
+// (sequence, drafts, state): the last new tokens of a sequence that are drafts go on in a state of their own, and leave
+// the sequence's own before them.
+using PyAhead = std::tuple<int, int, State*>;
+
 // masks: open once those of `draws` are written, where they are not before the step.
 // states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
-// position. A run that fails leaves them of no position.
+// position. A run that fails leaves them of no position, and those of `ahead`.
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
-                    Gate* masks);
+                    Gate* masks, const std::vector<PyAhead>& ahead);
 
 }  // namespace sterna::border

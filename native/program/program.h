@@ -150,6 +150,10 @@ struct SequenceSpan {
     // For each of those, which of its logits decide; null: all of them.
     const DecidingLogits* deciding = nullptr;
     float* state = nullptr;  // State; of a sequence that starts at 0 it is not read
+    // Of the new tokens, the last so many are drafts, with at least one before them: `state` stays that before them, and
+    // they go on in `ahead`.
+    int drafts = 0;
+    float* ahead = nullptr;
 };
 
 struct Batch {

@@ -41,6 +41,16 @@ void Program::convolve(const Op& op, const Run& run, int64_t unit) const {
     a.width = static_cast<int>(std::ssize(op.taps) / channels);
     a.state = span.state + op.state + from;
     a.fresh = span.start == 0;
+    a.tokens -= span.drafts;
+    run.kernels.conv(a);
+    if (!span.drafts) return;
+    float* ahead = span.ahead + op.state + from;
+    for (int64_t i = 0; i + 1 < a.width; ++i)
+        std::copy_n(a.state + i * channels, a.channels, ahead + i * channels);
+    a.x += a.tokens * a.ldx;
+    a.tokens = span.drafts;
+    a.state = ahead;
+    a.fresh = false;
     run.kernels.conv(a);
 }
 
@@ -80,6 +90,17 @@ void Program::recur(const Op& op, const Run& run, int64_t begin, int64_t end) co
         a.fresh = span.start == 0;
         a.out = dst.row(first_of_[s]) + head * h.v_dim + from;
         a.ldo = dst.ld;
+        a.tokens -= span.drafts;
+        run.kernels.recurrence(a);
+        if (!span.drafts) continue;
+        float* ahead = span.ahead + (a.state - span.state);
+        std::copy_n(a.state, (next - begin) * kStateColumns * h.k_dim, ahead);
+        for (const float** at : {&a.k, &a.v, &a.decay, &a.beta}) *at += a.tokens * a.ldx;
+        a.q += a.tokens * a.ldx;
+        a.out += a.tokens * a.ldo;
+        a.tokens = span.drafts;
+        a.state = ahead;
+        a.fresh = false;
         run.kernels.recurrence(a);
     }
 }

@@ -116,4 +116,4 @@ def _goes_on(entry: Entry, goal: int) -> bool:
     request = entry.request
     if not entry.running or request.ended or request.paused:
         return False
-    return request.left > 1 and request.sequence.length < goal
+    return not request.decodes and request.sequence.length < goal

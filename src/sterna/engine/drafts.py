@@ -215,16 +215,25 @@ class _Record:
         self._forget()
         self._pause, self._rest_until = self.PAUSE[0], 0
 
-    def worth(self, costs: Costs, others: int, position: int, most: int) -> int:
-        """How many drafts give most tokens for the time at this position, up to `most`."""
+    def worth(
+        self, costs: Costs, others: int, position: int, most: int, again: int, goes_back: bool
+    ) -> int:
+        """How many drafts give most tokens for the time at this position, up to `most`.
+
+        again: tokens that are computed beside the last one in any case; goes_back: where a draft is
+        wrong, those before it are computed again with the next step's.
+        """
         if position < self._rest_until:
             return 0
         share = min(self._hits / self._seen, 0.99)
-        expected = 1.0 + others
-        best, k = expected / costs(1), 0
+        expected, later = 1.0 + others, 0.0
+        best, k = expected / costs(1 + again), 0
         for n in range(1, most + 1):
+            if goes_back:  # after n - 1
+                later += share ** (n - 1) * (1 - share) * (costs(n) - costs(1))
             expected += share**n
-            rate = expected / (costs(1 + n) + n * self.source.cost * costs(1))
+            time = costs(1 + again + n) + n * self.source.cost * costs(1) + later
+            rate = expected / time
             if rate > best:
                 best, k = rate, n
         if k == 0 and most > 0:
@@ -250,21 +259,32 @@ class Speculation:
 
     The first source that has something to say is asked for as many as make most tokens for the time
     of a step, by the share of its drafts that were right lately; none where that is no gain.
+
+    engine: whose sequence it is; None: of a model without recurrent layers. These cannot take a
+    token back: where a draft is wrong, those before it are computed again from the state that they
+    began with, and that has to have room.
     """
 
-    def __init__(self, sources: SequenceOf[Source]) -> None:
+    def __init__(self, sources: SequenceOf[Source], engine: Engine | None = None) -> None:
         self._records = [_Record(source) for source in sources]
         self._latest: _Record | None = None
+        self._engine = engine
+
+    def may_draft(self, sequence: Sequence) -> bool:
+        """Whether the sequence's next step may have drafts."""
+        return self._engine is None or self._engine.may_draft(sequence)
 
     def propose(
-        self, history: I32, most: int, costs: Costs = usual_costs, others: int = 0
+        self, history: I32, most: int, costs: Costs = usual_costs, others: int = 0, again: int = 0
     ) -> list[int]:
         """At most so many drafts of what follows `history`.
 
-        costs: of the step by this sequence's tokens; others: tokens that it gives other sequences.
+        costs: of the step by this sequence's tokens, of which so many are computed `again` beside
+        the last one and the drafts; others: tokens that the step gives other sequences.
         """
+        goes_back = self._engine is not None and self._engine.state_bytes > 0
         for record in self._records:
-            k = record.worth(costs, others, len(history), most)
+            k = record.worth(costs, others, len(history), most, again, goes_back)
             drafts = record.source.propose(history, k) if k else []
             if drafts:
                 self._latest = record

@@ -19,7 +19,7 @@ from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.engine.masks import made_beside
 from sterna.engine.memory_nodes import place
-from sterna.engine.pages import SHARE, PagePool, page_counts
+from sterna.engine.pages import SHARE, PagePool, PagesMissing, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence
 from sterna.errors import NonFiniteError, RequestError
@@ -52,7 +52,8 @@ class Feed:
     """A sequence's share of a step: its new tokens, and what is wanted of the last of them.
 
     wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
-    which those of `deciding` decide.
+    which those of `deciding` decide. drafts: how many of them, the last ones, may be taken back
+    (`Sequence.settle`); a token comes before them.
     """
 
     sequence: Sequence
@@ -60,6 +61,7 @@ class Feed:
     wanted: int = 0
     deciding: DecidingLogits = EVERYTHING
     draw: Draw | None = None
+    drafts: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -179,6 +181,11 @@ class Engine:
         have windows, behind which pages are given back."""
         return self.state_bytes > 0 or self.pool.window is not None
 
+    def may_draft(self, sequence: Sequence) -> bool:
+        """Whether a sequence's next step may have drafts: not where a recurrent state for them has
+        no room."""
+        return self.pool.may_draft(sequence)
+
     @property
     def left_out_bytes(self) -> int:
         """Bytes of weights that the last step did not read, since they would have met zeros."""
@@ -286,12 +293,14 @@ class Engine:
             for f, table in zip(feeds, tables, strict=True)
         ]
         states = [f.sequence.state for f in feeds if f.sequence.state] if self.state_bytes else []
+        ahead = self._states_ahead(feeds) if self.state_bytes else []
         late = [f.draw.late for f in feeds if f.draw and f.draw.late]
         masks = made_beside(late, self.masks_beside)
         try:
             logits, drawn, rescored, head_bytes = program.run(
-                self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks
-            )
+                self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks,
+                ahead,
+            )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
@@ -300,7 +309,7 @@ class Engine:
         given, row, kept = [], 0, 0
         for f in feeds:
             f.sequence.length += len(f.tokens)
-            self.pool.give_back(f.sequence)
+            self.pool.give_back(f.sequence, f.drafts)
             f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
             f.sequence.head_bytes += head_bytes if f.wanted else 0
             count = 0 if f.draw else f.wanted
@@ -310,6 +319,19 @@ class Engine:
             )
             row, kept = row + f.wanted, kept + count
         return given
+
+    def _states_ahead(self, feeds: SequenceOf[Feed]) -> list[tuple[int, int, _native.State]]:
+        """Of each sequence that has drafts, the state in which they go on."""
+        ahead = []
+        for i, feed in enumerate(feeds):
+            if feed.drafts:
+                if not self.may_draft(feed.sequence) or feed.sequence.ahead is None:
+                    raise PagesMissing(
+                        f"KV cache: a recurrent state takes {self.pool.state_pages} of "
+                        f"{self.pool.count} pages, but fewer are free; run without drafts"
+                    )
+                ahead.append((i, feed.drafts, feed.sequence.ahead))
+        return ahead
 
     def step(
         self,

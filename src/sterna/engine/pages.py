@@ -161,10 +161,10 @@ class PagePool:
             state.copy_from(source)
         sequence.state = state
 
-    def give_back(self, sequence: Sequence) -> None:
-        """Its pages that lie before the windows of all positions from its length on, and from its
-        marks on."""
-        gone = self.before_windows(min((*sequence.marks, sequence.length)))
+    def give_back(self, sequence: Sequence, drafts: int = 0) -> None:
+        """Its pages that lie before the windows of all positions from its length on, so many drafts
+        left out, and from its marks on."""
+        gone = self.before_windows(min((*sequence.marks, sequence.length - drafts)))
         if gone and sequence.pages[gone - 1] != GONE:
             pages = sequence.pages.copy()
             pages[:gone] = GONE
@@ -203,6 +203,27 @@ class PagePool:
             sequence.snapshots = (*sequence.snapshots, copy)
             return True
 
+    def may_draft(self, sequence: Sequence) -> bool:
+        """Whether its next step may have drafts: where layers are recurrent, it gets a state for
+        these, which counts as nothing, and goes (`forget_ahead`) where pages are needed."""
+        if not self.state_bytes or sequence.ahead is not None:
+            return True
+        with self._lock:
+            if not self._has_room_for_state():
+                return False
+            sequence.ahead = _native.State(self.state_bytes)
+            return True
+
+    def forget_ahead(self) -> bool:
+        """Between steps, takes away the states for drafts; False where there are none."""
+        with self._lock:
+            living = [ref() for ref in self._sequences.values()]
+            found = [one for one in living if one is not None and one.ahead is not None]
+            for sequence in found:
+                sequence.settle(sequence.length)
+                sequence.ahead = None
+            return bool(found)
+
     def reachable(self, sequence: Sequence, length: int) -> int:
         """The greatest position up to `length` that it can be cut back to, or 0."""
         if self.state_bytes:
@@ -237,7 +258,8 @@ class PagePool:
                         f"KV cache: a recurrent state takes {self.state_pages} of {self.count} "
                         "pages, but fewer are free; run fewer sequences at once, or raise kv_bytes"
                     )
-                self._give_state(copy, source.state)
+                here = (s for s in states_of(source) if s.position == length)
+                self._give_state(copy, next(here))
             copy.pages = pages
             copy.length = length
             return copy
@@ -250,10 +272,11 @@ class PagePool:
         # few is not.
         sequence.snapshots = tuple(s for s in sequence.snapshots if 0 < s.position <= length)
         sequence.marks = tuple(m for m in sequence.marks if m <= length)
+        sequence.drop_ahead(length)
         sequence.length = length
         sequence.pages = sequence.pages[: pages_of(length)]
         if not length:
-            sequence.state = None
+            sequence.state = sequence.ahead = None
         return length
 
     def adopt(self, sequence: Sequence, pages: I32, length: int) -> None:
@@ -276,10 +299,13 @@ class PagePool:
         return None
 
     def _states(self, cached: bool = False) -> int:
-        """How many states and snapshots the sequences that `_counted` has found alive have, and the
-        cache."""
+        """How many states and snapshots the sequences that `_counted` has found alive have.
+
+        cached: with those for drafts, and those of the cache, which all give way.
+        """
         living = [ref() for ref in self._sequences.values()] if self.state_bytes else []
-        states = {id(s) for one in living if one is not None for s in states_of(one)}
+        known = [(one, s) for one in living if one is not None for s in states_of(one)]
+        states = {id(s) for one, s in known if cached or s is not one.ahead}
         if cached and self.cache is not None and self.state_bytes:
             states.update(map(id, self.cache.states()))
         return len(states)
@@ -289,11 +315,14 @@ class PagePool:
         held = self._counted()
         if self._free(held, self._states()) < self.state_pages:
             return False
-        missing = self.state_pages
-        missing -= self._free(self._with_cache(held), self._states(cached=True))
-        if missing > 0 and self.cache is not None:
-            self.cache.give_way(missing, held)
-        return True
+
+        def missing() -> int:
+            free = self._free(self._with_cache(held), self._states(cached=True))
+            return self.state_pages - free
+
+        if missing() > 0 and self.cache is not None:
+            self.cache.give_way(missing(), held)
+        return missing() <= 0
 
     def _with_cache(self, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Who has each page, the cache counted as one."""

@@ -87,6 +87,7 @@ class Request:
         self._guide, self._speculation, self._vocab = guide, speculation, vocab
         self._masks: Masks | None = None  # of the latest step
         self._n_drafts = 0  # in the history behind what is known, of the latest step
+        self._again = 0  # known tokens to be computed again, as drafts behind them were wrong
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
         self.finished = False
@@ -121,8 +122,14 @@ class Request:
 
     @property
     def left(self) -> int:
-        """Tokens that are known and not computed yet; 1 while it decodes."""
+        """Tokens that are known and not computed yet; 1 while it decodes, or some more."""
         return self._known - self.sequence.length
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its next step is to bring its next token: what is left is its latest one, and
+        with it those that a recurrent layer has to see again."""
+        return self.left <= 1 + self._again
 
     @property
     def ended(self) -> bool:
@@ -143,7 +150,7 @@ class Request:
 
     def go_on_from(self, sequence: Sequence) -> None:
         """Takes a sequence that has the keys and values of the prompt's first tokens."""
-        self.sequence = sequence
+        self.sequence, self._again = sequence, 0
         if not self._drawn:
             self.completion.stats.n_cached = sequence.length
 
@@ -165,11 +172,11 @@ class Request:
         part = self._history[begin:end]
         if end < self._known:
             return Feed(self.sequence, part)
-        if end - begin == 1:
-            self._add_drafts(budget, costs, others)
+        if self.decodes:
+            self._add_drafts(budget - self.left + 1, costs, others)
         return Feed(
             self.sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
-            draw=self._draw(),
+            draw=self._draw(), drafts=self._n_drafts,
         )  # fmt: skip
 
     def _add_drafts(self, budget: int, costs: Costs, others: int) -> None:
@@ -177,18 +184,22 @@ class Request:
         most = min(budget, len(self._history) - self._known - 1)
         if self._speculation is None or most <= 0:
             return
-        drafts = self._speculation.propose(self.tokens, most, costs, others)
+        again = self.left - 1
+        drafts = self._speculation.propose(self.tokens, most, costs, others, again)
         if self._guide is not None:
             self._guide.follow(self.tokens[self.n_prompt :])
             drafts = drafts[: self._guide.valid(drafts)]
+        if drafts and not self._speculation.may_draft(self.sequence):
+            return
         self._n_drafts = len(drafts)
         self._history[self._known : self._known + len(drafts)] = drafts
 
     def _drop_drafts(self) -> None:
-        """Its sequence has no position of a draft afterwards that was not right."""
-        if self._n_drafts:
-            self.sequence.length = min(self.sequence.length, self._known - 1)
-            self._n_drafts = 0
+        """Its sequence has no position of a draft afterwards that was not right, nor of its latest
+        token, which a step may have computed that was lost."""
+        if self.sequence.length >= self._known or self._n_drafts:
+            self.sequence.settle(self._known - 1)
+        self._n_drafts = 0
 
     def receive(self, given: Given) -> None:
         """Takes what a step gave it."""
@@ -216,6 +227,7 @@ class Request:
                 accepted += 1
         if drafts:
             self._drop_drafts()
+            self._again = self.left - 1
             stats = self.completion.stats
             stats.n_drafted += len(drafts)
             stats.n_accepted += accepted

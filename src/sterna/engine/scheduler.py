@@ -139,8 +139,8 @@ class Scheduler:
         """How busy it is now; from any thread."""
         entries = self._alive()
         waiting = [e for e in entries if not e.running]
-        tokens = sum(e.request.left for e in entries if e.request.left > 1 or not e.running)
-        decoding = sum(1 for e in entries if e.running and e.request.left == 1)
+        tokens = sum(e.request.left for e in entries if not (e.running and e.request.decodes))
+        decoding = sum(1 for e in entries if e.running and e.request.decodes)
         pool = self.engine.pool
         return Load(
             len(entries) - len(waiting), len(waiting), tokens, self._predicted(tokens, decoding),
@@ -223,11 +223,12 @@ class Scheduler:
     def _chosen(self, now: float) -> list[_Share]:
         """Who takes part in the next step: all that decode, and prompts as there is time."""
         entries = [e for e in self._alive() if not e.request.paused]
-        chosen = {e: _Share(e.request, 1) for e in entries if e.running and e.request.left == 1}
-        prompting = [e for e in entries if not e.running or e.request.left > 1]
+        decode = [e for e in entries if e.running and e.request.decodes]
+        chosen = {e: _Share(e.request, e.request.left) for e in decode}
+        prompting = [e for e in entries if e not in chosen]
         decoding = Work()
-        for entry in chosen:
-            decoding = decoding.plus(1, entry.request.sequence.length)
+        for entry, share in chosen.items():
+            decoding = decoding.plus(share.most, entry.request.sequence.length)
         step = StepTime(
             self.costs, self.step_ms, self.prompt_step_ms, decoding,
             any(entry.request.read_along for entry in chosen), self.max_running - len(chosen),
@@ -283,7 +284,7 @@ class Scheduler:
 
     def _drafts(self, chosen: list[_Share]) -> int:
         """Drafts that each may add: what is left of the tokens that cost little beside others."""
-        if any(share.request.left > 1 for share in chosen):
+        if not all(share.request.decodes for share in chosen):
             return 0
         return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
 
@@ -356,7 +357,7 @@ class Scheduler:
         for share in chosen:
             self._rewind(share.request)
         if isinstance(failure, PagesMissing):
-            if self._retire_ended():
+            if self._retire_ended() or self.engine.pool.forget_ahead():
                 return self._run(chosen)
             victim = self._admission.victim(self._running())
             if victim is not None:

@@ -24,9 +24,10 @@ class Sequence:
     """Tokens computed so far and the pages that hold their keys and values.
 
     state: what the recurrent layers of a model that has any keep of it, its own, which each step
-    changes; snapshots: copies of earlier ones, by position, which nothing changes and several
-    sequences may have. Each says of how many positions it is, and is of the sequence's first ones
-    where these are no more than `length`: an interrupt may leave the state behind another position.
+    changes; ahead: its own, too, which a step's drafts change in place of that one; snapshots:
+    copies of earlier ones, by position, which nothing changes and several sequences may have. Each
+    says of how many positions it is, and is of the sequence's first ones where these are no more
+    than `length`: an interrupt may leave the state behind another position.
     marks: lengths that it is to come back to, where all layers have windows; the pages behind the
     windows are GONE, but for what those of marks need.
     shared: of its first pages, how many another sequence may have as well; the rest are its own.
@@ -40,8 +41,29 @@ class Sequence:
     head_bytes: int = 0
     pages: I32 = field(default_factory=lambda: NO_PAGES)
     state: _native.State | None = None
+    ahead: _native.State | None = None
     snapshots: tuple[_native.State, ...] = ()
     marks: tuple[int, ...] = ()
+
+    def settle(self, length: int) -> None:
+        """Takes back the positions from `length` on, which were drafts'; where layers are
+        recurrent, those behind the last position up to there that it has a state of."""
+        self.drop_ahead(length)
+        states = states_of(self)
+        if states:
+            length = max((0, *(s.position for s in states if s.position <= length)))
+        self.length = min(self.length, length)
+        state, ahead = self.state, self.ahead
+        if ahead is not None and ahead.position == self.length:
+            self.ahead = None  # an interrupt from here on loses a state that nobody needs
+            self.state = ahead
+            self.ahead = state
+
+    def drop_ahead(self, length: int) -> None:
+        """What drafts made of a state is of no use where it is of more positions than `length`:
+        others may take the place of these."""
+        if self.ahead is not None and self.ahead.position > length:
+            self.ahead.forget()
 
 
 def pages_of(positions: int) -> int:
@@ -50,5 +72,6 @@ def pages_of(positions: int) -> int:
 
 
 def states_of(sequence: Sequence) -> list[_native.State]:
-    """Its state and its snapshots."""
-    return [s for s in (sequence.state, *sequence.snapshots) if s is not None]
+    """Its state, its snapshots, and the state of its drafts."""
+    states = (sequence.state, *sequence.snapshots, sequence.ahead)
+    return [s for s in states if s is not None]

@@ -115,8 +115,7 @@ class Asking(Templates):
             text = self.tokenizer.encode(prediction, add_special=False)
         elif prediction is not None:
             text = self._checked_ids("prediction", prediction)
-        # What goes back costs a state, or pages that are gone.
-        if self._speculate == "off" or self.engine.forgets:
+        if self._speculate == "off":
             return None
         sources: list[Source] = [Forced(guide)] if guide else []
         sources += [Prediction(n_prompt, text[: self.context])] if text else []
@@ -126,4 +125,4 @@ class Asking(Templates):
             cost = engine.model.weight_bytes_per_token / mine
             own = replace(params, logprobs=0).native
             sources.append(DraftModel(engine, own, n_prompt, cost))
-        return Speculation(sources)
+        return Speculation(sources, self.engine)

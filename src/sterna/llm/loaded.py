@@ -162,9 +162,9 @@ class Loaded:
     def _checked_draft(self, draft: Loaded) -> Loaded:
         if not isinstance(draft, Loaded):
             raise RequestError(f"draft: must be an LLM, but got {shown(draft)}")
-        if draft.engine.forgets or self.engine.forgets:
+        if draft.engine.forgets:
             raise RequestError(
-                "draft: drafts are taken back, so neither model may be recurrent or have windows "
+                "draft: what it drafts is taken back, so it must not be recurrent or have windows "
                 f"in all layers, but got {draft.name} for {self.name}; leave it out"
             )
         if not self.tokenizer.same_ids(draft.tokenizer):
