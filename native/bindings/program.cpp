@@ -149,6 +149,20 @@ void add_head(PyProgram& p, const std::string& name, int weight, int shadow, In<
     p.keep.push_back(nb::cast(bounds));
 }
 
+// chosen: as in add_linear, of rows of experts; all of them are added up together.
+void add_squares(PyProgram& p, const std::string& name, int src, int64_t width, bool selected,
+                 int chosen) {
+    Op op{OpKind::kSquares, name};
+    require(width >= 1 && width <= width_of(p, src), "squares: the buffer is too narrow");
+    require(chosen == 0 || (chosen == p.chosen && p.of_experts[static_cast<size_t>(src)]),
+            "squares: rows must be those of the experts that the last route has chosen");
+    op.src = src;
+    op.width = width;
+    op.selected = selected;
+    op.chosen = chosen;
+    p.program.add_squares(std::move(op));
+}
+
 // The last operation, a linear layer whose weight may have copies of two-bit codes.
 const Weight& last_for_copies(const PyProgram& p) {
     const Op* op = p.program.last();
@@ -184,6 +198,17 @@ auto between_runs(PyProgram& p, F figure) {
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);
     return std::invoke(figure, p.program);
+}
+
+// (rows seen, a sum for each column, float64) of each of them.
+std::vector<std::pair<int64_t, Out<double, 1>>> square_sums(PyProgram& p) {
+    std::vector<std::pair<int64_t, Out<double, 1>>> found;
+    for (const auto& sums : between_runs(p, &Program::squares)) {
+        auto columns = make_array<double, 1>({sums.columns.size()});
+        std::ranges::copy(sums.columns, columns.data());
+        found.emplace_back(sums.rows, std::move(columns));
+    }
+    return found;
 }
 
 std::vector<float> inverse_frequencies(double theta, int dim) {
@@ -289,6 +314,9 @@ void bind_program(nb::module_& m) {
         .def("linear", &add_linear, "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1,
              "selected"_a = false, "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(),
              "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)
+        .def("squares", &add_squares, "name"_a, "src"_a, "width"_a, "selected"_a = false,
+             "chosen"_a = 0)
+        .def_prop_ro("square_sums", &square_sums, nb::rv_policy::move)
         .def("read_open_rows", &read_open_rows, "gates"_a, "threads"_a)
         .def("read_columns", &read_columns, "threads"_a)
         .def(
@@ -320,9 +348,9 @@ void bind_program(nb::module_& m) {
         .def_prop_ro("seconds",
                      [](PyProgram& p) {
                          const char* kinds[kOpKinds] = {
-                             "embed",      "select", "rowwise",        "linear", "rope",
-                             "attention",  "screen", "to_bf16_planes", "conv",   "gates",
-                             "recurrence", "gated",  "route",          "combine"};
+                             "embed",      "select", "rowwise",        "linear",  "rope",
+                             "attention",  "screen", "to_bf16_planes", "conv",    "gates",
+                             "recurrence", "gated",  "route",          "combine", "squares"};
                          const std::array<double, kOpKinds> spent =
                              between_runs(p, &Program::seconds);
                          nb::dict seconds;

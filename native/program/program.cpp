@@ -215,6 +215,8 @@ Division Program::units(const Op& op, const Run& run) const {
         case OpKind::kConv:
         case OpKind::kRecurrence:
             return recurrent_units(op, run);
+        case OpKind::kSquares:
+            return {padded_width(op.width) / kPad};
         default:
             return {run.rows(op), run.threads};
     }
@@ -280,6 +282,9 @@ void Program::step(const Op& op, size_t index, Run& run, int worker, HandOut& ha
                     break;
                 case OpKind::kCombine:
                     combine(op, i);
+                    break;
+                case OpKind::kSquares:
+                    add_up_squares(op, run, i);
                     break;
                 case OpKind::kRoute:
                 case OpKind::kLinear:

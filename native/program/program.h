@@ -40,9 +40,10 @@ enum class OpKind {
     kRecurrence,
     kGated,
     kRoute,
-    kCombine
+    kCombine,
+    kSquares
 };
-constexpr int kOpKinds = 14;
+constexpr int kOpKinds = 15;
 
 // The heads of a recurrent layer. Value head h has the keys and queries of head h / (v_heads / k_heads), or where
 // they are tiled of head h mod k_heads.
@@ -139,6 +140,7 @@ struct Op {
     bool of_all = false;  // kRoute: weights sum up to 1 over all experts, not over the chosen ones
     std::vector<float> expert_factors{};  // kRoute: of each expert's weight, or empty
     int shares = -1;  // kCombine: the buffer of the weights that kRoute wrote
+    int sums = -1;  // kSquares: which of the program's
 };
 
 // One sequence's share of a batch.
@@ -190,6 +192,8 @@ class Program {
     // An operation that keeps so many floats in the State of a sequence.
     void add_recurrent(Op op, int64_t floats);
     int64_t state_bytes() const { return 4 * state_floats_; }
+    // An operation that adds up the squares of what a buffer's rows have in each column.
+    void add_squares(Op op);
     // The last op, a linear layer with float weights, becomes an exact head (head.h).
     void add_screen(const Weight& shadow, const ShadowBounds& bounds);
 
@@ -220,6 +224,12 @@ class Program {
     int64_t head_bytes() const;
     // Bytes of weights that the last run did not read, as nothing active met them.
     int64_t left_out() const { return left_out_; }
+    // What each kSquares, in order, has added up in all runs: rows seen, and a sum for each column.
+    struct SquareSums {
+        int64_t rows = 0;
+        std::vector<double> columns{};
+    };
+    const std::vector<SquareSums>& squares() const { return squares_; }
     int64_t logits_ld() const { return buffers_.back().ld; }
     int heads_count() const { return static_cast<int>(attending_.size()); }
     const Heads& heads(int attends) const { return attending(attends).heads; }
@@ -304,6 +314,7 @@ class Program {
     void linear_experts(const Op& op, const Run& run, int64_t begin, int64_t end, int worker,
                         int& last) const;
     void combine(const Op& op, int64_t n) const;
+    void add_up_squares(const Op& op, const Run& run, int64_t unit);
     // Whether a norm is one of all heads of q (with one head, as well of that).
     bool norms_whole(const Op& op) const {
         return std::ssize(op.norm) > heads(op.attends).head_dim;
@@ -359,6 +370,7 @@ class Program {
         int32_t most = 0;  // rows of one
     } routing_;
     int64_t left_out_ = 0;
+    std::vector<SquareSums> squares_;
     std::vector<Joined> joined_;  // with one of them, which is the first
     std::vector<char> planned_;  // of each sequence: whether it has its blocks
     HugeBuffer partials_;

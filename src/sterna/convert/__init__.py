@@ -13,15 +13,40 @@ from pathlib import Path
 
 from sterna import models
 from sterna.checkpoints.resolve import resolve
-from sterna.convert.gguf_file import to_gguf
-from sterna.convert.packing import Progress, to_directory
+from sterna.convert.calibrating import (
+    Parts,
+    calibrate,
+    parts_of,
+    require_calibrated,
+    spread,
+)
+from sterna.convert.gguf_file import TYPES, to_gguf
+from sterna.convert.packing import Progress, Squares, to_directory
 from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown
 from sterna.weights.loss import Loss
 
-__all__ = ["GGUF", "Loss", "convert", "with_scales"]
+__all__ = [
+    "GGUF",
+    "Loss",
+    "Parts",
+    "calibrate",
+    "convert",
+    "parts_of",
+    "require_calibrated",
+    "spread",
+    "weight_format",
+    "with_scales",
+]
 
 GGUF = "gguf:"
+
+
+def weight_format(format: str | None) -> str | None:
+    """The weight format of the layers that a format of `convert` names, as `gguf:Q4_0` does."""
+    if format is None or not format.lower().startswith(GGUF):
+        return format
+    return TYPES.get(format[len(GGUF) :].upper(), format)
 
 
 def convert(
@@ -34,15 +59,17 @@ def convert(
     force: bool = False,
     threads: int | None = None,
     i2s: str | None = None,
+    squares: Squares | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
 
     format: of the linear layers, None for their own; head: of the embedding and the output head,
     None for their own; method: of rounding layers to powers of two; force: replace a model at
-    `dst`; i2s: as in `LLM`; progress: called with the weights done and those there are. Returns the
-    error of each matrix. Raises ModelFormatError,
-    UnsupportedModelError, NonFiniteError, or RequestError (a format, a place, a full disk).
+    `dst`; i2s: as in `LLM`; squares: of what layers read, from `calibrate`, by which their rounding
+    weighs errors; progress: called with the weights done and those there are. Returns the error of
+    each matrix. Raises ModelFormatError, UnsupportedModelError, NonFiniteError, or RequestError (a
+    format, a place, a full disk).
     """
     if format is not None and not isinstance(format, str):
         raise RequestError(f"format: must be text, but got {shown(format)}")
@@ -58,13 +85,17 @@ def convert(
             f"but got {shown(method)}; methods "
             "are for the formats pot4, pot4z, pot8 and pot16"
         )
+    if squares is not None:
+        require_calibrated(weight_format(format), method)
     path = resolve(src, inspect=models.require_architecture)
     if format is not None and to_file:
         return to_gguf(
             path, dst, format[len(GGUF) :].upper(), head,
-            name=str(src), force=force, threads=threads, i2s=i2s, progress=progress,
+            name=str(src), force=force, threads=threads, i2s=i2s, squares=squares,
+            progress=progress,
         )  # fmt: skip
     return to_directory(
         path, dst, format, head,
-        method=method, force=force, threads=threads, i2s=i2s, progress=progress,
+        method=method, force=force, threads=threads, i2s=i2s, squares=squares,
+        progress=progress,
     )  # fmt: skip

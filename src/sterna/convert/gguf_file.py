@@ -21,7 +21,7 @@ from sterna import formats, loading
 from sterna.checkpoints.gguf_header import read_header
 from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
-from sterna.convert.packing import Progress, default_name
+from sterna.convert.packing import Progress, Squares, default_name
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError, shown
@@ -106,15 +106,16 @@ def to_gguf(
     force: bool = False,
     threads: int | None = None,
     i2s: str | None = None,
+    squares: Squares | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes `src` as a GGUF file whose linear layers have a type of TYPES.
 
-    name: what the caller calls the model, where that is no path. i2s: as in `LLM`. head: format of
-    the embedding and the output head; default: the same type for F32, F16, BF16 and Q8_0, else the
-    model's own, or F16. Returns what happened to each matrix. Raises RequestError (no gguf package,
-    an unknown type, a full disk) and UnsupportedModelError (an architecture or a tokenizer that
-    GGUF has no words for).
+    name: what the caller calls the model, where that is no path. i2s: as in `LLM`; squares: as in
+    `to_directory`. head: format of the embedding and the output head; default: the same type for
+    F32, F16, BF16 and Q8_0, else the model's own, or F16. Returns what happened to each matrix.
+    Raises RequestError (no gguf package, an unknown type, a full disk) and UnsupportedModelError
+    (an architecture or a tokenizer that GGUF has no words for).
     """
     gguf = _package()
     if type not in TYPES:
@@ -134,8 +135,9 @@ def to_gguf(
             "a Hadamard matrix, which llama.cpp does not know"
         )
     writing = _Writing(
-        planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads)
-    )
+        planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads),
+        squares or {},
+    )  # fmt: skip
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
@@ -164,8 +166,9 @@ class _Writing:
 
     def __init__(
         self, planned: Plan, architecture: str, model: loading.Model, type: str, head: str | None,
-        threads: int,
+        threads: int, squares: Squares,
     ) -> None:  # fmt: skip
+        self._squares = squares
         self.architecture, self.losses = architecture, list[Loss]()
         self._plan, self._model, self._type, self._threads = planned, model, type, threads
         self._head = TYPES[type] if head is None and type not in _KEEPS_TABLES else head
@@ -265,7 +268,8 @@ class _Writing:
             nbytes = piece.M * row_bytes(f.name, piece.K)
             loss = Loss(name, piece.M, piece.K, piece.format.name, _NAMES[f.name], nbytes)
             self.losses.append(loss)
-            for levels, scale in converted(piece, f, None, loss, self._threads):
+            squares = self._squares.get(item.name)
+            for levels, scale in converted(piece, f, None, loss, self._threads, squares):
                 if f.integer:
                     yield blocks_of(f.name, levels, scale)
                 else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,12 @@ from sterna.weights.packing import layer_scale
 from sterna.weights.rounding import Rows
 from sterna.weights.sources import head_format
 
-__all__ = ["Progress", "to_directory"]
+__all__ = ["Progress", "Squares", "to_directory"]
 
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
 F32 = npt.NDArray[np.float32]
+#: Mean squares of what layers read, float32 [K], by the name that a model asks for their weight by.
+Squares = Mapping[str, F32]
 
 
 def to_directory(
@@ -38,15 +40,17 @@ def to_directory(
     force: bool = False,
     threads: int | None = None,
     i2s: str | None = None,
+    squares: Squares | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Writes `src` as a packed directory in a format; None keeps each weight's own.
 
     head: of the embedding and the output head, as `loading.load` takes it; method: of rounding, for
-    formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`. Returns what
-    happened to each matrix. The model is the one that `loading.load(src, format=format, head=head)`
-    gives, bit for bit, if no method is asked for. Raises as that does, and RequestError for a full
-    disk or a `dst` that is in use.
+    formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`; squares: of what
+    layers read, by which their rounding weighs errors. Returns what happened to each matrix. The
+    model is the one that `loading.load(src, format=format, head=head)` gives, bit for bit, without
+    a method and squares. Raises as that does, and RequestError for a full disk or a `dst` that is
+    in use.
     """
     check_places(src, dst, force)
     layers = None if format is None else formats.get(format)
@@ -54,7 +58,7 @@ def to_directory(
         layers = formats.with_method(layers, method)
     model, planned = plan(src, threads, i2s)
     check_companions(model, required=False)  # else broken ones would travel
-    writing = _Writing(planned, layers, head, resolve_threads(threads))
+    writing = _Writing(planned, layers, head, resolve_threads(threads), squares or {})
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
     done = 0
@@ -77,8 +81,14 @@ class _Writing:
     """What becomes of each item of a plan."""
 
     def __init__(
-        self, planned: Plan, format: Format | None, head: str | None, threads: int
+        self,
+        planned: Plan,
+        format: Format | None,
+        head: str | None,
+        threads: int,
+        squares: Squares,
     ) -> None:
+        self._squares = squares
         self._plan, self._format, self._head, self._threads = planned, format, head, threads
         self.losses: list[Loss] = []
 
@@ -159,7 +169,8 @@ class _Writing:
     def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)
         scale = None if item.kind == "table" else layer_scale(target)
-        return Rows(target, M, item.K, scale, self._threads)
+        squares = self._squares.get(item.name)
+        return Rows(target, M, item.K, scale, self._threads, squares=squares)
 
 
 def _kept(name: str, weight: PackedWeight) -> Loss:

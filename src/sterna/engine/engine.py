@@ -202,6 +202,12 @@ class Engine:
         seconds["linear"] -= unscreened
         return seconds
 
+    @property
+    def square_sums(self) -> list[tuple[int, npt.NDArray[np.float64]]]:
+        """Of a model whose graph is `observed`: rows read so far and their squares' sums by column,
+        in the order of `Graph.observed_by`; of any other none."""
+        return self._program.square_sums
+
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's pages back; it is empty again."""
         self.rewind(sequence, 0)

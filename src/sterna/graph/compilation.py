@@ -166,6 +166,8 @@ class _Writer:
         elif op.kind == "combine":
             shares = self.buffers[op.inputs[1]]
             program.combine(op.name, src, shares, dst, residual, op.output.width)
+        elif op.kind == "squares":
+            program.squares(op.name, src, op.output.width, op.selected, chosen)
         elif op.kind == "linear":
             if op.shadow is not None:
                 rows = program.weight(op.shadow.rows.native())

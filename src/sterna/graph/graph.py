@@ -308,6 +308,26 @@ class Graph:
         last = max(i for i, op in enumerate(self.ops) if op.norm is not None)
         return replace(self, ops=self.ops[: last + 1])
 
+    def observed(self) -> Graph:
+        """The same model, whose program adds up the squares of what its layers read, by column:
+        `Program.square_sums` has them in the order of `observed_by`. It is compiled without `fast`,
+        whose products read no floats."""
+        ops: list[Op] = []
+        seen: set[Value] = set()
+        for op in self.ops[:-1]:
+            x = op.inputs[0] if op.kind == "linear" else None
+            if x is not None and x not in seen:
+                seen.add(x)
+                ops.append(Op("squares", op.name, [x], x, selected=op.selected, route=op.route))
+            ops.append(op)
+        return replace(self, ops=[*ops, self.ops[-1]])
+
+    def observed_by(self) -> list[list[PackedWeight]]:
+        """Of an `observed` graph: the weights that read what each sum of squares is of."""
+        values = [op.inputs[0] for op in self.ops if op.kind == "squares"]
+        layers = self.layers()
+        return [[weight for read, weight in layers if read is x] for x in values]
+
     def weights(self) -> list[PackedWeight]:
         """Every packed weight once."""
         seen = {id(op.weight): op.weight for op in self.ops if op.weight is not None}

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from sterna.chat import ChatTemplate
-from sterna.errors import ModelFormatError, RequestError
-from sterna.files.jsonfile import parse_json
-from sterna.files.reading import read_file
+from sterna.chat.documents import documents
+from sterna.errors import RequestError
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["Example", "Rows", "examples", "rows_of"]
 
-MAX_BYTES = 1 << 30
 IGNORED = -100  # a label that torch's cross entropy passes over
 
 
@@ -45,34 +43,17 @@ def examples(file: Path, tokenizer: Tokenizer, template: ChatTemplate | None) ->
     that names the line, RequestError for messages without a template.
     """
     made = []
-    for number, line in enumerate(bytes(read_file(file, MAX_BYTES)).splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            item = parse_json(line, file)
-        except ModelFormatError as e:
-            raise ModelFormatError(
-                file=file, field=f"line {number}", expected="JSON", got=str(e)
-            ) from None
-        text = item.get("text") if isinstance(item, dict) else None
-        messages = item.get("messages") if isinstance(item, dict) else None
-        if isinstance(text, str) and text:
+    for line, text, messages in documents(file):
+        if text is not None:
             tokens = tokenizer.encode(text)
             made.append(_ended(Example(tokens, [True] * len(tokens)), tokenizer))
-        elif isinstance(messages, list):
-            if template is None:
-                raise RequestError(f"{file}: has messages, but the model has no chat template")
-            try:
-                made.append(_chat(messages, tokenizer, template))
-            except RequestError as e:
-                raise RequestError(f"{file}: line {number}: {e}") from None
-        else:
-            raise ModelFormatError(
-                file=file, field=f"line {number}",
-                expected='{"messages": [...]} or {"text": "..."}', got="neither",
-            )  # fmt: skip
-    if not made:
-        raise ModelFormatError(file=file, expected="an example a line", got="none")
+            continue
+        if template is None:
+            raise RequestError(f"{file}: has messages, but the model has no chat template")
+        try:
+            made.append(_chat(messages, tokenizer, template))
+        except RequestError as e:
+            raise RequestError(f"{file}: line {line}: {e}") from None
     return made
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sterna import formats, ops
 from sterna.errors import RequestError
-from sterna.formats import Format, PackedWeight, codec
+from sterna.formats import Format, PackedWeight, codec, weighted
 from sterna.weights.loss import Loss
 from sterna.weights.packing import has_levels, layer_scale
 
@@ -111,7 +111,7 @@ class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
     M: rows that there will be at most. scale: as `codec.rounded` takes it. measures: whether
-    losses learn what changed.
+    losses learn what changed. squares: of what the weights meet (`formats.weighted`), float32 [K].
     """
 
     format: Format
@@ -120,6 +120,7 @@ class Rows:
     scale: str | None
     threads: int
     measures: bool = True
+    squares: F32 | None = None
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # of so many rows
@@ -142,7 +143,8 @@ class Rows:
             self._copy_tiles(weight)
             return loss
         told = loss if self.measures else None
-        for levels, scale in converted(weight, self.format, self.scale, told, self.threads):
+        made = converted(weight, self.format, self.scale, told, self.threads, self.squares)
+        for levels, scale in made:
             self._take(levels, scale)
         return loss
 
@@ -188,13 +190,18 @@ class Rows:
 
 
 def converted(
-    weight: PackedWeight, new: Format, scale: str | None, loss: Loss | None, threads: int
+    weight: PackedWeight,
+    new: Format,
+    scale: str | None,
+    loss: Loss | None,
+    threads: int,
+    squares: F32 | None = None,
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`, or
     a float format's bits and 1.
 
     Levels that the format has are kept, with a scale that makes them worth the same; others are
-    rounded. `loss` learns what changed.
+    rounded, by `squares` where there are any (as `Rows` has them). `loss` learns what changed.
     """
     old = weight.format
     keep = _keeps(new, old)
@@ -207,7 +214,7 @@ def converted(
         else:
             values = ops.dequantize(chunk, threads=threads)
             if new.scaled:
-                made = _rounded(new, values, scale)
+                made = _rounded(new, values, scale, squares)
                 if loss is not None:
                     loss.add(values, codec.real_values(new, *made))
                 yield made
@@ -254,8 +261,11 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
 
 
 def _rounded(
-    format: Format, values: F32, scale: str | None
+    format: Format, values: F32, scale: str | None, squares: F32 | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Real weights -> (levels, scales), the scales being those that the format can hold."""
-    levels, scales = codec.rounded(format, values, scale)
+    if squares is None:
+        levels, scales = codec.rounded(format, values, scale)
+    else:
+        levels, scales = weighted.rounded(format, values, squares, scale)
     return levels, format.check_scales(scales, *values.shape)

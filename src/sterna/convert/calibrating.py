@@ -1,0 +1,230 @@
+"""What a model's layers read of a text: the mean squares by which `formats.weighted` rounds.
+
+    parts = parts_of(file, source)
+    squares = calibrate(source, parts.used)       the model runs as it is stored; sums are kept
+    convert(source, out, "q4_k", squares=squares)
+
+A layer's program adds up the squares of its input as it runs (`Graph.observed`), in double and in
+the order of the tokens, so that they have the same bits on every machine and with any threads. The
+experts of a layer share theirs: of all rows that any of them has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats, loading, models
+from sterna.chat import ChatTemplate
+from sterna.chat.documents import Document, documents
+from sterna.checkpoints.resolve import resolve
+from sterna.convert.plan import companions_of, plan
+from sterna.engine import Engine
+from sterna.engine import Sequence as EngineSequence
+from sterna.errors import RequestError
+from sterna.files.reading import read_file
+from sterna.formats import Experts, PackedWeight, Shadow
+from sterna.formats.weighted import check_weighted
+from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
+
+__all__ = ["Parts", "calibrate", "parts_of", "require_calibrated", "spread"]
+
+F32 = npt.NDArray[np.float32]
+WINDOW = 512  # tokens that are read together
+EVERY = 5  # a piece of so many is held out
+PIECE = 2000  # characters of a piece of a plain text, about a window of tokens
+MAX_BYTES = 1 << 30
+
+
+class Parts(NamedTuple):
+    """Texts to calibrate on, and as many as a quarter of them that were held out."""
+
+    used: list[str]
+    held_out: list[str]
+
+
+def parts_of(file: Path, source: str | Path) -> Parts:
+    """Every fifth piece of a file is held out: a document of JSON Lines, else 2,000 characters.
+
+    file: UTF-8 text, or named .jsonl with {"text": …} or {"messages": …} a line, which the template
+    of the model `source` makes a text of. Raises RequestError where there are fewer than five
+    pieces, or messages without a template, ModelFormatError for a line that is neither.
+    """
+    if file.suffix == ".jsonl":
+        template = companions_of(plan(resolve(source))[0]).template()
+        pieces = [_text(file, document, template) for document in documents(file)]
+    else:
+        try:
+            pieces = list(_pieces(read_file(file, MAX_BYTES).decode()))
+        except UnicodeDecodeError as e:
+            raise RequestError(
+                f"{file}: must be UTF-8 text, but byte {e.start} is not; convert it first"
+            ) from None
+    held_out = pieces[EVERY - 1 :: EVERY]
+    if not held_out:
+        raise RequestError(
+            f"{file}: must have five lines at least, of which one is held out, but has "
+            f"{len(pieces)}; take a longer text"
+        )
+    return Parts([p for i, p in enumerate(pieces) if i % EVERY != EVERY - 1], held_out)
+
+
+def _text(file: Path, document: Document, template: ChatTemplate | None) -> str:
+    if document.text is not None:
+        return document.text
+    if template is None:
+        raise RequestError(f"{file}: has messages, but the model has no chat template")
+    try:
+        return template.render(document.messages, False)
+    except RequestError as e:
+        raise RequestError(f"{file}: line {document.line}: {e}") from None
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text in pieces of whole lines, ten at least where it has as many."""
+    size = min(PIECE, max(1, len(text) // (2 * EVERY)))
+    piece = ""
+    for line in text.splitlines(keepends=True):
+        piece += line
+        if len(piece) >= size:
+            yield piece
+            piece = ""
+    if piece.strip():
+        yield piece
+
+
+def require_calibrated(format: str | None, method: str | None = None) -> None:
+    """RequestError for a format, or a method of powers of two, that no squares make a difference
+    to."""
+    if format is None:
+        raise RequestError("calibrate: needs a format to round to, but got none")
+    chosen = formats.get(format)
+    check_weighted(chosen if method is None else formats.with_method(chosen, method))
+
+
+def calibrate(
+    source: str | Path,
+    texts: Sequence[str],
+    *,
+    tokens: int = 16384,
+    threads: int | None = None,
+    i2s: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, F32]:
+    """E[x_k²] of what each layer of a model reads, float32 [K], by the name of its weight.
+
+    The model runs as it is stored, on texts from all over the list until `tokens` have been read,
+    in windows of 512. progress: is told of the tokens done. Raises as `loading.load`, RequestError
+    where the texts have no token, NonFiniteError where the model gives NaN.
+    """
+    found = _Named.load(source, threads, i2s)
+    model = replace(found.model, graph=found.model.graph.observed())
+    engine = Engine(model, threads=threads, deterministic=True, skip_zeros=False)
+    companions = companions_of(found.model)
+    tokenizer = companions.tokenizer()
+    done = 0
+    for window in _windows((tokenizer.encode(text) for text in spread(texts)), engine.context):
+        sequence = EngineSequence()
+        try:
+            engine.step([(sequence, window[: tokens - done], 0)])
+        finally:
+            engine.release(sequence)
+        done += len(window[: tokens - done])
+        progress(done, tokens)
+        if done == tokens:
+            break
+    if not done:
+        raise RequestError("calibrate: must have a text with tokens, but got none")
+    sums: dict[str, list[tuple[int, npt.NDArray[np.float64]]]] = {}
+    for one, readers in zip(engine.square_sums, model.graph.observed_by(), strict=True):
+        for name in {found.names[id(weight)] for weight in readers if id(weight) in found.names}:
+            sums.setdefault(name, []).append(one)
+    return {name: _mean(several) for name, several in sums.items()}
+
+
+def _mean(several: list[tuple[int, npt.NDArray[np.float64]]]) -> F32:
+    """Of all rows that a weight has read, in one place of the model or several."""
+    rows = sum(count for count, _ in several)
+    return np.asarray(sum(columns for _, columns in several) / max(rows, 1), np.float32)
+
+
+def spread(texts: Sequence[str]) -> Iterator[str]:
+    """Texts from all over the list first, then those between: every 16th, beginning further on."""
+    for first in range(16):
+        yield from texts[first::16]
+
+
+def _windows(texts: Iterable[Sequence[int]], context: int) -> Iterator[Sequence[int]]:
+    size = min(WINDOW, context)
+    for tokens in texts:
+        for begin in range(0, len(tokens), size):
+            yield tokens[begin : begin + size]
+
+
+@dataclass
+class _Named:
+    """A source of weights that remembers by which name each was asked for."""
+
+    source: WeightSource
+    names: dict[int, str] = field(default_factory=dict)
+    model: loading.Model = field(init=False)
+
+    @classmethod
+    def load(cls, source: str | Path, threads: int | None, i2s: str | None) -> _Named:
+        made: list[_Named] = []
+
+        def wrap(weights: WeightSource) -> WeightSource:
+            made.append(cls(weights))
+            return made[-1]
+
+        path = resolve(source, inspect=models.require_architecture)
+        model = loading.load(path, cached=False, threads=threads, i2s=i2s, wrap=wrap)
+        made[-1].model = model
+        return made[-1]
+
+    @property
+    def modules(self) -> dict[str, PackedWeight]:
+        """The source's."""
+        return dict(self.source.modules)
+
+    @property
+    def tensors(self) -> dict[str, F32]:
+        """The source's."""
+        return dict(self.source.tensors)
+
+    def vector(self, name: str, *shape: int) -> F32:
+        """The source's."""
+        return self.source.vector(name, *shape)
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """The source's, whose name is kept."""
+        made = self.source.matrix(name, parts)
+        self.names.update((id(weight), name) for weight in made)
+        return made
+
+    def experts(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> list[Experts]:
+        """The source's, whose name is kept."""
+        made = self.source.experts(name, parts, count, stacking)
+        self.names.update((id(experts.weight), name) for experts in made)
+        return made
+
+    def experts_bias(
+        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
+    ) -> F32:
+        """The source's."""
+        return self.source.experts_bias(name, parts, count, stacking)
+
+    def table(self, name: str, M: int, K: int) -> PackedWeight:
+        """The source's."""
+        return self.source.table(name, M, K)
+
+    def shadow(self, table: PackedWeight) -> Shadow | None:
+        """The source's."""
+        return self.source.shadow(table)
