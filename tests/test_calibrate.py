@@ -119,13 +119,15 @@ def test_command_tells_the_gain(llama: Path, tmp_path: Path) -> None:
         expected = perplexity(llm, texts, context=size, stride=size)
         assert gain[f"perplexity_{name}"] == expected.perplexity
         assert gain["held_out_tokens"] == expected.n_tokens
+    assert 0 < gain["kl_calibrated"] < 2
+    assert gain["kl_plain"] != gain["kl_calibrated"]
     convert(llama, tmp_path / "plain", "q4_0")
     weights = [loading.load(x, cached=False).weights.modules for x in (out, tmp_path / "plain")]
     assert any(not np.array_equal(a.codes, weights[1][n].codes) for n, a in weights[0].items())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "plain", "text.txt"]
     file = str(tmp_path / "m.gguf")
     told = command("quantize", str(llama), file, "--format", "gguf:Q4_0", *asked).stdout
-    assert "tokens that were held out" in told.splitlines()[-1]
+    assert "tokens that were held out: perplexity " in told.splitlines()[-1]
 
 
 def test_what_calibration_refuses(llama: Path, tmp_path: Path) -> None:

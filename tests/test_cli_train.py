@@ -16,12 +16,13 @@ from sterna import LLM
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.evaluate.perplexity import perplexity
+from sterna.evaluate.tasks import question_scores, read_questions
 from sterna.integrations.training import trainable
 from sterna.torch import SternaLinear, accelerate
 from sterna.train.chats import IGNORED, Example, examples, rows_of
 from sterna.train.exporting import export
 from sterna.train.loop import Settings, train
-from sterna.train.scoring import TorchModel
+from sterna.train.scoring import TorchModel, evaluate_both
 from sterna.train.thawing import thaw
 
 ASK = {"role": "user", "content": "Hello"}
@@ -168,3 +169,51 @@ def test_bad_chats(line: str, kind: type, word: str, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(line + "\n")
     failure(lambda: examples(file, llm.tokenizer, llm.template), kind, "a.jsonl", word)
+
+
+def test_a_module_and_its_export_answer_alike(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """`sterna eval --torch`: the same questions right, and the log-probabilities that both give."""
+    folder = checkpoint("bitnet-online")
+    made = export(trainable(folder), tmp_path / "out", folder)
+    assert made.n_layers
+    record = {
+        "activity_label": "Opening files", "ctx_a": "How to read a file. Open it.",
+        "ctx_b": "the reader", "endings": ["returns the lines.", "eats it.", "is a class."],
+        "label": 0,
+    }  # fmt: skip
+    data = written(tmp_path / "data.jsonl", record, {**record, "label": 1, "ctx_b": "a file"})
+    asked = [
+        "eval",
+        "hellaswag",
+        "--data",
+        str(data),
+        "--model",
+        str(tmp_path / "out"),
+        "--kv-dtype",
+        "f32",
+        "--json",
+    ]
+    plain = json.loads(command(*asked).stdout)[0]
+    result = command(*asked, "--torch", str(folder))
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)[0]
+    beside = row.pop("torch")
+    for name in ("questions", "acc", "acc_norm", "acc_bytes"):
+        assert plain[name] == row[name] == beside[name]
+    assert 0 < beside["difference"] < 1e-3
+    questions = read_questions(data, "hellaswag")
+    llm = LLM(tmp_path / "out", threads=1, kv_dtype="f32")
+    module = trainable(folder)
+    both = evaluate_both(module, llm, questions)
+    ours, theirs = (
+        question_scores(x, questions).of for x in (llm, TorchModel(module, llm.tokenizer))
+    )
+    apart = [abs(a.logprob - b.logprob) for x, y in zip(ours, theirs, strict=True)
+             for a, b in zip(x, y, strict=True)]  # fmt: skip
+    assert both.difference == max(apart) < 1e-3
+    assert [a.greedy for x in ours for a in x] == [a.greedy for x in theirs for a in x]
+    shown = command(*asked[:-1], "--torch", str(folder)).stdout
+    assert "acc in torch" in shown
+    failed(command(*asked, "--torch", str(tmp_path)), str(tmp_path), "transformers opens")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import failure
+from helpers import ISAS, failure
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -334,3 +334,40 @@ def test_gradients_in_bfloat16(format: str) -> None:
     assert x.grad is not None
     assert x.grad.dtype == torch.bfloat16
     assert float((x.grad.double() - exact).norm() / exact.norm()) < 5e-3
+
+
+@pytest.mark.parametrize("format", ["i1", "i2", "i2p", "i4", "i8", "t5"])
+def test_int8_gradients(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of integers: within what rounding to 127 steps loses, with the same bits."""
+    monkeypatch.setattr(operator, "_CHUNK_BYTES", 128 * K)  # a tile or two at a time
+    w = packed(format)
+    out = activations(5, M, seed=3)
+    found = []
+    for isa in {ISAS[0], ISAS[-1]}:
+        monkeypatch.setenv("STERNA_ISA", isa)
+        x = activations(5, K).requires_grad_()
+        SternaLinear(w, int8_gradient=True)(x).backward(out)
+        assert x.grad is not None
+        found.append(x.grad)
+    same(found[0], found[-1])
+    exact = out.double() @ torch.from_numpy(ops.dequantize(w)).double()
+    error = float((found[0].double() - exact).norm() / exact.norm())
+    assert 1e-4 < error < 2e-2
+    tensors = (*packed_tensors(w), format, M, K, True)
+    wanted = activations(3, K).requires_grad_()
+    torch.library.opcheck(torch.ops.sterna.linear.default, (wanted, *tensors))
+
+
+def test_int8_gradients_are_refused() -> None:
+    """By name, before anything is computed, for floats and for scales in groups."""
+    for format in ("bf16", "q4_1", "i4:g64", "pot4"):
+        w = packed(format)
+        failure(lambda w=w: SternaLinear(w, int8_gradient=True), RequestError, "int8_gradient")
+        late = SternaLinear(w)
+        late.int8_gradient = True
+        failure(
+            lambda late=late: late(activations(2, K)), RequestError, "int8_gradient", w.format.name
+        )
+    model = nn.Sequential(nn.Linear(64, 32))
+    assert accelerate(model, "i8", int8_gradient=True).swapped
+    assert model[0].int8_gradient

@@ -13,6 +13,7 @@ from sterna.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from sterna.convert import Parts
+    from sterna.evaluate.compare import Difference
     from sterna.llm import LLM
 
 __all__ = ["Calibration", "show_gain"]
@@ -49,30 +50,40 @@ class Calibration:
             )  # fmt: skip
 
     def gain(self, src: str, dst: Path, format: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Perplexities of the part that was held out: of the model, rounded without, and with."""
+        """Of the part that was held out: perplexities of the model, rounded without the text, and
+        with it; and how far both are from the model, as `sterna compare` has it."""
         from sterna.convert import convert
 
         dst = dst.absolute()
-        found = {"source": self._perplexity(src, options)}
+        llm = self._opened(src, options)
         with tempfile.TemporaryDirectory(prefix=f".{dst.stem}-", dir=dst.parent) as folder:
             plain = Path(folder) / f"plain{dst.suffix if dst.suffix == '.gguf' else ''}"
             convert(src, plain, format, **{**options, "force": False})
-            found["plain"] = self._perplexity(plain, options)
-        found["calibrated"] = self._perplexity(dst, options)
+            found = {"plain": self._compared(llm, plain, options)}
+        found["calibrated"] = self._compared(llm, dst, options)
         return {
-            "held_out_tokens": found["source"].n_tokens,
-            **{f"perplexity_{name}": result.perplexity for name, result in found.items()},
+            "held_out_tokens": found["plain"].a.n_tokens,
+            "perplexity_source": found["plain"].a.perplexity,
+            **{f"perplexity_{name}": apart.b.perplexity for name, apart in found.items()},
+            **{f"kl_{name}": apart.kl_figures()["mean"] for name, apart in found.items()},
         }
 
-    def _perplexity(self, model: str | Path, options: Mapping[str, Any]) -> Any:
-        from sterna.evaluate.perplexity import perplexity
+    def _opened(self, model: str | Path, options: Mapping[str, Any]) -> LLM:
         from sterna.llm import LLM
 
-        llm = LLM(model, threads=options["threads"], i2s=options["i2s"], cache=False)
-        context = min(WINDOW, llm.context)
-        texts = self._held_out(llm)
-        with progress_bar(f"scoring {model}", "MB") as progress:
-            return perplexity(llm, texts, context=context, stride=context, progress=progress)
+        return LLM(model, threads=options["threads"], i2s=options["i2s"], cache=False)
+
+    def _compared(self, source: LLM, model: Path, options: Mapping[str, Any]) -> Difference:
+        from sterna.evaluate.compare import compare
+
+        context = min(WINDOW, source.context)
+        texts = self._held_out(source)
+        size = sum(len(text.encode()) for text in texts)
+        with progress_bar(f"comparing {model.name}", "MB", total=size) as progress:
+            return compare(
+                source, self._opened(model, options), texts, context=context, stride=context,
+                progress=progress,
+            )  # fmt: skip
 
     def _held_out(self, llm: LLM) -> list[str]:
         from sterna.convert import spread
@@ -89,11 +100,10 @@ class Calibration:
 
 def show_gain(row: Mapping[str, Any]) -> None:
     """Says what calibration gained."""
-    source, plain, calibrated = (
-        row[f"perplexity_{name}"] for name in ("source", "plain", "calibrated")
-    )
     console().print(
-        f"perplexity of {row['held_out_tokens']:,} tokens that were held out: {source:.4f} before, "
-        f"{plain:.4f} rounded without the text, {calibrated:.4f} with it",
+        f"of {row['held_out_tokens']:,} tokens that were held out: perplexity "
+        f"{row['perplexity_source']:.4f} before, {row['perplexity_plain']:.4f} rounded without the "
+        f"text, {row['perplexity_calibrated']:.4f} with it; mean KL from before "
+        f"{row['kl_plain']:.3g} without, {row['kl_calibrated']:.3g} with it",
         soft_wrap=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from sterna.cli.options import console, json_option, model_options, open_model, print_json
 from sterna.cli.progress import progress_bar
+from sterna.errors import RequestError
 
 if TYPE_CHECKING:
     from sterna.evaluate.tasks import Accuracy
@@ -25,21 +27,45 @@ METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
     help="The task's file: a JSON object with its standard fields in each line.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many questions.")
+@click.option(
+    "--torch",
+    "checkpoint",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder that transformers opens, such as the checkpoint that --model was made from: its "
+    "module answers the same questions in PyTorch, in the same run.",
+)
 @model_options
 @json_option
-def command(task: str, data: Path, limit: int | None, as_json: bool, **options: Any) -> None:
+def command(
+    task: str,
+    data: Path,
+    limit: int | None,
+    checkpoint: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """How often a model finds the right choice the likeliest.
 
     acc compares the log-probabilities of the endings, acc_norm those for each character, acc_bytes
     those for each byte, as in lm-evaluation-harness; with standard errors. WinoGrande's two
-    endings are one text, and have acc alone.
+    endings are one text, and have acc alone. --torch answers with a module of PyTorch besides, and
+    says how far its log-probabilities are from the model's.
     """
     from sterna.evaluate.tasks import evaluate, read_questions
 
     questions = read_questions(data, task, limit)
     llm = open_model(options)
-    with progress_bar("scoring", "questions", 1, len(questions)) as progress:
-        result = evaluate(llm, questions, progress)
+    beside: dict[str, Any] = {}
+    if checkpoint is None:
+        with progress_bar("scoring", "questions", 1, len(questions)) as progress:
+            result = evaluate(llm, questions, progress)
+    else:
+        module = opened(checkpoint)
+        with progress_bar("scoring", "questions", 1, 2 * len(questions)) as progress:
+            both = module(llm, questions, progress)
+        result = both.sterna
+        theirs = _numbers(both.torch, task)
+        beside = {"torch": {"checkpoint": str(checkpoint), **theirs, "difference": both.difference}}
     info = llm.info()
     row = {
         "task": task,
@@ -48,11 +74,24 @@ def command(task: str, data: Path, limit: int | None, as_json: bool, **options: 
         **_numbers(result, task),
         "context": llm.context,
         **{key: info[key] for key in ("format", "head", "kv_dtype", "isa", "threads")},
+        **beside,
     }
     if as_json:
         print_json([row])
     else:
         _show(row)
+
+
+def opened(checkpoint: Path) -> Callable[..., Any]:
+    """What answers questions with the module of a folder and with an LLM.
+
+    RequestError where torch or transformers is not there, or cannot open the folder.
+    """
+    try:
+        from sterna.integrations.evaluating import opened
+    except ImportError as e:
+        raise RequestError(f"torch: needs {e.name}: pip install 'sterna[train]'") from None
+    return opened(checkpoint)
 
 
 def _numbers(result: Accuracy, task: str) -> dict[str, Any]:
@@ -73,4 +112,11 @@ def _show(row: dict[str, Any]) -> None:
             table.add_row(name, f"{row[name]:.4f} ± {row[f'{name}_stderr']:.4f}")
     table.add_row("of", f"{row['questions']:,} questions of {row['task']} ({row['data']})")
     table.add_row("model", f"{row['model']}, {row['format']}, {row['seconds']:.1f} s")
+    if (module := row.get("torch")) is not None:
+        for name in METRICS:
+            if module[name] is not None:
+                figures = f"{module[name]:.4f} ± {module[f'{name}_stderr']:.4f}"
+                table.add_row(f"{name} in torch", figures)
+        of = f"{module['checkpoint']}, {module['seconds']:.1f} s; log-probabilities of choices"
+        table.add_row("module", f"{of} differ by at most {module['difference']:.2g}")
     console().print(table, soft_wrap=True)

@@ -22,7 +22,7 @@ from sterna.engine import (
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
-__all__ = ["Request", "Score", "encode_pair", "score"]
+__all__ = ["Request", "Score", "encode_pair", "fitted", "score"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -76,7 +76,7 @@ def score(
     beginning. Raises RequestError for a request that scores nothing, has nothing before what is
     scored, or scores more than the context; NonFiniteError if the model gives NaN.
     """
-    checked = [[_fitted(r, engine.context) for r in group] for group in groups]
+    checked = [[fitted(r, engine.context) for r in group] for group in groups]
     budget = step_tokens(engine.model.config.vocab_size)
     results: list[list[Score]] = []
     for batch in _batches(engine, checked, budget):
@@ -85,7 +85,8 @@ def score(
     return results
 
 
-def _fitted(request: Request, context: int) -> Request:
+def fitted(request: Request, context: int) -> Request:
+    """A request without what is too long for the context, at its beginning; raises as `score`."""
     if not 1 <= request.scored <= min(context, len(request.tokens) - 1):
         raise RequestError(
             f"score: needs 1 to {context} scored tokens with a token before them, but got "

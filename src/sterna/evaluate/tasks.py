@@ -9,17 +9,29 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from sterna.errors import RequestError, brief, reason, shown
-from sterna.evaluate.scoring import Score, encode_pair, score
+from sterna.evaluate.scoring import Request, Score, encode_pair, score
 from sterna.files.reading import require_regular
 from sterna.llm import LLM
 
-__all__ = ["TASKS", "Accuracy", "Question", "evaluate", "hellaswag", "read_questions", "winogrande"]
+__all__ = [
+    "TASKS",
+    "Accuracy",
+    "Question",
+    "Scorer",
+    "Scores",
+    "accuracy",
+    "evaluate",
+    "hellaswag",
+    "question_scores",
+    "read_questions",
+    "winogrande",
+]
 
 MAX_LINE_BYTES = 1 << 20  # a question has some 1,500
 _BRACKETS = re.compile(r"\[.*?\]")
@@ -196,18 +208,56 @@ class Accuracy:
         return p, math.sqrt(p * (1 - p) / (self.n - 1)) if self.n > 1 else math.nan
 
 
+class Scorer(Protocol):
+    """What scores requests itself, as a module of torch does (`sterna.train.TorchModel`)."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Sterna's, whose tokens the module reads."""
+
+    def scores(
+        self, groups: Sequence[Sequence[Request]], progress: Callable[[int], None]
+    ) -> list[list[Score]]:
+        """As `scoring.score`."""
+
+
+class Scores(NamedTuple):
+    """Of the choices of each question; seconds that they took."""
+
+    of: list[list[Score]]
+    seconds: float
+
+
 def evaluate(
-    llm: LLM,
+    llm: LLM | Scorer,
     questions: list[Question],
     progress: Callable[[int], None] = lambda done_questions: None,
 ) -> Accuracy:
     """Scores every choice of every question; the same bits for any number of threads."""
-    started, result = time.perf_counter(), Accuracy()
+    return accuracy(questions, question_scores(llm, questions, progress))
+
+
+def question_scores(
+    llm: LLM | Scorer,
+    questions: list[Question],
+    progress: Callable[[int], None] = lambda done_questions: None,
+) -> Scores:
+    """The scores of the choices of each question."""
+    started = time.perf_counter()
     groups = [
         [encode_pair(llm.tokenizer.encode, context, f" {ending}") for context, ending in q.choices]
         for q in questions
     ]
-    for question, scores in zip(questions, score(llm.engine, groups, progress), strict=True):
-        result.add(question, scores)
-    result.seconds = time.perf_counter() - started
+    if isinstance(llm, LLM):
+        made = score(llm.engine, groups, progress)
+    else:
+        made = llm.scores(groups, progress)
+    return Scores(made, time.perf_counter() - started)
+
+
+def accuracy(questions: list[Question], scores: Scores) -> Accuracy:
+    """What the scores of questions say."""
+    result = Accuracy(seconds=scores.seconds)
+    for question, of_choices in zip(questions, scores.of, strict=True):
+        result.add(question, of_choices)
     return result

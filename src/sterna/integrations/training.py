@@ -48,9 +48,7 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
     """
     if method is not None and method not in METHODS:
         raise RequestError(f"method: must be one of {', '.join(METHODS)}, but got {shown(method)}")
-    quiet: Any = logging
-    quiet.set_verbosity_error()  # it takes names that are not its own for damage
-    quiet.disable_progress_bar()
+    quietly()
     model: Any = nn.Module.float(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32))
     online = [m for m in model.modules() if kind_of(m) == "AutoBitLinear" and m.online_quant]
     if not online:
@@ -70,6 +68,13 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
         if table is not None:
             table.weight.requires_grad_(False)
     return model
+
+
+def quietly() -> None:
+    """transformers says nothing: it takes names that are not its own for damage."""
+    quiet: Any = logging
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
 
 
 class FineTuned(NamedTuple):

@@ -24,8 +24,10 @@ class SternaLinear(nn.Module):
     before the bias is added. W is frozen; x and the bias have gradients.
 
     codes, scale: buffers, as `packed_tensors` makes them; bias: a parameter [M] or None; rms_norm:
-    what x goes through first, of BitNet layers with input norms, or None. A state dict also has the
-    format's name, and a module takes only its own.
+    what x goes through first, of BitNet layers with input norms, or None. int8_gradient: x's
+    gradient is a product of integers, too, of the gradient of y rounded to int8 (docs/torch.md has
+    its error); may be set at any time. A state dict also has the format's name, and a module takes
+    only its own.
     """
 
     codes: Tensor
@@ -37,9 +39,14 @@ class SternaLinear(nn.Module):
         bias: Tensor | None = None,
         *,
         rms_norm: nn.Module | None = None,
+        int8_gradient: bool = False,
     ) -> None:
-        """RequestError for a bias that is not [M] of a float dtype."""
+        """RequestError for a bias that is not [M] of a float dtype, or a format that int8_gradient
+        is not for: one of floats, or of scales in groups."""
         super().__init__()
+        if int8_gradient:
+            operator.check_int8_gradient(str(packed.format))
+        self.int8_gradient = int8_gradient
         self.out_features, self.in_features = packed.shape
         self.format = str(packed.format)
         codes, scale = operator.packed_tensors(packed)
@@ -56,7 +63,9 @@ class SternaLinear(nn.Module):
         self.rms_norm = rms_norm
 
     @classmethod
-    def of(cls, layer: nn.Module, format: str | None = None) -> SternaLinear:
+    def of(
+        cls, layer: nn.Module, format: str | None = None, int8_gradient: bool = False
+    ) -> SternaLinear:
         """The packed layer of an nn.Linear, or of a BitLinear or AutoBitLinear of transformers.
 
         format: for an nn.Linear, whose weights are rounded to it; BitNet's layers are ternary
@@ -66,7 +75,8 @@ class SternaLinear(nn.Module):
         packed = packed_layer(layer, format)
         bias: Any = layer.bias
         norm: Any = getattr(layer, "rms_norm", None)
-        return cls(packed, bias, rms_norm=norm).train(layer.training)
+        made = cls(packed, bias, rms_norm=norm, int8_gradient=int8_gradient)
+        return made.train(layer.training)
 
     @property
     def packed(self) -> PackedWeight:
@@ -87,7 +97,9 @@ class SternaLinear(nn.Module):
         tensors: dict[str, Any] = (
             self._buffers
         )  # nn.Module's own look-up costs half a microsecond each
-        y = operator.linear(x, tensors["codes"], tensors["scale"], self.format, M, K)
+        y = operator.linear(
+            x, tensors["codes"], tensors["scale"], self.format, M, K, self.int8_gradient
+        )
         if self.bias is None:
             return y
         if self.bias.dtype != y.dtype:

@@ -1,7 +1,7 @@
 """`sterna::linear`: the product of `sterna.ops.linear` as an operator of torch, with a gradient.
 
-    y [..., M] = x [..., K] W^T        linear(x, codes, scale, format, M, K)
-    x [..., K] = y [..., M] W          linear_backward(y, codes, scale, format, M, K)
+    y [..., M] = x [..., K] W^T        linear(x, codes, scale, format, M, K, int8_gradient=False)
+    x [..., K] = y [..., M] W          linear_backward(y, codes, scale, format, M, K, int8=False)
 
 W is two tensors that own what kernels read, and kernels read it where it lies:
 
@@ -27,12 +27,13 @@ from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.runtime import Threads, resolve_isa
 
-__all__ = ["ALIGNMENT", "linear", "packed_tensors", "packed_weight"]
+__all__ = ["ALIGNMENT", "check_int8_gradient", "linear", "packed_tensors", "packed_weight"]
 
 ALIGNMENT = 64  # bytes: a vector, as kernels load it, and how torch allocates
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _CHUNK_BYTES = 4 << 20  # of float32 weights that a gradient makes at a time
-_ARGUMENTS = "codes, Tensor scale, str format, int M, int K) -> Tensor"
+_ARGUMENTS = "codes, Tensor scale, str format, int M, int K"
+_INT8 = "i8"  # of a gradient's transposed levels
 
 
 # ------------------------------------------------------------------------------ weights as tensors
@@ -169,8 +170,21 @@ def _threads(count: int) -> Threads:
 # -------------------------------------------------------------------------------------- operators
 
 
-def _linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
-    """y [..., M] of x [..., K], float32, bfloat16 or float16: computed in float32, rounded once."""
+def _linear(
+    x: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    format: str,
+    M: int,
+    K: int,
+    int8_gradient: bool = False,
+) -> Tensor:
+    """y [..., M] of x [..., K], float32, bfloat16 or float16: computed in float32, rounded once.
+
+    int8_gradient: how `linear_backward` will compute; RequestError for formats that it is not for.
+    """
+    if int8_gradient:
+        check_int8_gradient(format)
     weight, f, isa = _kernels(codes, scale, format, M, K)
     _check_device("x", x)
     _check_dtype(x)
@@ -186,21 +200,38 @@ def _linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int
     return y if dtype == torch.float32 else y.to(dtype)
 
 
+def check_int8_gradient(format: str) -> None:
+    """RequestError for a format whose levels, times one scale a row, are not those of `i8`."""
+    f = formats.get(format)
+    codebook = f.codebook
+    if codebook is None or f.scales.group or codebook.ends[0] < -128 or codebook.ends[1] > 127:
+        raise RequestError(
+            "int8_gradient: is for formats of levels in -128..127 with one scale for each row, but "
+            f"got {f}; leave it out"
+        )
+
+
 def _linear_backward(
-    y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int
+    y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int, int8: bool = False
 ) -> Tensor:
     """The gradient of x [..., K] for that of y [..., M]: y W, W a few tiles at a time.
 
     In float32, or where y is bfloat16 and rows have one scale each, as torch's own layers of that
     dtype: y times the scales is rounded to 8 bits, levels are exact, and sums are wide. The
     rounding of activations passes the gradient on unchanged (straight through).
+
+    int8: y times the scales is rounded as activations are, to max / 127 of each token's part that
+    meets the same tiles, and Sterna's kernels sum integers: the same bits on every CPU.
     """
+    if int8:
+        check_int8_gradient(format)
     f = _kernels(codes, scale, format, M, K).format
     threads = _threads(torch.get_num_threads())
     grad = y.reshape(prod(y.shape[:-1]), M).to(torch.float32)
     out = torch.zeros(grad.shape[0], K)
     by_rows = f.codebook is not None and not f.scales.group
     dtype = y.dtype if by_rows and y.dtype == torch.bfloat16 else torch.float32
+    dtype = torch.int8 if int8 else dtype
     tiles = max(1, _CHUNK_BYTES // max(1, dtype.itemsize * f.tile_rows * K))
     for first in range(0, codes.shape[0], tiles):
         row, last = first * f.tile_rows, first + tiles
@@ -214,6 +245,10 @@ def _linear_backward(
             rows = rows * torch.from_numpy(np.asarray(scales * np.float32(f.value)))
         else:
             levels = ops.dequantize(part, threads=threads)
+        if int8:
+            turned = ops.pack(np.ascontiguousarray(levels.T), format=_INT8, threads=threads)
+            out += torch.from_numpy(ops.linear(rows.numpy(), turned, threads=threads))
+            continue
         weights = torch.from_numpy(levels).to(dtype)  # a level is exact in 8 bits
         if dtype == torch.float32:
             out.addmm_(rows, weights)
@@ -222,7 +257,17 @@ def _linear_backward(
     return out.reshape(*y.shape[:-1], K).to(y.dtype)
 
 
-def _fake_linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+def _fake_linear(
+    x: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    format: str,
+    M: int,
+    K: int,
+    int8_gradient: bool = False,
+) -> Tensor:
+    if int8_gradient:
+        check_int8_gradient(format)
     _check_dtype(x)
     ops.check_width(x.shape, K)
     if not x.device == codes.device == scale.device:
@@ -233,7 +278,9 @@ def _fake_linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K
     return x.new_empty(*x.shape[:-1], M)
 
 
-def _fake_backward(y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+def _fake_backward(
+    y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int, int8: bool = False
+) -> Tensor:
     return y.new_empty(*y.shape[:-1], K)
 
 
@@ -250,7 +297,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needed = ctx.needs_input_grad[0]
     x = torch.ops.sterna.linear_backward(grad, *ctx.saved_tensors, *ctx.shape) if needed else None
-    return (x, *[None] * 5)
+    return (x, *[None] * 6)
 
 
 def _no_second(ctx: Any, grad: Tensor) -> NoReturn:
@@ -261,11 +308,11 @@ def _no_second(ctx: Any, grad: Tensor) -> NoReturn:
 
 
 _LIBRARY = torch.library.Library("sterna", "FRAGMENT")  # type: ignore[no-untyped-call]
-for _name, _first, _compute, _fake in (
-    ("linear", "x", _linear, _fake_linear),
-    ("linear_backward", "y", _linear_backward, _fake_backward),
+for _name, _first, _last, _compute, _fake in (
+    ("linear", "x", "int8_gradient", _linear, _fake_linear),
+    ("linear_backward", "y", "int8", _linear_backward, _fake_backward),
 ):
-    _schema = f"{_name}(Tensor {_first}, Tensor {_ARGUMENTS}"
+    _schema = f"{_name}(Tensor {_first}, Tensor {_ARGUMENTS}, bool {_last}=False) -> Tensor"
     _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     # For every device: others are refused by name.
     _LIBRARY.impl(_name, _compute, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -274,7 +321,15 @@ torch.library.register_autograd("sterna::linear", _backward, setup_context=_keep
 torch.library.register_autograd("sterna::linear_backward", _no_second, lib=_LIBRARY)
 
 
-def linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> Tensor:
+def linear(
+    x: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    format: str,
+    M: int,
+    K: int,
+    int8_gradient: bool = False,
+) -> Tensor:
     """`torch.ops.sterna.linear`, without torch's dispatch where nothing would see it.
 
     That takes three times as long as what it calls: for autograd's key, which looks whether there
@@ -287,6 +342,6 @@ def linear(x: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int)
         or torch._C._len_torch_dispatch_stack()  # something records operators
         or torch._C._functorch.maybe_current_level() is not None  # or transforms them
     ):
-        made: Tensor = torch.ops.sterna.linear(x, codes, scale, format, M, K)
+        made: Tensor = torch.ops.sterna.linear(x, codes, scale, format, M, K, int8_gradient)
         return made
-    return _linear(x, codes, scale, format, M, K)
+    return _linear(x, codes, scale, format, M, K, int8_gradient)

@@ -52,15 +52,20 @@ class Swaps:
         return f"{line}: {made.removeprefix('; ')}" if made else line
 
 
-def accelerate(model: nn.Module, format: str | None = None, skip: Collection[str] = ()) -> Swaps:
+def accelerate(
+    model: nn.Module,
+    format: str | None = None,
+    skip: Collection[str] = (),
+    int8_gradient: bool = False,
+) -> Swaps:
     """Swap BitLinear, AutoBitLinear (of transformers) and nn.Linear for `SternaLinear`, in place.
 
     format: of nn.Linear, whose weights are rounded to it; without one they stay. skip: names of
-    layers, or their last parts, that stay whatever they are. BitNet's layers
-    are ternary already, and become `i2`, which loses nothing. Left are layers that share their
-    weight with another module, such as a tied head, those with hooks, and those of
-    nn.TransformerEncoderLayer, which reads their weights itself. The packed layers are
-    frozen, but for their biases; gradients pass through them.
+    layers, or their last parts, that stay whatever they are. int8_gradient: as `SternaLinear` has
+    it. BitNet's layers are ternary already, and become `i2`, which loses nothing. Left are layers
+    that share their weight with another module, such as a tied head, those with hooks, and those of
+    nn.TransformerEncoderLayer, which reads their weights itself. The packed layers are frozen, but
+    for their biases; gradients pass through them.
 
     All layers are swapped or, where one is refused, none: RequestError or NonFiniteError names it.
     """
@@ -91,7 +96,8 @@ def accelerate(model: nn.Module, format: str | None = None, skip: Collection[str
         if reason is not None:
             left.append(Left(name, kind, reason))
             continue
-        made[layer] = packed = _packed(layer, name, None if kind in BITNET else format)
+        of = None if kind in BITNET else format
+        made[layer] = packed = _packed(layer, name, of, int8_gradient)
         swapped.append(Swapped(name, kind, packed.format))
     for parent in list(model.modules()):
         for child_name, child in list(parent._modules.items()):  # each place, named_children: once
@@ -126,8 +132,8 @@ def _reason_to_leave(
     return None
 
 
-def _packed(layer: nn.Module, name: str, format: str | None) -> SternaLinear:
+def _packed(layer: nn.Module, name: str, format: str | None, int8_gradient: bool) -> SternaLinear:
     try:
-        return SternaLinear.of(layer, format)
+        return SternaLinear.of(layer, format, int8_gradient)
     except (NonFiniteError, RequestError) as e:
         raise type(e)(f"{name}: {e}") from None

@@ -18,7 +18,7 @@ from sterna.train.linear import QuantLinear
 from sterna.train.pareto import ParetoLinear
 from sterna.train.preparing import prepare
 from sterna.train.rotation import Rotation
-from sterna.train.scoring import TorchModel
+from sterna.train.scoring import TorchModel, evaluate_both
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
 from sterna.train.thawing import thaw
 
@@ -33,6 +33,7 @@ __all__ = [
     "Rotation",
     "S3Linear",
     "TorchModel",
+    "evaluate_both",
     "export",
     "prepare",
     "thaw",

@@ -1,0 +1,35 @@
+"""A folder's module of transformers, evaluated beside a model of Sterna's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+import sterna.integrations.transformers  # noqa: F401  (registers packed folders)
+from sterna.errors import RequestError
+from sterna.integrations.training import quietly
+from sterna.train.scoring import Both, evaluate_both
+
+__all__ = ["opened"]
+
+
+def opened(checkpoint: str | Path) -> Callable[..., Both]:
+    """`train.evaluate_both` with the module of a folder, in float32, which transformers opens.
+
+    RequestError where it cannot.
+    """
+    quietly()
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as e:
+        reason = " ".join(str(e).split())[:300]
+        raise RequestError(
+            f"{checkpoint}: must be a folder that transformers opens, but {reason}"
+        ) from None
+    return partial(evaluate_both, nn.Module.float(model).eval())
