@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "bindings/adapters.h"
 #include "bindings/attention.h"
 #include "bindings/experts.h"
 #include "bindings/recurrent.h"
@@ -242,6 +243,7 @@ void bind_program(nb::module_& m) {
     bind_attention_words(program);
     bind_recurrent_words(program);
     bind_expert_words(program);
+    bind_adapter_words(m, program);
     program
         .def(
             "__init__",
@@ -345,19 +347,19 @@ void bind_program(nb::module_& m) {
                 p.program.add_op(std::move(op));
             },
             "weight"_a, "src"_a, "selected"_a = false)
-        .def_prop_ro("seconds",
-                     [](PyProgram& p) {
-                         const char* kinds[kOpKinds] = {
-                             "embed",      "select", "rowwise",        "linear",  "rope",
-                             "attention",  "screen", "to_bf16_planes", "conv",    "gates",
-                             "recurrence", "gated",  "route",          "combine", "squares"};
-                         const std::array<double, kOpKinds> spent =
-                             between_runs(p, &Program::seconds);
-                         nb::dict seconds;
-                         for (int i = 0; i < kOpKinds; ++i)
-                             seconds[kinds[i]] = spent[static_cast<size_t>(i)];
-                         return seconds;
-                     })
+        .def_prop_ro(
+            "seconds",
+            [](PyProgram& p) {
+                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise",    "linear",
+                                               "rope",  "attention", "screen",     "to_bf16_planes",
+                                               "conv",  "gates",     "recurrence", "gated",
+                                               "route", "combine",   "squares",    "adapt"};
+                const std::array<double, kOpKinds> spent = between_runs(p, &Program::seconds);
+                nb::dict seconds;
+                for (int i = 0; i < kOpKinds; ++i)
+                    seconds[kinds[i]] = spent[static_cast<size_t>(i)];
+                return seconds;
+            })
         .def_prop_ro("head_seconds",
                      [](PyProgram& p) { return between_runs(p, &Program::head_seconds); })
         .def(
@@ -372,7 +374,7 @@ void bind_program(nb::module_& m) {
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
              "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>(),
              "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none(),
-             "ahead"_a = std::vector<PyAhead>());
+             "ahead"_a = std::vector<PyAhead>(), "adapters"_a = std::vector<PyAdapted>());
 }
 
 }  // namespace sterna::border

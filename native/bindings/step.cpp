@@ -1,6 +1,8 @@
 // One step of a batch: arguments checked, the program run, tokens drawn.
 #include "bindings/step.h"
 
+#include "bindings/adapters.h"
+
 namespace sterna::border {
 
 namespace {
@@ -142,10 +144,12 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
-                    Gate* masks, const std::vector<PyAhead>& ahead) {
+                    Gate* masks, const std::vector<PyAhead>& ahead,
+                    const std::vector<PyAdapted>& adapters) {
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
     require_states(p, states, ahead, batch.spans);
     require_fit(p, cache);
+    const auto adapted = adapter_spans(p, adapters, static_cast<int>(batch.spans.size()));
     const auto& kernels = table(isa);
     Pool& workers = pool(threads);
     require(!p.hidden || batch.draws.empty(), "draws: a program without a head has no logits");
@@ -160,8 +164,8 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     for (size_t i = 0; i < drawn.size(); ++i)
         batch.deciding[batch.drawn_rows[i]] = p.draws.deciding(i, batch.draws[i], p.vocab);
     begin_states(batch, states, ahead);
-    float* logits = run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans, masks}, cache,
-                              kernels, workers);
+    float* logits = run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans, adapted, masks},
+                              cache, kernels, workers);
     if (masks) masks->pass();
     end_states(batch, states, ahead);
     const auto row_of = [&](size_t n) {

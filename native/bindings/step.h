@@ -23,6 +23,8 @@ struct PyProgram {
     std::vector<int> planes_of;  // of the buffers: the format whose planes they hold, or -1
     std::vector<bool>
         of_experts;  // of the buffers: whether an operation writes rows of experts there
+    std::vector<std::pair<int64_t, int64_t>>
+        adapted;  // places of adapters: features of the input, and of the result
     int experts = 0, chosen = 0;  // of the last route
     std::vector<KvCache::Heads> layers;  // of the cache that the operations name; of none: none
     int64_t vocab = 0;
@@ -68,6 +70,8 @@ inline float checked_cap(float value) {
     return value;
 }
 
+// (first, count, adapter) of sequences of a step that follow each other.
+using PyAdapted = std::tuple<int, int, Adapter*>;
 // (start, count, logits, pages) of a sequence: SequenceSpan.
 using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
 // What a step gives: logits of the rows that are not drawn from; what was drawn from the others; the
@@ -82,10 +86,12 @@ using PyAhead = std::tuple<int, int, State*>;
 // masks: open once those of `draws` are written, where they are not before the step.
 // states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
 // position. A run that fails leaves them of no position, and those of `ahead`.
+// adapters: of sequences that have one.
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
-                    Gate* masks, const std::vector<PyAhead>& ahead);
+                    Gate* masks, const std::vector<PyAhead>& ahead,
+                    const std::vector<PyAdapted>& adapters);
 
 }  // namespace sterna::border

@@ -110,6 +110,7 @@ void Program::reserve_scratch(const Run& run, int workers) {
         if (op.chosen) bytes = std::max(bytes, scratch(w.padded_k, std::min(rows, kFewTokens)));
         if (op.copy >= 0 && run.one()) bytes = std::max(bytes, active_scratch(w.padded_k, w.M));
     }
+    bytes = std::max(bytes, adapter_rank_ * kAdapterTokens * 4);
     if (run.screened || run.late)
         bytes = std::max(bytes, screen_->scratch_bytes(run.kernels, run.selected));
     // A page apart, so that two workers' ends and starts share no line.
@@ -137,7 +138,8 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
             pool.reading(),
             !near_.empty() && pool.team() == team_ ? &team_ : nullptr,
             late,
-            false};
+            false,
+            !adapting_.empty()};
     if (screen_ && !late) begin_screen(run);
     reserve_scratch(run, pool.size());
     Barrier& barrier = pool.barrier();
@@ -146,10 +148,13 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
         for (int64_t n = worker; n < run.tokens; n += run.threads) angles(n);
         auto last = Clock::now();
         size_t layer = 0;  // whose beginning is read ahead
+        size_t turn = 0;
         ReadAhead ahead;
         for (size_t i = 0; i < ops_.size(); ++i) {
-            hand_outs_[(i + 1) % 2].reset(worker);
-            if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker, hand_outs_[i % 2]);
+            if (ops_[i].kind == OpKind::kAdapt && !adapter_units(ops_[i])) continue;
+            HandOut& hand_out = hand_outs_[turn++ % 2];
+            hand_outs_[turn % 2].reset(worker);
+            if (run.rows(ops_[i]) > 0) step(ops_[i], i, run, worker, hand_out);
             if (layer <= i) {
                 layer = next_linear(i + 1, run);
                 ahead = beginning(layer, run, worker);
@@ -217,6 +222,8 @@ Division Program::units(const Op& op, const Run& run) const {
             return recurrent_units(op, run);
         case OpKind::kSquares:
             return {padded_width(op.width) / kPad};
+        case OpKind::kAdapt:
+            return {adapter_units(op), run.threads};
         default:
             return {run.rows(op), run.threads};
     }
@@ -285,6 +292,9 @@ void Program::step(const Op& op, size_t index, Run& run, int worker, HandOut& ha
                     break;
                 case OpKind::kSquares:
                     add_up_squares(op, run, i);
+                    break;
+                case OpKind::kAdapt:
+                    adapt(op, i, worker);
                     break;
                 case OpKind::kRoute:
                 case OpKind::kLinear:

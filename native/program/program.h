@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "head/head.h"
+#include "program/adapter.h"
 #include "program/kv_cache.h"
 #include "program/near.h"
 #include "program/tensors.h"
@@ -41,9 +42,10 @@ enum class OpKind {
     kGated,
     kRoute,
     kCombine,
-    kSquares
+    kSquares,
+    kAdapt
 };
-constexpr int kOpKinds = 15;
+constexpr int kOpKinds = 16;
 
 // The heads of a recurrent layer. Value head h has the keys and queries of head h / (v_heads / k_heads), or where
 // they are tiled of head h mod k_heads.
@@ -141,6 +143,8 @@ struct Op {
     std::vector<float> expert_factors{};  // kRoute: of each expert's weight, or empty
     int shares = -1;  // kCombine: the buffer of the weights that kRoute wrote
     int sums = -1;  // kSquares: which of the program's
+    int place = -1;  // kAdapt: of the layers in an Adapter
+    bool adds = false;  // kAdapt: B (A x) to the result; else it makes A x
 };
 
 // One sequence's share of a batch.
@@ -158,9 +162,16 @@ struct SequenceSpan {
     float* ahead = nullptr;
 };
 
+// Sequences of a batch that follow each other and have one adapter.
+struct AdapterSpan {
+    int first, count;
+    const Adapter* adapter;
+};
+
 struct Batch {
     std::span<const int32_t> tokens;
     std::span<const SequenceSpan> sequences;
+    std::span<const AdapterSpan> adapters;  // of sequences that have one, in their order
     Gate* masks = nullptr;  // where it is open, the masks of `deciding` are there; null: they are
 };
 
@@ -210,6 +221,10 @@ class Program {
     // Copies what linear layers read into memory near the pool's threads, in parts or whole for each node; after all
     // operations were added. Runs of another pool, or of one whose threads are placed otherwise, read it from there too.
     void place(Pool& pool, bool replicas, const KernelTable& kernels);
+
+    // What adapters add to the layers that read `src` and wrote `dst`: the next of their places.
+    void add_adapted(const std::string& name, int src, int dst);
+    int places_of_adapters() const { return places_of_adapters_; }
 
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite.
@@ -315,6 +330,16 @@ class Program {
                         int& last) const;
     void combine(const Op& op, int64_t n) const;
     void add_up_squares(const Op& op, const Run& run, int64_t unit);
+    void plan_adapters(const Batch& batch);
+    int64_t adapter_units(const Op& op) const;
+    float* adapter_sums(int64_t n) const {
+        return reinterpret_cast<float*>(sums_of_adapters_.data()) + n * adapter_sums_;
+    }
+    void adapt(const Op& op, int64_t unit, int worker) const;
+    void sum_down(const Op& op, const AdapterLayers& layers, int64_t unit, int64_t first,
+                  int64_t tokens) const;
+    void add_up(const Op& op, const AdapterLayers& layers, int64_t unit, int64_t first,
+                int64_t tokens, int worker) const;
     // Whether a norm is one of all heads of q (with one head, as well of that).
     bool norms_whole(const Op& op) const {
         return std::ssize(op.norm) > heads(op.attends).head_dim;
@@ -371,6 +396,15 @@ class Program {
     } routing_;
     int64_t left_out_ = 0;
     std::vector<SquareSums> squares_;
+    // Rows of a step that have an adapter.
+    struct Adapting {
+        const Adapter* adapter;
+        int64_t first, rows;
+    };
+    std::vector<Adapting> adapting_;
+    int places_of_adapters_ = 0;
+    int64_t adapter_sums_ = 0, adapter_rank_ = 0;  // the most of the step's adapters
+    HugeBuffer sums_of_adapters_;  // A x, in chunks: [tokens][adapter_sums_]
     std::vector<Joined> joined_;  // with one of them, which is the first
     std::vector<char> planned_;  // of each sequence: whether it has its blocks
     HugeBuffer partials_;

@@ -58,6 +58,7 @@ void Program::plan(const Batch& batch, int threads) {
         ++s;
     }
     for (Attending& a : attending_) plan_attention(a, batch, threads);
+    plan_adapters(batch);
 }
 
 void Program::plan_attention(Attending& a, const Batch& batch, int threads) {

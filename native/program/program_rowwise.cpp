@@ -29,7 +29,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.signs = op.signs.empty() ? nullptr : op.signs.data();
     a.signs_last = op.signs_last;
     // A row that nobody reads as floats stays in the worker's cache.
-    a.yf = op.keep_float ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
+    a.yf = op.keep_float || run.adapting ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
     if (op.rounding) dst.quantize_into(a, n, x_block, *op.rounding);
     float* const y = a.yf;
     for (int64_t part = 0; part < op.parts; ++part, a.x += a.width, a.yf += a.width)

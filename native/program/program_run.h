@@ -17,6 +17,7 @@ struct Program::Run {
     const NodeTeam* team;  // where threads are those that weights are near to
     bool late;  // masks are to come, and with them `screened`
     bool screened;
+    bool adapting;  // a row has an adapter, which reads floats
     int64_t active = 0;  // places that list_active found
     std::atomic<int64_t> left_out{0};
     std::atomic<int64_t> routed{0};  // tokens whose experts a kRoute has chosen
@@ -27,7 +28,8 @@ struct Program::Run {
             if (non_finite.compare_exchange_weak(seen, index)) break;
     }
     int node_of(int worker) const { return team ? team->node_of(worker) : 0; }
-    bool one() const { return tokens == 1; }
+    // Whether a step may leave out what meets zeros: of one token, whose gates nothing is added to.
+    bool one() const { return tokens == 1 && !adapting; }
     int64_t rows(const Op& op) const {
         if (op.active == Active::kRows && !one()) return 0;
         if (op.begins) return late ? 1 : 0;

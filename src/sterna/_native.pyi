@@ -175,6 +175,15 @@ class AttentionTimer:
     @property
     def bytes(self) -> int: ...
 
+class Adapter:
+    def __init__(self) -> None: ...
+    def add(
+        self,
+        place: int,
+        down: npt.NDArray[np.float32],
+        ups: Sequence[tuple[npt.NDArray[np.float32], int, float]],
+    ) -> None: ...
+
 class Program:
     def __init__(
         self,
@@ -245,6 +254,7 @@ class Program:
     def combine(
         self, name: str, src: int, shares: int, dst: int, residual: int, width: int
     ) -> None: ...
+    def adapted(self, name: str, src: int, features: int, dst: int, rows: int) -> None: ...
     def read_open_rows(self, gates: int, threads: int) -> None: ...
     def place(self, threads: int, replicas: bool) -> None: ...
     def read_columns(self, threads: int) -> None: ...
@@ -343,6 +353,7 @@ class Program:
         states: Sequence[State] = (),
         masks: Gate | None = None,
         ahead: Sequence[tuple[int, int, State]] = (),
+        adapters: Sequence[tuple[int, int, Adapter]] = (),
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 _Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]

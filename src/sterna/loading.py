@@ -6,12 +6,12 @@ import hashlib
 import json as json_text
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from sterna.weights.gguf import companions_of, config_of
 from sterna.weights.gguf_source import GgufWeights, i2s_layout, warn_of_i2s
 from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
 
-__all__ = ["Model", "from_weights", "load", "save"]
+__all__ = ["Model", "from_weights", "layer_names", "load", "save"]
 
 #: What names begin with in checkpoints of a model without its head, and with it.
 BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
@@ -131,6 +131,20 @@ def from_weights(
     head = "exact" if shadow is not None else stored
     format, kv_dtype = nbytes.most_common(1)[0][0], getattr(module, "KV_DTYPE", "i16")
     return Model(None, json, config, graph, source, format, head, kv_dtype)
+
+
+T = TypeVar("T")
+
+
+def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str, T]]:
+    """The model's names of what files have by the checkpoint's: each with that one's name."""
+    module = module_of(model.json, model.path or Path("config.json"))
+    prefixes = BASE_MODEL | getattr(module, "PREFIXES", {})
+    named = {}
+    for stored, value in of_files.items():
+        old = next((p for p in prefixes if stored.startswith(p)), "")
+        named[prefixes.get(old, "") + stored[len(old) :]] = (stored, value)
+    return named
 
 
 def load(

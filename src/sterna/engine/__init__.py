@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sterna.engine.adapters import Adapter
 from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Feed, Given
@@ -18,6 +19,7 @@ __all__ = [
     "KV_DTYPES",
     "PAGE",
     "PREFILL_CHUNK",
+    "Adapter",
     "DecidingLogits",
     "Draw",
     "Driver",

@@ -9,6 +9,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
+from sterna.engine.adapters import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.sequence import Sequence, pages_of
 
@@ -16,13 +17,18 @@ __all__ = ["embed"]
 
 
 def embed(
-    engine: Engine, texts: SequenceOf[SequenceOf[int]], kind: str, normalise: bool
+    engine: Engine,
+    texts: SequenceOf[SequenceOf[int]],
+    kind: str,
+    normalise: bool,
+    adapter: Adapter | None = None,
 ) -> npt.NDArray[np.float32]:
     """A vector of each text, float32 [texts, hidden_size].
 
     texts: token ids, at least one of each text and at most the engine's context. kind: "last", the
     last token's row, or "mean", that of all of them, added in their order. normalise: to unit
-    length. Which texts share a step, and how a long one is cut, cannot change a bit.
+    length. adapter: of all texts. Which texts share a step, and how a long one is cut, cannot
+    change a bit.
     """
     sums = np.zeros((len(texts), engine.model.config.hidden_size))
     sequences = [Sequence() for _ in texts]
@@ -33,7 +39,7 @@ def embed(
                 last = int(end == len(texts[i]))
                 wanted = end - begin if kind == "mean" else last
                 batch.append((sequences[i], texts[i][begin:end], wanted))
-            for (i, _, end), rows in zip(step, engine.hidden(batch), strict=True):
+            for (i, _, end), rows in zip(step, engine.hidden(batch, adapter), strict=True):
                 for row in rows:
                     sums[i] += row
                 if end == len(texts[i]):

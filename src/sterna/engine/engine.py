@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
+from sterna.engine.adapters import Adapter, by_adapter
 from sterna.engine.masks import made_beside
 from sterna.engine.memory_nodes import place
 from sterna.engine.pages import SHARE, PagePool, PagesMissing, page_counts
@@ -53,7 +54,8 @@ class Feed:
 
     wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
     which those of `deciding` decide. drafts: how many of them, the last ones, may be taken back
-    (`Sequence.settle`); a token comes before them.
+    (`Sequence.settle`); a token comes before them. adapter: of this engine's model, the same in all
+    steps of a sequence.
     """
 
     sequence: Sequence
@@ -62,6 +64,7 @@ class Feed:
     deciding: DecidingLogits = EVERYTHING
     draw: Draw | None = None
     drafts: int = 0
+    adapter: Adapter | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -275,10 +278,15 @@ class Engine:
         """
         return self._run(self._program, feeds)
 
-    def hidden(self, batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]]) -> list[F32]:
+    def hidden(
+        self,
+        batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
+        adapter: Adapter | None = None,
+    ) -> list[F32]:
         """As `step`, but for each sequence what the head would read of the last tokens: float32
         [rows wanted, hidden_size] after the model's last norm."""
-        given = self._run(self._without_head, [Feed(*share) for share in batch])
+        feeds = [Feed(*share, adapter=adapter) for share in batch]
+        given = self._run(self._without_head, feeds)
         return [rows.logits for rows in given]
 
     @cached_property
@@ -288,6 +296,18 @@ class Engine:
     def _run(self, program: _native.Program, feeds: SequenceOf[Feed]) -> list[Given]:
         if len({id(feed.sequence) for feed in feeds}) < len(feeds):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
+        if all(feed.adapter is None for feed in feeds):
+            return self._run_in_order(program, feeds, [])
+        order, adapters = by_adapter([feed.adapter for feed in feeds])
+        given = self._run_in_order(program, [feeds[i] for i in order], adapters)
+        return [given[place] for place in np.argsort(order)]
+
+    def _run_in_order(
+        self,
+        program: _native.Program,
+        feeds: SequenceOf[Feed],
+        adapters: SequenceOf[tuple[int, int, _native.Adapter]],
+    ) -> list[Given]:
         deciding = [self._checked(f.deciding) for f in feeds]
         draws = [f.draw.native if f.draw else None for f in feeds]
         self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
@@ -305,12 +325,12 @@ class Engine:
         try:
             logits, drawn, rescored, head_bytes = program.run(
                 self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks,
-                ahead,
+                ahead, adapters,
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
-                "the model's weights or scales are damaged"
+                f"the model's weights or scales are damaged{', or an adapter' * bool(adapters)}"
             ) from None
         given, row, kept = [], 0, 0
         for f in feeds:
@@ -343,10 +363,12 @@ class Engine:
         self,
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
         deciding: SequenceOf[DecidingLogits] | None = None,
+        adapter: Adapter | None = None,
     ) -> list[F32]:
         """`run` for a batch of (sequence, tokens, how many of the last of them want logits).
 
         deciding: for each sequence, which logits of its rows decide; None: all, for all of them.
+        adapter: of all of them.
         Returns float32 [logits wanted, vocab] for each.
         """
         if deciding is not None and len(deciding) != len(batch):
@@ -354,9 +376,12 @@ class Engine:
                 f"deciding: must be one for each of {len(batch)} sequences, but got {len(deciding)}"
             )
         feeds = [
-            Feed(sequence, tokens, wanted, deciding[i] if deciding is not None else EVERYTHING)
+            Feed(
+                sequence, tokens, wanted, deciding[i] if deciding is not None else EVERYTHING,
+                adapter=adapter,
+            )
             for i, (sequence, tokens, wanted) in enumerate(batch)
-        ]
+        ]  # fmt: skip
         return [given.logits for given in self.run(feeds)]
 
     def _checked(self, deciding: DecidingLogits) -> tuple[int, float]:
@@ -384,10 +409,15 @@ class Engine:
                 last = logits[0]
         return last
 
-    def logits(self, sequences: SequenceOf[SequenceOf[int]], chunk: int | None = None) -> list[F32]:
+    def logits(
+        self,
+        sequences: SequenceOf[SequenceOf[int]],
+        chunk: int | None = None,
+        adapter: Adapter | None = None,
+    ) -> list[F32]:
         """Teacher-forced logits float32 [n, vocab] of each sequence, all run as one batch.
 
-        chunk: tokens of each sequence per step; None takes PREFILL_CHUNK.
+        chunk: tokens of each sequence per step; None takes PREFILL_CHUNK. adapter: of all of them.
         """
         states = [Sequence() for _ in sequences]
         parts: list[list[F32]] = [[] for _ in sequences]
@@ -399,7 +429,7 @@ class Engine:
                 for i in live:
                     tokens = sequences[i][start : start + size]
                     batch.append((states[i], tokens, len(tokens)))
-                for i, rows in zip(live, self.step(batch), strict=True):
+                for i, rows in zip(live, self.step(batch, adapter=adapter), strict=True):
                     parts[i].append(rows)
         finally:
             for state in states:

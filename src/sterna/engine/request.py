@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
+from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.allowed import AllowedTokens, mask_words
 from sterna.engine.drafts import Costs, Speculation, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
@@ -47,8 +48,8 @@ class Request:
     answer and are no part of it, beside the parameters' own; vocab: tokens of the model, default
     those of the tokenizer; completion: where the answer goes; guide: of a constraint that it keeps
     to; speculation: drafts its tokens. boundary: a length that may be wanted again, where layers
-    cannot go back. key, priority, deadline_s, salt: for the scheduler (`Scheduler.add`). Its clock
-    starts here.
+    cannot go back. adapter: of the engine's model. key, priority, deadline_s, salt: for the
+    scheduler (`Scheduler.add`). Its clock starts here.
     """
 
     #: Whether it may go on from what a cache has of its prompt.
@@ -73,12 +74,14 @@ class Request:
         deadline_s: float | None = None,
         salt: str = "",
         boundary: int = 0,
+        adapter: Adapter | None = None,
     ) -> None:
         self._began = time.perf_counter()
         self.id = next(_ids)
         self.params, self.context = params, context
         self.ends = ends.union(params.stop_token_ids)
-        self.key, self.priority, self.salt, self.deadline_s = key, priority, salt, deadline_s
+        self.key, self.priority, self.deadline_s = key, priority, deadline_s
+        self.adapter, self.salt = adapter, cache_salt(salt, adapter)
         #: Lengths at which a step is to end, since they may be wanted again.
         self.boundaries = {boundary} - {0}
         vocab = tokenizer.vocab_size if vocab is None else vocab
@@ -171,12 +174,12 @@ class Request:
         end = min(begin + most, self._known)
         part = self._history[begin:end]
         if end < self._known:
-            return Feed(self.sequence, part)
+            return Feed(self.sequence, part, adapter=self.adapter)
         if self.decodes:
             self._add_drafts(budget - self.left + 1, costs, others)
         return Feed(
             self.sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
-            draw=self._draw(), drafts=self._n_drafts,
+            draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter,
         )  # fmt: skip
 
     def _add_drafts(self, budget: int, costs: Costs, others: int) -> None:

@@ -105,7 +105,8 @@ class Scoring(Request):
         begin = self.sequence.length
         end = min(begin + most, begin + step_tokens(self._vocab), self.n_prompt - 1)
         draw = scoring_draw(self._history[: end + 1], end - begin, self._vocab, self._top)
-        return Feed(self.sequence, self._history[begin:end], end - begin, draw=draw)
+        part = self._history[begin:end]
+        return Feed(self.sequence, part, end - begin, draw=draw, adapter=self.adapter)
 
     def receive(self, given: Given) -> None:
         """Takes a step's log-probabilities; NonFiniteError where they are not finite."""

@@ -8,6 +8,17 @@ runner plays.
 
 from sterna.graph.graph import Graph
 from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation
-from sterna.graph.operations import Route, Value
+from sterna.graph.operations import Adapted, Part, Route, Value
 
-__all__ = ["Attention", "Graph", "Heads", "RecurrentHeads", "Rotary", "Rotation", "Route", "Value"]
+__all__ = [
+    "Adapted",
+    "Attention",
+    "Graph",
+    "Heads",
+    "Part",
+    "RecurrentHeads",
+    "Rotary",
+    "Rotation",
+    "Route",
+    "Value",
+]

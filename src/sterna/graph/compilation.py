@@ -56,6 +56,7 @@ def compiled(
                 program.read_open_rows(gates, skip_with)
             else:
                 program.read_columns(skip_with)
+        writer.finish(op)
     if ops[-1].kind == "rowwise":
         program.end_without_head(ops[-1].output.width)
     return program
@@ -63,7 +64,7 @@ def compiled(
 
 def _buffers(ops: Sequence[Op], program: _native.Program) -> dict[Value, int]:
     """A buffer of the program for each value; values never alive together share one."""
-    last_use = {x: i for i, op in enumerate(ops) for x in op.inputs}
+    last_use = {x: i for i, op in enumerate(ops) for x in op.reads}
     buffers: dict[Value, int] = {}
     free: dict[tuple[int, bool], list[int]] = {}
 
@@ -75,6 +76,8 @@ def _buffers(ops: Sequence[Op], program: _native.Program) -> dict[Value, int]:
         in_place = op.inputs[0] if op.kind in ("rope", "conv") else op.residual
         if op.kind == "rowwise" or op.factor != 1 or op.gated:
             in_place = None  # it is read after the result was written
+        if op.adapted is not None and op.adapted.x is in_place:
+            in_place = None
         if out in buffers:
             pass  # of several weights, which all write it
         elif op is ops[-1]:
@@ -89,7 +92,7 @@ def _buffers(ops: Sequence[Op], program: _native.Program) -> dict[Value, int]:
         else:
             spare = free.get(size(out))
             buffers[out] = spare.pop() if spare else program.buffer(out.width)
-        for x in dict.fromkeys(op.inputs):
+        for x in dict.fromkeys(op.reads):
             if last_use[x] == i:
                 free.setdefault(size(x), []).append(buffers[x])
     return buffers
@@ -187,5 +190,13 @@ class _Writer:
                 op.rounding, op.selected, op.output in self.floats, reader, residual,
                 block, signs, op.inverse, chosen, op.spread, op.limit, up, op.parts, op.factor,
             )  # fmt: skip
-        if reader >= 0 and op.kind != "rowwise":
-            program.to_bf16_planes(reader, dst, op.selected)
+
+    def finish(self, op: Op) -> None:
+        """What follows the operation itself: adapters, and planes of what it then has."""
+        dst = self.buffers[op.output]
+        if op.adapted is not None:
+            x, parts = op.adapted.x, op.adapted.parts
+            self.program.adapted(op.name, self.buffers[x], parts[0].K, dst, op.output.width)
+        if op.output in self.planes_for and op.kind != "rowwise":
+            reader = self.ids[id(self.planes_for[op.output])]
+            self.program.to_bf16_planes(reader, dst, op.selected)

@@ -14,7 +14,7 @@ from sterna.errors import UnsupportedModelError
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.graph.compilation import compiled
 from sterna.graph.heads import F32, ROW_BLOCK, Attention, Heads, RecurrentHeads, Rotation
-from sterna.graph.operations import Op, Route, Value
+from sterna.graph.operations import Adapted, Op, Part, Route, Value
 from sterna.graph.skips import skips
 
 __all__ = ["Graph"]
@@ -139,6 +139,24 @@ class Graph:
                 column=start, bias=b, factor=factor, expert_rows=expert_rows,
             )  # fmt: skip
         return out
+
+    def adapted(self, x: Value, parts: Sequence[Part], factor: float = 1.0) -> None:
+        """Lets adapters add to the linear layers that `linear` has just written, which read x."""
+        op = self.ops[-1]
+        if op.kind != "linear" or op.route is not None:
+            raise ValueError(f"{op.name}: must be linear layers of tokens, but got {op.kind}")
+        op.adapted = Adapted(x, tuple(parts), factor)
+
+    def without_adapters(self, prefix: str) -> None:
+        """Layers whose names begin so have none after all."""
+        for op in self.ops:
+            if op.adapted is not None and op.adapted.parts[0].name.startswith(prefix):
+                op.adapted = None
+
+    @property
+    def places(self) -> list[Adapted]:
+        """The layers that may have adapters, in the order of the program's places for them."""
+        return [op.adapted for op in self.ops if op.adapted is not None]
 
     def _rounded(self, x: Value, rounding: int | None, name: str) -> Value:
         """x, or a copy of it, that has codes of this rounding; None: floats are read."""

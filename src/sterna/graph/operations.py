@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.graph.heads import F32, Attention, Heads, RecurrentHeads, Rotation
 
-__all__ = ["Op", "Route", "Value"]
+__all__ = ["Adapted", "Op", "Part", "Route", "Value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,26 @@ class Value:
     starts: tuple[int, ...] = (0,)
     op: Op | None = field(default=None, repr=False)  # whose own values would be printed as well
     route: Route | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A linear layer by the name that a checkpoint has for it, [M, K], and the column of a row
+    where its results begin."""
+
+    name: str
+    M: int
+    K: int
+    column: int
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """Linear layers that share an input, to whose results adapters may add, times the factor."""
+
+    x: Value
+    parts: tuple[Part, ...]
+    factor: float
 
 
 @dataclass(eq=False)
@@ -81,6 +101,13 @@ class Op:
     spread: bool = False  # rowwise: a row of a token goes to each of its experts
     of_all: bool = False  # route: shares add up to 1 over all experts
     factors: F32 | None = None  # route: of each expert's shares
+    #: linear: the layers that are whole once this one has run, and may have adapters.
+    adapted: Adapted | None = None
+
+    @property
+    def reads(self) -> list[Value]:
+        """Its inputs, and what adapters read of the layers that it ends."""
+        return self.inputs if self.adapted is None else [*self.inputs, self.adapted.x]
 
     @property
     def one_weight(self) -> PackedWeight:

@@ -4,6 +4,7 @@ llm          generate, choices, stream, chat
 asking       prompts and options -> requests
 templates    messages -> prompts
 embedding    texts -> vectors
+adapters     folders of LoRA -> adapters by name
 scores       logits and log-probabilities of given tokens
 loaded       a path -> model, tokenizer, engine and what shares it
 """

@@ -27,7 +27,7 @@ from sterna.runtime import checked_flag, checked_whole
 __all__ = ["Asking"]
 
 #: Options that are no `SamplingParams`.
-BESIDE = ("prediction", "constraint")
+BESIDE = ("prediction", "constraint", "adapter")
 MAX_CHOICES = 1024
 
 
@@ -76,8 +76,9 @@ class Asking(Templates):
         ends = frozenset() if params.ignore_eos else ends.union(self.tokenizer.eos_ids)
         guide = self.constraints.guide(beside.get("constraint"))
         drafts = self._speculation(len(tokens), params, beside.get("prediction"), guide)
+        adapter = self.adapters.chosen(beside.get("adapter"))
         return Request(
-            tokens, params, self.tokenizer, context=self.context, ends=ends,
+            tokens, params, self.tokenizer, context=self.context, ends=ends, adapter=adapter,
             vocab=self.engine.model.config.vocab_size, guide=guide, speculation=drafts, **place,
         )  # fmt: skip
 

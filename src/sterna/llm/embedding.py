@@ -26,6 +26,7 @@ class Embedding(Loaded):
         prompt_name: str | None = None,
         prompt: str | None = None,
         pooling: str | None = None,
+        adapter: str | None = None,
     ) -> npt.NDArray[np.float32]:
         """A vector of each text, float32 [texts, hidden_size]; one row for a single string.
 
@@ -35,7 +36,8 @@ class Embedding(Loaded):
 
         prompt_name: which of the checkpoint's prompts stands before each text ("query", say);
         prompt: another one; default: the checkpoint's default, mostly none. pooling: "last" or
-        "mean" for a model whose files do not say, whose vectors are then of unit length.
+        "mean" for a model whose files do not say, whose vectors are then of unit length. adapter:
+        as in `generate`.
 
         Raises RequestError for a text that is empty or longer than the model takes (it is not cut),
         an unknown prompt, or a model that says nothing of pooling where `pooling` does not either.
@@ -56,7 +58,8 @@ class Embedding(Loaded):
                     f"shorten it{self._longer_context(len(ids), how)}"
                 )
             tokens.append(ids)
-        return embed(self.engine, tokens, how.kind, how.normalise)
+        chosen = self.adapters.chosen(adapter)
+        return embed(self.engine, tokens, how.kind, how.normalise, chosen)
 
     def _pooling(self, kind: str | None) -> Pooling:
         """The checkpoint's, or a kind for a model that has none."""

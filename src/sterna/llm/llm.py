@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from sterna.answers import Completion, Stats, Stream
+from sterna.engine import Adapter
 from sterna.llm.asking import Asking
 from sterna.llm.embedding import Embedding
 from sterna.llm.scores import Scores
@@ -45,9 +47,11 @@ class LLM(Asking, Embedding, Scores):
     ModelFormatError. speculate: "auto", tokens that prompt or answer had before are computed ahead
     and kept where they are right, which changes speed and no token (docs/speculation.md), "lookup",
     the same without `draft`, or "off"; draft: another, smaller LLM of the same tokenizer that
-    guesses ahead. progress: called with the bytes of weights read so far and those of all, by one
-    thread at a time, not always the caller's. `tokenizer` and `template` are the model's own;
-    template is None where it has none.
+    guesses ahead. adapter: a folder of a LoRA adapter as PEFT saves one, which all requests have
+    unless they say otherwise, or folders by the names that requests choose among; they stay apart
+    from the packed weights (docs/training.md). progress: called with the bytes of weights read so
+    far and those of all, by one thread at a time, not always the caller's. `tokenizer` and
+    `template` are the model's own; template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
@@ -69,6 +73,8 @@ class LLM(Asking, Embedding, Scores):
         (0: none; n: with the n likeliest); `SamplingParams` says what they do. prediction: a text,
         or token ids, that much of the answer will probably be, such as a file to be edited: it
         changes speed alone. constraint: a grammar that the answer keeps to, of `constraints`.
+        adapter: the name of one that is loaded, or "__base__" for the model as it is (the LLM's
+        only one where it was given as a folder, else none).
         choice: which of several answers (0). Each prompt of a list has the answer that it has
         alone. RequestError for a value out of range, an empty prompt, or one longer than the
         context, before anything is computed.
@@ -79,6 +85,20 @@ class LLM(Asking, Embedding, Scores):
         for _ in pieces:
             pass
         return done
+
+    def load_adapter(self, name: str, folder: str | Path) -> Adapter:
+        """Makes a LoRA adapter, a folder as PEFT saves one, known to requests by a name.
+
+        Another one of this name gives way; requests that run keep theirs, and nothing waits.
+        Raises as `LLM` does: RequestError for an adapter of other layers or shapes than the
+        model's, UnsupportedModelError for one that is more than low-rank matrices (DoRA, biases …).
+        A RuntimeWarning says where it was trained on a model of another name.
+        """
+        return self.adapters.load(name, folder)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter; requests that run with it end with it. RequestError."""
+        self.adapters.unload(name)
 
     def choices(self, prompt: str | Sequence[int], n: int, **options: Any) -> list[Completion]:
         """Several answers to a prompt, which is computed once; options as in `generate`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sterna.engine import (
 )
 from sterna.engine.constraints import Constraints
 from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.llm.adapters import Adapters
 from sterna.runtime import checked_flag, checked_items, checked_name, checked_whole, resolve_threads
 
 __all__ = ["Loaded"]
@@ -56,6 +57,7 @@ class Loaded:
         mmap: bool = False,
         speculate: str = "auto",
         draft: Loaded | None = None,
+        adapter: str | Path | Mapping[str, str | Path] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._caching = checked_flag("prefix_cache", prefix_cache)
@@ -82,6 +84,8 @@ class Loaded:
         self._defaults = self._generation_defaults(beside.generation_config, beside.generation_file)
         self.tokenizer.check(loaded.config.vocab_size)
         self._draft = self._checked_draft(draft) if draft is not None else None
+        self.adapters = Adapters(self.engine, self.name)
+        self.adapters.begin(adapter)
         self.last = Completion()
         loaded.keep()
 
@@ -131,7 +135,7 @@ class Loaded:
         """What runs: model, architecture, isa, threads, format, head, context, n_params,
         n_active_params (of its own experts alone, as a token needs them), bytes_per_token (weights
         and scales that a decode step reads), mmap (whether weights are mapped), pooling (of a model
-        of embeddings, else None)."""
+        of embeddings, else None), adapters (what each says of its base, by name)."""
         m = self.engine.model
         return {
             "model": self.name,
@@ -147,6 +151,7 @@ class Loaded:
             "bytes_per_token": m.weight_bytes_per_token,
             "mmap": m.mapped,
             "pooling": m.config.pooling.kind if m.config.pooling else None,
+            "adapters": {name: adapter.base for name, adapter in self.adapters.items()},
         }
 
     @cached_property

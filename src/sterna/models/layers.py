@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.formats import PackedWeight
-from sterna.graph import Graph, Heads, Rotation, Value
+from sterna.graph import Graph, Heads, Part, Rotation, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
@@ -110,7 +110,8 @@ def linear_parts(
 ) -> tuple[Value, list[int]]:
     """As `linear`, and the columns where the results of each part begin.
 
-    Layers that have norms or rotations of their own for their inputs run one by one.
+    Layers that have norms or rotations of their own for their inputs run one by one. Adapters may
+    add to all that read x itself; a norm that became one with the glu before it leaves no x.
     """
     bias = None
     rotations = [c.hadamard.of_input(p.name, p.K) for p in parts] if c.hadamard else [None]
@@ -127,7 +128,11 @@ def linear_parts(
     if parts[0].bias:
         bias = np.concatenate([w.vector(f"{p.name}.bias", p.M) for p in parts])
     out = g.linear(inputs, weights, name, residual, bias, factor)
-    return out, _columns(parts, weights, out)
+    columns = _columns(parts, weights, out)
+    if not c.linear_norm_eps or all(row is not x for row in inputs):
+        named = zip(parts, columns, strict=True)
+        g.adapted(x, [Part(p.name, p.M, p.K, column) for p, column in named], factor)
+    return out, columns
 
 
 def _columns(parts: list[Linear], weights: list[PackedWeight], row: Value) -> list[int]:

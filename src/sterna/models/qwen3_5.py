@@ -113,6 +113,8 @@ def build(
         else:
             h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
             x = layers.output(g, c, w, h, x, f"{p}.linear_attn.out_proj")
+            if heads.tiled:  # heads stand in another order than adapters have them
+                g.without_adapters(f"{p}.linear_attn.")
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=plus_one)
         if ffn is not None:
             x = ffn(h, x, i, f"{p}.mlp")

@@ -1,0 +1,96 @@
+"""`Adapters`: those that an `LLM` has, by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from sterna.engine import Adapter, Engine
+from sterna.errors import RequestError, shown
+
+__all__ = ["BASE", "Adapters"]
+
+#: In the place of an adapter's name: the model as it is (PEFT's word for it).
+BASE = "__base__"
+#: The name of one that was given without.
+UNNAMED = "default"
+MOST_CHARS = 200
+
+
+class Adapters(Mapping[str, Adapter]):
+    """Adapters of a model by their names, which may be loaded and unloaded at any time.
+
+    Requests keep the adapter that they began with, so nothing that runs changes.
+
+    default: that of requests that name none; None: they have none.
+    """
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        self._model, self._name = engine.model, model
+        self._adapters: dict[str, Adapter] = {}
+        self.default: str | None = None
+
+    def __getitem__(self, name: str) -> Adapter:
+        """The adapter of a name; KeyError."""
+        return self._adapters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names, as they came."""
+        return iter(tuple(self._adapters))
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._adapters)
+
+    def begin(self, given: object) -> None:
+        """Loads what `LLM` was given: a folder, which is the default then, or folders by name."""
+        if isinstance(given, Mapping):
+            for name, folder in given.items():
+                self.load(name, folder)
+        elif given is not None:
+            if not isinstance(given, (str, os.PathLike)):
+                raise RequestError(
+                    f"adapter: must be a folder, or folders by name, but got {shown(given)}"
+                )
+            self.load(UNNAMED, given)
+            self.default = UNNAMED
+
+    def load(self, name: str, folder: str | os.PathLike[str]) -> Adapter:
+        """Reads one; another one of the name gives way."""
+        checked = _checked_name(name)
+        adapter = Adapter.open(folder, self._model)
+        adapter.warn_of_base(self._name)
+        self._adapters[checked] = adapter
+        return adapter
+
+    def unload(self, name: str) -> None:
+        """Forgets one; requests that have it end with it."""
+        self._require(name)
+        self._adapters.pop(name, None)
+        if self.default == name:
+            self.default = None
+
+    def chosen(self, name: str | None) -> Adapter | None:
+        """The adapter of a request that names one, or the default; None: none."""
+        name = self.default if name is None else name
+        return None if name is None or name == BASE else self._require(name)
+
+    def _require(self, name: object) -> Adapter:
+        found = self._adapters.get(name) if isinstance(name, str) else None
+        if found is None:
+            known = ", ".join([*self._adapters, BASE])
+            raise RequestError(
+                f"adapter: must be one of {known}, but got {shown(name)}; load_adapter loads others"
+            )
+        return found
+
+
+def _checked_name(name: object) -> str:
+    sound = isinstance(name, str) and name.isprintable() and 0 < len(name) <= MOST_CHARS
+    if not sound or name == BASE:
+        raise RequestError(
+            f"adapter: must have a printable name of at most {MOST_CHARS} characters, and not "
+            f"{BASE}, but got {shown(name)}"
+        )
+    assert isinstance(name, str)
+    return name
