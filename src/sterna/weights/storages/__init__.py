@@ -24,6 +24,7 @@ from sterna.weights.storages import (
     power_of_two,
     shift_latents,
     ternary_masters,
+    torchao,
     unpacked_ternary,
 )
 from sterna.weights.storages.base import Floats, Layer, Levels, Linear, Tensors
@@ -35,6 +36,7 @@ STORAGES: tuple[ModuleType, ...] = (
     power_of_two,
     gptq,
     compressed,
+    torchao,
     shift_latents,
     packed_ternary,
     paretoq,
@@ -51,6 +53,7 @@ SUFFIXES = (
     "qweight", "qzeros", "scales", "g_idx",
     "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
     "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
+    *torchao.SUFFIXES,
 )  # fmt: skip
 
 

@@ -28,8 +28,9 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
-#: Methods whose tensors' names and shapes say what they are (storages/gptq.py, compressed.py).
-INTEGERS = ("gptq", "auto-round", "intel/auto-round", "compressed-tensors")
+#: Methods whose tensors' names and shapes say what they are (storages/gptq.py, compressed.py,
+#: torchao.py).
+INTEGERS = ("gptq", "auto-round", "intel/auto-round", "compressed-tensors", "torchao")
 
 
 @dataclass(frozen=True)
