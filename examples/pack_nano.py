@@ -33,7 +33,7 @@ it knows nothing else and is no assistant.
 | tokenizer | byte-level BPE, {vocab_size} tokens, {bytes_per_token:.2f} bytes per token on held-out text |
 | data | the standard library of CPython {python}: {train_files} files, {train_tokens:,} tokens; {held_out_files} files held out (SHA-256 of the relative path, mod 5 = 0) |
 | SHA-256 of the training data | `{corpus_sha256}` |
-| recipe | `examples/train_nano.py`, {steps} steps, {tokens_seen:,} tokens, {minutes} minutes on two cores (the machine was also used for other work) |
+| recipe | `examples/train_nano.py`, {steps} steps, {tokens_seen:,} tokens |
 | commit of the recipe | `{commit}` |
 | **held-out bits per byte** | **{bits_per_byte:.4f}** (`sterna perplexity --model nano --stdlib`; gzip −9 per file is about 2.05) |
 | nats per token, perplexity | {nats_per_token:.4f}, {perplexity:.2f} |
@@ -50,12 +50,10 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the --out folder of train_nano.py")
     parser.add_argument("--out", type=Path, default=ROOT / "src/sterna/data/nano")
     args = parser.parse_args()
-    checkpoint = args.run / "checkpoint"
-
     if args.out.exists():
         shutil.rmtree(args.out)
-    model = loading.load(checkpoint, cached=False)
-    loading.save(model, args.out)
+    shutil.copytree(args.run / "model", args.out)
+    model = loading.load(args.out)
 
     llm = LLM(args.out)
     report = perplexity(llm, (read_text(f, "replace") for f in held_out_stdlib()))
@@ -78,7 +76,7 @@ def main() -> None:
         samples=samples,
     )
     (args.out / "README.md").write_text(card)
-    shutil.copyfile(args.run / "log.tsv", ROOT / "docs" / "nano-training.tsv")
+    shutil.copyfile(args.run / "training" / "losses.tsv", ROOT / "docs" / "nano-training.tsv")
     size = sum(f.stat().st_size for f in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.2f} MB, {report.bits_per_byte:.4f} bits per byte")
 

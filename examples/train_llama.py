@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from train_nano import Muon, encode, read_corpus
+from train_nano import encode, read_corpus
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sterna.checkpoints.resolve import BUILT_IN
@@ -54,7 +54,10 @@ def main() -> None:
     model = make_model()
     matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
     others = [p for n, p in model.named_parameters() if "layers" not in n or p.dim() != 2]
-    optimisers = [Muon(matrices, 0.02, weight_decay=0.1), torch.optim.AdamW(others, 4e-3)]
+    optimisers = [
+        torch.optim.Muon(matrices, 0.02, weight_decay=0.1),
+        torch.optim.AdamW(others, 4e-3),
+    ]
     rates = [o.param_groups[0]["lr"] for o in optimisers]
     step, spent, mean = 0, 0.0, 0.0
     if state_path.exists():

@@ -1,4 +1,4 @@
-"""The training loop of `sterna train`: AdamW, a cosine schedule, and a state to go on from."""
+"""The training loop of `sterna train`: AdamW or Muon, a cosine schedule, a state to go on from."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _LOSSES = "losses.tsv"
 class Settings:
     """steps: of the optimizer, of `batch` rows each; lr: at its highest, after a rise over `warmup`
     of all steps, from where it falls as a cosine to a tenth. It is that of matrices; vectors, which
-    scales of rows are, have a tenth of it. clip: of the gradient's norm;
-    checkpointing: compute layers again for their gradients instead of keeping what they made.
+    scales of rows are, have a tenth of it. muon: where it is not 0, the learning rate of matrices
+    other than tables, whose momentum is then orthogonalised (Jordan et al., Muon, 2024) in place of
+    AdamW: for training from scratch. clip: of the gradient's norm; checkpointing: compute layers
+    again for their gradients instead of keeping what they made.
     """
 
     steps: int
@@ -40,14 +42,15 @@ class Settings:
     clip: float = 1.0
     seed: int = 1
     checkpointing: bool = False
+    muon: float = 0.0
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+    def part(self, step: int) -> float:
+        """The part of the highest learning rate that a step has, counted from 0."""
         rise = max(1, round(self.warmup * self.steps))
         if step < rise:
-            return self.lr * (step + 1) / rise
+            return (step + 1) / rise
         done = (step - rise) / max(1, self.steps - rise)
-        return self.lr * (0.55 + 0.45 * math.cos(math.pi * done))
+        return 0.55 + 0.45 * math.cos(math.pi * done)
 
 
 def train(
@@ -71,35 +74,50 @@ def train(
         getattr(model, "activation_checkpointing_enable", getattr(model, old))()
     model.train()
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    optimizer = torch.optim.AdamW(_groups(trained, settings), betas=(0.9, 0.95))
+    optimizers = _optimizers(model, trained, settings)
     digest = _digest(rows, settings, trained)
-    losses = _restored(folder, digest, trained, optimizer)
+    losses = _restored(folder, digest, trained, optimizers)
     folder.mkdir(parents=True, exist_ok=True)
     for step in range(len(losses), settings.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.rate(step) * group["part"]
+        for group in (group for one in optimizers for group in one.param_groups):
+            group["lr"] = group["highest"] * settings.part(step)
         loss = _step(model, rows, settings, step)
         torch.nn.utils.clip_grad_norm_(trained.values(), settings.clip)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         losses.append(loss)
         progress(step + 1, loss)
         if (step + 1) % save_every == 0 or step + 1 == settings.steps:
-            _save(folder, digest, trained, optimizer, losses)
+            _save(folder, digest, trained, optimizers, losses)
     model.eval()
     return losses
 
 
-def _groups(trained: dict[str, nn.Parameter], settings: Settings) -> list[dict[str, Any]]:
-    """Matrices, and vectors: a step of Adam is as large for a scale as for a master, whose sizes
-    are alike, but a row has one scale, and thousands of masters.
+def _optimizers(
+    model: Any, trained: dict[str, nn.Parameter], settings: Settings
+) -> list[torch.optim.Optimizer]:
+    """Of matrices, and of vectors: a step of Adam is as large for a scale as for a master, whose
+    sizes are alike, but a row has one scale, and thousands of masters.
     """
-    vectors = [p for p in trained.values() if p.ndim < 2 or p.shape[-1] == 1]
     matrices = [p for p in trained.values() if p.ndim >= 2 and p.shape[-1] != 1]
-    return [
-        {"params": matrices, "part": 1.0, "weight_decay": settings.weight_decay},
-        {"params": vectors, "part": 0.1, "weight_decay": 0.0},
-    ]
+    vectors = [p for p in trained.values() if p.ndim < 2 or p.shape[-1] == 1]
+    tables = [model.get_input_embeddings(), model.get_output_embeddings()]
+    others = [table.weight for table in tables if table is not None]
+    orthogonal = [p for p in matrices if settings.muon and all(p is not t for t in others)]
+    plain = [p for p in matrices if all(p is not o for o in orthogonal)]
+    decay = settings.weight_decay
+    adam = torch.optim.AdamW(
+        [
+            {"params": plain, "highest": settings.lr, "weight_decay": decay},
+            {"params": vectors, "highest": 0.1 * settings.lr, "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.95),
+    )
+    if not orthogonal:
+        return [adam]
+    group = {"params": orthogonal, "highest": settings.muon}
+    return [adam, torch.optim.Muon([group], weight_decay=decay)]
 
 
 def _step(model: Any, rows: Rows, settings: Settings, step: int) -> float:
@@ -144,13 +162,13 @@ def _save(
     folder: Path,
     digest: str,
     trained: dict[str, nn.Parameter],
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     losses: list[float],
 ) -> None:
     state = {
         "digest": digest,
         "trained": {name: p.detach() for name, p in trained.items()},
-        "optimizer": optimizer.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "losses": losses,
     }
     nbytes = 12 * sum(p.numel() for p in trained.values())
@@ -164,7 +182,7 @@ def _restored(
     folder: Path,
     digest: str,
     trained: dict[str, nn.Parameter],
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
 ) -> list[float]:
     """The losses so far, where there is a state to go on from, which is put into the model."""
     path = folder / _STATE
@@ -183,5 +201,6 @@ def _restored(
     with torch.no_grad():
         for name, p in trained.items():
             p.copy_(state["trained"][name])
-    optimizer.load_state_dict(state["optimizer"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
     return [float(loss) for loss in state["losses"]]
