@@ -15,7 +15,7 @@ import adapter_folders
 import numpy as np
 import pytest
 from adapter_folders import added, parts_of
-from helpers import ISAS, failure
+from helpers import ISAS, command, failed, failure
 
 from sterna import LLM, loading
 from sterna.checkpoints.directory import Checkpoint
@@ -213,6 +213,70 @@ def test_unloading_in_use(two: tuple[Path, Path, Path]) -> None:
     assert beside[0] != expected.tokens
     failure(lambda: llm.generate("a", adapter="it"), RequestError, "adapter", "__base__", "'it'")
     failure(lambda: llm.unload_adapter("it"), RequestError, "adapter", "'it'")
+
+
+@pytest.fixture(scope="module")
+def of_nano(tmp_path_factory: pytest.TempPathFactory) -> tuple[LLM, Path]:
+    """The built-in model without adapters, and one of it."""
+    llm = LLM("nano", threads=1, prefix_cache=False)
+    folder = tmp_path_factory.mktemp("nano") / "poet"
+    return llm, adapter_folders.write(folder, parts_of(llm.engine.model)[:3], size=2.0)
+
+
+PROMPT = "def read_lines(path):\n"
+
+
+def test_commands(of_nano: tuple[LLM, Path], tmp_path: Path) -> None:
+    """`--adapter DIR` of all requests, and NAME=DIR that lines of a file choose."""
+    llm, folder = of_nano
+    plain = llm.generate(PROMPT, max_tokens=8, temperature=0).text
+    llm.load_adapter("poet", folder)
+    adapted = llm.generate(PROMPT, max_tokens=8, temperature=0, adapter="poet").text
+    assert adapted != plain
+    asked = ("generate", "--max-tokens", "8", "--temperature", "0", "--threads", "1")
+    assert command(*asked, "--adapter", str(folder), PROMPT).stdout == adapted
+    lines = tmp_path / "lines"
+    row = json.dumps({"prompt": PROMPT})
+    lines.write_text(f'{row}\n{row[:-1]}, "adapter": "poet"}}\n{row[:-1]}, "adapter": "x"}}\n')
+    done = command(*asked, "--adapter", f"poet={folder}", "--file", str(lines))
+    one, two, three = map(json.loads, done.stdout.splitlines())
+    assert (one["text"], two["text"]) == (plain, adapted)
+    assert "'x'" in three["error"]
+    failed(command(*asked, "--adapter", f"poet={folder}", PROMPT), "adapter", "leave NAME out")
+    twice = ("--adapter", str(folder)) * 2
+    failed(command(*asked, *twice, PROMPT), "adapter", "twice")
+    failed(command(*asked, "--adapter", str(tmp_path / "x"), PROMPT), "adapter", "PEFT")
+    failed(command("serve", "--adapter", f"nano={folder}"), "adapter", "'nano'", "twice")
+
+
+def test_served(of_nano: tuple[LLM, Path], tmp_path: Path) -> None:
+    """Clients see an adapter as a model: by its name, with its answers and its fingerprint."""
+    from server_process import serving
+
+    from sterna import receipt
+
+    llm, folder = of_nano
+    llm.load_adapter("poet", folder)
+    with serving(tmp_path, "nano", "--adapter", str(folder), "--threads", "1") as server:
+        rows = server.http.get("/v1/models").json()["data"]
+        assert [row["id"] for row in rows] == ["nano", "poet"]
+        assert rows[1]["parent"] == "nano"
+        assert rows[1]["meta"]["adapter_digest"] == llm.adapters["poet"].digest
+        told = {}
+        for name, adapter in (("nano", None), ("poet", "poet"), ("nano", None)):
+            body = {"model": name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+            done = server.post("/v1/completions", **body, logprobs=1, echo=True).json()
+            assert done["model"] == name
+            expected = llm.generate(PROMPT, max_tokens=8, temperature=0, adapter=adapter)
+            assert done["choices"][0]["text"] == PROMPT + expected.text
+            scores = llm.logprobs(llm.tokenizer.encode(PROMPT), adapter=adapter)
+            np.testing.assert_allclose(
+                done["choices"][0]["logprobs"]["token_logprobs"][1 : len(scores) + 1], scores
+            )
+            assert done["system_fingerprint"] == receipt.fingerprint(llm, adapter)
+            told[name] = done["system_fingerprint"]
+        assert len(set(told.values())) == 2
+        assert server.post("/v1/completions", model="x", prompt="a").status_code == 404
 
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"

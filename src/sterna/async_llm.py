@@ -99,11 +99,17 @@ class AsyncLLM:
         return self._queued(self.llm.requests(prompt, n, options, chat=chat, **place))
 
     async def score(
-        self, prompt: str | Sequence[int], top: int = 0, *, key: str = "", priority: int = 0
+        self,
+        prompt: str | Sequence[int],
+        top: int = 0,
+        *,
+        key: str = "",
+        priority: int = 0,
+        adapter: str | None = None,
     ) -> list[TokenLogprob | None]:
         """As `LLM.prompt_logprobs`, scheduled with the others; key, priority: as in `submit`."""
         self._check_open()
-        request = self.llm.scoring(prompt, top, **_checked_place(key, priority, None, ""))
+        request = self.llm.scoring(prompt, top, adapter, **_checked_place(key, priority, None, ""))
         await self._queued([request]).result()
         return request.scores
 

@@ -17,9 +17,10 @@ from sterna.llm import LLM
 __all__ = ["digest", "fingerprint"]
 
 
-def fingerprint(llm: LLM) -> str:
+def fingerprint(llm: LLM, adapter: str | None = None) -> str:
     """The set under which answers have the same bits: weights, format, head, KV type, context,
-    tokenizer, template and numerics; where weights are floats, the kernel unit as well.
+    tokenizer, template and numerics; where weights are floats, the kernel unit as well; and what an
+    adapter computes with, that of a name or else the default.
 
     It reads all weights, once: about a second for 1.5 GB.
     """
@@ -35,6 +36,9 @@ def fingerprint(llm: LLM) -> str:
     ]
     if formats.get(model.format).codebook is None:
         parts.append(engine.isa)
+    chosen = llm.adapters.chosen(adapter)
+    if chosen is not None:
+        parts.append(chosen.digest)
     return "st-" + hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 

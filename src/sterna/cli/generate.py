@@ -57,7 +57,7 @@ def command(
             raise click.UsageError("PROMPT: must be left out with --file")
         from sterna.cli.generate_file import generate_file
 
-        llm = open_model(options)
+        llm = open_model(options, chosen_by_name=True)
         generate_file(llm, file, output, sampling(options) | constraint(llm, options))
         return
     if output is not None:

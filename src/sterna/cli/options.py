@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.errors import RequestError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VISIBLE",
+    "adapter_named",
+    "adapters_option",
     "console",
     "cores_option",
     "deterministic_option",
@@ -110,6 +114,15 @@ offline_option = click.option(
 )
 
 #: What `LLM` takes beside the model.
+adapters_option = click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="[NAME=]DIR",
+    help="A LoRA adapter, the folder that PEFT saves; may be repeated. Without NAME all requests "
+    'have it; others choose by NAME ("adapter" of a line of --file).',
+)
+
 run_options = _all(
     click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
     head_option,
@@ -134,6 +147,7 @@ model_options = _all(
         help="A model's folder, a .gguf file, a built-in name, or org/name[@revision][:file] on "
         "the Hub, which is downloaded once.",
     ),
+    adapters_option,
     offline_option,
     run_options,
 )
@@ -163,13 +177,34 @@ sampling_options = _all(
 )
 
 
-def open_model(options: Mapping[str, Any]) -> LLM:
-    """The model that `model_options` name, with the draft of `drafting_options` if there are."""
+def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> LLM:
+    """The model that `model_options` name, with the draft of `drafting_options` if there are.
+
+    chosen_by_name: whether requests may choose among adapters that have names. RequestError.
+    """
     given = {n: options[n] for n in (*MODEL, "speculate", *MEMORY) if n in options}
     if options.get("draft"):
         team = {n: options[n] for n in ("threads", "cores", "mmap")}
         given["draft"] = _open(options["draft"], options, team)
-    return _open(options["model"], options, given)
+    named = dict(map(adapter_named, options.get("adapters", ())))
+    if len(named) < len(options.get("adapters", ())):
+        raise RequestError("adapter: must have names of their own, but one comes twice")
+    if set(named) - {""} and not chosen_by_name:
+        raise RequestError(
+            "adapter: must be DIR where nothing chooses by name, but got NAME=DIR; leave NAME out"
+        )
+    if "" in named:
+        given["adapter"] = named.pop("")
+    llm = _open(options["model"], options, given)
+    for name, folder in named.items():
+        llm.load_adapter(name, folder)
+    return llm
+
+
+def adapter_named(given: str) -> tuple[str, str]:
+    """Name and folder of what `adapters_option` takes; the name "" where there is none."""
+    name, equals, folder = given.partition("=")
+    return (name, folder) if equals and "/" not in name else ("", given)
 
 
 def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> LLM:

@@ -13,6 +13,8 @@ import click
 from sterna.cli.options import (
     MEMORY,
     MODEL,
+    adapter_named,
+    adapters_option,
     drafting_options,
     fetch_model,
     offline_option,
@@ -203,16 +205,18 @@ def duration(value: str | float) -> float:
 )
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers into it, too.")
 @offline_option
+@adapters_option
 @run_options
 @drafting_options
 def command(
     models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
-    step_ms: float, offline: bool, **options: Any,
+    step_ms: float, offline: bool, adapters: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Serve one MODEL or several to clients of OpenAI's API, and a page at / to talk to them.
 
     A MODEL is as for --model of `sterna generate`; without one, it is `nano`. Of several, a
-    request's "model" says which, and each is loaded when it is asked for. Every option can be given
+    request's "model" says which, and each is loaded when it is asked for. An adapter is a model of
+    its NAME, or of its folder's, beside the first MODEL. Every option can be given
     as a variable of the environment as well: --max-queue as STERNA_MAX_QUEUE.
     """
     require_server()
@@ -225,10 +229,15 @@ def command(
     settings = _settings(max_seqs, step_ms, options)
     sources = {}
     models = models or ("nano",)
-    for name, model in zip(_names(models, served_names), models, strict=True):
+    names = _names(models, served_names)
+    adapted = _adapters(names, adapters)
+    for name, model in zip(names, models, strict=True):
         fetch_model(model, offline)
-        opener = partial(open_model, {"model": model, "offline": offline, **of_model})
-        sources[name] = Source(opener, _file_bytes(model))
+        own = [f"{adapter}={folder}" for adapter, folder in adapted.items()]
+        given = {"model": model, "offline": offline, "adapters": own, **of_model}
+        opener = partial(open_model, given, chosen_by_name=True)
+        sources[name] = Source(opener, _file_bytes(model), tuple(adapted))
+        adapted = {}  # they are the first one's
     click.get_current_context().exit(serve(settings, sources))
 
 
@@ -269,6 +278,17 @@ def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
     if twice:
         raise RequestError(f"served-name: must differ, but {shown(twice[0])} is there twice")
     return names
+
+
+def _adapters(models: list[str], given: tuple[str, ...]) -> dict[str, str]:
+    """Folders of adapters by what clients call them."""
+    named: dict[str, str] = {}
+    for name, folder in map(adapter_named, given):
+        served = name or Path(folder).resolve().name
+        if served in named or served in models:
+            raise RequestError(f"adapter: must differ in name, but {shown(served)} is there twice")
+        named[served] = folder
+    return named
 
 
 def _short(model: str) -> str:

@@ -129,7 +129,8 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
 
     def _scored(self, groups: list[list[Request]], disable_tqdm: bool) -> list[list[Score]]:
         with tqdm(total=len(groups), desc="Scoring", disable=disable_tqdm) as bar:
-            return score(self.llm.engine, groups, lambda done: bar.update(done - bar.n))
+            adapter = self.llm.adapters.chosen(None)
+            return score(self.llm.engine, groups, lambda done: bar.update(done - bar.n), adapter)
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sterna.engine import (
     PAGE,
+    Adapter,
     Engine,
     Feed,
     in_common,
@@ -20,6 +21,7 @@ from sterna.engine import (
     step_tokens,
 )
 from sterna.engine import Sequence as EngineSequence
+from sterna.engine.adapters import cache_salt
 from sterna.errors import RequestError
 
 __all__ = ["Request", "Score", "encode_pair", "fitted", "score"]
@@ -69,18 +71,20 @@ def score(
     engine: Engine,
     groups: Sequence[Sequence[Request]],
     progress: Callable[[int], None] = lambda done_groups: None,
+    adapter: Adapter | None = None,
 ) -> list[list[Score]]:
     """The score of each request. Those of a group should begin alike: that part is computed once.
 
     How they are grouped and batched changes no bit. What is too long for the context loses its
-    beginning. Raises RequestError for a request that scores nothing, has nothing before what is
-    scored, or scores more than the context; NonFiniteError if the model gives NaN.
+    beginning. adapter: of all of them. Raises RequestError for a request that scores nothing, has
+    nothing before what is scored, or scores more than the context; NonFiniteError if the model
+    gives NaN.
     """
     checked = [[fitted(r, engine.context) for r in group] for group in groups]
     budget = step_tokens(engine.model.config.vocab_size)
     results: list[list[Score]] = []
-    for batch in _batches(engine, checked, budget):
-        results += _score_batch(engine, batch, budget)
+    for batch in _batches(engine, checked, budget, adapter):
+        results += _score_batch(engine, batch, budget, adapter)
         progress(len(results))
     return results
 
@@ -102,8 +106,8 @@ class _Group:
     are computed once, if they come in one batch after the other.
     """
 
-    def __init__(self, engine: Engine, requests: list[Request]) -> None:
-        self.requests = requests
+    def __init__(self, engine: Engine, requests: list[Request], adapter: Adapter | None) -> None:
+        self.requests, self._salt = requests, cache_salt("", adapter)
         first = requests[0].tokens if requests else ()
         self.shared: I32 = np.array(first[: _shared(requests)], np.int32)
         self.sequence = EngineSequence()
@@ -111,13 +115,13 @@ class _Group:
         # What forgets has no way back to the end of what two groups have in common.
         self._cache = None if engine.forgets else engine.pool.cache
         if self._cache is not None and len(self.shared):
-            found, _ = self._cache.find(np.append(self.shared, np.int32(0)))
+            found, _ = self._cache.find(np.append(self.shared, np.int32(0)), self._salt)
             self.sequence = found or self.sequence
 
     def keep(self) -> None:
         """Leaves what it has computed of `shared` to the cache."""
         if self._cache is not None:
-            self._cache.keep(self.shared, self.sequence)
+            self._cache.keep(self.shared, self.sequence, self._salt)
 
     def repeats(self, other: _Group) -> bool:
         """Whether it had better come after the other one, which computes a page of it at least."""
@@ -126,19 +130,19 @@ class _Group:
 
 
 def _batches(
-    engine: Engine, groups: Sequence[list[Request]], budget: int
+    engine: Engine, groups: Sequence[list[Request]], budget: int, adapter: Adapter | None
 ) -> Iterator[list[_Group]]:
     """Groups that run together: as many tokens as a step takes, in the free pages; or one group."""
     states = 2 * engine.pool.state_pages  # of each sequence, and of a snapshot
     batch: list[_Group] = []
     tokens = pages = 0
     for requests in groups:
-        group = _Group(engine, requests)
+        group = _Group(engine, requests, adapter)
         need = -(-group.longest // PAGE) + states
         full = tokens + group.longest - group.sequence.length > budget
         if batch and (full or pages + need > engine.pool.free or any(map(group.repeats, batch))):
             yield batch
-            group = _Group(engine, requests)  # which may begin as one of these
+            group = _Group(engine, requests, adapter)  # which may begin as one of these
             batch, tokens, pages = [], 0, 0
         batch.append(group)
         tokens += group.longest - group.sequence.length
@@ -147,11 +151,13 @@ def _batches(
         yield batch
 
 
-def _score_batch(engine: Engine, batch: list[_Group], budget: int) -> list[list[Score]]:
+def _score_batch(
+    engine: Engine, batch: list[_Group], budget: int, adapter: Adapter | None
+) -> list[list[Score]]:
     results: list[list[Score]] = [[] for _ in batch]
     try:
         openings = [_Job(g.sequence, np.append(g.shared, np.int32(0))) for g in batch]
-        _run(engine, openings, budget)
+        _run(engine, openings, budget, adapter)
         for group in batch:
             if len(group.requests) > 1:
                 engine.snapshot(group.sequence)
@@ -162,7 +168,7 @@ def _score_batch(engine: Engine, batch: list[_Group], budget: int) -> list[list[
             for k in live:
                 one = batch[k].requests[i]
                 jobs.append(_Job(batch[k].sequence, np.array(one.tokens, np.int32), one.scored))
-            _run(engine, jobs, budget)
+            _run(engine, jobs, budget, adapter)
             for k, job in zip(live, jobs, strict=True):
                 results[k].append(Score(math.fsum(job.logprobs), job.greedy))
                 engine.rewind(batch[k].sequence, len(batch[k].shared))
@@ -181,7 +187,7 @@ def _shared(group: list[Request]) -> int:
     return min(common, *(len(r.tokens) - r.scored - 1 for r in group))
 
 
-def _run(engine: Engine, jobs: list[_Job], budget: int) -> None:
+def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None) -> None:
     """Feeds what each sequence lacks of its job's tokens but the last, and scores what is to be."""
     size = max(1, budget // max(len(jobs), 1))
     vocab = engine.model.config.vocab_size
@@ -192,7 +198,8 @@ def _run(engine: Engine, jobs: list[_Job], budget: int) -> None:
             end = min(begin + size, len(job.tokens) - 1)
             wanted = max(0, end - max(begin, len(job.tokens) - 1 - job.scored))
             draw = scoring_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
-            feeds.append(Feed(job.sequence, job.tokens[begin:end], wanted, draw=draw))
+            part = job.tokens[begin:end]
+            feeds.append(Feed(job.sequence, part, wanted, draw=draw, adapter=adapter))
         for job, given in zip(live, engine.run(feeds), strict=True):
             job.logprobs += log_probabilities(given.drawn)
             job.greedy &= all(one.top[0][0] == one.token for one in given.drawn)

@@ -249,7 +249,7 @@ def question_scores(
         for q in questions
     ]
     if isinstance(llm, LLM):
-        made = score(llm.engine, groups, progress)
+        made = score(llm.engine, groups, progress, llm.adapters.chosen(None))
     else:
         made = llm.scores(groups, progress)
     return Scores(made, time.perf_counter() - started)

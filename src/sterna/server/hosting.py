@@ -29,10 +29,12 @@ MARGIN = 0.25
 
 
 class Source(NamedTuple):
-    """Where a model comes from: what loads it, and the bytes of its weights' files."""
+    """Where a model comes from: what loads it, the bytes of its weights' files, and the names of
+    adapters that it then has."""
 
     open: Callable[[], LLM]
     nbytes: int = 0
+    adapters: tuple[str, ...] = ()
 
 
 class Hosted:
@@ -57,9 +59,10 @@ class Hosted:
         nbytes = min(BANDWIDTH_BYTES, available_bytes() // 8)
         self.bandwidth_gb_s = _native.bandwidth_gb_s(self.llm.engine.threads, nbytes)
 
-    async def fingerprint(self) -> str:
+    async def fingerprint(self, adapter: str | None = None) -> str:
         """Under which answers have the same bits; computed behind the first requests."""
-        return await asyncio.shield(self._fingerprint)
+        own = await asyncio.shield(self._fingerprint)
+        return own if adapter is None else receipt.fingerprint(self.llm, adapter)
 
     async def close(self) -> None:
         """Ends what runs, and the engine's thread."""
@@ -87,6 +90,7 @@ class Models:
         most: int | None = None,
     ) -> None:
         self._sources, self._engine_options = dict(sources), engine_options
+        self._adapted = {a: name for name, source in sources.items() for a in source.adapters}
         self._keep_alive, self._most = keep_alive, most
         self.loaded: dict[str, Hosted] = {}
         self.ever_loaded = False
@@ -95,8 +99,16 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """The default's first."""
-        return list(self._sources)
+        """The default's first; those of adapters last."""
+        return [*self._sources, *self._adapted]
+
+    def model_of(self, name: str) -> str:
+        """The model that a name means: itself, or the one that an adapter is of."""
+        return self._adapted.get(name, name)
+
+    def adapter_of(self, name: str | None) -> str | None:
+        """The adapter that a name means; None: none."""
+        return name if name in self._adapted else None
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> Any:
@@ -121,7 +133,7 @@ class Models:
         self._left.set()
 
     async def _get(self, name: str | None) -> Hosted:
-        name = self.names[0] if name is None else name
+        name = self.names[0] if name is None else self.model_of(name)
         if name not in self._sources:
             raise ApiError(
                 404,

@@ -100,7 +100,7 @@ class Service:
         except BaseException:
             self._leave(key, idle)
             raise
-        running = Running(self, hosted, key, prefix, idle)
+        running = Running(self, hosted, key, prefix, idle, self.models.adapter_of(model))
         request.state.running = running
         self.running[running.id] = running
         hosted.clients += idle is None
@@ -158,7 +158,7 @@ class Running:
     """A request from its place to its end: what a client waits for, under one id.
 
     A prompt has `n` choices, and several prompts one after another theirs. idle: as in
-    `Service.begin`.
+    `Service.begin`. adapter: the model's, by name; name: what the client calls both.
     """
 
     def __init__(
@@ -168,7 +168,9 @@ class Running:
         key: str,
         prefix: str,
         idle: asyncio.Event | None = None,
+        adapter: str | None = None,
     ) -> None:
+        self.adapter, self.name = adapter, adapter or hosted.name
         self.service, self.hosted, self.key, self.idle = service, hosted, key, idle
         self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
         self.began = time.perf_counter()
@@ -197,7 +199,11 @@ class Running:
                         salt=f"{shared}\0{ask.salt}",
                         chat=ask.chat,
                         **{
-                            **_given(constraint=ask.constraint, prediction=ask.prediction),
+                            **_given(
+                                constraint=ask.constraint,
+                                prediction=ask.prediction,
+                                adapter=self.adapter,
+                            ),
                             **ask.options,
                         },
                     )
@@ -247,7 +253,7 @@ class Running:
 
     async def fingerprint(self) -> str:
         """The model's."""
-        found: str = await self.beside(self.hosted.fingerprint())
+        found: str = await self.beside(self.hosted.fingerprint(self.adapter))
         return found
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
@@ -316,8 +322,8 @@ class Running:
     def note(self) -> dict[str, Any]:
         """Tells the metrics of a request that ended; what its line of log has."""
         completions = self.completions
-        self.service.metrics.note(self.hosted.name, completions)
-        line: dict[str, Any] = {"answer": self.id, "model": self.hosted.name}
+        self.service.metrics.note(self.name, completions)
+        line: dict[str, Any] = {"answer": self.id, "model": self.name}
         if completions:
             usage = self.usage()
             line |= {

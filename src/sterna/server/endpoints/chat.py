@@ -146,7 +146,7 @@ class _Answering:
             "id": self.running.id,
             "object": kind,
             "created": self.running.created,
-            "model": self.running.hosted.name,
+            "model": self.running.name,
             "system_fingerprint": fingerprint,
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -95,7 +96,8 @@ class _Answering:
         ]
         if self._scored:
             running.service.require_room(running.hosted, len(asks))
-            score, key = running.hosted.engine.score, running.key
+            score = partial(running.hosted.engine.score, adapter=running.adapter)
+            key = running.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
             self.scores = await running.beside(asyncio.gather(*scored))
         running.submit(asks)
@@ -109,7 +111,7 @@ class _Answering:
             "id": self.running.id,
             "object": "text_completion",
             "created": self.running.created,
-            "model": self.running.hosted.name,
+            "model": self.running.name,
             "system_fingerprint": fingerprint,
         }
 

@@ -41,13 +41,15 @@ async def embeddings(request: Request) -> Response:
         )
     if body.encoding_format not in ("float", "base64"):
         raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
+    adapter = service.models.adapter_of(body.model)
     async with service.models.use(body.model) as hosted:
         service.require_room(hosted, 1)
         rows = await asyncio.to_thread(
-            hosted.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling
-        )
+            hosted.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling,
+            adapter=adapter,
+        )  # fmt: skip
         count = sum(len(hosted.llm.tokenizer.encode(text)) for text in texts)
-        name = hosted.name
+        name = adapter or hosted.name
     if body.dimensions not in (None, rows.shape[1]):
         raise ApiError(400, f"dimensions: must be {rows.shape[1]}, the model's", param="dimensions")
     data = [

@@ -121,7 +121,7 @@ class _Answering:
             "id": self.running.id,
             "type": "message",
             "role": "assistant",
-            "model": self.running.hosted.name,
+            "model": self.running.name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,

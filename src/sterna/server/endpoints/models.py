@@ -31,7 +31,8 @@ async def model(request: Request) -> Response:
 
 
 def _row(service: Service, name: str) -> dict[str, Any]:
-    hosted = service.models.loaded.get(name)
+    adapter, model = service.models.adapter_of(name), service.models.model_of(name)
+    hosted = service.models.loaded.get(model)
     row: dict[str, Any] = {
         "id": name,
         "object": "model",
@@ -39,6 +40,8 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "sterna",
         "loaded": hosted is not None,
     }
+    if adapter is not None:
+        row["parent"] = model
     if hosted is not None:
         hosted.measure()
         info = hosted.llm.info()
@@ -51,6 +54,9 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         row["meta"]["threads"] = int(info["threads"])  # an int that knows its CPUs
         row["meta"]["bandwidth_gb_s"] = hosted.bandwidth_gb_s
         row["meta"]["chat"] = hosted.llm.template is not None
+        if adapter is not None:
+            own = hosted.llm.adapters[adapter]
+            row["meta"] |= {"adapter_digest": own.digest, "adapter_rank": own.rank}
     return row
 
 

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from sterna.server.bodies import read
 from sterna.server.errors import ApiError
-from sterna.server.hosting import Hosted
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.sse import until_gone
@@ -59,7 +58,7 @@ async def rerank(request: Request) -> Response:
         }
         for i in order[: body.top_n]
     ]
-    return as_json({"id": running.id, "model": running.hosted.name, "results": results})
+    return as_json({"id": running.id, "model": running.name, "results": results})
 
 
 async def score(request: Request) -> Response:
@@ -81,7 +80,7 @@ async def score(request: Request) -> Response:
             "id": running.id,
             "object": "list",
             "created": running.created,
-            "model": running.hosted.name,
+            "model": running.name,
             "data": data,
         }
     )
@@ -97,18 +96,14 @@ async def _scored(
     running = await service.begin(request, model, prefix)
     service.require_room(running.hosted, len(pairs))
     embeds = running.hosted.llm.info()["pooling"] is not None
-    work = (
-        asyncio.to_thread(_cosines, running.hosted, pairs)
-        if embeds
-        else _likelihoods(running, pairs)
-    )
+    work = asyncio.to_thread(_cosines, running, pairs) if embeds else _likelihoods(running, pairs)
     scores = await until_gone(request.receive, running.beside(work), running.cancel)
     return running, scores
 
 
-def _cosines(hosted: Hosted, pairs: list[tuple[str, str]]) -> list[float]:
+def _cosines(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
     names = sorted({text for pair in pairs for text in pair})
-    rows = dict(zip(names, hosted.llm.embed(names), strict=True))
+    rows = dict(zip(names, running.hosted.llm.embed(names, adapter=running.adapter), strict=True))
     return [float(rows[query] @ rows[text]) for query, text in pairs]
 
 
@@ -120,7 +115,7 @@ async def _likelihoods(running: Running, pairs: list[tuple[str, str]]) -> list[f
         after = tokenizer.encode(query, add_special=False)
         if not after:
             raise ApiError(400, "query: must not be empty", param="query")
-        found = await score([*before, *after], key=running.key)
+        found = await score([*before, *after], key=running.key, adapter=running.adapter)
         total: float = sum(entry.logprob for entry in found[len(before) :] if entry)
         return total / len(after)
 

@@ -24,7 +24,7 @@ async def listed(request: Request) -> Response:
         {
             "id": one.id,
             "object": "request",
-            "model": one.hosted.name,
+            "model": one.name,
             "created": one.created,
             "seconds": round(time.perf_counter() - one.began, 3),
             "usage": one.usage(),

@@ -176,7 +176,7 @@ class _Answering:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "model": self.running.hosted.name,
+            "model": self.running.name,
             "output": self._output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
