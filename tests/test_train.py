@@ -18,6 +18,7 @@ from sterna import loading, ops, train
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.power_of_two import from_latents
+from sterna.torch import SternaLinear
 
 Make = Callable[[nn.Linear], train.QuantLinear]
 MAKES: dict[str, Make] = {
@@ -202,6 +203,57 @@ def test_states_and_copies() -> None:
         assert torch.equal(other(x), first)
 
 
+def test_a_layer_in_two_places_stays_one() -> None:
+    """Both places get it, and gradients of both reach its masters."""
+    one = nn.Linear(64, 64)
+    model = nn.Sequential(one, nn.ReLU(), one)
+    assert train.prepare(model, train.BitLinear.of) == ["0"]
+    assert model[0] is model[2]
+    assert isinstance(model[0], train.BitLinear)
+    x = torch.randn(2, 64)
+    model(x).square().sum().backward()
+    both = model[0].weight.grad.clone()
+    model[0].weight.grad = None
+    model[2](model[1](model[0](x).detach())).square().sum().backward()
+    assert not torch.equal(both, model[0].weight.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_dtypes_may_be_mixed(dtype: torch.dtype) -> None:
+    """Masters in float32 and activations in 16 bits, or the other way round: y has x's dtype."""
+    weight, bias, x = torch.randn(16, 64), torch.randn(16), torch.randn(3, 64)
+    wide, narrow = (train.BitLinear(weight.to(t), bias.to(t)) for t in (torch.float32, dtype))
+    for layer, given in ((wide, x.to(dtype)), (narrow, x)):
+        y = layer(given.requires_grad_())
+        assert y.dtype == given.dtype
+        y.float().sum().backward()
+        assert given.grad.dtype == given.dtype
+        assert layer.weight.grad.dtype == layer.weight.dtype
+        with torch.no_grad():
+            assert torch.equal(layer.eval()(given), y)
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_scales_of_zero(name: str) -> None:
+    """Weights that are all 0, and trained scales that became 0: finite, or refused by name."""
+    zeros = nn.Linear(128, 16, bias=False)
+    nn.init.zeros_(zeros.weight)
+    layer, x = MAKES[name](zeros), torch.randn(2, 128).requires_grad_()
+    y = layer(x)
+    y.sum().backward()
+    assert bool(y.isfinite().all())
+    assert all(bool(p.grad.isfinite().all()) for p in layer.parameters() if p.grad is not None)
+    trained_scale = next((s for s in ("scale", "weight_clip_val") if hasattr(layer, s)), None)
+    if trained_scale is None:
+        return
+    with torch.no_grad():
+        getattr(layer, trained_scale).zero_()
+    if trained_scale == "scale":
+        failure(lambda: layer(x), RequestError, "scale", "row 0")
+    else:  # counts as the smallest
+        assert bool(layer(x).isfinite().all())
+
+
 def test_refusals(tmp_path: Path) -> None:
     """Each names the module or tensor, the rule and the value."""
     out = tmp_path / "out"
@@ -223,6 +275,13 @@ def test_refusals(tmp_path: Path) -> None:
     failure(lambda: train.prepare(tied, train.BitLinear.of), RequestError, "a", "b", "weight")
     assert type(tied["a"]) is nn.Linear
     failure(lambda: train.prepare(model, train.BitLinear.of), RequestError, "none")
+    nowhere = nn.ModuleDict({"a": nn.Linear(64, 64, device="meta")})
+    failure(lambda: train.prepare(nowhere, train.BitLinear.of), RequestError, "a", "meta")
+    failure(lambda: query(torch.ones(1, 128, device="meta")), RequestError, "x", "cpu", "meta")
+    other = train.BitLinear(torch.randn(16, 64))
+    failure(lambda: other(torch.ones(1, 64).double()), RequestError, "x", "float64")
+    with pytest.raises(RuntimeError, match="floating point"):  # torch's own, of codes
+        SternaLinear(other.packed()).codes.requires_grad_()
     for call, word in (
         (lambda: train.ParetoLinear(torch.ones(2, 2), bits=5), "bits"),
         (lambda: train.DeepShiftQLinear(torch.ones(2, 2), bits=8), "bits"),

@@ -74,7 +74,12 @@ class QuantLinear(nn.Module, ABC):
             return packed(self.rounded())
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., M], of x's dtype; raises as `ops.linear`."""
+        """[..., K] -> [..., M], of x's dtype; raises as `ops.linear`, and for another device."""
+        device = self._masters[0].device
+        if x.device != device:
+            raise RequestError(
+                f"x: must be on {device}, as the layer's weight, but is on {x.device}; move one"
+            )
         if self.rms_norm is not None:
             x = self.rms_norm(x)
         if self.rotation is not None:
@@ -83,7 +88,7 @@ class QuantLinear(nn.Module, ABC):
             y: Tensor = self._frozen()(x)
         else:
             y = product(x, self.rounded())
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)  # masters may be wider
 
     def extra_repr(self) -> str:
         """Shape, bias and rotation, for `print(model)`."""

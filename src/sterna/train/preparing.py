@@ -21,14 +21,20 @@ def prepare(
     """Swap each nn.Linear for what `make` makes of it, in place; returns their names.
 
     make: such as `BitLinear.of`, or `lambda layer: ParetoLinear.of(layer, bits=2)`. skip: names, or
-    their last parts, of layers that stay floats. All are swapped or, where one is refused, none:
+    their last parts, of layers that stay floats. A layer that stands in several places is one layer
+    in all of them, and has the first one's name. All are swapped or, where one is refused, none:
     RequestError or NonFiniteError names it, as does a layer whose weight another module has too.
     """
     owners = owners_of(model)
     made: dict[str, QuantLinear] = {}
+    instead: dict[nn.Module, QuantLinear] = {}
     for name, layer in model.named_modules():
         if type(layer) is not nn.Linear or name in skip or name.rpartition(".")[2] in skip:
             continue
+        if layer.weight.device.type == "meta":
+            raise RequestError(
+                f"{name}: must have weights to be swapped, but they are on meta; load them first"
+            )
         names = owners[layer.weight.untyped_storage().data_ptr()]
         if len(names) > 1:
             other = next(n for n in names if n != name)
@@ -36,12 +42,13 @@ def prepare(
                 f"{name}: must have a weight of its own, but it is that of {other} too; skip it"
             )
         try:
-            made[name] = make(layer)
+            made[name] = instead[layer] = make(layer)
         except SternaError as e:
             raise type(e)(f"{name}: {e}") from None
     if not made:
         raise RequestError("model: must have an nn.Linear that is not skipped, but got none")
-    for name, quantised in made.items():
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, quantised)
+    for parent in list(model.modules()):
+        for child_name, child in list(parent._modules.items()):  # each place, named_children: once
+            if child in instead:
+                setattr(parent, child_name, instead[child])
     return list(made)
