@@ -125,6 +125,10 @@ class Drawn:
         words = self._words.random_raw(math.prod(shape)) >> np.uint64(32)
         return (words % np.uint64(high - low + 1)).astype(np.int64).reshape(shape) + low
 
+    def has(self, name: str) -> bool:
+        """Nothing that a model may lack."""
+        return False
+
     def vector(self, name: str, *shape: int) -> np.ndarray:
         """A bias about 0, or a norm's weights about 1: multiples of 2^-7."""
         about = 0 if name.endswith(".bias") else 128

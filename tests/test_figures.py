@@ -134,7 +134,8 @@ def test_layers_are_timed_without_the_head(head: str) -> None:
     engine = Engine(random_model("tiny", head=head), threads=1)
     assert set(engine.seconds) == {
         "embed", "select", "rowwise", "linear", "rope", "attention", "to_bf16_planes", "head",
-        "conv", "gates", "recurrence", "gated", "route", "combine",
+        "conv", "gates", "recurrence", "gated", "route", "combine", "squares", "adapt",
+        "copy", "tell",
     }  # fmt: skip
     assert engine.seconds["head"] == 0
     made = generate(engine, 4, 1)

@@ -195,7 +195,7 @@ def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> 
         """Runs the step, then fails as one does whose activations are not finite."""
 
         def run(self, cache: Any, tokens: Any, spans: Any, *rest: Any) -> Any:
-            *_, states, _, _ = rest  # before the masks and the states of drafts
+            _, _, _, _, states, *_ = rest  # isa, threads, deciding and draws come before
             program.run(cache, tokens, spans, *rest)
             assert states[0].position == 11
             raise FloatingPointError("layer 1")

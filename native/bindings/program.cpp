@@ -12,6 +12,7 @@
 #include "bindings/attention.h"
 #include "bindings/experts.h"
 #include "bindings/recurrent.h"
+#include "bindings/rows.h"
 #include "bindings/step.h"
 #include "runtime/fpenv.h"
 #include "scalar_math.h"
@@ -244,6 +245,7 @@ void bind_program(nb::module_& m) {
     bind_recurrent_words(program);
     bind_expert_words(program);
     bind_adapter_words(m, program);
+    bind_rows(program);
     program
         .def(
             "__init__",
@@ -350,10 +352,10 @@ void bind_program(nb::module_& m) {
         .def_prop_ro(
             "seconds",
             [](PyProgram& p) {
-                const char* kinds[kOpKinds] = {"embed", "select",    "rowwise",    "linear",
-                                               "rope",  "attention", "screen",     "to_bf16_planes",
-                                               "conv",  "gates",     "recurrence", "gated",
-                                               "route", "combine",   "squares",    "adapt"};
+                const char* kinds[kOpKinds] = {
+                    "embed",  "select",         "rowwise", "linear", "rope",       "attention",
+                    "screen", "to_bf16_planes", "conv",    "gates",  "recurrence", "gated",
+                    "route",  "combine",        "squares", "adapt",  "copy",       "tell"};
                 const std::array<double, kOpKinds> spent = between_runs(p, &Program::seconds);
                 nb::dict seconds;
                 for (int i = 0; i < kOpKinds; ++i)
@@ -374,7 +376,8 @@ void bind_program(nb::module_& m) {
         .def("run", &run_step, "cache"_a, "tokens"_a, "sequences"_a, "isa"_a, "threads"_a,
              "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>(),
              "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none(),
-             "ahead"_a = std::vector<PyAhead>(), "adapters"_a = std::vector<PyAdapted>());
+             "ahead"_a = std::vector<PyAhead>(), "adapters"_a = std::vector<PyAdapted>(),
+             "given"_a.none() = nb::none(), "told"_a.none() = nb::none());
 }
 
 }  // namespace sterna::border

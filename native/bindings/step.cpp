@@ -2,6 +2,7 @@
 #include "bindings/step.h"
 
 #include "bindings/adapters.h"
+#include "bindings/rows.h"
 
 namespace sterna::border {
 
@@ -27,11 +28,13 @@ void add_span(StepBatch& batch, const KvCache& cache, const PySpan& sequence) {
 }
 
 // The rows of logits of the last span: what decides of those that are kept, and draws from the others.
-void add_rows(StepBatch& batch, const DecidingLogits& deciding, const PyDraw& draw) {
+void add_rows(const PyProgram& p, StepBatch& batch, const DecidingLogits& deciding,
+              const PyDraw& draw) {
     const SequenceSpan& span = batch.spans.back();
     const int end = span.start + span.count;
     if (draw)
-        require(std::get<1>(*draw).shape(0) == static_cast<size_t>(end),
+        // Rows that are given come of other positions.
+        require(p.given || std::get<1>(*draw).shape(0) == static_cast<size_t>(end),
                 "draws: history must be the sequence's tokens");
     auto draws = draw ? row_draws(draw, span.logits) : std::vector<Draw>();
     for (int i = 0; i < span.logits; ++i) {
@@ -51,7 +54,8 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     int64_t total = 0;
     for (size_t i = 0; i < sequences.size(); ++i) {
         add_span(batch, cache, sequences[i]);
-        add_rows(batch, deciding.empty() ? DecidingLogits{} : make_deciding(deciding[i], p.vocab),
+        add_rows(p, batch,
+                 deciding.empty() ? DecidingLogits{} : make_deciding(deciding[i], p.vocab),
                  draws.empty() ? PyDraw{} : draws[i]);
         total += batch.spans.back().count;
     }
@@ -145,7 +149,11 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
                     Gate* masks, const std::vector<PyAhead>& ahead,
-                    const std::vector<PyAdapted>& adapters) {
+                    const std::vector<PyAdapted>& adapters,
+                    const std::optional<In<float, 2>>& given, const std::optional<Told>& told) {
+    const float* rows = rows_of(given, tokens.shape(0), p.given, "given: a row for each token");
+    float* told_rows = rows_of(told, tokens.shape(0), p.told, "told: a row for each token");
+    require(p.given == 0 || rows, "given: this program needs a row for each token");
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
     require_states(p, states, ahead, batch.spans);
     require_fit(p, cache);
@@ -164,8 +172,9 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     for (size_t i = 0; i < drawn.size(); ++i)
         batch.deciding[batch.drawn_rows[i]] = p.draws.deciding(i, batch.draws[i], p.vocab);
     begin_states(batch, states, ahead);
-    float* logits = run_whole(p, {{tokens.data(), tokens.shape(0)}, batch.spans, adapted, masks},
-                              cache, kernels, workers);
+    float* logits = run_whole(
+        p, {{tokens.data(), tokens.shape(0)}, batch.spans, adapted, masks, rows, told_rows}, cache,
+        kernels, workers);
     if (masks) masks->pass();
     end_states(batch, states, ahead);
     const auto row_of = [&](size_t n) {

@@ -29,6 +29,7 @@ struct PyProgram {
     std::vector<KvCache::Heads> layers;  // of the cache that the operations name; of none: none
     int64_t vocab = 0;
     int64_t hidden = 0;  // columns of a row of a program without a head; else 0
+    int64_t given = 0, told = 0;  // columns of rows that a step is given, and can tell
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 
@@ -83,6 +84,10 @@ using StepResult =
 // the sequence's own before them.
 using PyAhead = std::tuple<int, int, State*>;
 
+// Rows that the core writes.
+using Told = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// given: a row for each token, where the program is given any. told: where those go that it tells, or none.
 // masks: open once those of `draws` are written, where they are not before the step.
 // states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
 // position. A run that fails leaves them of no position, and those of `ahead`.
@@ -92,6 +97,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
                     Gate* masks, const std::vector<PyAhead>& ahead,
-                    const std::vector<PyAdapted>& adapters);
+                    const std::vector<PyAdapted>& adapters,
+                    const std::optional<In<float, 2>>& given, const std::optional<Told>& told);
 
 }  // namespace sterna::border

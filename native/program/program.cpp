@@ -97,7 +97,7 @@ void Program::reserve_scratch(const Run& run, int workers) {
         bytes = std::max(bytes, needed);
     }
     for (const auto& op : ops_) {
-        if (op.kind == OpKind::kRowwise)
+        if (op.kind == OpKind::kRowwise || op.kind == OpKind::kTell)
             bytes = std::max(bytes, padded_width(op.width) * (op.up == op.src ? 4 : 12));
         if (op.kind != OpKind::kLinear) continue;
         const auto& w = weights_[static_cast<size_t>(op.weight)];
@@ -295,6 +295,18 @@ void Program::step(const Op& op, size_t index, Run& run, int worker, HandOut& ha
                     break;
                 case OpKind::kAdapt:
                     adapt(op, i, worker);
+                    break;
+                case OpKind::kCopy: {
+                    const float* from = op.src < 0 ? run.batch.given + i * op.width
+                                                   : buffers_[static_cast<size_t>(op.src)].row(i);
+                    std::copy_n(from, op.width,
+                                buffers_[static_cast<size_t>(op.dst)].row(i) + op.column);
+                    break;
+                }
+                case OpKind::kTell:
+                    rowwise(op, index, run, i, worker);
+                    std::copy_n(buffers_[static_cast<size_t>(op.dst)].row(i), op.width,
+                                run.batch.told + i * op.width);
                     break;
                 case OpKind::kRoute:
                 case OpKind::kLinear:

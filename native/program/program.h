@@ -43,9 +43,11 @@ enum class OpKind {
     kRoute,
     kCombine,
     kSquares,
-    kAdapt
+    kAdapt,
+    kCopy,
+    kTell
 };
-constexpr int kOpKinds = 16;
+constexpr int kOpKinds = 18;
 
 // The heads of a recurrent layer. Value head h has the keys and queries of head h / (v_heads / k_heads), or where
 // they are tiled of head h mod k_heads.
@@ -79,11 +81,12 @@ enum class Active { kAll, kGates, kRows, kColumns };
 struct Op {
     OpKind kind;
     std::string name;  // for error messages: "layers.3.mlp.down_proj"
-    int src = -1, dst = -1;  // buffers
+    int src = -1, dst = -1;  // buffers; kCopy without a src: Batch::given
     int residual = -1;  // kLinear, kRowwise: buffer added to the result
     // Of the result, kEmbed, kLinear: before a residual is added, kRowwise: after it.
     float factor = 1;
-    int64_t column = 0;  // kLinear: of dst, where the result starts; a multiple of kRowBlock
+    // Of dst, where the result starts: kLinear, a multiple of kRowBlock; kCopy.
+    int64_t column = 0;
     std::vector<float> bias{};  // kLinear: [M], or empty; added last, or before a factor
     int weight = -1;  // kEmbed, kLinear
     // kRowwise, kToBf16Planes: the weight whose fast kernel reads the result as bf16 planes
@@ -173,6 +176,8 @@ struct Batch {
     std::span<const SequenceSpan> sequences;
     std::span<const AdapterSpan> adapters;  // of sequences that have one, in their order
     Gate* masks = nullptr;  // where it is open, the masks of `deciding` are there; null: they are
+    const float* given = nullptr;  // kCopy: a row of its width for each token
+    float* told = nullptr;  // kTell: where a row of its width for each token goes; null: nowhere
 };
 
 class Program {

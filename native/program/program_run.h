@@ -33,6 +33,7 @@ struct Program::Run {
     int64_t rows(const Op& op) const {
         if (op.active == Active::kRows && !one()) return 0;
         if (op.begins) return late ? 1 : 0;
+        if (op.kind == OpKind::kTell && !batch.told) return 0;
         if (op.kind == OpKind::kScreen ? !screened : op.unscreened && screened) return 0;
         const int64_t all = op.selected ? selected : tokens;
         return of_experts(op) ? all * op.chosen : all;

@@ -224,6 +224,10 @@ class Program:
         parts: int = 1,
         factor: float = 1.0,
     ) -> None: ...
+    def copy(self, src: int, dst: int, column: int, width: int) -> None: ...
+    def tell(
+        self, name: str, src: int, dst: int, norm: npt.NDArray[np.float32], eps: float
+    ) -> None: ...
     def to_bf16_planes(self, weight: int, src: int, selected: bool = False) -> None: ...
     def linear(
         self,
@@ -354,6 +358,8 @@ class Program:
         masks: Gate | None = None,
         ahead: Sequence[tuple[int, int, State]] = (),
         adapters: Sequence[tuple[int, int, Adapter]] = (),
+        given: npt.NDArray[np.float32] | None = None,
+        told: npt.NDArray[np.float32] | None = None,
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 _Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]

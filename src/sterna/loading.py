@@ -57,6 +57,7 @@ class Model:
     head: str
     kv_dtype: str = "i16"  # unless another is asked for
     companions: Companions | None = None
+    mtp: Model | None = field(default=None, repr=False)  # its MTP layer, of the same weights
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
     cache_key: str | None = field(default=None, repr=False)  # where `keep` writes it
     mapped: bool = False  # weights are those of a file that is mapped
@@ -119,8 +120,20 @@ def from_weights(
     config = TransformerConfig.of(module, json, file)
     graph, source = Graph(config.heads), weights(module)
     module.build(graph, config, source)
+    predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
     if isinstance(source, CheckpointWeights):
         source.refuse_unread(getattr(module, "unread", lambda _: ())(config))
+    kv_dtype = getattr(module, "KV_DTYPE", "i16")
+    models = [
+        Model(None, json, config, one, source, *_formats(one), kv_dtype)
+        for one in (graph, predictor) if one is not None
+    ]  # fmt: skip
+    models[0].mtp = models[1] if predictor is not None else None
+    return models[0]
+
+
+def _formats(graph: Graph) -> tuple[str, str]:
+    """The format of most bytes of the linear layers, and what the head is."""
     *layers, (last, shadow) = [
         (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
     ]
@@ -128,9 +141,7 @@ def from_weights(
     for weight, _ in layers:
         nbytes[weight.format.name] += weight.nbytes
     stored = "int8" if last.format == "i8" else last.format.name
-    head = "exact" if shadow is not None else stored
-    format, kv_dtype = nbytes.most_common(1)[0][0], getattr(module, "KV_DTYPE", "i16")
-    return Model(None, json, config, graph, source, format, head, kv_dtype)
+    return nbytes.most_common(1)[0][0], "exact" if shadow is not None else stored
 
 
 T = TypeVar("T")
@@ -223,7 +234,7 @@ def _read_checkpoint(
     with reading(checkpoint.files, progress):
         model = from_weights(config, checkpoint.path / "config.json", weights)
     model.path, model.companions = checkpoint.path, companions
-    _warn_of_skipped(checkpoint)
+    _warn_of_skipped(checkpoint, reads_mtp=model.mtp is not None)
     return model
 
 
@@ -233,12 +244,12 @@ def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**config, POOLING: pooling} if pooling else dict(config)
 
 
-def _warn_of_skipped(checkpoint: Checkpoint) -> None:
+def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
     """A warning for each kind of tensors that the architecture has and Sterna does not run."""
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
     for prefix, what in getattr(module, "SKIPPED", {}).items():
         found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
-        if found:
+        if found and not (reads_mtp and prefix == "mtp."):
             size = sum(info.nbytes for info in found) / 1e6
             warnings.warn(
                 f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "

@@ -327,6 +327,10 @@ class RandomWeights:
         self.rng = np.random.default_rng(0)
         self._start = 0  # in the pool of codes: no two layers alike
 
+    def has(self, name: str) -> bool:
+        """Nothing that a model may lack."""
+        return False
+
     def vector(self, name: str, *shape: int) -> F32:
         """Ones: activations stay of the size that a trained norm gives them."""
         if self.zeros and "mlp." in name:  # the one before `down`

@@ -159,7 +159,7 @@ drafting_options = _all(
         default="auto",
         show_default=True,
         help="Compute several tokens a step where they can be guessed, which changes none: from "
-        "the text so far and by --draft; lookup: without that.",
+        "the text so far, by a model's own MTP layer or by --draft; lookup: by the text alone.",
     ),
     click.option("--draft", metavar="MODEL", help="A smaller model of the same tokens, to guess."),
 )

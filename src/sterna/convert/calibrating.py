@@ -197,6 +197,10 @@ class _Named:
         """The source's."""
         return dict(self.source.tensors)
 
+    def has(self, name: str) -> bool:
+        """Whether the source has it."""
+        return self.source.has(name)
+
     def vector(self, name: str, *shape: int) -> F32:
         """The source's."""
         return self.source.vector(name, *shape)

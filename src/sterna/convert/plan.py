@@ -67,6 +67,10 @@ class Plan:
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
 
+    def has(self, name: str) -> bool:
+        """What the model's own source has."""
+        return self.source.has(name)
+
     def vector(self, name: str, *shape: int) -> F32:
         """Zeros."""
         self.items[name] = Item("vector", name, (Linear(name, math.prod(shape), 1),), shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ __all__ = [
     "Costs",
     "DraftModel",
     "Forced",
+    "Hearer",
     "Prediction",
     "PromptLookup",
     "Source",
@@ -63,6 +64,16 @@ class Source(Protocol):
 
     def propose(self, history: I32, k: int) -> list[int]:
         """At most k tokens that may follow `history`, prompt and answer so far, int32 [n]."""
+        ...
+
+
+@runtime_checkable
+class Hearer(Protocol):
+    """A source that hears what the model's head has read of tokens."""
+
+    def hear(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
+        """Of the tokens of `history` from `start` on, float32 [n, hidden_size], each once the next
+        one is known; some may come again, and others never."""
         ...
 
 
@@ -269,6 +280,17 @@ class Speculation:
         self._records = [_Record(source) for source in sources]
         self._latest: _Record | None = None
         self._engine = engine
+        self._hearers = [source for source in sources if isinstance(source, Hearer)]
+
+    @property
+    def hears(self) -> bool:
+        """Whether a source wants what the head reads of all tokens."""
+        return bool(self._hearers)
+
+    def hear(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
+        """As `Hearer.hear`."""
+        for hearer in self._hearers:
+            hearer.hear(history, start, rows)
 
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether the sequence's next step may have drafts."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +17,11 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.engine.adapters import Adapter, by_adapter
+from sterna.engine.feeds import Feed, Given
 from sterna.engine.masks import made_beside
 from sterna.engine.memory_nodes import place
 from sterna.engine.pages import SHARE, PagePool, PagesMissing, page_counts
-from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
+from sterna.engine.sampling import EVERYTHING, DecidingLogits
 from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
@@ -46,36 +46,6 @@ KV_DTYPES = ("i16", "i8", "f16", "f32")
 #: Tokens of a prompt that one step takes: enough to fill the matrix units, few enough that Ctrl-C
 #: and other sequences do not wait long.
 PREFILL_CHUNK = 512
-
-
-@dataclass(eq=False, slots=True)
-class Feed:
-    """A sequence's share of a step: its new tokens, and what is wanted of the last of them.
-
-    wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
-    which those of `deciding` decide. drafts: how many of them, the last ones, may be taken back
-    (`Sequence.settle`); a token comes before them. adapter: of this engine's model, the same in all
-    steps of a sequence.
-    """
-
-    sequence: Sequence
-    tokens: SequenceOf[int] | I32
-    wanted: int = 0
-    deciding: DecidingLogits = EVERYTHING
-    draw: Draw | None = None
-    drafts: int = 0
-    adapter: Adapter | None = None
-
-
-@dataclass(eq=False, slots=True)
-class Given:
-    """What a step gave for a `Feed`: logits [wanted, vocab], or the tokens drawn, and no logits.
-
-    A token drawn from logits that are not finite says so (`finite`).
-    """
-
-    logits: F32
-    drawn: list[_native.SampleResult]
 
 
 class Engine:
@@ -105,6 +75,7 @@ class Engine:
         kv_bytes: int | None = None,
     ) -> None:
         self.model = model
+        self._deterministic, self._kv_bytes = deterministic, kv_bytes
         self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
         limit = model.config.max_position
@@ -312,6 +283,8 @@ class Engine:
         draws = [f.draw.native if f.draw else None for f in feeds]
         self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
+        rows = [f.rows for f in feeds if f.rows is not None]
+        told = self._told(len(tokens)) if any(f.tells for f in feeds) else None
         # Pages that are gone lie before all windows: any page may stand for them.
         tables = [np.maximum(f.sequence.pages, 0) for f in feeds]
         spans = [
@@ -325,15 +298,17 @@ class Engine:
         try:
             logits, drawn, rescored, head_bytes = program.run(
                 self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks,
-                ahead, adapters,
+                ahead, adapters, np.concatenate(rows) if rows else None, told,
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 f"the model's weights or scales are damaged{', or an adapter' * bool(adapters)}"
             ) from None
-        given, row, kept = [], 0, 0
+        given, row, kept, token = [], 0, 0, 0
         for f in feeds:
+            mine = told[token : token + len(f.tokens)] if told is not None and f.tells else None
+            token += len(f.tokens)
             f.sequence.length += len(f.tokens)
             self.pool.give_back(f.sequence, f.drafts)
             f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
@@ -341,10 +316,29 @@ class Engine:
             count = 0 if f.draw else f.wanted
             first = row - kept  # of what was drawn
             given.append(
-                Given(logits[kept : kept + count], drawn[first : first + f.wanted - count])
+                Given(logits[kept : kept + count], drawn[first : first + f.wanted - count], mine)
             )
             row, kept = row + f.wanted, kept + count
         return given
+
+    def _told(self, tokens: int) -> F32:
+        return np.empty((tokens, self.model.config.hidden_size), np.float32)
+
+    @cached_property
+    def mtp(self) -> Engine | None:
+        """That of the model's MTP layer, with pages of its own: as many as fit the same share of
+        `kv_bytes`. None where there is none."""
+        if self.model.mtp is None:
+            return None
+        kv_bytes = None
+        if self._kv_bytes is not None:
+            each = self.model.mtp.graph.kv_bytes(self.kv_dtype)
+            pages = max(1, self._kv_bytes // (self.kv_bytes_per_position * PAGE))
+            kv_bytes = pages * each * PAGE
+        return Engine(
+            self.model.mtp, threads=self.threads, isa=self.isa, kv_dtype=self.kv_dtype,
+            context=self.context, deterministic=self._deterministic, kv_bytes=kv_bytes,
+        )  # fmt: skip
 
     def _states_ahead(self, feeds: SequenceOf[Feed]) -> list[tuple[int, int, _native.State]]:
         """Of each sequence that has drafts, the state in which they go on."""

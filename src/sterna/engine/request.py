@@ -90,6 +90,7 @@ class Request:
         self._guide, self._speculation, self._vocab = guide, speculation, vocab
         self._masks: Masks | None = None  # of the latest step
         self._n_drafts = 0  # in the history behind what is known, of the latest step
+        self._fed_from = 0  # where the latest step's tokens began
         self._again = 0  # known tokens to be computed again, as drafts behind them were wrong
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
@@ -172,14 +173,15 @@ class Request:
         self._drop_drafts()
         begin = self.sequence.length
         end = min(begin + most, self._known)
-        part = self._history[begin:end]
+        part, self._fed_from = self._history[begin:end], begin
+        tells = self._speculation is not None and self._speculation.hears
         if end < self._known:
-            return Feed(self.sequence, part, adapter=self.adapter)
+            return Feed(self.sequence, part, adapter=self.adapter, tells=tells)
         if self.decodes:
             self._add_drafts(budget - self.left + 1, costs, others)
         return Feed(
             self.sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
-            draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter,
+            draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter, tells=tells,
         )  # fmt: skip
 
     def _add_drafts(self, budget: int, costs: Costs, others: int) -> None:
@@ -207,6 +209,10 @@ class Request:
     def receive(self, given: Given) -> None:
         """Takes what a step gave it."""
         self.take(given.drawn)
+        if given.told is not None and self._speculation is not None and not self.ended:
+            known = self.tokens
+            rows = given.told[: len(known) - 1 - self._fed_from]
+            self._speculation.hear(known, self._fed_from, rows)
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
         """Takes the next tokens, up to the first that was drafted otherwise; NonFiniteError where

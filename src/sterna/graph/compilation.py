@@ -171,6 +171,12 @@ class _Writer:
             program.combine(op.name, src, shares, dst, residual, op.output.width)
         elif op.kind == "squares":
             program.squares(op.name, src, op.output.width, op.selected, chosen)
+        elif op.kind == "copy":
+            width = op.inputs[0].width if op.inputs else op.output.width
+            program.copy(src, dst, op.column, width)
+        elif op.kind == "tell":
+            assert op.norm is not None
+            program.tell(op.name, src, dst, op.norm, op.eps)
         elif op.kind == "linear":
             if op.shadow is not None:
                 rows = program.weight(op.shadow.rows.native())

@@ -48,6 +48,23 @@ class Graph:
         """Rows of the table [vocab, width] for the batch's tokens, times the factor."""
         return self._add("embed", "embed_tokens", [], table.K, weight=table, factor=factor)
 
+    def given(self, width: int) -> Value:
+        """The row that a step is given for each token, beside it (`Feed.rows`)."""
+        return self._add("copy", "given", [], width)
+
+    def beside(self, parts: Sequence[Value]) -> Value:
+        """The rows of all parts as one, side by side."""
+        *starts, width = accumulate((part.width for part in parts), initial=0)
+        out = Value(width)
+        for part, start in zip(parts, starts, strict=True):
+            self._add("copy", "beside", [part], width, out, column=start)
+        return out
+
+    def tell(self, x: Value, weight: F32, eps: float, name: str) -> None:
+        """RMSNorm(x) * weight of every token goes to who asks for it (`Feed.tells`); where nobody
+        does, it is not computed."""
+        self._add("tell", name, [x], x.width, norm=weight, eps=eps)
+
     def norm(
         self,
         x: Value,
@@ -323,7 +340,7 @@ class Graph:
 
     def without_head(self) -> Graph:
         """The same model up to its last norm: what it makes of the rows that `select` leaves."""
-        last = max(i for i, op in enumerate(self.ops) if op.norm is not None)
+        last = max(i for i, op in enumerate(self.ops) if op.norm is not None and op.kind != "tell")
         return replace(self, ops=self.ops[: last + 1])
 
     def observed(self) -> Graph:

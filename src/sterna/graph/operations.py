@@ -64,7 +64,7 @@ class Op:
     weight: PackedWeight | None = None
     shadow: Shadow | None = None
     residual: Value | None = None
-    column: int = 0  # of a linear layer's output, where this weight's rows go
+    column: int = 0  # of the output of a linear layer or copy, where this result goes
     bias: F32 | None = None
     norm: F32 | None = None
     k_norm: F32 | None = None  # rope: `norm` is q's

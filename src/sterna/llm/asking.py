@@ -20,6 +20,7 @@ from sterna.engine.drafts import (
     Speculation,
 )
 from sterna.engine.guide import Guide
+from sterna.engine.mtp import MtpLayer
 from sterna.errors import RequestError, shown
 from sterna.llm.templates import Templates
 from sterna.runtime import checked_flag, checked_whole
@@ -120,10 +121,13 @@ class Asking(Templates):
             return None
         sources: list[Source] = [Forced(guide)] if guide else []
         sources += [Prediction(n_prompt, text[: self.context])] if text else []
-        sources += [PromptLookup(LONG), PromptLookup(SHORT)]
+        sources.append(PromptLookup(LONG))
+        own = replace(params, logprobs=0).native
+        if self._speculate == "auto" and self._draft is None and self.engine.mtp is not None:
+            sources.append(MtpLayer(self.engine, own, n_prompt))
+        sources.append(PromptLookup(SHORT))
         if self._draft is not None and self._speculate == "auto":
             engine, mine = self._draft.engine, self.engine.model.weight_bytes_per_token
             cost = engine.model.weight_bytes_per_token / mine
-            own = replace(params, logprobs=0).native
             sources.append(DraftModel(engine, own, n_prompt, cost))
         return Speculation(sources, self.engine)

@@ -46,12 +46,12 @@ class LLM(Asking, Embedding, Scores):
     that is truncated or changed in use is then an error of whatever is computed next,
     ModelFormatError. speculate: "auto", tokens that prompt or answer had before are computed ahead
     and kept where they are right, which changes speed and no token (docs/speculation.md), "lookup",
-    the same without `draft`, or "off"; draft: another, smaller LLM of the same tokenizer that
-    guesses ahead. adapter: a folder of a LoRA adapter as PEFT saves one, which all requests have
-    unless they say otherwise, or folders by the names that requests choose among; they stay apart
-    from the packed weights (docs/training.md). progress: called with the bytes of weights read so
-    far and those of all, by one thread at a time, not always the caller's. `tokenizer` and
-    `template` are the model's own; template is None where it has none.
+    the same without `draft` and a model's own MTP layer, or "off"; draft: another, smaller LLM of
+    the same tokenizer that guesses ahead. adapter: a folder of a LoRA adapter as PEFT saves one,
+    which all requests have unless they say otherwise, or folders by the names that requests choose
+    among; they stay apart from the packed weights (docs/training.md). progress: called with the
+    bytes of weights read so far and those of all, by one thread at a time, not always the caller's.
+    `tokenizer` and `template` are the model's own; template is None where it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.

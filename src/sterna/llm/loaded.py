@@ -113,6 +113,8 @@ class Loaded:
     @engine.setter
     def engine(self, engine: Engine) -> None:
         self._engine = engine
+        if self._speculate == "auto":
+            _ = engine.mtp  # made now, and not in the time of a request
         store, cache = None, None
         if self._disk is not None:
             store = PrefixStore(self._disk, engine, self._disk_bytes)

@@ -231,10 +231,10 @@ def output(
 
 def head(
     g: Graph, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
-    *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0,
+    *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, tells: bool = False,
 ) -> Value:  # fmt: skip
     """Logits of the rows that are wanted, times the factor, then capped; a tied head is the
-    embedding's table.
+    embedding's table. tells: what the head reads is told of all tokens (`Graph.tell`).
 
     The last norm's weight takes the factor, one rounding each. An exact head has a shadow beside
     its table; capped logits are not screened (`Graph.head`).
@@ -242,6 +242,8 @@ def head(
     weight = norm_weight(w, "model.norm", c.hidden_size, plus_one)
     if factor != 1:
         weight = weight * np.float32(factor)
+    if tells:
+        g.tell(x, weight, c.rms_norm_eps, "model.norm")
     x = g.norm(g.select(x), weight, c.rms_norm_eps, "model.norm")
     rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
     x = _rotated(g, x, rotation, "lm_head")

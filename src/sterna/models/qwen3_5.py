@@ -16,9 +16,10 @@ from typing import Any
 
 from sterna import _native
 from sterna.graph import Graph, RecurrentHeads, Value
-from sterna.models import layers, llama
+from sterna.models import layers, mtp
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.fields import Fields
+from sterna.models.mtp import FeedForward
 from sterna.models.rotations import rotated_part
 from sterna.weights.gguf_families import AS_GGUF
 from sterna.weights.sources import Linear, WeightSource
@@ -42,7 +43,7 @@ PREFIXES = {"model.language_model.": "model."}
 #: Tensors beside the text's layers, by what their names begin with.
 SKIPPED = {
     "model.visual.": "a vision tower: Sterna runs the text alone",
-    "mtp.": "layers that predict several tokens: Sterna predicts one at a time",
+    "mtp.": "layers that predict several tokens, of a kind that Sterna does not run",
 }
 LINEAR = "linear_attention"  # of layer_types, beside FULL
 MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
@@ -93,11 +94,9 @@ def _check_sections(rope: Fields, rotary_dim: int) -> None:
             rope.fail("mrope_section", rule, sections)
 
 
-def build(
-    g: Graph, c: TransformerConfig, w: WeightSource, ffn: llama.FeedForward | None = None
-) -> Value:
-    """Write the model's layers into `g`; returns the logits. ffn: as in `llama.build`."""
-    heads = _heads(c.fields)
+def build(g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None) -> Value:
+    """Write the model's layers into `g`; returns the logits. ffn: in the place of a dense one."""
+    heads, feed_forward = _heads(c.fields), ffn or _dense(c, w)
     plus_one = not c.fields.flag(AS_GGUF)
     x, table = layers.embedding(g, c, w)
     for i, mixer in enumerate(c.fields.config[MIXERS]):
@@ -116,12 +115,28 @@ def build(
             if heads.tiled:  # heads stand in another order than adapters have them
                 g.without_adapters(f"{p}.linear_attn.")
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=plus_one)
-        if ffn is not None:
-            x = ffn(h, x, i, f"{p}.mlp")
-            continue
-        h = g.glu(layers.gate_up(g, c, w, h, f"{p}.mlp"), ACTIVATION, f"{p}.mlp.act")
-        x = layers.output(g, c, w, h, x, f"{p}.mlp.down_proj")
-    return layers.head(g, c, w, x, table, plus_one=plus_one)
+        x = feed_forward(g, h, x, f"{p}.mlp")
+    tells = mtp.is_there(c, w)
+    return layers.head(g, c, w, x, table, plus_one=plus_one, tells=tells)
+
+
+def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
+    """An FFN without experts."""
+
+    def feed_forward(g: Graph, h: Value, x: Value, name: str) -> Value:
+        h = g.glu(layers.gate_up(g, c, w, h, name), ACTIVATION, f"{name}.act")
+        return layers.output(g, c, w, h, x, f"{name}.down_proj")
+
+    return feed_forward
+
+
+def predictor(
+    g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
+) -> Graph | None:
+    """The MTP layer of a model that was written to `g`; None where the weights have none."""
+    if not mtp.is_there(c, w):
+        return None
+    return mtp.build(g, c, w, ffn or _dense(c, w), not c.fields.flag(AS_GGUF))
 
 
 def _heads(f: Fields) -> RecurrentHeads:

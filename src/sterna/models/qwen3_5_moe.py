@@ -11,6 +11,7 @@ from sterna.graph import Graph, Value
 from sterna.models import experts, qwen3_5
 from sterna.models.config import TransformerConfig
 from sterna.models.fields import Fields
+from sterna.models.mtp import FeedForward
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
@@ -30,10 +31,19 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
+    return qwen3_5.build(g, c, w, _experts(c, w))
+
+
+def predictor(g: Graph, c: TransformerConfig, w: WeightSource) -> Graph | None:
+    """The MTP layer of a model that was written to `g`; None where the weights have none."""
+    return qwen3_5.predictor(g, c, w, _experts(c, w))
+
+
+def _experts(c: TransformerConfig, w: WeightSource) -> FeedForward:
     shared = c.fields.count("shared_expert_intermediate_size")
     how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", shared=shared)
 
-    def ffn(h: Value, x: Value, _: int, name: str) -> Value:
+    def feed_forward(g: Graph, h: Value, x: Value, name: str) -> Value:
         return experts.feed_forward(g, c, w, h, x, name, how)
 
-    return qwen3_5.build(g, c, w, ffn)
+    return feed_forward

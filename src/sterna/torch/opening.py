@@ -83,6 +83,10 @@ class _Asked:
     def tensors(self) -> Mapping[str, Any]:
         return self._source.tensors
 
+    def has(self, name: str) -> bool:
+        """Nothing that transformers' model does not have."""
+        return False
+
     def vector(self, name: str, *shape: int) -> Any:
         self.vectors[name] = self._source.vector(name, *shape)
         return self.vectors[name]

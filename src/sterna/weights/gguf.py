@@ -21,6 +21,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.weights.gguf_families import (
     ARCHITECTURES_OF,
     BITNET,
+    PREDICTING,
     PROJECTIONS,
     WHOLE,
     WITH_EXPERTS,
@@ -107,8 +108,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         if suffix not in reads:
             require_neutral(m, f"{name}.{suffix}", neutral)
     layers = m.integer(f"{name}.block_count", most=1 << 16)
-    if kind.hybrid:
-        layers -= _predicting(m, name, layers)
+    predicting = _predicting(m, name, layers) if kind.hybrid else 0
+    layers -= predicting
     heads = m.same(f"{name}.attention.head_count", layers)
     hidden = m.integer(f"{name}.embedding_length")
     table = model.tensors.get("token_embd.weight")
@@ -116,8 +117,9 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         raise ModelFormatError(
             file=model.path, field="token_embd.weight", expected="a matrix", got=table and "another"
         )
-    _check_names(model, kind, layers)
     folded = hadamard_of(model, _linear_modules(kind, layers))
+    reads_mtp = predicting == 1 and not folded and _is_mtp(model, kind, layers)
+    _check_names(model, kind, layers, reads_mtp)
     width = _head_dim(m, name, hidden, heads, kind.partial)
     experts = _experts(m, name, layers, *kind.experts) if kind.experts else {}
     wide = experts.get("moe_intermediate_size")  # where no layer has another FFN
@@ -142,6 +144,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         **({"folded_hadamard": folded} if folded else {}),
         **_pooling(m, f"{name}.pooling_type"),
         **experts,
+        **({"mtp_num_hidden_layers": int(reads_mtp)} if kind.hybrid else {}),
     }
     if kind.partial:
         fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width)
@@ -309,8 +312,19 @@ def _factors(model: GgufModel, tensor: str) -> list[float]:
     return values
 
 
-def _check_names(model: GgufModel, kind: Kind, layers: int) -> None:
-    """Every tensor must be one that the graph reads: what is left out would be a wrong answer."""
+def _is_mtp(model: GgufModel, kind: Kind, block: int) -> bool:
+    """Whether a block has an MTP layer of the kind that the architecture runs, and nothing else."""
+    prefix, known = f"blk.{block}.", {f"{tensor}.weight" for tensor in kind.modules.values()}
+    inside = {name.removeprefix(prefix) for name in model.tensors if name.startswith(prefix)}
+    needed = {f"{tensor}.weight" for tensor in PREDICTING.values()}
+    return needed <= inside <= known
+
+
+def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> None:
+    """Every tensor must be one that the graph reads: what is left out would be a wrong answer.
+
+    reads_mtp: that of an MTP layer behind the model's layers, too.
+    """
     architecture = model.metadata.text("general.architecture")
     longrope = _scaling_of(model, architecture) == "longrope"
     known = {*kind.modules.values()}
@@ -322,7 +336,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int) -> None:
         inside = match and int(match[1]) < layers and (match[3] in known or match[2] in whole)
         ignored = _IGNORED.fullmatch(name) or (longrope and _LONG_OR_SHORT.fullmatch(name))
         if kind.hybrid and match and int(match[1]) >= layers:
-            skipped.append(info)
+            skipped += [] if reads_mtp and int(match[1]) == layers else [info]
         elif not inside and name not in outer and not ignored:
             raise UnsupportedModelError(
                 f"{info.file}: {name}: tensors must be those of {kind.architecture} with {layers} "
@@ -332,7 +346,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int) -> None:
         warnings.warn(
             f"{model.path}: {len(skipped)} tensors from blk.{layers} on "
             f"({sum(info.nbytes for info in skipped) / 1e6:.0f} MB) are skipped, layers that "
-            "predict several tokens: Sterna predicts one at a time",
+            "predict several tokens, of a kind that Sterna does not run",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip
 

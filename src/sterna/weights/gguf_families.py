@@ -14,6 +14,7 @@ __all__ = [
     "ARCHITECTURES_OF",
     "AS_GGUF",
     "BITNET",
+    "PREDICTING",
     "PROJECTIONS",
     "WHOLE",
     "WITH_EXPERTS",
@@ -52,6 +53,11 @@ PROJECTIONS = {
 _RECURRENT = {
     **PROJECTIONS, "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
     "post_attention_layernorm": "post_attention_norm",
+}  # fmt: skip
+#: What an MTP layer has beside a layer's modules.
+PREDICTING = {
+    "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm",
+    "pre_fc_norm_hidden": "nextn.hnorm", "norm": "nextn.shared_head_norm",
 }  # fmt: skip
 WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
 #: FFNs of experts, whose tensors are those of all, in the place of a dense one.
@@ -280,14 +286,14 @@ ARCHITECTURES_OF = {
     "qwen3": Kind("Qwen3ForCausalLM", modules=_LINEARS | _READS | _QK_NORMS, written=True),
     "qwen35": Kind(
         "Qwen3_5ForCausalLM",
-        modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT,
+        modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
         partial=True,
         settings=_hybrid,
     ),
     "qwen35moe": Kind(
         "Qwen3_5MoeForCausalLM",
-        modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT,
+        modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
         partial=True,
         settings=_hybrid_experts,

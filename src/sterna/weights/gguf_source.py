@@ -61,6 +61,10 @@ class GgufWeights:
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
 
+    def has(self, name: str) -> bool:
+        """Whether the file has a matrix of this name."""
+        return self._name(f"{name}.weight") in self.model.tensors
+
     def vector(self, name: str, *shape: int) -> F32:
         """A small array, float32 of this shape; files leave out its sizes of 1."""
         info = self._info(self._name(name), tuple(size for size in shape if size > 1) or (1,))
@@ -154,7 +158,15 @@ class GgufWeights:
 
     def _name(self, name: str) -> str:
         """The file's name of a tensor."""
-        return gguf_name(self._architecture, name)
+        return gguf_name(self._architecture, self._in_layer(name))
+
+    def _in_layer(self, name: str) -> str:
+        """A name of an MTP layer, which is the block behind the model's layers, as one of those."""
+        if not name.startswith("mtp."):
+            return name
+        m = self.model.metadata
+        block = m.integer(f"{self._architecture}.block_count") - 1
+        return f"model.layers.{block}.{name.removeprefix('mtp.').removeprefix('layers.0.')}"
 
     def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         info = self.model.tensors.get(name)

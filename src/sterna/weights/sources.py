@@ -110,6 +110,9 @@ class WeightSource(Protocol):
     def tensors(self) -> Mapping[str, F32]:
         """Vectors."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is a matrix of this name, which a model may lack."""
+
     def vector(self, name: str, *shape: int) -> F32:
         """A norm's weight, a bias or a small array, float32 of the shape, finite."""
 
@@ -153,6 +156,10 @@ class PackedWeights:
     head: str | None
     threads: int
     format: str | None = None
+
+    def has(self, name: str) -> bool:
+        """Whether there is a module of this name."""
+        return name in self.modules or f"{name}.0" in self.modules
 
     def vector(self, name: str, *shape: int) -> F32:
         """A small array, float32 of this shape."""
@@ -266,6 +273,10 @@ class CheckpointWeights:
         config, file = self.checkpoint.config, self.checkpoint.path / "config.json"
         self._quantization = storages.quantization(config, file)
         self._read: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has some tensor of a layer of this name."""
+        return any(f"{name}.{suffix}" in self.checkpoint.tensors for suffix in storages.SUFFIXES)
 
     def vector(self, name: str, *shape: int) -> F32:
         """A small array, float32 of this shape."""

@@ -1,0 +1,114 @@
+"""Drafts of a model's MTP layer (models/mtp.py)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.engine.engine import PREFILL_CHUNK, Engine, Feed
+from sterna.engine.sampling import Draw, checked
+from sterna.engine.sequence import Sequence
+from sterna.errors import NonFiniteError, RequestError
+
+__all__ = ["MtpLayer"]
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+class MtpLayer:
+    """What an MTP layer predicts, drawn with the request's own random numbers.
+
+    Its sequence in an engine of its own has a position for each token from `_first` on, made of the
+    token and what the model's head has read of the token before. Those rows are told to it (`hear`)
+    and wait until they are needed, or are many. Where some were never computed, since a cache had
+    their tokens, it begins anew behind them, and sees no more than what follows.
+
+    engine: that of the model; params, begin: of the request, and where its answer begins.
+    """
+
+    prior = 0.6
+
+    def __init__(self, engine: Engine, params: _native.SampleParams, begin: int) -> None:
+        of_layer = engine.mtp
+        assert of_layer is not None
+        read = of_layer.model.weight_bytes_per_token
+        self.cost = read / engine.model.weight_bytes_per_token
+        self._engine, self._params, self._begin = of_layer, params, begin
+        self._begin_anew(1)
+
+    def _begin_anew(self, token: int) -> None:
+        """Without what was before a token."""
+        self._sequence, self._first, self._next = Sequence(), token, token
+        self._waiting: list[F32] = []
+
+    def hear(self, history: I32, start: int, rows: F32) -> None:
+        """As `Hearer.hear`."""
+        if start + 1 > self._next:
+            self._begin_anew(start + 1)
+        new = rows[self._next - start - 1 :]
+        if len(new):
+            self._waiting.append(new)
+            self._next += len(new)
+        if self._next - self._computed >= PREFILL_CHUNK:
+            with self._anew_after_errors():
+                self._catch_up(history)
+
+    def propose(self, history: I32, k: int) -> list[int]:
+        """As `Source.propose`."""
+        known = len(history)
+        k = min(k, self._engine.context - (known - self._first))
+        if k <= 0 or self._next != known or not self._waiting:
+            return []
+        text = np.concatenate([history, np.zeros(k, np.int32)])
+        with self._anew_after_errors():
+            row = self._catch_up(history, self._draw(history))
+            for end in range(known, known + k):
+                text[end] = self._drawn
+                if end + 1 < known + k:
+                    row = self._run(text[end : end + 1], row, self._draw(text[: end + 1]))
+            self._engine.rewind(self._sequence, known - self._first)
+            return [int(token) for token in text[known:]]
+        return []
+
+    @property
+    def _computed(self) -> int:
+        """The token whose position comes next."""
+        return self._first + self._sequence.length
+
+    @contextlib.contextmanager
+    def _anew_after_errors(self) -> Iterator[None]:
+        """Where pages are missing, or numbers not finite, it goes on without what was before."""
+        try:
+            yield
+        except (RequestError, NonFiniteError):
+            self._begin_anew(self._next)
+
+    def _draw(self, text: I32) -> Draw:
+        return Draw(self._params, text, self._begin)
+
+    def _catch_up(self, history: I32, draw: Draw | None = None) -> F32:
+        """Computes the positions of all rows that wait; returns as `_run`."""
+        rows, self._waiting = np.concatenate(self._waiting), []
+        for at in range(0, len(rows), PREFILL_CHUNK):
+            part = rows[at : at + PREFILL_CHUNK]
+            last = at + len(part) == len(rows)
+            tokens = history[self._computed :][: len(part)]
+            told = self._run(tokens, part, draw if last else None)
+        return told
+
+    def _run(self, tokens: I32, rows: F32, draw: Draw | None) -> F32:
+        """A step of it, which draws a token or none; what the head reads of the last one, float32
+        [1, hidden_size]."""
+        feed = Feed(
+            self._sequence, tokens, int(draw is not None), draw=draw, rows=rows, tells=True
+        )  # fmt: skip
+        (given,) = self._engine.run([feed])
+        if draw is not None:
+            self._drawn = int(checked(given.drawn[0]).token)
+        assert given.told is not None
+        return given.told[-1:]

@@ -1,0 +1,64 @@
+"""MTP layers: one layer more, that predicts the token after the next one.
+
+For each token n but the first, of the rows h that the head reads of the tokens (vLLM's
+qwen3_5_mtp.py, llama.cpp's nextn tensors):
+
+    x = fc([norm(embedding of token n) | norm(h of token n - 1)])
+    x = x + attention(norm(x)); x = x + FFN(norm(x)); h' = norm(x)
+
+h' to the model's own head gives what follows token n, and in h's place the token after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sterna.graph import Graph, Value
+from sterna.models import layers
+from sterna.models.config import TransformerConfig
+from sterna.weights.sources import Linear, WeightSource
+
+__all__ = ["FeedForward", "build", "is_there"]
+
+LAYER = "mtp.layers.0"
+#: The second half of a layer: (graph, norm(x), x, the FFN's name) -> the next x.
+FeedForward = Callable[[Graph, Value, Value, str], Value]
+
+
+def is_there(c: TransformerConfig, w: WeightSource) -> bool:
+    """Whether the weights have one, with the model's own embedding and head, and not folded."""
+    own = c.fields.flag("mtp_use_dedicated_embeddings")
+    # Absent in the files of some trainers, and of GGUF; more than one layer is none of ours.
+    single = c.fields.config.get("mtp_num_hidden_layers", 1) == 1
+    return single and not own and c.hadamard is None and w.has("mtp.fc")
+
+
+def build(
+    model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward, plus_one: bool
+) -> Graph:
+    """The layer of a model that was written to `model`; plus_one: as in `layers.norm_weight`."""
+    c = replace(c, attention=(*c.attention, c.attention[-1]))
+    g, width, head = Graph(c.heads), c.hidden_size, model.ops[-1]
+    table = model.ops[0].weight
+    assert table is not None
+    assert head.weight is not None
+
+    def norm(x: Value, name: str) -> Value:
+        return layers.norm(g, c, w, x, name, plus_one=plus_one)
+
+    e = norm(g.embed(table), "mtp.pre_fc_norm_embedding")
+    h = norm(g.given(width), "mtp.pre_fc_norm_hidden")
+    x = layers.linear(g, c, w, g.beside([e, h]), "mtp.fc", [Linear("mtp.fc", width, 2 * width)])
+    h = layers.attention(
+        g, c, w, norm(x, f"{LAYER}.input_layernorm"), c.n_layers, f"{LAYER}.self_attn",
+        bias=c.attention_bias, qk_norm=layers.HeadNorms(), plus_one=plus_one, gated=True,
+    )  # fmt: skip
+    x = layers.output(g, c, w, h, x, f"{LAYER}.self_attn.o_proj", bias=c.attention_bias)
+    if any(w.has(f"{LAYER}.mlp.{part}") for part in ("down_proj", "gate")):  # small models lack it
+        x = ffn(g, norm(x, f"{LAYER}.post_attention_layernorm"), x, f"{LAYER}.mlp")
+    last = layers.norm_weight(w, "mtp.norm", width, plus_one)
+    g.tell(x, last, c.rms_norm_eps, "mtp.norm")
+    x = g.norm(g.select(x), last, c.rms_norm_eps, "mtp.norm")
+    g.head(x, head.weight, head.shadow, "lm_head")
+    return g
