@@ -47,6 +47,28 @@ def test_what_was_slow_once_is_not_slow_for_ever() -> None:
     assert costs.ms(Work(20)) < 200
 
 
+@pytest.mark.parametrize("tokens", [11, 3])
+def test_one_step_that_was_fast_by_chance(tokens: int) -> None:
+    """Of a size that is new, at a depth where attention takes as long as the rest: it does not
+    bring down what all sizes take, after which a chunk would be too large by far."""
+    costs = Costs()
+
+    def step(tokens: int, depth: int) -> tuple[Work, float]:
+        work = Work(tokens - 4, 400, 400).plus(4, depth)
+        return work, 40 + 1.8 * tokens + 2e-3 * work.rows
+
+    costs.learn(Work(64), 155.0)
+    for i in range(130):
+        work, ms = step(16, 16 * i)
+        costs.learn(work, ms * (0.9, 1.0, 1.1, 0.95, 1.05)[i % 5])
+    work, ms = step(tokens, 2080)
+    costs.learn(work, 0.5 * ms)
+    for more in (48, 128, 512):
+        work, ms = step(more, 2080)
+        assert costs.ms(work) > 0.5 * ms
+    assert costs.chunk(Work(4, 8000, 8000), 2080, 1000, 100.0) <= 48
+
+
 def test_chunks_fit_what_is_left() -> None:
     """They make steps of multiples of 16, or are all that is left, or fewer than 16, as many as
     fit; steps of at most 512."""

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence as SequenceOf
 
 import numpy as np
+import numpy.typing as npt
 
 from sterna.engine.engine import PREFILL_CHUNK, Feed
 
@@ -83,16 +84,16 @@ class Costs:
         """What the work will take; 0 while nothing is known."""
         if not self.known or not work.tokens:
             return 0.0
-        seen = work.read / _READ * self._ms[-2] + work.rows / _ROWS * self._ms[-1]
-        return max(LEAST_MS, self._of_tokens(work.tokens) + max(0.0, float(seen)))
+        return max(LEAST_MS, self._of_tokens(work.tokens) + self._seen(work))
 
     def learn(self, work: Work, ms: float) -> None:
         """A step has taken so long."""
         if work.tokens == 0 or not 0 < ms < 1e9:
             return
         weights = _weights(work.tokens)
+        new = max(ms - self._seen(work), NOISE * ms)  # what its tokens take by themselves
         for knot in weights:
-            self._add(knot, ms)
+            self._add(knot, new, ms)
         features = np.array([weights.get(k, 0.0) for k in self._knots.tolist()])
         features = np.append(features, [work.read / _READ, work.rows / _ROWS])
         spread = self._covariance @ features
@@ -109,31 +110,41 @@ class Costs:
             if self._covariance[i, i] > 0:
                 self._ms -= self._covariance[:, i] * (self._ms[i] / self._covariance[i, i])
         np.maximum(self._ms, 0.0, out=self._ms)
-        self._fit_around(int(np.argmax(features[:-2])))
+        self._fit_around(work.tokens, features[:-2])
 
-    def _fit_around(self, at: int) -> None:
-        """Brings the other knots into the bounds that this one sets, which was learnt just now.
+    def _fit_around(self, tokens: int, shares: npt.NDArray[np.float64]) -> None:
+        """Brings the knots into the bounds that a step of so many tokens sets, learnt just now;
+        shares: of the knots in it.
 
         More tokens take no less time, and n times as many at most n times as much, since they could
         come in n steps. So what was learnt long ago, of a busy machine, say, does not keep steps
-        from sizes that would show how it is now.
+        from sizes that would show how it is now. Since a single step may be off, the bounds are
+        wider by as much as this one probably is: else each step that was fast by chance would bring
+        all others down, and attention would come to explain what they take.
         """
-        ms, ratio = float(self._ms[at]), self._knots / self._knots[at]
-        low, high = np.minimum(ratio, 1.0) * ms, np.maximum(ratio, 1.0) * ms
-        self._ms[:-2] = np.clip(self._ms[:-2], low, high)
+        ms, ratio = float(shares @ self._ms[:-2]), self._knots / tokens
+        off = math.sqrt(max(0.0, float(shares @ self._covariance[:-2, :-2] @ shares)))
+        low = np.minimum(ratio, 1.0) * max(0.0, ms - off)
+        self._ms[:-2] = np.clip(self._ms[:-2], low, np.maximum(ratio, 1.0) * (ms + off))
 
-    def _add(self, knot: int, ms: float) -> None:
-        """Puts a knot among those that are learnt, unless it is: of so many ms, or any other."""
+    def _seen(self, work: Work) -> float:
+        """Milliseconds of reading positions and attending to them."""
+        seen = work.read / _READ * self._ms[-2] + work.rows / _ROWS * self._ms[-1]
+        return max(0.0, float(seen))
+
+    def _add(self, knot: int, ms: float, off: float) -> None:
+        """Puts a knot among those that are learnt, unless it is: of so many ms, or any other; off:
+        by how much that may be wrong."""
         at = int(np.searchsorted(self._knots, knot))
         if at < len(self._knots) and self._knots[at] == knot:
             return
         if not self.known:
-            self._covariance = np.eye(2) * ms**2
+            self._covariance = np.eye(2) * off**2
         self._knots = np.insert(self._knots, at, knot)
         self._ms = np.insert(self._ms, at, ms)
         wider = np.insert(self._covariance, at, 0.0, axis=0)
         self._covariance = np.insert(wider, at, 0.0, axis=1)
-        self._covariance[at, at] = ms**2
+        self._covariance[at, at] = off**2
 
     def chunk(self, work: Work, depth: int, left: int, budget_ms: float) -> int:
         """Tokens of a prompt, at `depth` and with `left` to go, that fit a step beside `work`.
