@@ -124,10 +124,16 @@ def test_command_tells_the_gain(llama: Path, tmp_path: Path) -> None:
     convert(llama, tmp_path / "plain", "q4_0")
     weights = [loading.load(x, cached=False).weights.modules for x in (out, tmp_path / "plain")]
     assert any(not np.array_equal(a.codes, weights[1][n].codes) for n, a in weights[0].items())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "plain", "text.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "plain", "text.txt"]  # no more
     file = str(tmp_path / "m.gguf")
     told = command("quantize", str(llama), file, "--format", "gguf:Q4_0", *asked).stdout
     assert "tokens that were held out: perplexity " in told.splitlines()[-1]
+    kept = command("quantize", "nano", str(tmp_path / "t5"), "--format", "t5", *asked).stdout
+    assert "nothing was rounded" in kept.splitlines()[-1]
+    convert(llama, tmp_path / "f16.gguf", "gguf:F16")
+    from_gguf = calibrate(tmp_path / "f16.gguf", TEXTS, tokens=256)
+    for name, squares in calibrate(llama, TEXTS, tokens=256).items():
+        np.testing.assert_allclose(from_gguf[name], squares, rtol=0.05, err_msg=name)
 
 
 def test_what_calibration_refuses(llama: Path, tmp_path: Path) -> None:

@@ -211,3 +211,26 @@ def test_what_torchao_writes(floats: Path, tmp_path: Path) -> None:
         theirs = weight.dequantize().float().detach().numpy()  # rounded to bfloat16
         ours = ops.dequantize(loaded.weights.modules["model.layers.0.mlp.down_proj"])
         np.testing.assert_allclose(ours, theirs, rtol=2**-7, atol=0)
+
+
+def test_masters_of_its_bitnet_training(floats: Path, tmp_path: Path) -> None:
+    """Where it is installed: saved as floats, they are rounded as its forward pass rounds them."""
+    quantization = pytest.importorskip("torchao.quantization")
+    bitnet = pytest.importorskip("torchao.prototype.quantized_training.bitnet")
+    model = LlamaForCausalLM.from_pretrained(floats, dtype=torch.float32)
+    config = bitnet.BitNetTrainingConfig()
+    quantization.quantize_(model, config, filter_fn=lambda _, name: "_proj" in name)
+    state = {name: getattr(p, "_data", p) for name, p in model.state_dict().items()}
+    masters = state[f"{UP}.weight"].detach()
+    save_file({n: t.detach().clone() for n, t in state.items()}, tmp_path / "model.safetensors")
+    online = {
+        "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online",
+        "modules_to_not_convert": ["lm_head"],
+    }  # fmt: skip
+    settings = json.loads((floats / "config.json").read_text()) | {"quantization_config": online}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    loaded = loading.load(tmp_path, cached=False)
+    levels, scale = ops.unpack(loaded.weights.modules["model.layers.0.mlp.gate_up_proj"])
+    expected = bitnet.quantize_bitnet_weight(masters, bitnet.get_bitnet_scale(masters)).numpy()
+    assert (levels[192:] == expected).mean() > 0.999
+    np.testing.assert_allclose(scale[192:], float(masters.abs().mean()), rtol=1e-6)

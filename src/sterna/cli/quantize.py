@@ -11,7 +11,7 @@ import click
 
 from sterna.cli.calibration import Calibration, show_gain
 from sterna.cli.convert import finished, places, report
-from sterna.cli.options import fetch_model, print_json, tell
+from sterna.cli.options import fetch_model, print_json
 from sterna.cli.progress import progress_bar
 from sterna.cli.report import table
 
@@ -91,7 +91,7 @@ def command(
     if gain is not None:
         show_gain(gain)
     elif text is not None:
-        tell("calibrate: nothing was rounded, so that the text made no difference")
+        click.echo("calibrate: nothing was rounded, so that the text made no difference")
 
 
 def _row(loss: Any) -> dict[str, Any]:
