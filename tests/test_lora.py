@@ -12,7 +12,8 @@ from helpers import failure
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import sterna.integrations.transformers  # noqa: F401
-from sterna import loading, train
+from sterna import LLM, loading, train
+from sterna.checkpoints.resolve import resolve
 from sterna.errors import NonFiniteError, RequestError
 from sterna.torch import accelerate
 
@@ -64,6 +65,35 @@ def test_adapters(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     torch.testing.assert_close(mixed[0], trained[0], rtol=0, atol=1e-2 * trained.abs().max())
     torch.testing.assert_close(mixed[1], plain[1], rtol=0, atol=1e-2 * plain.abs().max())
     assert not torch.allclose(trained, plain, atol=1e-2 * float(plain.abs().max()))
+
+
+def test_in_the_engine(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """`LLM(..., adapter=)` computes what PEFT does: logits of a trained adapter, and on nano, whose
+    base is a real model, the same greedy tokens."""
+    made = adapted(base(checkpoint, tmp_path))
+    made.save_pretrained(tmp_path / "one")
+    llm = LLM(tmp_path / "packed", adapter=tmp_path / "one", threads=1, kv_dtype="f32")
+    expected = logits(made)[0].numpy()
+    scale = abs(expected).max()
+    off = abs(llm.logits(TOKENS[0].tolist()) - expected).max(axis=1) / scale
+    assert off[0] < 1e-4  # of later ones an activation may lie at the edge of two integers
+    assert off.max() < 3e-2
+    without = llm.logits(TOKENS[0].tolist(), adapter="__base__")
+    assert abs(without - expected)[0].max() > 1e-2 * scale
+
+    folder = tmp_path / "nano"
+    loading.save(loading.load(resolve("nano"), cached=False), folder)
+    made = adapted(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    made.save_pretrained(tmp_path / "of-nano")
+    llm = LLM(folder, adapter=tmp_path / "of-nano", threads=1)
+    prompt = llm.tokenizer.encode("def read_lines(path):\n")
+    with torch.no_grad():
+        told = made.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)
+    tokens = told[0, len(prompt) :].tolist()
+    done = llm.generate(prompt, max_tokens=16, temperature=0)
+    assert done.tokens == tokens[: len(done.tokens)]
+    assert len(done.tokens) > 4
+    assert llm.generate(prompt, max_tokens=16, adapter="__base__").tokens != done.tokens
 
 
 def test_merging_is_lossy_and_says_so(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

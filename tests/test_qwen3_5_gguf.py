@@ -139,6 +139,9 @@ def test_gguf(name: str, tmp_path: Path) -> None:
     else:  # out_proj adds in another order
         assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
         assert not np.array_equal(got, expected)
+    named = {part.name for place in model.graph.places for part in place.parts}
+    assert any(".self_attn." in part for part in named)
+    assert not any(".linear_attn." in part for part in named)  # no adapter has heads in this order
     loading.save(model, tmp_path / "packed")
     assert_same_bits(engine(loading.load(tmp_path / "packed")).logits([PROMPT])[0], got)
 

@@ -58,7 +58,9 @@ class Asking(Templates):
         """RequestError unless these are options that `generate` takes."""
         if not isinstance(options, Mapping):
             raise RequestError(f"options: must be a mapping, but got {shown(options)}")
-        self._params(dict(options))
+        options = dict(options)
+        self.adapters.chosen(options.pop("adapter", None))
+        self._params(options)
 
     def _request(
         self,
