@@ -19,6 +19,15 @@ constexpr bool kSignedDot = false;  // dot() takes u as signed bytes, so that th
 
 namespace {
 
+// What dot() and pair_dot() multiply every lane with: a type of its own where an instruction takes one element for all
+// lanes, or where a vector is not how it comes. It is a VI wherever one is wanted.
+using VX = VI;
+inline VX x_load(const void* x) { return x_broadcast(x); }
+
+}  // namespace
+
+namespace {
+
 #define STERNA_LANES(T, EXPR)                       \
     T r;                                            \
     for (int i = 0; i < kLanes; ++i) r[i] = (EXPR); \
