@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,3 +144,63 @@ def test_unknown_dtype() -> None:
     """The core refuses what it does not know."""
     with pytest.raises(ValueError, match="i16, i8, f16 or f32"):
         _native.KvCache([(1, 16)], 1, "f8")
+
+
+def test_pages_of_layers_with_windows() -> None:
+    """Their part lies apart, and is read, written, copied and given to the system by itself."""
+    pages, heads = 64, [(2, 64), (4, 32), (1, 128), (2, 16)]
+    cache = _native.KvCache(heads, pages, "f16", [True, False, True, False])
+    both, rest = cache.page_nbytes(), cache.page_nbytes(whole=False)
+    assert both == _native.KvCache(heads, 1, "f16").page_nbytes() == 256 * 2 * 64 * 2 + 160 * 256
+    assert rest == 160 * 256
+    choose = np.random.default_rng(1)
+    data = choose.integers(0, 256, (pages, both), np.uint8)
+    for page in range(pages):
+        cache.write_page(page, data[page])
+
+    def read(page: int, whole: bool = True) -> np.ndarray:
+        out = np.empty(both if whole else rest, np.uint8)
+        cache.read_page(page, out, whole)
+        return out
+
+    assert all((read(page) == data[page]).all() for page in range(pages))
+    cache.copy_page(3, 5)
+    assert (read(5) == data[3]).all()
+    ends = np.cumsum([2 * 64 * k * d * 2 for k, d in heads])
+    others = np.r_[ends[0] : ends[1], ends[2] : ends[3]]
+    assert (read(7, whole=False) == data[7][others]).all()
+    cache.write_page(8, data[9][others], whole=False)
+    mixed = data[8].copy()
+    mixed[others] = data[9][others]
+    assert (read(8) == mixed).all()
+    cache.release(10, 40, windowed=True)
+    cache.release(50, 60, windowed=False)
+    assert all((read(p, whole=False) == data[p][others]).all() for p in range(10, 41))
+    assert all((read(p) == data[p]).all() for p in (9, 41, 49, 61))
+    if sys.platform == "linux":
+        assert all(not np.delete(read(page), others).any() for page in range(10, 41))
+        assert not read(55, whole=False).any()
+    for wrong in ((-1, 3), (4, 3), (0, pages)):
+        with pytest.raises(ValueError, match="pages: the first and the last"):
+            cache.release(*wrong, windowed=True)
+    with pytest.raises(ValueError, match="windowed: must be one for each layer"):
+        _native.KvCache(heads, 1, "f16", [True])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_released_memory_is_the_systems() -> None:
+    """What a page's part takes is gone from the process at once."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    cache = _native.KvCache([(8, 128), (8, 128)], 128, "f16", [True, False])
+    data = np.ones(cache.page_nbytes(), np.uint8)
+    before = resident()
+    for page in range(128):
+        cache.write_page(page, data)
+    full = resident() - before
+    cache.release(0, 127, windowed=True)
+    assert full - (resident() - before) > 0.4 * 128 * len(data)
+    cache.release(0, 127, windowed=False)
+    assert resident() - before < 0.1 * 128 * len(data)

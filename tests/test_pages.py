@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sterna import LLM, _native, loading
 from sterna.engine import PAGE, Engine, PagePool, Sequence
 from sterna.engine import pages as pages_module
-from sterna.engine.sequence import GONE
+from sterna.engine.sequence import GONE, are_whole, without_flag
 from sterna.errors import RequestError
 
 COUNT = 9
 
 
 def there(pages: np.ndarray) -> np.ndarray:
-    """Those that were not given back."""
-    return pages[pages != GONE]
+    """Those that were not given back, or not wholly."""
+    return without_flag(pages[pages != GONE])
 
 
 class Sequences(RuleBasedStateMachine):
@@ -36,12 +37,19 @@ class Sequences(RuleBasedStateMachine):
         """An empty pool."""
         self.count = COUNT
         self.memory = np.zeros((COUNT, PAGE), np.int64)
-        self.pool = self._pool()
         self.alive: list[tuple[Sequence, list[int]]] = []
+        self.pool = self._pool()
         self.written = 0
 
     def _pool(self) -> PagePool:
         return PagePool(COUNT, self._copy)
+
+    #: Whether it may have to go further back than asked.
+    _forgets = False
+
+    def _free(self, held: np.ndarray) -> int:
+        """Whole pages that nobody has."""
+        return int((held == 0).sum())
 
     def _needed(self, sequence: Sequence) -> int:
         """The first position that it must be able to read."""
@@ -75,11 +83,15 @@ class Sequences(RuleBasedStateMachine):
         places = st.lists(st.integers(0, len(self.alive) - 1), unique=True, min_size=1)
         some = [self.alive[i] for i in data.draw(places)]
         counts = [data.draw(st.integers(0, 2 * PAGE)) for _ in some]
-        before = [(s.pages.tolist(), s.length) for s, _ in some]
+        before = [(s.pages, s.length) for s, _ in some]
         try:
             self.pool.reserve([(s, n) for (s, _), n in zip(some, counts, strict=True)])
         except RequestError:
-            assert before == [(s.pages.tolist(), s.length) for s, _ in some]
+            for (pages, length), (sequence, _) in zip(before, some, strict=True):
+                assert (len(pages), length) == (len(sequence.pages), sequence.length)
+                other = pages != sequence.pages
+                assert not other.any() or (self._forgets and not sequence.marks)
+                assert not are_whole(sequence.pages[other]).any()  # marks gave way, for nothing
             return
         for (sequence, values), count in zip(some, counts, strict=True):
             self._write(sequence, values, count)
@@ -101,9 +113,10 @@ class Sequences(RuleBasedStateMachine):
         """Forgets the last positions."""
         sequence, values = self._draw(data)
         length = data.draw(st.integers(0, sequence.length))
-        kept = self.pool.cut(sequence, length)
-        assert kept in (0, length)
-        del values[kept:]
+        reachable = self.pool.reachable(sequence, length)
+        assert self.pool.cut(sequence, length) == reachable <= length
+        assert reachable == length or self._forgets
+        del values[reachable:]
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -117,20 +130,21 @@ class Sequences(RuleBasedStateMachine):
         for sequence, values in getattr(self, "alive", []):
             assert len(sequence.pages) >= -(-len(values) // PAGE)
             first = self._needed(sequence)
-            assert (sequence.pages[first // PAGE : -(-len(values) // PAGE)] != GONE).all()
-            read = self.memory[sequence.pages].reshape(-1)[first : len(values)]
-            assert read.tolist() == values[first:]
+            pages = sequence.pages[first // PAGE : -(-len(values) // PAGE)]
+            assert are_whole(pages).all()
+            read = self.memory[pages].reshape(-1)
+            assert read[first % PAGE :][: len(values) - first].tolist() == values[first:]
 
     @invariant()
     def pages_are_free_or_held(self) -> None:
         """Pages that a sequence says it has alone, it has alone."""
         if not hasattr(self, "alive"):
             return
-        held = np.zeros(COUNT, np.int64)
+        held = np.zeros(self.pool.ids, np.int64)
         for sequence, _ in self.alive:
             held[there(sequence.pages)] += 1
         assert self.pool.holders().tolist() == held.tolist()
-        assert self.pool.free == int((held == 0).sum())
+        assert self.pool.free == self._free(held)
         for sequence, _ in self.alive:
             assert (held[there(sequence.pages[sequence.shared :])] == 1).all()
 
@@ -228,10 +242,10 @@ def test_a_system_that_refuses_address_space(
     """It gets the fewer pages; a budget is taken at its word."""
     make, model = _native.KvCache, loading.load(checkpoint("bitnet-multiply"))
 
-    def grudging(heads: list[tuple[int, int]], pages: int, dtype: str) -> object:
+    def grudging(heads: list[tuple[int, int]], pages: int, *rest: Any) -> object:
         if pages > 8:
             raise MemoryError
-        return make(heads, pages, dtype)
+        return make(heads, pages, *rest)
 
     monkeypatch.setattr(_native, "KvCache", grudging)
     assert Engine(model, threads=1, context=PAGE).pool.count == 8

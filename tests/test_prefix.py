@@ -36,7 +36,7 @@ class Memory:
         """Computes the rest of these tokens."""
         begin = sequence.length
         self.pool.reserve([(sequence, len(tokens) - begin)])
-        held = self.pool._with_cache(self.pool._counted())
+        held = self.pool._with_cache(self.pool._counted()).pages
         for i in range(begin, len(tokens)):
             page = int(sequence.pages[i // PAGE])
             assert held[page] == 1, "a page that others have is written"
@@ -168,7 +168,7 @@ def test_a_full_pool_that_the_cache_shares() -> None:
     memory.check_all([(sequence, [*tokens, 2, 3])])
 
 
-@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window"])
+@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window", "gemma3"])
 def test_answers_with_a_warm_cache(checkpoint: Callable[[str], Path], name: str) -> None:
     """Of prompts that begin like others, and of these again: tokens and log-probabilities."""
     llm = LLM(checkpoint(name), threads=1)

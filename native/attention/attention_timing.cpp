@@ -11,7 +11,7 @@
 namespace sterna {
 
 AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType type)
-    : cache_({{kv_heads, head_dim}}, positions / kPagePositions, type),
+    : cache_({{kv_heads, head_dim}}, {}, positions / kPagePositions, type),
       pages_(static_cast<size_t>(cache_.pages)) {
     std::iota(pages_.begin(), pages_.end(), 0);
     std::vector<float> k(static_cast<size_t>(kv_heads) *

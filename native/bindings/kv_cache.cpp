@@ -30,17 +30,19 @@ void bind_kv_cache(nb::module_& m) {
         .def(
             "__init__",
             [](KvCache* self, const std::vector<std::pair<int, int>>& layers, int pages,
-               const std::string& dtype) {
+               const std::string& dtype, const std::vector<bool>& windowed) {
                 require(!layers.empty() && pages >= 1, "cache: needs layers and pages");
+                require(windowed.empty() || windowed.size() == layers.size(),
+                        "windowed: must be one for each layer, or none");
                 std::vector<KvCache::Heads> heads;
                 for (const auto& [kv_heads, head_dim] : layers) {
                     require(kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim,
                             "cache: needs kv_heads >= 1 and head_dim in 1..65,536");
                     heads.push_back({kv_heads, head_dim});
                 }
-                new (self) KvCache(heads, pages, kv_type(dtype));
+                new (self) KvCache(heads, windowed, pages, kv_type(dtype));
             },
-            "layers"_a, "pages"_a, "dtype"_a)
+            "layers"_a, "pages"_a, "dtype"_a, "windowed"_a = std::vector<bool>())
         .def(
             "copy_page",
             [](KvCache& c, int from, int to) {
@@ -52,25 +54,36 @@ void bind_kv_cache(nb::module_& m) {
             "source"_a, "target"_a)
         .def(
             "read_page",
-            [](const KvCache& c, int page, const Bytes& out) {
+            [](const KvCache& c, int page, const Bytes& out, bool whole) {
                 require(page >= 0 && page < c.pages, "page: one of the cache is needed");
-                require(static_cast<int64_t>(out.size()) == c.page_nbytes(),
+                require(static_cast<int64_t>(out.size()) == c.page_nbytes(whole),
                         "out: must have the bytes of a page");
                 nb::gil_scoped_release release;
-                c.read_page(page, out.data());
+                c.read_page(page, out.data(), whole);
             },
-            "page"_a, "out"_a)
+            "page"_a, "out"_a, "whole"_a = true)
         .def(
             "write_page",
-            [](KvCache& c, int page, const In<uint8_t, 1>& data) {
+            [](KvCache& c, int page, const In<uint8_t, 1>& data, bool whole) {
                 require(page >= 0 && page < c.pages, "page: one of the cache is needed");
-                require(static_cast<int64_t>(data.size()) == c.page_nbytes(),
+                require(static_cast<int64_t>(data.size()) == c.page_nbytes(whole),
                         "data: must have the bytes of a page");
                 nb::gil_scoped_release release;
-                c.write_page(page, data.data());
+                c.write_page(page, data.data(), whole);
             },
-            "page"_a, "data"_a)
-        .def_prop_ro("page_nbytes", &KvCache::page_nbytes)
+            "page"_a, "data"_a, "whole"_a = true)
+        .def(
+            "release",
+            [](KvCache& c, int first, int last, bool windowed) {
+                require(first >= 0 && first <= last && last < c.pages,
+                        "pages: the first and the last of some of the cache are needed");
+                nb::gil_scoped_release release;
+                c.release(first, last, windowed);
+            },
+            "first"_a, "last"_a, "windowed"_a)
+        .def(
+            "page_nbytes", [](const KvCache& c, bool whole) { return c.page_nbytes(whole); },
+            "whole"_a = true)
         .def_prop_ro("pages", [](const KvCache& c) { return c.pages; });
     nb::class_<AttentionTimer>(m, "AttentionTimer")
         .def(

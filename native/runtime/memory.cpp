@@ -1,6 +1,7 @@
 #include "runtime/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +41,18 @@ HugeBuffer::~HugeBuffer() {
     } else {
         std::free(mapping_);
     }
+}
+
+void HugeBuffer::release(int64_t begin, int64_t bytes) {
+#ifdef MADV_DONTNEED
+    if (!mapped_) return;
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto address = reinterpret_cast<uintptr_t>(data_) + static_cast<uintptr_t>(begin);
+    const uintptr_t first = (address + page - 1) / page * page;
+    const uintptr_t end = (address + static_cast<uintptr_t>(bytes)) / page * page;
+    // A wish: where it fails the memory stays.
+    if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+#endif
 }
 
 HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept { *this = std::move(other); }

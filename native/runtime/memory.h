@@ -20,6 +20,9 @@ class HugeBuffer {
 
     uint8_t* data() const { return data_; }
     size_t size() const { return size_; }
+    // Gives the whole pages of the system in a part of a mapping back to it; they are zeroed, or as they are, and take
+    // room again when they are touched. Nothing where the memory comes from malloc.
+    void release(int64_t begin, int64_t bytes);
 
   private:
     uint8_t* data_ = nullptr;

@@ -17,7 +17,10 @@ from histories import Histories
 from sterna import LLM
 
 COUNT = int(os.environ.get("STERNA_HISTORIES", "10000"))
-MODELS = ("bitnet-multiply", "qwen3_5", "mistral-window", "llama-bf16", "llama-f32", "falcon-e")
+MODELS = (
+    "bitnet-multiply", "qwen3_5", "mistral-window", "qwen2-windows", "llama-bf16", "llama-f32",
+    "falcon-e",
+)  # fmt: skip
 CASES = [(name, isa, threads) for name in MODELS for isa in ISAS[-2:] for threads in (1, 2)]
 
 

@@ -9,7 +9,7 @@ from sterna.engine.costs import Costs
 from sterna.engine.engine import Engine
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
-from sterna.engine.sequence import PAGE, pages_of
+from sterna.engine.sequence import PAGE
 from sterna.engine.turns import Entry
 from sterna.errors import RequestError
 
@@ -38,14 +38,15 @@ class Admission:
             return True  # or nobody ever would
         if active >= most:
             return False
-        need = pages_of(entry.request.left) + pool.state_pages
+        need = pool.shape.at_most(entry.request.left) + pool.state_pages
         claims = sum(self._claim(e) for e in running) + self._claim(entry)
         headroom = 0 if claims <= pool.count else len(running)
         return need + headroom <= pool.free
 
     def _claim(self, entry: Entry) -> int:
         """Pages that it has at its longest."""
-        return pages_of(entry.request.longest) + self._engine.pool.state_pages
+        pool = self._engine.pool
+        return pool.shape.at_most(entry.request.longest) + pool.state_pages
 
     def victim(self, running: SequenceOf[Entry], only_paused: bool = False) -> Entry | None:
         """Who gives pages up first: those that nobody reads, then the youngest; never the last."""

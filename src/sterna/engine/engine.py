@@ -22,7 +22,8 @@ from sterna.engine.masks import made_beside
 from sterna.engine.memory_nodes import place
 from sterna.engine.pages import SHARE, PagePool, PagesMissing, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits
-from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence
+from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, are_whole, without_flag
+from sterna.engine.windows import PageShape, way_back
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast
@@ -107,26 +108,41 @@ class Engine:
         #: Bytes that recurrent layers keep of a sequence, however long; 0 where there are none.
         self.state_bytes = self._program.state_bytes
         state_pages = -(-self.state_bytes // (self.kv_bytes_per_position * PAGE))
-        self._cache = self._make_cache(kv_bytes, state_pages)
+        self._shape = self._page_shape()
+        self._cache, count = self._make_cache(kv_bytes, state_pages)
         #: Pages that a cache of earlier sequences should keep at most.
-        self.cache_pages = self._cache.pages
+        self.cache_pages = count
         if kv_bytes is None:
-            share = available_bytes() // SHARE // (self.kv_bytes_per_position * PAGE)
+            share = available_bytes() // SHARE // self.page_bytes
             self.cache_pages = min(self.cache_pages, share)
         self.pool = PagePool(
-            self._cache.pages, self._cache.copy_page, self.state_bytes, state_pages,
-            model.graph.window,
+            count, self._cache.copy_page, self.state_bytes, state_pages, self._shape,
+            self._cache.pages, self._cache.release,
         )  # fmt: skip
 
-    def _make_cache(self, kv_bytes: int | None, state_pages: int) -> _native.KvCache:
-        layers = [(heads.n_kv_heads, heads.head_dim) for heads in self.model.graph.kv_heads]
-        page_bytes = self.kv_bytes_per_position * PAGE
-        for pages in page_counts(self.context, page_bytes, kv_bytes, state_pages):
-            with contextlib.suppress(MemoryError):
-                return _native.KvCache(layers, pages, self.kv_dtype)
+    def _page_shape(self) -> PageShape:
+        """What pages take; as if there were no windows where these hold all of the context."""
+        graph, whole = self.model.graph, self.kv_bytes_per_position * PAGE
+        seen = [window for window in graph.kv_windows if window is not None]
+        window = max(seen, default=self.context)
+        if window + way_back(window) > self.context:
+            return PageShape(whole)
+        parts = PAGE * graph.kv_bytes(self.kv_dtype, windowed=True)
+        return PageShape(whole - parts, parts, window, way_back(window), PREFILL_CHUNK)
+
+    def _make_cache(self, kv_bytes: int | None, state_pages: int) -> tuple[_native.KvCache, int]:
+        """The memory, and how many whole pages it may take."""
+        graph, shape = self.model.graph, self._shape
+        layers = [(heads.n_kv_heads, heads.head_dim) for heads in graph.kv_heads]
+        windowed = [window is not None for window in graph.kv_windows] if shape.is_split else []
+        for pages in page_counts(self.context, shape.page_bytes, kv_bytes, state_pages):
+            for ids in (shape.ids(pages), pages):
+                with contextlib.suppress(MemoryError):
+                    return _native.KvCache(layers, ids, self.kv_dtype, windowed), pages
+        need = pages * shape.page_bytes / 1e9
         raise RequestError(
-            f"KV cache: address space for {pages * PAGE} positions, {pages * page_bytes / 1e9:.2f} "
-            "GB, is needed, but the system refuses it; lower the context or kv_bytes"
+            f"KV cache: address space for {pages * PAGE} positions, {need:.2f} GB, is needed, but "
+            "the system refuses it; lower the context or kv_bytes"
         )
 
     @property
@@ -137,23 +153,30 @@ class Engine:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page, all layers'."""
-        return self._cache.page_nbytes
+        return self._shape.page_bytes
 
-    def read_page(self, page: int) -> npt.NDArray[np.uint8]:
-        """What a page holds, uint8 [page_bytes], the same on every machine."""
-        data = np.empty(self._cache.page_nbytes, np.uint8)
-        self._cache.read_page(page, data)
+    @property
+    def bare_page_bytes(self) -> int:
+        """Bytes of a page without its part of layers with windows, where that is given back alone;
+        else those of a whole one."""
+        return self._shape.rest_bytes if self._shape.is_split else self._shape.page_bytes
+
+    def read_page(self, page: int, whole: bool = True) -> npt.NDArray[np.uint8]:
+        """What a page holds, uint8 [page_bytes], the same on every machine; or not whole:
+        [bare_page_bytes]."""
+        data = np.empty(self.page_bytes if whole else self.bare_page_bytes, np.uint8)
+        self._cache.read_page(page, data, whole)
         return data
 
     def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None:
         """Gives a page what `read_page` has read of one."""
-        self._cache.write_page(page, data)
+        self._cache.write_page(page, data, len(data) == self.page_bytes)
 
     @property
     def forgets(self) -> bool:
-        """Whether `rewind` may need a `snapshot` for a length: where layers are recurrent, or all
-        have windows, behind which pages are given back."""
-        return self.state_bytes > 0 or self.pool.window is not None
+        """Whether `rewind` may need a `snapshot` for a length: where layers are recurrent, or have
+        windows, behind which pages are given back."""
+        return self.state_bytes > 0 or self._shape.window is not None
 
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether a sequence's next step may have drafts: not where a recurrent state for them has
@@ -190,8 +213,8 @@ class Engine:
         """Forget a sequence's tokens from `length` on; their pages are free again.
 
         Returns how many it has then: fewer, and possibly none, where recurrent layers have neither
-        a `snapshot` nor their present state at `length`; none where all layers have windows whose
-        pages are no longer there. RequestError unless the sequence is that long.
+        a `snapshot` nor their present state at `length`, or where layers have windows whose pages
+        are no longer there. RequestError unless the sequence is that long.
         """
         if not 0 <= length <= sequence.length:
             raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
@@ -200,9 +223,9 @@ class Engine:
     def snapshot(self, sequence: Sequence, keep: int = 1) -> bool:
         """Keep what `rewind` needs to come back to the sequence's present length.
 
-        With recurrent layers that is a copy of their state, of `state_bytes`, and where all layers
-        have windows the pages in these; else it is nothing. The latest `keep` of a sequence are
-        kept. False where the pool has no room.
+        With recurrent layers that is a copy of their state, of `state_bytes`, and where layers have
+        windows the pages in these; else it is nothing. The latest `keep` of a sequence are kept;
+        pages in windows, until its own next step lacks some. False where the pool has no room.
         """
         return self.pool.snapshot(sequence, keep)
 
@@ -230,12 +253,13 @@ class Engine:
             )
         copy = Sequence()
         self._make_room([(copy, length)])
-        there = sequence.pages[sequence.pages != GONE]
+        there = sequence.pages[are_whole(sequence.pages)]
         for i, page in enumerate(copy.pages):
             self._cache.copy_page(int(there[i % len(there)]), int(page))
         if copy.state and sequence.state:
             copy.state.copy_from(sequence.state, length)
         copy.length = length
+        self.pool.give_back(copy)
         return copy
 
     def run(self, feeds: SequenceOf[Feed]) -> list[Given]:
@@ -286,7 +310,7 @@ class Engine:
         rows = [f.rows for f in feeds if f.rows is not None]
         told = self._told(len(tokens)) if any(f.tells for f in feeds) else None
         # Pages that are gone lie before all windows: any page may stand for them.
-        tables = [np.maximum(f.sequence.pages, 0) for f in feeds]
+        tables = [without_flag(np.maximum(f.sequence.pages, 0)) for f in feeds]
         spans = [
             (f.sequence.length, len(f.tokens), f.wanted, table)
             for f, table in zip(feeds, tables, strict=True)
@@ -310,7 +334,7 @@ class Engine:
             mine = told[token : token + len(f.tokens)] if told is not None and f.tells else None
             token += len(f.tokens)
             f.sequence.length += len(f.tokens)
-            self.pool.give_back(f.sequence, f.drafts)
+            self.pool.give_back(f.sequence)
             f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
             f.sequence.head_bytes += head_bytes if f.wanted else 0
             count = 0 if f.draw else f.wanted

@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.engine.sequence import GONE, NO_PAGES, PAGE, Sequence, pages_of, states_of
+from sterna.engine.sequence import (
+    BARE,
+    NO_PAGES,
+    PAGE,
+    Sequence,
+    are_whole,
+    pages_of,
+    states_of,
+)
+from sterna.engine.windows import Held, PageShape, Resident
 from sterna.errors import RequestError
 from sterna.runtime import available_bytes, checked_whole, is_inside
 
@@ -75,20 +84,24 @@ class PagePool:
     pages: fewer of these are free by so many. A state cannot be taken back to an earlier position,
     so a sequence can only be cut or shared where there is a snapshot, or where its state is.
 
-    Where every layer has a window, pages behind all of them are given back (`give_back`), and a
-    sequence can be cut or shared where the windows of what follows need no such page.
+    Behind windows, pages are given back (`give_back`): whole where every layer has a window, else
+    their part of the layers that have one. A sequence can be cut or shared where the windows of
+    what follows need no such part. So there are more pages than bytes for whole ones, and what is
+    free is counted in bytes, and told in whole pages.
     """
 
     def __init__(
         self, count: int, copy_page: Callable[[int, int], None], state_bytes: int = 0,
-        state_pages: int = 0, window: int | None = None,
+        state_pages: int = 0, shape: PageShape | None = None, ids: int | None = None,
+        release: Callable[[int, int, bool], None] | None = None,
     ) -> None:  # fmt: skip
-        """`count`: how many there are; `copy_page`: writes what the first holds to the second;
-        `state_bytes`: of a state, 0 for a model without recurrent layers; `window`: the widest one,
-        None where a layer has none."""
+        """`count`: whole pages that there is room for; `copy_page`: writes what the first holds to
+        the second; `state_bytes`: of a state, 0 for a model without recurrent layers; `shape`: what
+        pages are; `ids`: how many can be named; `release`: as of `Resident`."""
         self.count, self.state_bytes, self.state_pages = count, state_bytes, state_pages
-        self.window = window
-        self._copy_page = copy_page
+        self.shape = shape or PageShape()
+        self.ids = count if ids is None else ids
+        self._copy_page, self._resident = copy_page, Resident(self.shape, self.ids, release)
         # The keys are ids, and a new sequence may have that of a forgotten one. A WeakSet that is
         # interrupted where its iteration begins never again drops what is forgotten.
         self._sequences: dict[int, weakref.ref[Sequence]] = {}
@@ -100,18 +113,23 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """How many pages are free, or only kept by the cache, which gives way."""
+        """How many whole pages are free, or only kept by the cache, which gives way."""
         with self._lock:
             return self._free(self._counted(), self._states())
 
     def holders(self) -> npt.NDArray[np.int64]:
         """How many sequences have each page."""
         with self._lock:
-            return self._counted()
+            return self._counted().pages
 
-    def _free(self, held: npt.NDArray[np.int64], states: int) -> int:
+    def _free(self, held: Held, states: int) -> int:
         """How many pages are free, where those that are held and so many states are not."""
-        return self.count - int(np.count_nonzero(held)) - states * self.state_pages
+        room = self._room(states) - self.shape.bytes_of(held)
+        return min(room // self.shape.page_bytes, self.ids - int(np.count_nonzero(held.pages)))
+
+    def _room(self, states: int) -> int:
+        """Bytes for pages, beside so many states."""
+        return (self.count - states * self.state_pages) * self.shape.page_bytes
 
     def reserve(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
         """Lets each sequence write so many positions behind those that it has.
@@ -161,31 +179,30 @@ class PagePool:
             state.copy_from(source)
         sequence.state = state
 
-    def give_back(self, sequence: Sequence, drafts: int = 0) -> None:
-        """Its pages that lie before the windows of all positions from its length on, so many drafts
-        left out, and from its marks on."""
-        gone = self.before_windows(min((*sequence.marks, sequence.length - drafts)))
-        if gone and sequence.pages[gone - 1] != GONE:
-            pages = sequence.pages.copy()
-            pages[:gone] = GONE
-            sequence.pages = pages
+    def give_back(self, sequence: Sequence) -> None:
+        """What lies before the windows of all positions from its length on, and that no mark
+        needs."""
+        gone = self.shape.before(sequence.length - self.shape.back)
+        if gone and 0 <= sequence.pages[gone - 1] < BARE:
+            self._strip(sequence)
 
-    def before_windows(self, length: int) -> int:
-        """How many first pages a position from `length` on does not see."""
-        return 0 if self.window is None else max(0, length + 1 - self.window) // PAGE
+    def _strip(self, sequence: Sequence) -> None:
+        points = (*sequence.marks, sequence.length)
+        sequence.pages = self.shape.stripped(sequence.pages, points)
 
     def snapshot(self, sequence: Sequence, keep: int) -> bool:
         """Adds a copy of its state, the latest of at most `keep` snapshots; older ones go first.
 
         Nothing, and True, where it has one of its length or needs none; False where too few pages
-        are free, or where its state is of another length. Where all layers have windows, it adds
-        a mark, of which as many are kept.
+        are free, or where its state is of another length. Where layers have windows, it adds a
+        mark, of which as many are kept, until its own next step lacks pages.
         """
         if not sequence.length:
             return True
-        if self.window is not None and keep > 0:
+        if self.shape.window is not None and keep > 0:
             earlier = (m for m in sequence.marks if m < sequence.length)
             sequence.marks = (*earlier, sequence.length)[-keep:]
+            self._strip(sequence)
         if not self.state_bytes:
             return True
         with self._lock:
@@ -226,13 +243,11 @@ class PagePool:
 
     def reachable(self, sequence: Sequence, length: int) -> int:
         """The greatest position up to `length` that it can be cut back to, or 0."""
-        if self.state_bytes:
-            known = (s.position for s in states_of(sequence) if s.position <= length)
-            length = max(known, default=0)
-        if self.window is None:
-            return length
-        gone = int(np.count_nonzero(sequence.pages == GONE))
-        return length if gone <= self.before_windows(length) else 0
+        if not self.state_bytes:
+            return self.shape.reach(sequence.pages, length)
+        known = [s.position for s in states_of(sequence) if s.position <= length]
+        fitting = (p for p in known if self.shape.reach(sequence.pages, p) == p)
+        return max(fitting, default=0)
 
     def share(self, source: Sequence, length: int) -> Sequence:
         """Another sequence that begins with the first `length` positions of this one, or with those
@@ -290,9 +305,11 @@ class PagePool:
         are in use. Under the lock."""
         alone = self._counted()
         for _ in range(2):
-            held = self._with_cache(alone)
-            if self._free(held, self._states(cached=True)) > 0:
-                return int(np.flatnonzero(held == 0)[0])
+            held, states = self._with_cache(alone), self._states(cached=True)
+            if self._free(held, states) > 0:
+                unused = np.flatnonzero(held.pages == 0)[:1].astype(np.int32)
+                self._resident.settle(held, unused, self._room(states))
+                return int(unused[0])
             if self.cache is None or self._free(alone, self._states()) <= 0:
                 return None
             self.cache.give_way(1, alone)
@@ -324,20 +341,18 @@ class PagePool:
             self.cache.give_way(missing(), held)
         return missing() <= 0
 
-    def _with_cache(self, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _with_cache(self, held: Held) -> Held:
         """Who has each page, the cache counted as one."""
         if self.cache is None:
-            return np.array(held)
-        both: npt.NDArray[np.int64] = np.bincount(self.cache.held(), minlength=self.count)
-        both += held
-        return both
+            return held
+        cached = self.shape.counted(self.cache.held(), self.ids)
+        return Held(cached.pages + held.pages, cached.parts + held.parts)
 
-    def _counted(self) -> npt.NDArray[np.int64]:
+    def _counted(self) -> Held:
         living = [(key, ref, ref()) for key, ref in self._sequences.items()]
         self._sequences = {key: ref for key, ref, sequence in living if sequence is not None}
         held = [sequence.pages for _, _, sequence in living if sequence is not None]
-        pages = np.concatenate([NO_PAGES, *held])
-        return np.bincount(pages[pages != GONE], minlength=self.count)
+        return self.shape.counted(np.concatenate([NO_PAGES, *held]), self.ids)
 
     def _take(self, wanted: SequenceOf[tuple[Sequence, int]]) -> int:
         """Gives sequences the pages and states that they lack, or none and returns how many pages
@@ -351,17 +366,20 @@ class PagePool:
             sources = [self._state_of(sequence) for sequence, _ in wanted]
             states = self.state_pages * sum(sequence.state is None for sequence, _ in wanted)
             alone = self._counted()
-            held = self._with_cache(alone)
-            free = self._free(held, self._states(cached=True))
-            plans, need = _plans(wanted, held)
-            if need + states > free and self.cache is not None:
-                self.cache.give_way(need + states - free, alone)
-                held = self._with_cache(alone)
-                free = self._free(held, self._states(cached=True))
-                plans, need = _plans(wanted, held)  # nobody copies what the cache has forgotten
-            if need + states > free:
-                return need + states - free
-            unused: I32 = np.flatnonzero(held == 0)[:need].astype(np.int32)
+            held, room, plans, need = self._planned(wanted, alone)
+            if need + states > room and self.cache is not None:
+                self.cache.give_way(need + states - room, alone)
+                # Nobody copies what the cache has forgotten.
+                held, room, plans, need = self._planned(wanted, alone)
+            if need + states > room and any(sequence.marks for sequence, _ in wanted):
+                for sequence, _ in wanted:
+                    sequence.marks = ()
+                    self._strip(sequence)
+                held, room, plans, need = self._planned(wanted, self._counted())
+            if need + states > room:
+                return need + states - room
+            unused: I32 = np.flatnonzero(held.pages == 0)[:need].astype(np.int32)
+            self._resident.settle(held, unused, self._room(self._states(cached=True)))
             for (sequence, _), source, (replaced, added) in zip(
                 wanted, sources, plans, strict=True
             ):
@@ -371,6 +389,13 @@ class PagePool:
                 if self.state_bytes:
                     self._give_state(sequence, source)
             return 0
+
+    def _planned(
+        self, wanted: SequenceOf[tuple[Sequence, int]], alone: Held
+    ) -> tuple[Held, int, list[tuple[list[int], int]], int]:
+        """Who has what, the pages that are free, which ones each needs, and how many in all."""
+        held = self._with_cache(alone)
+        return held, self._free(held, self._states(cached=True)), *_plans(wanted, held.pages)
 
     def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:
         """Pages in place of some, and behind the last."""
@@ -389,7 +414,7 @@ def _has_pages(sequence: Sequence, count: int) -> bool:
     first, end = sequence.length // PAGE, pages_of(sequence.length + count)
     if sequence.shared > first or end > len(sequence.pages):
         return False
-    return first == end or bool(sequence.pages[first] != GONE)
+    return first == end or bool(0 <= sequence.pages[first] < BARE)
 
 
 def _plans(
@@ -408,10 +433,11 @@ def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[
     """
     first = sequence.length // PAGE
     # An interrupt may leave a sequence that was cut to 0 with places whose pages are gone.
-    gone = sequence.pages[first:] == GONE
+    gone = ~are_whole(sequence.pages[first:])
     mine = sequence.pages[first : sequence.shared]
-    shared = (held[mine] > 1) & (mine != GONE)
+    shared = np.flatnonzero(are_whole(mine))
+    shared = shared[held[mine[shared]] > 1]
     held[mine[shared]] -= 1
-    gone[: len(shared)] |= shared
+    gone[shared] = True
     added = pages_of(sequence.length + count) - len(sequence.pages)
     return (np.flatnonzero(gone) + first).tolist(), max(0, added)

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.pages import PagePool
-from sterna.engine.sequence import GONE, PAGE, Sequence, pages_of
+from sterna.engine.sequence import BARE, GONE, PAGE, Sequence, pages_of
 from sterna.engine.store import PrefixStore
+from sterna.engine.windows import Held
 from sterna.errors import RequestError
 
 __all__ = ["PrefixCache", "in_common"]
@@ -28,8 +29,8 @@ _BYTES = 4  # of a token in a key
 class _Node:
     """A page below those before it: of up to 64 tokens, fewer only where nothing follows.
 
-    key: its tokens, int32; page: GONE where no window needed it; states: snapshots of recurrent
-    layers at positions in it.
+    key: its tokens, int32; page: BARE or GONE where no window needed it; states: snapshots of
+    recurrent layers at positions in it.
     """
 
     __slots__ = ("children", "key", "keys", "name", "page", "parent", "states", "stored")
@@ -38,7 +39,7 @@ class _Node:
         self.parent, self.key, self.page = parent, key, page
         self.states: tuple[_native.State, ...] = ()
         self.name: bytes | None = None  # on disk
-        self.stored = 0  # 1: is there; 2: with the state at its end
+        self.stored = 0  # bytes of what is there
         self.children: dict[bytes, _Node] = {}
         self.keys: list[bytes] = []  # of the children, sorted: what begins alike is side by side
 
@@ -64,6 +65,16 @@ class _Node:
         at = bisect_left(self.keys, child.key)
         if at < len(self.keys) and self.keys[at] == child.key:
             del self.keys[at]
+
+
+def _pages(chain: Iterable[_Node]) -> I32:
+    """Those of nodes, as a sequence has them."""
+    return np.array([node.page for node in chain], np.int32)
+
+
+def _layers(page: int) -> int:
+    """0 where it is there for none, 1 for some, 2 for all."""
+    return 0 if page == GONE else 1 if page >= BARE else 2
 
 
 def in_common(a: I32, b: I32) -> int:
@@ -163,9 +174,9 @@ class PrefixCache:
 
     @property
     def pages(self) -> int:
-        """Pages that it keeps, states counted."""
+        """Whole pages that what it keeps takes, states counted."""
         with self._pool._lock:
-            return self._size()
+            return -(-self._nbytes() // self._pool.shape.page_bytes)
 
     # -------------------------------------------------------- for the pool, which has its lock
 
@@ -179,16 +190,21 @@ class PrefixCache:
         """The states that it keeps."""
         return (state for node in self._nodes.values() for state in node.states)
 
-    def give_way(self, missing: int, held: npt.NDArray[np.int64]) -> None:
+    def give_way(self, missing: int, held: Held) -> None:
         """Forgets what frees so many pages, the longest unused first.
 
         held: how many sequences have each page; those that some have would free nothing.
         """
+        shape = self._pool.shape
+        missing *= shape.page_bytes
         for node in list(self._nodes.values()):
             if missing <= 0:
                 break
-            frees = int(node.page != GONE and held[node.page] == 0)
-            frees += len(node.states) * self._pool.state_pages
+            frees = len(node.states) * self._pool.state_pages * shape.page_bytes
+            if node.page != GONE:
+                page, bare = node.page & ~BARE, node.page >= BARE
+                frees += shape.rest_bytes * int(held.pages[page] == 0)
+                frees += shape.windowed_bytes * int(held.parts[page] == 0 and not bare)
             if not node.children and frees:
                 self._drop(node)
                 missing -= frees
@@ -231,27 +247,24 @@ class PrefixCache:
             node.unlink(child)
             child.key, child.page, child.name = key, page, None
             node.link(child)
-        elif child.page == GONE and len(child.key) == len(key):
-            child.page = page
+        elif len(child.key) == len(key) and _layers(page) > _layers(child.page):
+            child.page = page  # what windows no longer needed then is there now
         return child
 
     def _reachable(self, chain: list[_Node], same: int) -> tuple[int, _native.State | None]:
         """How many of the tokens a sequence can begin with, and the snapshot that it needs."""
-        lengths: Iterable[int] = (same, *range((same - 1) // PAGE * PAGE, 0, -PAGE))
+        pages, reach = _pages(chain), self._pool.shape.reach
+        if not self._pool.state_bytes:
+            return reach(pages, same), None
         states = {s.position: s for node in chain for s in node.states if s.position <= same}
-        if self._pool.state_bytes:
-            lengths = sorted(states, reverse=True)
-        for length in lengths:
-            needed = chain[self._pool.before_windows(length) : pages_of(length)]
-            if all(node.page != GONE for node in needed):
-                return length, states.get(length)
-        return 0, None
+        lengths = (length for length in states if reach(pages, length) == length)
+        length = max(lengths, default=0)
+        return length, states.get(length)
 
     def _sequence(
         self, chain: list[_Node], length: int, snapshot: _native.State | None
     ) -> Sequence:
-        pages = np.array([node.page for node in chain[: pages_of(length)]], np.int32)
-        pages[: self._pool.before_windows(length)] = GONE
+        pages = self._pool.shape.stripped(_pages(chain[: pages_of(length)]), (length,))
         sequence = Sequence(shared=len(pages))
         if snapshot is not None:
             sequence.snapshots = (snapshot,)
@@ -274,11 +287,11 @@ class PrefixCache:
                 break
             name = self._name(store, node, salt)
             state = next((s for s in node.states if s.position == (i + 1) * PAGE), None)
-            wanted = 1 if state is None else 2
-            new = node.stored < wanted and (state is not None or not store.has(name))
+            size = store.size(bare=node.page >= BARE, with_state=state is not None)
+            new = node.stored < size and store.has(name) < size
             if new and not store.put(name, node.key, node.page, state):
                 break  # what stands behind it would not be found
-            node.stored = max(node.stored, wanted)
+            node.stored = max(node.stored, size)
 
     def _load(self, store: PrefixStore, tokens: I32, salt: str) -> None:
         """Takes the full pages behind those that are known from the disk.
@@ -302,9 +315,9 @@ class PrefixCache:
                 if page is None:
                     return
                 state = store.place(stored, page, i + PAGE)
-                node = self._child(node, key, page)
+                node = self._child(node, key, page | BARE if stored.bare else page)
                 self._touch([node])
-                node.name, node.stored = name, 1 if state is None else 2
+                node.name, node.stored = name, stored.nbytes
                 if state is not None and all(s.position != state.position for s in node.states):
                     node.states = (*node.states, state)
                 self._shrink()
@@ -320,19 +333,27 @@ class PrefixCache:
             if id(node) in self._nodes:
                 self._nodes.move_to_end(id(node))
 
-    def _size(self) -> int:
-        states = sum(1 for _ in self.states()) if self._pool.state_bytes else 0
-        return len(self._nodes) + states * self._pool.state_pages
+    def _nbytes(self) -> int:
+        """What it keeps; a place whose page is gone counts as if it were there, or there would be
+        no end of them."""
+        pool = self._pool
+        states = sum(1 for _ in self.states()) if pool.state_bytes else 0
+        total = (len(self._nodes) + states * pool.state_pages) * pool.shape.page_bytes
+        if pool.shape.is_split:
+            total -= int(np.count_nonzero(self.held() >= BARE)) * pool.shape.windowed_bytes
+        return total
 
     def _shrink(self) -> None:
         """To what it may keep."""
-        over = self._size() - self.most
+        shape = self._pool.shape
+        over = self._nbytes() - self.most * shape.page_bytes
         for node in list(self._nodes.values()) if over > 0 else ():
             if over <= 0:
                 break
             if not node.children:
                 self._drop(node)
-                over -= 1 + len(node.states) * self._pool.state_pages
+                over -= (1 + len(node.states) * self._pool.state_pages) * shape.page_bytes
+                over += shape.windowed_bytes * int(node.page >= BARE)
 
     def _drop(self, node: _Node) -> None:
         if node.parent is not None:

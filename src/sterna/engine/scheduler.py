@@ -18,7 +18,7 @@ from sterna.engine.engine import Engine, Feed, Given
 from sterna.engine.pages import PagesMissing
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
-from sterna.engine.sequence import Sequence, pages_of
+from sterna.engine.sequence import Sequence
 from sterna.engine.step_time import StepTime
 from sterna.engine.turns import Entry, Turns
 from sterna.errors import RequestError, SternaError
@@ -111,7 +111,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queues a request; RequestError where its prompt can never fit the pool."""
         pool = self.engine.pool
-        need = pages_of(request.n_prompt) + pool.state_pages
+        need = pool.shape.at_most(request.n_prompt) + pool.state_pages
         if need > pool.count:
             raise RequestError(
                 f"KV cache: a prompt must fit its {pool.count} pages, but {request.n_prompt} "

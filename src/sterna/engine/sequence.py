@@ -9,7 +9,17 @@ import numpy.typing as npt
 
 from sterna import _native
 
-__all__ = ["GONE", "NO_PAGES", "PAGE", "Sequence", "pages_of", "states_of"]
+__all__ = [
+    "BARE",
+    "GONE",
+    "NO_PAGES",
+    "PAGE",
+    "Sequence",
+    "are_whole",
+    "pages_of",
+    "states_of",
+    "without_flag",
+]
 
 I32 = npt.NDArray[np.int32]
 
@@ -17,6 +27,9 @@ PAGE: int = _native.page_positions
 NO_PAGES: I32 = np.zeros(0, np.int32)
 #: In a sequence's pages, in the place of one that was given back: no layer looks back so far.
 GONE = np.int32(-1)
+#: Added to a page whose part of the layers with windows was given back, where others see it still.
+#: It is said in the table itself, so that one assignment changes both at once, whatever interrupts.
+BARE = 1 << 30
 
 
 @dataclass(eq=False)
@@ -28,8 +41,9 @@ class Sequence:
     copies of earlier ones, by position, which nothing changes and several sequences may have. Each
     says of how many positions it is, and is of the sequence's first ones where these are no more
     than `length`: an interrupt may leave the state behind another position.
-    marks: lengths that it is to come back to, where all layers have windows; the pages behind the
-    windows are GONE, but for what those of marks need.
+    pages: of all its positions; those behind windows are BARE, or GONE where all layers have one.
+    marks: lengths that it is to come back to, where layers have windows: what these need of the
+    pages is there.
     shared: of its first pages, how many another sequence may have as well; the rest are its own.
     rows_rescored: rows of an exact head that were computed for it after screening, or without;
     head_bytes: bytes read of the head in the steps that gave it logits.
@@ -75,3 +89,13 @@ def states_of(sequence: Sequence) -> list[_native.State]:
     """Its state, its snapshots, and the state of its drafts."""
     states = (sequence.state, *sequence.snapshots, sequence.ahead)
     return [s for s in states if s is not None]
+
+
+def without_flag(pages: I32) -> I32:
+    """The pages themselves, of such as are there."""
+    return np.asarray(pages & (BARE - 1))
+
+
+def are_whole(pages: I32) -> npt.NDArray[np.bool_]:
+    """Which of them are there for all layers."""
+    return np.asarray((pages >= 0) & (pages < BARE))

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.engine.engine import Engine
-from sterna.engine.sequence import PAGE
+from sterna.engine.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown
 
 __all__ = ["NUMERICS", "PrefixStore", "StoredPage"]
@@ -43,16 +43,22 @@ ABANDONED_S = 3600.0
 
 U8 = npt.NDArray[np.uint8]
 _MAGIC = b"sterna prefix\0\0\1"
+_HAS_STATE, _IS_BARE = 1, 2  # of the byte behind a name
 _SUFFIX, _UNFINISHED = ".page", ".part"
 _SUM = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page's bytes, and a recurrent state's at its end; None where it has none."""
+    """A page's bytes, and a recurrent state's at its end; None where it has none.
+
+    bare: without the part of layers with windows; nbytes: of the file.
+    """
 
     page: U8
     state: U8 | None
+    bare: bool
+    nbytes: int
 
 
 class PrefixStore:
@@ -75,11 +81,11 @@ class PrefixStore:
         if not writable:
             raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
         self._engine = engine
-        self.page_bytes, self.state_bytes = engine.page_bytes, engine.state_bytes
+        self.state_bytes = engine.state_bytes
         self.root = _name(*_fields(engine))
         self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
         self._pending, self._lock = 0, threading.Lock()
-        self._known: set[bytes] = set()  # names that are, or will be, in the folder
+        self._known: dict[bytes, int] = {}  # bytes of what is, or will be, in the folder, by name
         self._written = most  # since the files were counted: the first one counts them
         self._thread: threading.Thread | None = None
 
@@ -91,23 +97,26 @@ class PrefixStore:
         """The name of a page of these tokens, int32, under another."""
         return _name(parent, tokens)
 
-    def has(self, name: bytes) -> bool:
-        """Whether a page is there, or about to be."""
-        if name not in self._known and self._path(name).exists():
-            self._known.add(name)
-        return name in self._known
+    def has(self, name: bytes) -> int:
+        """Bytes of a page's file that is there, or about to be; 0 where there is none."""
+        if name not in self._known:
+            with contextlib.suppress(OSError):
+                self._known[name] = self._path(name).stat(follow_symlinks=False).st_size
+        return self._known.get(name, 0)
 
     def put(self, name: bytes, tokens: bytes, page: int, state: _native.State | None) -> bool:
-        """Keeps a page of the engine's, soon; False where too many wait to be written."""
-        size = self._size(state is not None)
+        """Keeps a page of the engine's as it is in a table (BARE or whole), soon; False where too
+        many wait to be written."""
+        bare = page >= BARE
+        size = self.size(bare, state is not None)
         if self._pending + size > MOST_WAITING or size > self.most:
             return False
-        stored = StoredPage(self._engine.read_page(page), None)
+        data, kept = self._engine.read_page(page & ~BARE, whole=not bare), None
         if state is not None:
             kept = np.empty(state.nbytes, np.uint8)
             state.read(kept)
-            stored = StoredPage(stored.page, kept)
-        self._known.add(name)
+        stored = StoredPage(data, kept, bare, size)
+        self._known[name] = size
         with self._lock:
             self._pending += size
             self._waiting.append((name, tokens, stored))
@@ -133,13 +142,13 @@ class PrefixStore:
         try:
             data = self._read(path)
         except FileNotFoundError:
-            self._known.discard(name)
+            self._known.pop(name, None)
             return None
         except OSError:  # a link, or what cannot be read
             pass
         stored = None if data is None else self._checked(data, name, tokens)
         if stored is None:
-            self._known.discard(name)
+            self._known.pop(name, None)
         with contextlib.suppress(OSError):
             if stored is None:
                 path.unlink()  # or nobody would write it again
@@ -159,8 +168,10 @@ class PrefixStore:
         text = name.hex()
         return self.folder / text[:2] / (text + _SUFFIX)
 
-    def _size(self, with_state: bool) -> int:
-        body = self.page_bytes + (self.state_bytes if with_state else 0)
+    def size(self, bare: bool, with_state: bool) -> int:
+        """Bytes of a file: what has more in it is larger."""
+        body = self._engine.bare_page_bytes if bare else self._engine.page_bytes
+        body += self.state_bytes if with_state else 0
         return len(_MAGIC) + len(self.root) + 1 + 4 * PAGE + body + _SUM
 
     def _read(self, path: Path) -> U8 | None:
@@ -168,7 +179,9 @@ class PrefixStore:
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
         with open(number, "rb", buffering=0) as file:
             size = os.fstat(number).st_size
-            if size not in (self._size(False), self._size(True)):
+            if size not in {
+                self.size(bare, state) for bare in (False, True) for state in (False, True)
+            }:
                 return None
             data = np.empty(size, np.uint8)
             at = 0
@@ -180,17 +193,19 @@ class PrefixStore:
             return data
 
     def _checked(self, data: U8, name: bytes, tokens: bytes) -> StoredPage | None:
-        head = self._head(name, tokens, len(data) > self._size(False))
-        if data[: len(head)].tobytes() != head:
+        kind = int(data[len(_MAGIC) + len(name)])
+        bare, with_state = bool(kind & _IS_BARE), bool(kind & _HAS_STATE)
+        head = self._head(name, tokens, bare, with_state)
+        if data[: len(head)].tobytes() != head or len(data) != self.size(bare, with_state):
             return None
         if hashlib.sha256(data[:-_SUM].data).digest() != data[-_SUM:].tobytes():
             return None
         body = data[len(head) : -_SUM]
-        state = body[self.page_bytes :] if len(body) > self.page_bytes else None
-        return StoredPage(body[: self.page_bytes], state)
+        count = self._engine.bare_page_bytes if bare else self._engine.page_bytes
+        return StoredPage(body[:count], body[count:] if with_state else None, bare, len(data))
 
-    def _head(self, name: bytes, tokens: bytes, with_state: bool) -> bytes:
-        return _MAGIC + name + bytes([with_state]) + tokens
+    def _head(self, name: bytes, tokens: bytes, bare: bool, with_state: bool) -> bytes:
+        return _MAGIC + name + bytes([with_state * _HAS_STATE + bare * _IS_BARE]) + tokens
 
     # -------------------------------------------------------------------- the thread that writes
 
@@ -201,18 +216,17 @@ class PrefixStore:
                     self._thread = None  # it would keep the engine
                     return
                 name, tokens, stored = self._waiting.popleft()
-            size = self._size(stored.state is not None)
             try:
                 self._write(name, tokens, stored)
-                self._written += size
+                self._written += stored.nbytes
                 if self._written >= self.most // RECOUNT:
                     self._written = 0
                     self._remove_oldest()
             except OSError:  # a full disk, say: then it is not kept
-                self._known.discard(name)
+                self._known.pop(name, None)
             finally:
                 with self._lock:
-                    self._pending -= size
+                    self._pending -= stored.nbytes
 
     def _write(self, name: bytes, tokens: bytes, stored: StoredPage) -> None:
         path = self._path(name)
@@ -233,7 +247,7 @@ class PrefixStore:
             raise
 
     def _pieces(self, name: bytes, tokens: bytes, stored: StoredPage) -> Iterator[memoryview]:
-        yield memoryview(self._head(name, tokens, stored.state is not None))
+        yield memoryview(self._head(name, tokens, stored.bare, stored.state is not None))
         yield stored.page.data
         if stored.state is not None:
             yield stored.state.data
@@ -258,7 +272,7 @@ class PrefixStore:
                 break
             with contextlib.suppress(OSError):
                 path.unlink()
-            self._known.discard(bytes.fromhex(path.stem) if len(path.stem) == 2 * _SUM else b"")
+            self._known.pop(bytes.fromhex(path.stem) if len(path.stem) == 2 * _SUM else b"", None)
             total -= size
 
 

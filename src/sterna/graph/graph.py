@@ -247,17 +247,26 @@ class Graph:
         """The heads of each layer that keeps keys and values, as the cache has them."""
         return [op.heads for op in self.ops if op.kind == "rope" and op.stores and op.heads]
 
-    def kv_bytes(self, dtype: str) -> int:
-        """Bytes of keys and values of one position, over all layers."""
-        each = (_native.kv_bytes(1, h.n_kv_heads, h.head_dim, dtype) for h in self.kv_heads)
-        return sum(each)
-
     @property
-    def window(self) -> int | None:
-        """The most of the last positions that a layer sees, where all have a window; else None."""
-        hows = [op.attention for op in self.ops if op.kind == "attention"]
-        seen = [how.window for how in hows if how is not None and how.window is not None]
-        return max(seen) if seen and len(seen) == len(hows) else None
+    def kv_windows(self) -> list[int | None]:
+        """Of each of these layers, how many of the last positions are seen of it at most; None:
+        all."""
+        seen: list[list[int | None]] = [[] for _ in self.kv_heads]
+        for op in self.ops:
+            if op.kind == "attention" and op.attention is not None:
+                seen[op.layer].append(op.attention.window)
+        return [
+            None if None in windows else max((w for w in windows if w is not None), default=None)
+            for windows in seen
+        ]
+
+    def kv_bytes(self, dtype: str, windowed: bool = False) -> int:
+        """Bytes of keys and values of one position, over all layers, or over those with windows."""
+        return sum(
+            _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, dtype)
+            for heads, window in zip(self.kv_heads, self.kv_windows, strict=True)
+            if window is not None or not windowed
+        )
 
     def conv(self, x: Value, weight: F32, name: str) -> Value:
         """A causal convolution of each of the first channels of x by itself, then SiLU.

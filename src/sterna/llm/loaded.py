@@ -169,10 +169,10 @@ class Loaded:
     def _checked_draft(self, draft: Loaded) -> Loaded:
         if not isinstance(draft, Loaded):
             raise RequestError(f"draft: must be an LLM, but got {shown(draft)}")
-        if draft.engine.forgets:
+        if draft.engine.state_bytes:
             raise RequestError(
-                "draft: what it drafts is taken back, so it must not be recurrent or have windows "
-                f"in all layers, but got {draft.name} for {self.name}; leave it out"
+                "draft: what it drafts is taken back, so it must not be recurrent, but got "
+                f"{draft.name} for {self.name}; leave it out"
             )
         if not self.tokenizer.same_ids(draft.tokenizer):
             raise RequestError(
