@@ -268,3 +268,5 @@ def test_a_draft_model(checkpoint: Callable[[str], Path]) -> None:
     failure(lambda: LLM(folder, draft=LLM("nano", threads=2)), RequestError, "draft", "tokens")
     done = LLM(folder, threads=2, draft=other).generate([1, 2], **options)
     assert facts(done) == facts(plain)
+    done = LLM(checkpoint("qwen3_5"), threads=2, draft=draft).generate([1, 2], **options)
+    assert facts(done) == facts(hybrid.generate([1, 2], **options))

@@ -283,8 +283,9 @@ def test_an_llm_has_it_by_itself(
         )
 
 
-def test_where_its_pages_are_few(agreeing: Path) -> None:
+def test_where_its_pages_are_few(agreeing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins anew; the answer is the same."""
+    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
     llm = LLM(agreeing, threads=1)
     nbytes = llm.engine.kv_bytes_per_position * PAGE * (5 + 3 * llm.engine.pool.state_pages)
     expected = llm.generate(PROMPT[:40], **OPTIONS)
@@ -293,7 +294,41 @@ def test_where_its_pages_are_few(agreeing: Path) -> None:
     held = [Sequence() for _ in range(llm.engine.mtp.pool.count)]
     row = np.ones((1, QWEN3_5.hidden), np.float32)
     llm.engine.mtp.run([Feed(one, [1], rows=row) for one in held])
-    assert facts(llm.generate(PROMPT[:40], **OPTIONS)) == facts(expected)
+    done = llm.generate(PROMPT[:40], **OPTIONS)
+    assert facts(done) == facts(expected)
+    assert done.stats.n_drafted == 0  # it rests
+    del held
+    assert llm.generate(PROMPT[:40], **OPTIONS).stats.n_drafted > 0
+
+
+def test_numbers_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are no error of the answer: there are no drafts."""
+    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    mtp = mtp_tensors(QWEN3_5)
+    mtp["mtp.norm.weight"] = torch.full((QWEN3_5.hidden,), 3e38)
+    mtp["mtp.layers.0.mlp.down_proj.weight"] *= 1e9
+    folder = write_mtp(tmp_path / "m", QWEN3_5, mtp)
+    llm = LLM(folder, threads=1, cache=False)
+    done = llm.generate(PROMPT[:40], **OPTIONS)
+    assert facts(done) == facts(
+        LLM(folder, threads=1, speculate="off").generate(PROMPT[:40], **OPTIONS)
+    )
+    assert done.stats.n_drafted == 0
+
+
+def test_of_a_model_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layer has experts, too; the answer is that without drafts."""
+    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    recipe = RECIPES["qwen3_5_moe"]
+    folder = write_mtp(tmp_path / "m", recipe)
+    llm = LLM(folder, threads=1)
+    assert llm.engine.mtp is not None
+    assert any(op.kind == "route" for op in llm.engine.mtp.model.graph.ops)
+    done = llm.generate(PROMPT[:40], **OPTIONS)
+    assert facts(done) == facts(
+        LLM(folder, threads=1, speculate="off").generate(PROMPT[:40], **OPTIONS)
+    )
+    assert done.stats.n_drafted > 0
 
 
 def test_histories(random: Path, agreeing: Path) -> None:

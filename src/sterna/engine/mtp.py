@@ -32,6 +32,8 @@ class MtpLayer:
     """
 
     prior = 0.6
+    #: Tokens without drafts after an error; each time twice as many.
+    PAUSE = 64
 
     def __init__(self, engine: Engine, params: _native.SampleParams, begin: int) -> None:
         of_layer = engine.mtp
@@ -39,6 +41,7 @@ class MtpLayer:
         read = of_layer.model.weight_bytes_per_token
         self.cost = read / engine.model.weight_bytes_per_token
         self._engine, self._params, self._begin = of_layer, params, begin
+        self._pause, self._rest_until = self.PAUSE, 0
         self._begin_anew(1)
 
     def _begin_anew(self, token: int) -> None:
@@ -48,6 +51,8 @@ class MtpLayer:
 
     def hear(self, history: I32, start: int, rows: F32) -> None:
         """As `Hearer.hear`."""
+        if start + len(rows) < self._rest_until:
+            return
         if start + 1 > self._next:
             self._begin_anew(start + 1)
         new = rows[self._next - start - 1 :]
@@ -82,10 +87,12 @@ class MtpLayer:
 
     @contextlib.contextmanager
     def _anew_after_errors(self) -> Iterator[None]:
-        """Where pages are missing, or numbers not finite, it goes on without what was before."""
+        """Where pages are missing, or numbers not finite, it goes on later, without what was
+        before."""
         try:
             yield
         except (RequestError, NonFiniteError):
+            self._rest_until, self._pause = self._next + self._pause, 2 * self._pause
             self._begin_anew(self._next)
 
     def _draw(self, text: I32) -> Draw:

@@ -222,11 +222,12 @@ class PagePool:
 
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether its next step may have drafts: where layers are recurrent, it gets a state for
-        these, which counts as nothing, and goes (`forget_ahead`) where pages are needed."""
+        these, which counts as nothing, and goes (`forget_ahead`) where pages are needed; there must
+        be a page for each sequence beside it, or it would go at once."""
         if not self.state_bytes or sequence.ahead is not None:
             return True
         with self._lock:
-            if not self._has_room_for_state():
+            if not self._has_room_for_state(beside=len(self._sequences)):
                 return False
             sequence.ahead = _native.State(self.state_bytes)
             return True
@@ -327,15 +328,14 @@ class PagePool:
             states.update(map(id, self.cache.states()))
         return len(states)
 
-    def _has_room_for_state(self) -> bool:
-        """Whether pages are free for one, where the cache gives way."""
-        held = self._counted()
-        if self._free(held, self._states()) < self.state_pages:
+    def _has_room_for_state(self, beside: int = 0) -> bool:
+        """Whether pages are free for one, and so many others, where the cache gives way."""
+        held, need = self._counted(), self.state_pages + beside
+        if self._free(held, self._states()) < need:
             return False
 
         def missing() -> int:
-            free = self._free(self._with_cache(held), self._states(cached=True))
-            return self.state_pages - free
+            return need - self._free(self._with_cache(held), self._states(cached=True))
 
         if missing() > 0 and self.cache is not None:
             self.cache.give_way(missing(), held)

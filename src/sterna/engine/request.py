@@ -189,13 +189,13 @@ class Request:
         most = min(budget, len(self._history) - self._known - 1)
         if self._speculation is None or most <= 0:
             return
+        if not self._speculation.may_draft(self.sequence):  # before they cost anything
+            return
         again = self.left - 1
         drafts = self._speculation.propose(self.tokens, most, costs, others, again)
         if self._guide is not None:
             self._guide.follow(self.tokens[self.n_prompt :])
             drafts = drafts[: self._guide.valid(drafts)]
-        if drafts and not self._speculation.may_draft(self.sequence):
-            return
         self._n_drafts = len(drafts)
         self._history[self._known : self._known + len(drafts)] = drafts
 
