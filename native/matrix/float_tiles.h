@@ -178,15 +178,14 @@ template <class F>
 inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t step0,
                           int64_t steps, int64_t n0, int64_t n1, const FloatTileScratch<F>& s) {
     const int64_t valid = a.K - step0 * kTileK, bytes = steps * float_step_bytes<F>;
-    const int64_t turns = (n1 - n0 + 15) / 16 * steps * PlaneProducts<F>{}.count;
-    const int64_t lines_ahead = (bytes / kLine + turns - 1) / turns;
+    const int64_t turns = steps * PlaneProducts<F>{}.count;  // of 16 tokens
     constexpr int kX = kXPlanes<F>;
     FloatEpilogue<F> epilogue{a, s.block};
     SumsTurn turn{nullptr, true};
     for (int64_t tile = first; tile < last; ++tile) {
         const uint8_t* codes = a.codes + tile * a.tile_bytes + step0 * float_step_bytes<F>;
         const uint8_t* next = codes + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
-        Ahead ahead{next, next + bytes};
+        Ahead weights_ahead = Ahead::over(next, bytes, (n1 - n0 + 15) / 16 * turns);
         const WeightTiles w = weight_tiles<F>(codes, valid, steps, s.panel);
         float* sums = s.sums + (tile - first) * s.kTileSums;
         for (int64_t n = n0; n < n1; n += 16, sums += s.kBlock) {
@@ -194,11 +193,12 @@ inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t la
             const uint8_t* x = x_tile(a, kX, n, step0);
             const uint8_t* next_x = x_tile(a, kX, n + 16, step0);
             const bool far = tile == first && n + 16 < n1;
-            Ahead x_ahead{next_x, far ? next_x + steps * kX * kTileBytes : next_x};
+            Ahead tokens_ahead;
+            if (far) tokens_ahead = Ahead::over(next_x, steps * kX * kTileBytes, turns);
             float_block<F>(w, x, steps, turn, [&] {
                 epilogue.run(4);
-                ahead.run(lines_ahead);
-                x_ahead.run(16);
+                weights_ahead.step();
+                tokens_ahead.step();
             });
             epilogue.run(16);
             epilogue.start(sums, n, n1 - n, tile, step0 == 0, valid <= steps * kTileK);

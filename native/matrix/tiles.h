@@ -15,11 +15,12 @@ constexpr int kFewestTileTokens = 4;
 
 constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
-// Four row blocks x 384 k, decoded, are 24 KB and stay in L1 (48 KB) while the tokens pass by, one tile of
-// tokens for four of weights. Tokens and the sums that wait for the next block of k come from L2 at 32 bytes
+// Four row blocks x 512 k, decoded, are 32 KB and stay in L1 (48 KB) while the tokens pass by, one tile of
+// tokens for four of weights. Shorter blocks would join their sums more often: with 384 a layer took 1.00 to 1.14
+// times as long (2B's layers on one thread of a Xeon). Tokens and the sums that wait for the next block of k come from L2 at 32 bytes
 // a cycle; with a whole decoded panel there it would be 64, and L2 gives 44. Token tiles are
 // read past L1 (tile_load_once), which gained 4 % on one thread.
-constexpr int64_t kBlockK = 384;
+constexpr int64_t kBlockK = 512;
 constexpr int kPanelRowBlocks = 4;
 constexpr int kBlockTokens = 512;
 // Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
@@ -32,8 +33,8 @@ constexpr int kPanels = F::kHasLevel128 ? 2 : 1;
 // Blocks of k are of about one length, and start where a layout can be decoded from.
 template <class F>
 constexpr int64_t block_k(int64_t K) {
-    constexpr int64_t kUnit = F::kBlockUnit, kMost = kBlockK / kPanels<F>;
-    static_assert(kMost % kUnit == 0 && kUnit % 64 == 0);
+    constexpr int64_t kUnit = F::kBlockUnit, kMost = kBlockK / kPanels<F> / kUnit * kUnit;
+    static_assert(kMost > 0 && kUnit % 64 == 0);
     const int64_t blocks = (K + kMost - 1) / kMost, units = (K + kUnit - 1) / kUnit;
     return blocks ? (units + blocks - 1) / blocks * kUnit : kUnit;
 }
@@ -123,11 +124,16 @@ struct Epilogue {
     }
 };
 
-// Asks for the weights that are needed next, a line at a time.
+// Asks for what is needed next, so many lines a step: into L2, as L1 is the panel's.
 struct Ahead {
-    const uint8_t *line, *end;
-    void run(int64_t count) {
-        for (; count > 0 && line < end; --count, line += kLine) prefetch(line);
+    const uint8_t *line = nullptr, *end = nullptr;
+    int64_t lines = 0;
+    static Ahead over(const void* from, int64_t bytes, int64_t steps) {
+        const auto* line = static_cast<const uint8_t*>(from);
+        return {line, line + bytes, (bytes / kLine + steps - 1) / steps};
+    }
+    void step() {
+        for (int64_t i = 0; i < lines && line < end; ++i, line += kLine) prefetch_l2(line);
     }
 };
 
@@ -187,7 +193,8 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
 // the other, over one block of k.
 template <int G, bool kTwo, class Epilogue>
 inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int panels,
-                         int32_t* block, Epilogue& epilogue, Ahead& ahead, int64_t lines_ahead) {
+                         int32_t* block, Epilogue& epilogue, Ahead& weights_ahead,
+                         Ahead& tokens_ahead) {
     const int tokens = static_cast<int>((16 * 64 + kc - 1) / kc);
     const int64_t stride = kc * 16, end = kTwo ? panels * stride : stride;
     const auto weights = [&](int64_t at) {
@@ -202,11 +209,13 @@ inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int 
         const int64_t second = at + kTileBytes;
         tile_step<4, G>(weights(at), stride, tokens_at(second), at == 0 ? block : nullptr);
         epilogue.template run<G>(tokens);
-        ahead.run(lines_ahead);
+        weights_ahead.step();
+        tokens_ahead.step();
         if (second >= end) break;
         tile_step<5, G>(weights(second), stride, tokens_at(second + kTileBytes), nullptr);
         epilogue.template run<G>(tokens);
-        ahead.run(lines_ahead);
+        weights_ahead.step();
+        tokens_ahead.step();
     }
     epilogue.template run<G>(16);
 }
@@ -258,20 +267,27 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
                          int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
     const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
     const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
-    const int64_t lines_ahead = (bytes / kLine + steps - 1) / steps;
+    // The block of k that comes next, of the same tokens; the first one after the last.
+    const int64_t next_k = k0 + kc < a.K ? k0 + kc : 0;
+    const int64_t next_kc = a.K - next_k < kc ? a.K - next_k : kc;
     Epilogue<F, Join> epilogue{a, s.block, Join(a, first, k0, G0)};
     for (int64_t tile = first; tile < last; ++tile) {
         const uint8_t* codes = a.codes + tile * a.tile_bytes;
         const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
-        Ahead ahead{next, next + bytes};
+        Ahead weights_ahead = Ahead::over(next, bytes, steps), tokens_ahead;
         decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
         int panels = 1;
         if constexpr (F::kHasLevel128) panels += level_128_panel(s.panel, G * kc * 16);
         auto* sums = reinterpret_cast<typename Join::Sum*>(s.sums) +
                      (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
+            // With long rows, activations do not stay in L2 from one chunk of tiles to the next.
+            if (tile + 1 == last)
+                tokens_ahead = Ahead::over(a.xq + sterna::x_offset(n, next_k, a.ldx, 16),
+                                           next_kc * 16, kc / 64);
             tile_block_k<G, F::kHasLevel128>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc,
-                                             panels, s.block, epilogue, ahead, lines_ahead);
+                                             panels, s.block, epilogue, weights_ahead,
+                                             tokens_ahead);
             if (n == n0) epilogue.join = Join(a, tile, k0, G0);  // the tile before has passed
             epilogue.sums = sums;
             epilogue.n = n;
