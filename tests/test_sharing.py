@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduling import Bench
+from scheduling import TOKEN_MS, Bench
 
 from sterna import LLM
 from sterna.engine import PAGE
@@ -78,3 +78,16 @@ def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, ca
     llm.driver.cancel(first)
     list(llm.driver.pieces(second))
     assert second.completion.tokens == llm.generate(prompt[::-1], **options, choice=1).tokens
+
+
+def test_what_several_begin_with_counts_once(llm: LLM) -> None:
+    """In what is to be computed, and so in how long a new request will wait."""
+    bench = Bench(llm).learnt()
+    prompt = [3, *range(150), *range(150), *range(19)]
+    first = bench.add(prompt, 20)
+    alike = [bench.add([*prompt, i], 20) for i in range(4)]
+    load = bench.scheduler.load
+    assert load.waiting_tokens == 320 + 4 * 1
+    assert load.predicted_s < 2 * 320 * TOKEN_MS / 1e3
+    bench.until(lambda: all(r.finished for r in (first, *alike)))
+    assert [r.completion.stats.n_cached for r in alike] == [320] * 4

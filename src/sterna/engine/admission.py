@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 from sterna.engine.costs import Costs
@@ -47,6 +48,18 @@ class Admission:
         """Pages that it has at its longest."""
         pool = self._engine.pool
         return pool.shape.at_most(entry.request.longest) + pool.state_pages
+
+    def begun_by(self, request: Request, others: Iterable[Request]) -> int:
+        """How many of its tokens one of these begins with, too, and may compute for both."""
+        mine = request.tokens[:-1]
+        return max(
+            (
+                in_common(mine, other.tokens)
+                for other in others
+                if request.looks_up and other.looks_up and other.salt == request.salt
+            ),
+            default=0,
+        )
 
     def victim(self, running: SequenceOf[Entry], only_paused: bool = False) -> Entry | None:
         """Who gives pages up first: those that nobody reads, then the youngest; never the last."""

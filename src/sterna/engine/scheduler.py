@@ -46,8 +46,9 @@ class Load:
     """How busy a scheduler is.
 
     running: requests that have pages; waiting: those that have none yet; waiting_tokens: of
-    prompts, to be computed; predicted_s: until these are. pages: of the pool; pages_used: by
-    sequences; cached_pages: kept of earlier requests, free to be had.
+    prompts, to be computed, those that several begin with once; predicted_s: until these are.
+    pages: of the pool; pages_used: by sequences; cached_pages: kept of earlier requests, free to be
+    had.
     """
 
     running: int
@@ -117,7 +118,8 @@ class Scheduler:
                 f"KV cache: a prompt must fit its {pool.count} pages, but {request.n_prompt} "
                 f"tokens need {need}; raise kv_bytes"
             )
-        self._entries[request.id] = Entry(request, self._clock())
+        begun = self._admission.begun_by(request, [e.request for e in self._alive()])
+        self._entries[request.id] = Entry(request, self._clock(), begun)
 
     def cancel(self, request: Request) -> None:
         """Ends a request as it is, and gives its pages up; harmless where it has ended.
@@ -139,7 +141,8 @@ class Scheduler:
         """How busy it is now; from any thread."""
         entries = self._alive()
         waiting = [e for e in entries if not e.running]
-        tokens = sum(e.request.left for e in entries if not (e.running and e.request.decodes))
+        tokens = sum(max(1, e.request.left - e.begun) for e in waiting)
+        tokens += sum(e.request.left for e in entries if e.running and not e.request.decodes)
         decoding = sum(1 for e in entries if e.running and e.request.decodes)
         pool = self.engine.pool
         return Load(

@@ -18,15 +18,16 @@ PRIORITY_S = 10.0
 class Entry:
     """A request's place in a scheduler.
 
-    arrived: since when it is here, in seconds; running: whether it may have pages. source: of one
-    that waits for another, which computes what both begin with: that one, until it has `goal`
-    positions.
+    arrived: since when it is here, in seconds; running: whether it may have pages. begun: tokens
+    of its prompt with which one that was here before begins, too. source: of one that waits for
+    another, which computes what both begin with: that one, until it has `goal` positions.
     """
 
-    __slots__ = ("arrived", "goal", "request", "running", "source")
+    __slots__ = ("arrived", "begun", "goal", "request", "running", "source")
 
-    def __init__(self, request: Request, arrived: float) -> None:
+    def __init__(self, request: Request, arrived: float, begun: int = 0) -> None:
         self.request, self.arrived, self.running = request, arrived, False
+        self.begun = begun
         self.source: Entry | None = None
         self.goal = 0
 
