@@ -90,7 +90,7 @@ class LoraFolder:
         """SHA-256, in hex, of what it computes with."""
         found = hashlib.sha256()
         for name, (down, up, scale) in sorted(self.layers.items()):
-            found.update(f"{name} {down.shape} {up.shape} {scale!r}\n".encode())
+            found.update(f"{name} {down.shape} {up.shape} {scale.hex()}\n".encode())
             found.update(down.astype("<f4").tobytes())
             found.update(up.astype("<f4").tobytes())
         return found.hexdigest()
