@@ -34,6 +34,11 @@ class BlockScales(ScaleLayout):
     def max_weight(self) -> float:
         """No weight may be larger: no scale could be held for it."""
 
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """What a scale must be, for a message."""
+
     @abstractmethod
     def group_values(self, scales: F32, M: int, K: int) -> F32:
         """Scales -> float32 [M, groups, 1], or with minima [M, groups, 2]: a scale, a minimum."""
@@ -118,7 +123,7 @@ class BlockScales(ScaleLayout):
         if max(w.max(initial=0), -w.min(initial=0)) > self.max_weight:
             at = first_index(np.abs(w) > self.max_weight)
             raise RequestError(
-                f"{name}: scale must be at most 65504, as an f16, but element {at} of the "
+                f"{name}: scale must be {self.rule}, but element {at} of the "
                 f"weights is {w[at]!s}; use a format with a scale for each row, such as i8"
             )
 

@@ -59,6 +59,11 @@ class GroupScales(BlockScales):
         return self.number.max_weight
 
     @property
+    def rule(self) -> str:
+        """The number's."""
+        return self.number.rule
+
+    @property
     def summary(self) -> str | None:
         """f16 and minimum per 32."""
         return f"{self.number.name}{' and minimum' if self.minima else ''} per {self.group}"

@@ -76,6 +76,11 @@ class SuperBlockScales(BlockScales):
         return F16.max_weight
 
     @property
+    def rule(self) -> str:
+        """d's."""
+        return F16.rule
+
+    @property
     def summary(self) -> str | None:
         """f16 per 256 x integer and minimum per 32."""
         minima = " and minimum" if self.minima else ""
