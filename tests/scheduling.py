@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from sterna import LLM, _native
 from sterna.engine import Feed, Given, PagePool, Request, SamplingParams, Scheduler
 from sterna.engine.scheduler import Event
@@ -53,7 +55,8 @@ class FakeEngine:
         for feed in feeds:
             feed.sequence.length += len(feed.tokens)
             token = feed.sequence.length % 200
-            given.append(Given(None, [_native.SampleResult(token)] * feed.wanted))  # type: ignore[arg-type]
+            drawn = [_native.SampleResult(token)] * feed.wanted
+            given.append(Given(np.zeros((0, 0), np.float32), drawn))
         return given
 
 

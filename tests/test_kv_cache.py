@@ -187,7 +187,9 @@ def test_pages_of_layers_with_windows() -> None:
         _native.KvCache(heads, 1, "f16", [True])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="what a process takes is read from /proc, which is Linux's"
+)
 def test_released_memory_is_the_systems() -> None:
     """What a page's part takes is gone from the process at once."""
 
