@@ -7,6 +7,7 @@ import json as json_text
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,6 +39,8 @@ __all__ = ["Model", "from_weights", "layer_names", "load", "save"]
 
 #: What names begin with in checkpoints of a model without its head, and with it.
 BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
+#: How BitNet's embeddings name the norm that a linear layer has for its input, and transformers.
+_OWN_NORM, OWN_NORM = "_proj.norm.weight", "_proj.rms_norm.weight"
 Wrap = Callable[[WeightSource], WeightSource]
 #: Is told the bytes read so far, and those of all tensors.
 Progress = Callable[[int, int], None]
@@ -150,12 +153,15 @@ T = TypeVar("T")
 def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str, T]]:
     """The model's names of what files have by the checkpoint's: each with that one's name."""
     module = module_of(model.json, model.path or Path("config.json"))
+    return {_name_of(module, stored): (stored, value) for stored, value in of_files.items()}
+
+
+def _name_of(module: ModuleType, stored: str) -> str:
+    """An architecture's name of what a checkpoint calls `stored`."""
     prefixes = BASE_MODEL | getattr(module, "PREFIXES", {})
-    named = {}
-    for stored, value in of_files.items():
-        old = next((p for p in prefixes if stored.startswith(p)), "")
-        named[prefixes.get(old, "") + stored[len(old) :]] = (stored, value)
-    return named
+    old = next((p for p in prefixes if stored.startswith(p)), "")
+    name: str = prefixes.get(old, "") + stored[len(old) :]
+    return name.removesuffix(_OWN_NORM) + OWN_NORM if name.endswith(_OWN_NORM) else name
 
 
 def load(
@@ -222,9 +228,10 @@ def _read_checkpoint(
     progress: Progress | None,
 ) -> Model:
     """A published checkpoint in safetensors, packed as it is read."""
+    checkpoint = _with_own_norms(checkpoint)
 
     def weights(module: ModuleType) -> WeightSource:
-        renamed = checkpoint.renamed(BASE_MODEL | getattr(module, "PREFIXES", {}))
+        renamed = checkpoint.renamed(partial(_name_of, module))
         source = CheckpointWeights(renamed, format, head, resolve_threads(threads), module.TERNARY)
         return wrap(source) if wrap else source
 
@@ -242,6 +249,24 @@ def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """config.json with what other files of its folder say of pooling."""
     pooling = pooling_of(folder)
     return {**config, POOLING: pooling} if pooling else dict(config)
+
+
+def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
+    """With what config.json of BitNet's embeddings leaves to the names of tensors: that layers are
+    BitNet's masters, with a norm before each."""
+    if not any(name.endswith(_OWN_NORM) for name in checkpoint.tensors):
+        return checkpoint
+    unsaid = {
+        "quant_method": "bitnet", "quantization_mode": "online",
+        "rms_norm_eps": checkpoint.config.get("rms_norm_eps", 1e-6),
+    }  # fmt: skip
+    said = checkpoint.config.get("quantization_config")
+    said = said if isinstance(said, dict) else {}
+    other = copy(checkpoint)
+    other.config = checkpoint.config | {
+        "quantization_config": {**unsaid, **said, "use_rms_norm": True}
+    }
+    return other
 
 
 def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:

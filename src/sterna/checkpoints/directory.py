@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,15 @@ class Checkpoint:
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
         return cls(folder, config, _open_weights(folder))
 
-    def renamed(self, prefixes: Mapping[str, str]) -> Checkpoint:
-        """The same files, whose tensors have other names: another begin in the place of each.
+    def renamed(self, name_of: Callable[[str], str]) -> Checkpoint:
+        """The same files, whose tensors have other names.
 
         Errors name a tensor as its file does. ModelFormatError if two have one name then.
         """
         other = copy(self)
         other.tensors, other._stored = {}, {}
         for stored, info in self.tensors.items():
-            old = next((p for p in prefixes if stored.startswith(p)), "")
-            name = prefixes.get(old, "") + stored[len(old) :]
+            name = name_of(stored)
             if name in other.tensors:
                 raise ModelFormatError(
                     file=info.file, field=stored, expected="each tensor once",

@@ -134,6 +134,11 @@ def to_gguf(
             f"{name}: weights must be as they were trained for a GGUF file, but were multiplied by "
             "a Hadamard matrix, which llama.cpp does not know"
         )
+    if model.config.linear_norm_eps:
+        raise UnsupportedModelError(
+            f"{name}: linear layers must have no norms of their own for a GGUF file, but have one "
+            "each, which llama.cpp does not know"
+        )
     writing = _Writing(
         planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads),
         squares or {},

@@ -17,7 +17,8 @@ from sterna.files.jsonfile import load_json_object
 from sterna.models.config import TransformerConfig
 from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
-from sterna.weights.gguf import GGUF_POOLINGS, LONGROPE, ROPE_FACTORS
+from sterna.weights.gguf import GGUF_POOLINGS
+from sterna.weights.gguf_rope import LONGROPE, ROPE_FACTORS
 
 __all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
 

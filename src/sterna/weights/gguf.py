@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from sterna.checkpoints.companions import FileCompanions
 from sterna.checkpoints.gguf import GgufModel
@@ -21,6 +18,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.weights.gguf_families import (
     ARCHITECTURES_OF,
     BITNET,
+    NORM_IN,
     PREDICTING,
     PROJECTIONS,
     WHOLE,
@@ -29,6 +27,7 @@ from sterna.weights.gguf_families import (
     require_neutral,
 )
 from sterna.weights.gguf_hadamard import hadamard_of
+from sterna.weights.gguf_rope import rope_of, scaling_of
 
 __all__ = [
     "GGUF_POOLINGS",
@@ -41,8 +40,6 @@ __all__ = [
 _OUTER = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
 }  # fmt: skip
-ROPE_FACTORS, LONGROPE = "rope_freqs.weight", "rope_factors_{}.weight"
-ORIGINAL = "original_max_position_embeddings"
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -122,6 +119,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     _check_names(model, kind, layers, reads_mtp)
     width = _head_dim(m, name, hidden, heads, kind.partial)
     experts = _experts(m, name, layers, *kind.experts) if kind.experts else {}
+    own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
+    eps = m.number(f"{name}.attention.layer_norm_rms_epsilon")
     wide = experts.get("moe_intermediate_size")  # where no layer has another FFN
     fields = {
         "architectures": [kind.architecture],
@@ -134,13 +133,14 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "num_key_value_heads": _of_first(m, kind, f"{name}.attention.head_count_kv", layers, heads),
         "head_dim": width,
         "hidden_act": kind.activation,
-        "rms_norm_eps": m.number(f"{name}.attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": eps,
+        **({"linear_norm_eps": eps} if own_norms else {}),
         "max_position_embeddings": m.integer(f"{name}.context_length"),
         "sliding_window": m.integer(f"{name}.attention.sliding_window", 0) or None,
         "tie_word_embeddings": "output.weight" not in model.tensors,
         "attention_bias": "blk.0.attn_output.bias" in model.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
-        **_rope(model, name),
+        **rope_of(model, name),
         **({"folded_hadamard": folded} if folded else {}),
         **_pooling(m, f"{name}.pooling_type"),
         **experts,
@@ -224,94 +224,6 @@ def _rotary_dim(m: Metadata, key: str, width: int) -> int:
     return rotated
 
 
-def _rope(model: GgufModel, name: str) -> dict[str, Any]:
-    """Base and scaling of the rotary embedding; Llama 3's scaling is a tensor of factors."""
-    m = model.metadata
-    settings: dict[str, Any] = {"rope_theta": m.number(f"{name}.rope.freq_base", 10000.0)}
-    kind = _scaling_of(model, name)
-    if kind not in _SCALINGS:
-        raise UnsupportedModelError(
-            f"{m.path}: {name}.rope.scaling.type must be one of {', '.join(_SCALINGS)}, but got "
-            f"{shown(kind)}; Sterna does not run this scaling of the context"
-        )
-    if scaling := _SCALINGS[kind](model, name):
-        settings["rope_scaling"] = scaling
-    if ROPE_FACTORS in model.tensors:
-        settings["rope_factors"] = _factors(model, ROPE_FACTORS)
-    return settings
-
-
-def _scaling_of(model: GgufModel, name: str) -> str:
-    """The type of the scaling; Phi-3's files do not say that theirs is LongRoPE."""
-    kind = model.metadata.text(f"{name}.rope.scaling.type", "none")
-    unsaid = name == "phi3" and kind == "none" and LONGROPE.format("long") in model.tensors
-    return "longrope" if unsaid else kind
-
-
-def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
-    m = model.metadata
-    factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
-    require_neutral(m, f"{name}.rope.scaling.attn_factor", (1.0,))
-    return {} if factor in (0.0, 1.0) else {"rope_type": "linear", "factor": factor}
-
-
-def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
-    """YaRN's keys, as llama.cpp reads them for these architectures.
-
-    Its attn_factor is a factor of the paper's. Of yarn_attn_factor and yarn_log_multiplier readers
-    make different things; so they must say nothing.
-    """
-    m, at = model.metadata, f"{name}.rope.scaling."
-    require_neutral(m, f"{at}yarn_attn_factor", (1.0,))
-    require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
-    require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
-    factor = m.number(f"{at}factor")
-    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(m, name)}
-    for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
-        if at + theirs in m:
-            scaling[ours] = m.number(at + theirs)
-    more = m.number(f"{at}attn_factor", 1.0)
-    if more != 1.0:
-        scaling["attention_factor_times"] = more
-    return scaling
-
-
-def _longrope_scaling(model: GgufModel, name: str) -> dict[str, Any]:
-    m = model.metadata
-    return {
-        "rope_type": "longrope",
-        ORIGINAL: _original(m, name),
-        "attention_factor": m.number(f"{name}.rope.scaling.attn_factor", 1.0),
-        "short_factor": _factors(model, LONGROPE.format("short")),
-        "long_factor": _factors(model, LONGROPE.format("long")),
-    }
-
-
-_SCALINGS: dict[str, Callable[[GgufModel, str], dict[str, Any]]] = {
-    "none": _linear_scaling, "linear": _linear_scaling, "yarn": _yarn_scaling,
-    "longrope": _longrope_scaling,
-}  # fmt: skip
-
-
-def _original(m: Metadata, name: str) -> int:
-    """Positions before the context was made longer."""
-    context = m.integer(f"{name}.context_length")
-    return m.integer(f"{name}.rope.scaling.original_context_length", context)
-
-
-def _factors(model: GgufModel, tensor: str) -> list[float]:
-    """A tensor of factors that divide the frequencies of pairs."""
-    info = model.tensors.get(tensor)
-    if info is None or info.dtype != "F32" or len(info.shape) != 1:
-        raise ModelFormatError(
-            file=model.path if info is None else info.file, field=tensor,
-            offset=info and info.offset, expected="a vector of F32",
-            got=info and f"{info.dtype} {list(info.shape)}",
-        )  # fmt: skip
-    values: list[float] = model.read(tensor).reshape(-1).view("<f4").astype(np.float64).tolist()
-    return values
-
-
 def _is_mtp(model: GgufModel, kind: Kind, block: int) -> bool:
     """Whether a block has an MTP layer of the kind that the architecture runs, and nothing else."""
     prefix, known = f"blk.{block}.", {f"{tensor}.weight" for tensor in kind.modules.values()}
@@ -326,7 +238,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> 
     reads_mtp: that of an MTP layer behind the model's layers, too.
     """
     architecture = model.metadata.text("general.architecture")
-    longrope = _scaling_of(model, architecture) == "longrope"
+    longrope = scaling_of(model, architecture) == "longrope"
     known = {*kind.modules.values()}
     whole = {*WHOLE.values()} if kind.hybrid else set()
     outer = {f"{module}.weight" for module in {**_OUTER, **kind.outer}.values()}

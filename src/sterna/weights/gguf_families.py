@@ -14,6 +14,7 @@ __all__ = [
     "ARCHITECTURES_OF",
     "AS_GGUF",
     "BITNET",
+    "NORM_IN",
     "PREDICTING",
     "PROJECTIONS",
     "WHOLE",
@@ -33,6 +34,9 @@ _LINEARS = {
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
+#: What ends the names of norms that layers have for their own inputs, in BitNet's embeddings.
+NORM_IN = "_norm_in"
+_INPUT_NORMS = {f"{module}.rms_norm": f"{to}{NORM_IN}" for module, to in _LINEARS.items()}
 _QKV = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
 _GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 _READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
@@ -283,7 +287,11 @@ ARCHITECTURES_OF = {
     "llama": _LLAMA,
     "falcon3": _LLAMA,
     "qwen2": Kind("Qwen2ForCausalLM", written=True),
-    "qwen3": Kind("Qwen3ForCausalLM", modules=_LINEARS | _READS | _QK_NORMS, written=True),
+    "qwen3": Kind(
+        "Qwen3ForCausalLM",
+        modules=_LINEARS | _READS | _QK_NORMS | _INPUT_NORMS,
+        written=True,
+    ),
     "qwen35": Kind(
         "Qwen3_5ForCausalLM",
         modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
@@ -305,7 +313,7 @@ ARCHITECTURES_OF = {
     "gemma3": Kind(
         "Gemma3ForCausalLM",
         "gelu_pytorch_tanh",
-        _GEMMA2 | _QK_NORMS,
+        _GEMMA2 | _QK_NORMS | _INPUT_NORMS,
         settings=_gemma,
         reads=_SOFT_CAPS,
     ),

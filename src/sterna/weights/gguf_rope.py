@@ -1,0 +1,106 @@
+"""The rotary embedding of a GGUF file: its base, and the scaling of its context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sterna.checkpoints.gguf import GgufModel
+from sterna.checkpoints.gguf_metadata import Metadata
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.weights.gguf_families import require_neutral
+
+__all__ = ["LONGROPE", "ROPE_FACTORS", "rope_of", "scaling_of"]
+
+ROPE_FACTORS, LONGROPE = "rope_freqs.weight", "rope_factors_{}.weight"
+ORIGINAL = "original_max_position_embeddings"
+
+
+def rope_of(model: GgufModel, name: str) -> dict[str, Any]:
+    """Base and scaling of the rotary embedding; Llama 3's scaling is a tensor of factors."""
+    m = model.metadata
+    settings: dict[str, Any] = {"rope_theta": m.number(f"{name}.rope.freq_base", 10000.0)}
+    kind = scaling_of(model, name)
+    if kind not in _SCALINGS:
+        raise UnsupportedModelError(
+            f"{m.path}: {name}.rope.scaling.type must be one of {', '.join(_SCALINGS)}, but got "
+            f"{shown(kind)}; Sterna does not run this scaling of the context"
+        )
+    if scaling := _SCALINGS[kind](model, name):
+        settings["rope_scaling"] = scaling
+    if ROPE_FACTORS in model.tensors:
+        settings["rope_factors"] = _factors(model, ROPE_FACTORS)
+    return settings
+
+
+def scaling_of(model: GgufModel, name: str) -> str:
+    """The type of the scaling; Phi-3's files do not say that theirs is LongRoPE."""
+    kind = model.metadata.text(f"{name}.rope.scaling.type", "none")
+    unsaid = name == "phi3" and kind == "none" and LONGROPE.format("long") in model.tensors
+    return "longrope" if unsaid else kind
+
+
+def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
+    m = model.metadata
+    factor = m.number(f"{name}.rope.scaling.factor", m.number(f"{name}.rope.scale_linear", 1.0))
+    require_neutral(m, f"{name}.rope.scaling.attn_factor", (1.0,))
+    return {} if factor in (0.0, 1.0) else {"rope_type": "linear", "factor": factor}
+
+
+def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
+    """YaRN's keys, as llama.cpp reads them for these architectures.
+
+    Its attn_factor is a factor of the paper's. Of yarn_attn_factor and yarn_log_multiplier readers
+    make different things; so they must say nothing.
+    """
+    m, at = model.metadata, f"{name}.rope.scaling."
+    require_neutral(m, f"{at}yarn_attn_factor", (1.0,))
+    require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
+    require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
+    factor = m.number(f"{at}factor")
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(m, name)}
+    for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
+        if at + theirs in m:
+            scaling[ours] = m.number(at + theirs)
+    more = m.number(f"{at}attn_factor", 1.0)
+    if more != 1.0:
+        scaling["attention_factor_times"] = more
+    return scaling
+
+
+def _longrope_scaling(model: GgufModel, name: str) -> dict[str, Any]:
+    m = model.metadata
+    return {
+        "rope_type": "longrope",
+        ORIGINAL: _original(m, name),
+        "attention_factor": m.number(f"{name}.rope.scaling.attn_factor", 1.0),
+        "short_factor": _factors(model, LONGROPE.format("short")),
+        "long_factor": _factors(model, LONGROPE.format("long")),
+    }
+
+
+_SCALINGS: dict[str, Callable[[GgufModel, str], dict[str, Any]]] = {
+    "none": _linear_scaling, "linear": _linear_scaling, "yarn": _yarn_scaling,
+    "longrope": _longrope_scaling,
+}  # fmt: skip
+
+
+def _original(m: Metadata, name: str) -> int:
+    """Positions before the context was made longer."""
+    context = m.integer(f"{name}.context_length")
+    return m.integer(f"{name}.rope.scaling.original_context_length", context)
+
+
+def _factors(model: GgufModel, tensor: str) -> list[float]:
+    """A tensor of factors that divide the frequencies of pairs."""
+    info = model.tensors.get(tensor)
+    if info is None or info.dtype != "F32" or len(info.shape) != 1:
+        raise ModelFormatError(
+            file=model.path if info is None else info.file, field=tensor,
+            offset=info and info.offset, expected="a vector of F32",
+            got=info and f"{info.dtype} {list(info.shape)}",
+        )  # fmt: skip
+    values: list[float] = model.read(tensor).reshape(-1).view("<f4").astype(np.float64).tolist()
+    return values
