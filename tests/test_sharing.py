@@ -81,9 +81,9 @@ def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, ca
 
 
 def test_what_several_begin_with_counts_once(llm: LLM) -> None:
-    """In what is to be computed, and so in how long a new request will wait."""
-    bench = Bench(llm).learnt()
-    prompt = [3, *range(150), *range(150), *range(19)]
+    """In what is to be computed, so in how long a new request will wait; and among the pages."""
+    bench = Bench(llm, pages=5 + 5).learnt()
+    prompt = [3, *range(150), *range(150), *range(19)]  # five pages
     first = bench.add(prompt, 20)
     alike = [bench.add([*prompt, i], 20) for i in range(4)]
     load = bench.scheduler.load
@@ -91,3 +91,6 @@ def test_what_several_begin_with_counts_once(llm: LLM) -> None:
     assert load.predicted_s < 2 * 320 * TOKEN_MS / 1e3
     bench.until(lambda: all(r.finished for r in (first, *alike)))
     assert [r.completion.stats.n_cached for r in alike] == [320] * 4
+    assert max(map(len, bench.engine.steps)) == 5  # side by side
+    assert bench.scheduler.preemptions == 0
+    assert bench.engine.pool.free == 10

@@ -10,7 +10,7 @@ from sterna.engine.costs import Costs
 from sterna.engine.engine import Engine
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
-from sterna.engine.sequence import PAGE
+from sterna.engine.sequence import PAGE, Sequence
 from sterna.engine.turns import Entry
 from sterna.errors import RequestError
 
@@ -30,24 +30,28 @@ class Admission:
     def fits(self, entry: Entry, running: SequenceOf[Entry], most: int) -> bool:
         """Whether it may have pages now, beside those that run, at most so many that are read.
 
-        There must be some for its prompt; and for all its tokens, unless the others are not
-        expected to need theirs soon.
+        There must be some for all tokens that these and it will have; or for those that are known,
+        and one more for each, since not all need all of theirs soon. Pages that it will share with
+        another count once.
         """
-        pool = self._engine.pool
         active = sum(1 for e in running if not e.request.paused)
         if active == 0:
             return True  # or nobody ever would
         if active >= most:
             return False
-        need = pool.shape.at_most(entry.request.left) + pool.state_pages
-        claims = sum(self._claim(e) for e in running) + self._claim(entry)
-        headroom = 0 if claims <= pool.count else len(running)
-        return need + headroom <= pool.free
+        request, requests = entry.request, [entry.request, *(e.request for e in running)]
+        shared = self._known(request, running)[1] // PAGE if request.looks_up else 0
+        free = self._engine.pool.free + shared
+        if sum(self._lacks(one, one.longest) for one in requests) <= free:
+            return True
+        return sum(self._lacks(one, len(one.tokens)) for one in requests) + len(running) <= free
 
-    def _claim(self, entry: Entry) -> int:
-        """Pages that it has at its longest."""
-        pool = self._engine.pool
-        return pool.shape.at_most(entry.request.longest) + pool.state_pages
+    def _lacks(self, request: Request, length: int) -> int:
+        """Pages that it has not yet, of those that so many positions take."""
+        sequence, pool = request.sequence, self._engine.pool
+        state = pool.state_pages if sequence.state is None else 0
+        taken = pool.shape.at_most(PAGE * len(sequence.pages))
+        return max(0, pool.shape.at_most(length) - taken) + state
 
     def begun_by(self, request: Request, others: Iterable[Request]) -> int:
         """How many of its tokens one of these begins with, too, and may compute for both."""
@@ -111,6 +115,13 @@ class Admission:
 
     def _share(self, request: Request, running: SequenceOf[Entry]) -> None:
         """With who has most of what it begins with."""
+        source, length = self._known(request, running)
+        if source is not None:
+            with contextlib.suppress(RequestError):  # no room for a state
+                request.go_on_from(self._engine.pool.share(source, length))
+
+    def _known(self, request: Request, running: SequenceOf[Entry]) -> tuple[Sequence | None, int]:
+        """Whose sequence has most of what it begins with, and how much."""
         best, most = None, 0
         for other in running:
             sequence = other.request.sequence
@@ -120,9 +131,7 @@ class Admission:
                 length = self._engine.pool.reachable(sequence, length)
                 if length > most:
                     best, most = sequence, length
-        if best is not None:
-            with contextlib.suppress(RequestError):  # no room for a state
-                request.go_on_from(self._engine.pool.share(best, most))
+        return best, most
 
 
 def _goes_on(entry: Entry, goal: int) -> bool:

@@ -82,9 +82,9 @@ class Scheduler:
     as its time (`StepTime`) goes by what earlier ones took (`Costs`).
 
     A request waits where another one computes what its prompt begins with, and gives that one its
-    turns. It is admitted where there are pages for its prompt and all its tokens, or for its prompt
-    where the others are not expected to need theirs soon. If pages run out, those that nobody reads
-    and then the youngest lose theirs to the cache, and come back later.
+    turns. It is admitted where there are pages for all tokens that it and the others will have, or
+    for its prompt, with some to spare. If pages run out, those that nobody reads and then the
+    youngest lose theirs to the cache, and come back later.
     """
 
     def __init__(
