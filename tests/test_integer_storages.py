@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoint_factory.stored import SMALL, Stored, small_llama, stored
 from helpers import assert_same_bits, failure
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from sterna import loading, ops, train
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
 
-Tensors = dict[str, torch.Tensor]
-SMALL = LlamaConfig(
-    vocab_size=64, hidden_size=128, intermediate_size=192, num_hidden_layers=2,
-    num_attention_heads=2, max_position_embeddings=64, initializer_range=0.1,
-)  # fmt: skip
+Maker = Callable[[torch.Tensor], Stored]
 Change = Callable[[torch.Tensor], torch.Tensor | None]
 TOKENS = [[(11 * i + 5) % 64 for i in range(48)]]
 UP = "model.layers.1.mlp.up_proj"
@@ -38,8 +35,10 @@ def words(codes: np.ndarray, bits: int, axis: int) -> torch.Tensor:
 
 
 def rounded(w: torch.Tensor, bits: int, group: int, sym: bool) -> tuple[np.ndarray, ...]:
-    """(codes [M, K], zeros [M, G], scales f16 [M, G], the weights that they stand for)."""
+    """(codes [M, K], zeros [M, G], scales f16 [M, G], the weights that they stand for); group 0: a
+    row."""
     M, K = w.shape
+    group = group or K
     blocks = w.numpy().reshape(M, K // group, group)
     top, middle = (1 << bits) - 1, 1 << (bits - 1)
     if sym:
@@ -55,8 +54,8 @@ def rounded(w: torch.Tensor, bits: int, group: int, sym: bool) -> tuple[np.ndarr
     return codes.reshape(M, K).astype(int), zeros.astype(int), scale, values.reshape(M, K)
 
 
-def gptq(bits: int, group: int, sym: bool, v2: bool, g_idx: bool = True) -> Callable[..., Tensors]:
-    def make(w: torch.Tensor) -> tuple[Tensors, np.ndarray]:
+def gptq(bits: int, group: int, sym: bool, v2: bool, g_idx: bool = True) -> Maker:
+    def make(w: torch.Tensor) -> Stored:
         codes, zeros, scale, values = rounded(w, bits, group, sym)
         stored = zeros if v2 else (zeros - 1) & ((1 << bits) - 1)
         out = {
@@ -65,30 +64,30 @@ def gptq(bits: int, group: int, sym: bool, v2: bool, g_idx: bool = True) -> Call
             "scales": torch.from_numpy(np.ascontiguousarray(scale.T)).half(),
         }
         if g_idx:
-            out["g_idx"] = torch.arange(w.shape[1], dtype=torch.int32) // group
-        return out, values
+            out["g_idx"] = torch.arange(w.shape[1], dtype=torch.int32) // (group or w.shape[1])
+        return out, torch.from_numpy(values)
 
     return make
 
 
-def w8a8(w: torch.Tensor) -> tuple[Tensors, np.ndarray]:
+def w8a8(w: torch.Tensor) -> Stored:
     scale = (w.abs().amax(1, keepdim=True) / 127.5).bfloat16()
     levels = (w / scale.float()).round().clamp(-128, 127)
     out = {"weight": levels.to(torch.int8), "weight_scale": scale}
-    return out, (levels * scale.float()).numpy()
+    return out, levels * scale.float()
 
 
-def w4a16(w: torch.Tensor) -> tuple[Tensors, np.ndarray]:
+def w4a16(w: torch.Tensor) -> Stored:
     codes, _, scale, values = rounded(w, 4, 64, True)
     shape = torch.tensor(w.shape)
     packed = words(codes, 4, 1)
     return {"weight_packed": packed, "weight_scale": torch.from_numpy(scale).half(),
-            "weight_shape": shape}, values  # fmt: skip
+            "weight_shape": shape}, torch.from_numpy(values)  # fmt: skip
 
 
 COMPRESSED = {"quant_method": "compressed-tensors"}
 DYNAMIC = {"dynamic": True, "num_bits": 8, "type": "int", "symmetric": True, "strategy": "token"}
-CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
+CASES: dict[str, tuple[Maker, dict[str, Any], str]] = {
     "gptq": (gptq(4, 64, True, False), {"quant_method": "gptq", "sym": True}, "i4:g64"),
     "gptq-rows": (gptq(4, 0, True, False), {"quant_method": "gptq"}, "i4"),
     "gptq-zeros": (gptq(4, 32, False, False), {"quant_method": "gptq", "sym": False}, "i8:g32"),
@@ -111,36 +110,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 @pytest.fixture(scope="module")
 def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(6)
-    folder = tmp_path_factory.mktemp("floats")
-    LlamaForCausalLM(SMALL).save_pretrained(folder)
-    return folder
+    return small_llama(tmp_path_factory.mktemp("floats"))
 
 
 def quantised(source: Path, to: Path, name: str) -> tuple[Path, Path]:
     """(the folder of a case, a folder of the floats that it stands for)."""
     make, settings, _ = CASES[name]
-    packed: Tensors = {}
-    plain: Tensors = {}
-    for key, tensor in load_file(source / "model.safetensors").items():
-        if "_proj" not in key:
-            packed[key] = plain[key] = tensor
-            continue
-        layer = key.removesuffix(".weight")
-        group = tensor.shape[1] if name == "gptq-rows" else 0
-        maker = gptq(4, group, True, False) if group else make
-        made, values = maker(tensor)
-        packed |= {f"{layer}.{suffix}": t.contiguous() for suffix, t in made.items()}
-        plain[key] = torch.from_numpy(values)
-    config = json.loads((source / "config.json").read_text())
-    for folder, tensors, extra in (
-        (to / "packed", packed, {"quantization_config": settings}),
-        (to / "plain", plain, {}),
-    ):
-        folder.mkdir()
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(config | extra))
-    return to / "packed", to / "plain"
+    return stored(source, to, make, settings)
 
 
 def perplexity(folder: Path, format: str | None = None) -> float:

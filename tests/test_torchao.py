@@ -10,21 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoint_factory.stored import Stored, small_llama, stored
 from helpers import assert_same_bits, failure
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from sterna import loading, ops
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, NonFiniteError
 
-Tensors = dict[str, torch.Tensor]
-Made = tuple[Tensors, torch.Tensor]
-SMALL = LlamaConfig(
-    vocab_size=64, hidden_size=128, intermediate_size=192, num_hidden_layers=1,
-    num_attention_heads=2, max_position_embeddings=64, initializer_range=0.1,
-)  # fmt: skip
-SETTINGS = {"quantization_config": {"quant_method": "torchao", "quant_type": {"default": {}}}}
+SETTINGS = {"quant_method": "torchao", "quant_type": {"default": {}}}
 UP = "model.layers.0.mlp.up_proj"
 TOKENS = [[(11 * i + 5) % 64 for i in range(20)]]
 
@@ -32,7 +27,7 @@ TOKENS = [[(11 * i + 5) % 64 for i in range(20)]]
 def affine(bits: int, group: int, symmetric: bool, zero_type: torch.dtype = torch.int8) -> Any:
     """IntxUnpackedToInt8Tensor, and with one group Int8Tensor: scale (q - zero)."""
 
-    def make(w: torch.Tensor) -> Made:
+    def make(w: torch.Tensor) -> Stored:
         low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
         blocks = w.reshape(w.shape[0], -1, group or w.shape[1])
         if symmetric:
@@ -53,7 +48,7 @@ def affine(bits: int, group: int, symmetric: bool, zero_type: torch.dtype = torc
     return make
 
 
-def rows8(w: torch.Tensor) -> Made:
+def rows8(w: torch.Tensor) -> Stored:
     """Int8Tensor without zero points."""
     tensors, values = affine(8, 0, True)(w)
     return {"qdata": tensors["qdata"], "scale": tensors["scale"].float()}, values
@@ -62,7 +57,7 @@ def rows8(w: torch.Tensor) -> Made:
 def int4(added: bool) -> Any:
     """Int4Tensor: even k in the low half, scales [groups, M], a zero that is added."""
 
-    def make(w: torch.Tensor) -> Made:
+    def make(w: torch.Tensor) -> Stored:
         tensors, _ = affine(4, 64, True)(w)
         q, scale = tensors["qdata"], tensors["scale"].float()
         zero = (0.125 * scale if added else torch.zeros_like(scale)).bfloat16()
@@ -76,7 +71,7 @@ def int4(added: bool) -> Any:
     return make
 
 
-def trits(w: torch.Tensor) -> Made:
+def trits(w: torch.Tensor) -> Stored:
     """BitNetPacked2bitLinearWeight."""
     scale = w.abs().mean()
     t = (w / scale).round().clamp(-1, 1).to(torch.int8)
@@ -84,7 +79,7 @@ def trits(w: torch.Tensor) -> Made:
     return {"int_data": packed, "scale": scale}, t * scale
 
 
-CASES: dict[str, tuple[Callable[[torch.Tensor], Made], str]] = {
+CASES: dict[str, tuple[Callable[[torch.Tensor], Stored], str]] = {
     "int8-rows": (rows8, "i8"),
     "int8-groups": (affine(8, 64, True), "i8:g64"),
     "int4-groups": (affine(4, 32, True), "i4:g32"),
@@ -101,30 +96,12 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], Made], str]] = {
 
 @pytest.fixture(scope="module")
 def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(6)
-    folder = tmp_path_factory.mktemp("floats")
-    LlamaForCausalLM(SMALL).save_pretrained(folder)
-    return folder
+    return small_llama(tmp_path_factory.mktemp("floats"))
 
 
 def quantised(source: Path, to: Path, name: str) -> tuple[Path, Path]:
     """(the folder of a case, a folder of the floats that it stands for)."""
-    packed: Tensors = {}
-    plain: Tensors = {}
-    for key, tensor in load_file(source / "model.safetensors").items():
-        if "_proj" not in key:
-            packed[key] = plain[key] = tensor
-            continue
-        tensors, values = CASES[name][0](tensor)
-        layer = key.removesuffix("weight")
-        packed |= {f"{layer}_weight_{part}": t.contiguous() for part, t in tensors.items()}
-        plain[key] = values.contiguous()
-    config = json.loads((source / "config.json").read_text())
-    for folder, weights, extra in (("packed", packed, SETTINGS), ("plain", plain, {})):
-        (to / folder).mkdir()
-        save_file(weights, to / folder / "model.safetensors", {"format": "pt"})
-        (to / folder / "config.json").write_text(json.dumps(config | extra))
-    return to / "packed", to / "plain"
+    return stored(source, to, CASES[name][0], SETTINGS, "_weight_")
 
 
 def logits(folder: Path, format: str | None = None) -> np.ndarray:
@@ -203,8 +180,9 @@ def test_what_torchao_writes(floats: Path, tmp_path: Path) -> None:
         tensors, metadata = support.flatten_tensor_state_dict(model.state_dict())
         save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors",
                   metadata)  # fmt: skip
-        json_config = json.loads((floats / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(json_config | SETTINGS))
+        settings = json.loads((floats / "config.json").read_text())
+        settings |= {"quantization_config": SETTINGS}
+        (folder / "config.json").write_text(json.dumps(settings))
         loaded = loading.load(folder, cached=False)
         assert loaded.format == expected
         weight: Any = model.get_submodule("model.layers.0.mlp.down_proj").weight
