@@ -1,6 +1,6 @@
 // Adapters: what low-rank matrices add to linear layers, y += scale * B (A x), beside the packed weights.
 //
-// Both products are sums in float32 in an order that nothing changes, and by code that all units share: A x over chunks
+// Both products are sums in float32 in an order that nothing changes (low_rank.h): A x over chunks
 // of kAdapterK features, ascending in each, and these then in turn; B (A x) over the rank, ascending. A matrix lies in
 // tiles of kRowBlock rows: of A [rows of A][features], of B [rows of B][rank].
 #pragma once
@@ -15,7 +15,7 @@ namespace sterna {
 
 constexpr int64_t kAdapterK = 1024;  // a tile's chunk is 64 KB
 constexpr int64_t kAdapterTokens = 32;  // of a unit of work
-constexpr int64_t kAdapterRows = 64;  // of B in a unit of work
+constexpr int64_t kAdapterRows = 256;  // of B in a unit of work
 
 constexpr int64_t row_blocks(int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 

@@ -294,7 +294,7 @@ void Program::step(const Op& op, size_t index, Run& run, int worker, HandOut& ha
                     add_up_squares(op, run, i);
                     break;
                 case OpKind::kAdapt:
-                    adapt(op, i, worker);
+                    adapt(op, run, i, worker);
                     break;
                 case OpKind::kCopy: {
                     const float* from = op.src < 0 ? run.batch.given + i * op.width

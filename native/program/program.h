@@ -340,11 +340,11 @@ class Program {
     float* adapter_sums(int64_t n) const {
         return reinterpret_cast<float*>(sums_of_adapters_.data()) + n * adapter_sums_;
     }
-    void adapt(const Op& op, int64_t unit, int worker) const;
-    void sum_down(const Op& op, const AdapterLayers& layers, int64_t unit, int64_t first,
-                  int64_t tokens) const;
-    void add_up(const Op& op, const AdapterLayers& layers, int64_t unit, int64_t first,
-                int64_t tokens, int worker) const;
+    void adapt(const Op& op, const Run& run, int64_t unit, int worker) const;
+    void sum_down(const Op& op, const Run& run, const AdapterLayers& layers, int64_t unit,
+                  int64_t first, int64_t tokens) const;
+    void add_up(const Op& op, const Run& run, const AdapterLayers& layers, int64_t unit,
+                int64_t first, int64_t tokens, int worker) const;
     // Whether a norm is one of all heads of q (with one head, as well of that).
     bool norms_whole(const Op& op) const {
         return std::ssize(op.norm) > heads(op.attends).head_dim;

@@ -1,42 +1,10 @@
 // What the adapters of a step's sequences add to linear layers (adapter.h).
-#include <cstring>
-
 #include "program/adapter.h"
 #include "program/program_run.h"
 
 namespace sterna {
 
 namespace {
-
-constexpr int kLanes = 4, kParts = kRowBlock / kLanes;
-typedef float Lanes __attribute__((vector_size(16)));
-
-Lanes load(const float* from) {
-    Lanes v;
-    std::memcpy(&v, from, sizeof v);
-    return v;
-}
-
-// out[n][r] = sum_k tile[k][r] * x[n][k], ascending, each product rounded before it is added.
-template <int N>
-void tile_products(const float* tile, int64_t count, const float* x, int64_t ldx, float* out,
-                   int64_t ldo) {
-    Lanes sums[N][kParts] = {};
-    for (int64_t k = 0; k < count; ++k, tile += kRowBlock)
-        for (int n = 0; n < N; ++n) {
-            const float one = x[n * ldx + k];
-            for (int p = 0; p < kParts; ++p) sums[n][p] += load(tile + p * kLanes) * one;
-        }
-    for (int n = 0; n < N; ++n) std::memcpy(out + n * ldo, sums[n], sizeof sums[n]);
-}
-
-void products(const float* tile, int64_t count, const float* x, int64_t ldx, int64_t tokens,
-              float* out, int64_t ldo) {
-    int64_t n = 0;
-    for (; n + 2 <= tokens; n += 2)
-        tile_products<2>(tile, count, x + n * ldx, ldx, out + n * ldo, ldo);
-    if (n < tokens) tile_products<1>(tile, count, x + n * ldx, ldx, out + n * ldo, ldo);
-}
 
 int64_t token_chunks(int64_t tokens) { return (tokens + kAdapterTokens - 1) / kAdapterTokens; }
 
@@ -77,7 +45,7 @@ int64_t Program::adapter_units(const Op& op) const {
 }
 
 // Unit `unit`: of an adapter's rows up to kAdapterTokens, and of its matrices a tile's chunk, or rows of one B.
-void Program::adapt(const Op& op, int64_t unit, int worker) const {
+void Program::adapt(const Op& op, const Run& run, int64_t unit, int worker) const {
     for (const Adapting& a : adapting_) {
         const AdapterLayers* layers = a.adapter->at(op.place);
         if (!layers) continue;
@@ -90,25 +58,26 @@ void Program::adapt(const Op& op, int64_t unit, int worker) const {
         const int64_t from = unit / each * kAdapterTokens, first = a.first + from;
         const int64_t tokens = std::min(kAdapterTokens, a.rows - from);
         if (op.adds)
-            add_up(op, *layers, unit % each, first, tokens, worker);
+            add_up(op, run, *layers, unit % each, first, tokens, worker);
         else
-            sum_down(op, *layers, unit % each, first, tokens);
+            sum_down(op, run, *layers, unit % each, first, tokens);
         return;
     }
 }
 
-void Program::sum_down(const Op& op, const AdapterLayers& layers, int64_t unit, int64_t first,
-                       int64_t tokens) const {
+void Program::sum_down(const Op& op, const Run& run, const AdapterLayers& layers, int64_t unit,
+                       int64_t first, int64_t tokens) const {
     const auto& x = buffers_[static_cast<size_t>(op.src)];
     const int64_t blocks = row_blocks(layers.down.rows);
     const int64_t block = unit % blocks, k = unit / blocks * kAdapterK;
     float* out = adapter_sums(first) + (unit / blocks * blocks + block) * kRowBlock;
-    products(layers.down.tile(block) + k * kRowBlock, std::min(kAdapterK, layers.down.columns - k),
-             x.row(first) + k, x.ld, tokens, out, adapter_sums_);
+    run.kernels.low_rank({layers.down.tile(block) + k * kRowBlock, kRowBlock,
+                          std::min(kAdapterK, layers.down.columns - k), x.row(first) + k, x.ld,
+                          tokens, out, adapter_sums_, false, 1.0f});
 }
 
-void Program::add_up(const Op& op, const AdapterLayers& layers, int64_t unit, int64_t first,
-                     int64_t tokens, int worker) const {
+void Program::add_up(const Op& op, const Run& run, const AdapterLayers& layers, int64_t unit,
+                     int64_t first, int64_t tokens, int worker) const {
     auto up = layers.ups.begin();
     for (; unit >= up->units(); ++up) unit -= up->units();
     const auto& y = buffers_[static_cast<size_t>(op.dst)];
@@ -120,16 +89,10 @@ void Program::add_up(const Op& op, const AdapterLayers& layers, int64_t unit, in
         for (int64_t c = 1; c < layers.chunks(); ++c)
             for (int64_t j = 0; j < rank; ++j) low[n * rank + j] += sums[c * stride + j];
     }
-    float added[kAdapterTokens * kRowBlock];
-    const int64_t end = std::min((unit + 1) * kAdapterRows, up->matrix.rows);
-    for (int64_t m = unit * kAdapterRows; m < end; m += kRowBlock) {
-        products(up->matrix.tile(m / kRowBlock), rank, low, rank, tokens, added, kRowBlock);
-        const int64_t rows = std::min<int64_t>(kRowBlock, end - m);
-        for (int64_t n = 0; n < tokens; ++n) {
-            float* to = y.row(first + n) + up->column + m;
-            for (int64_t r = 0; r < rows; ++r) to[r] += up->scale * added[n * kRowBlock + r];
-        }
-    }
+    const int64_t m = unit * kAdapterRows;
+    run.kernels.low_rank({up->matrix.tile(m / kRowBlock),
+                          std::min(kAdapterRows, up->matrix.rows - m), rank, low, rank, tokens,
+                          y.row(first) + up->column + m, y.ld, true, up->scale});
 }
 
 }  // namespace sterna

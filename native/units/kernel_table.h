@@ -259,6 +259,19 @@ struct GatedArgs {
     int64_t y_stride;
 };
 
+// out[n][r] = sum_k matrix[r][k] x[n][k] for rows of a low-rank matrix, whose products are rounded before they are added,
+// ascending in k; or, where it adds, out[n][r] += scale times that.
+struct LowRankArgs {
+    const float* tiles;  // [rows / kRowBlock, upwards][columns][kRowBlock]
+    int64_t rows, columns;
+    const float* x;  // [tokens][ldx]
+    int64_t ldx, tokens;
+    float* out;  // [tokens][ldo]: of whole blocks, unless it adds
+    int64_t ldo;
+    bool adds;
+    float scale;
+};
+
 // How a KV page holds a position: as floats, or as integers times a float of this position and head.
 enum class KvType : int { kF32, kF16, kI16, kI8 };
 // Keys and values of so many bytes are rounded to [-kv_levels, kv_levels], queries to what keeps int32 sums
@@ -414,6 +427,7 @@ struct UnitKernels {
     bool (*gates)(const GatesArgs&);
     void (*recurrence)(const RecurrenceArgs&);
     bool (*gated)(const GatedArgs&);
+    void (*low_rank)(const LowRankArgs&);
     bool (*kv_store)(const KvStoreArgs&);
     AttentionKernels float_attention, integer_attention;  // by what pages hold: attention()
     void (*attention_merge)(const AttentionArgs&);

@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "attention/kv_pages.h"
 #include "linear/active.h"
+#include "low_rank.h"
 #include "recurrence.h"
 #include "rowwise.h"
 #include "units/kernel_table.h"
@@ -38,6 +39,7 @@ constexpr sterna::KernelTable unit_table() {
         t.gates = gates;
         t.recurrence = recurrence;
         t.gated = gated;
+        t.low_rank = low_rank;
         t.kv_store = kv_store;
         t.float_attention = attention_kernels<FloatAttention>();
         t.attention_merge = attention_merge;

@@ -1,4 +1,4 @@
-// What runs on a token's row between matrices: activations, norms and their rounding, rotations, recurrence.
+// What runs on a token's row between matrices: activations, norms and their rounding, rotations, recurrence, adapters.
 #include "comparison.h"
 
 namespace sterna::foreign {
@@ -126,6 +126,18 @@ void compare_recurrence(Comparison& c, Random& random) {
             });
 }
 
+void compare_low_rank(Comparison& c, Random& random) {
+    constexpr int64_t kColumns = 37, kBlocks = 3, kLd = kBlocks * kRowBlock;
+    const auto tiles = random.floats(kLd * kColumns);
+    for (const int64_t tokens : {1, 2, 5, 8, 11})
+        for (const bool adds : {false, true})
+            in_place(c, "low_rank", random.floats(tokens * (kColumns + kLd)),
+                     [&](const KernelTable& table, float* x) {
+                         table.low_rank({tiles.data(), kLd - (adds ? 5 : 0), kColumns, x, kColumns,
+                                         tokens, x + tokens * kColumns, kLd, adds, 0.3f});
+                     });
+}
+
 }  // namespace
 
 void compare_rows(Comparison& c) {
@@ -133,6 +145,7 @@ void compare_rows(Comparison& c) {
     compare_rowwise(c, random);
     compare_rotations(c, random);
     compare_recurrence(c, random);
+    compare_low_rank(c, random);
 }
 
 }  // namespace sterna::foreign
