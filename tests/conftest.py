@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Before torch is imported: transformers compiles pieces of BitNet, and the first compiled forward
@@ -12,7 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["STERNA_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,22 @@ from hub_server import Hub
 from sysfs_tree import Tree
 
 from sterna.bench import machine
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the garbage collector, and hides from it what was imported, of torch and others.
+
+    These are 700,000 objects. It looked through them again and again while they came, and then
+    whenever an engine was asked for more pages than it had free: for 0.3 s each time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def recipe(folder: Path, name: str) -> Path:
