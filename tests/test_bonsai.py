@@ -141,12 +141,9 @@ def test_gguf_is_the_same_model(kind: str, tmp_path: Path) -> None:
         if tensor.ndim == 1:
             tensors.append((at, tuple(tensor.shape), 0, tensor.float().numpy().tobytes()))
             continue
-        rows, type_id = [], 0
-        groups = model.levels[name].reshape(-1, GROUP)
-        for run, d in zip(groups, model.scales[name].reshape(-1), strict=True):
-            block, type_id = gguf_models.encoded(kind, run[None], float(d), "128")
-            rows.append(block)
-        tensors.append((at, tuple(tensor.shape), type_id, b"".join(rows)))
+        scales = model.scales[name].reshape(-1)
+        raw, type_id = gguf_models.encoded(kind, model.levels[name], scales, "128")
+        tensors.append((at, tuple(tensor.shape), type_id, raw))
     head = {"general.architecture": "qwen3", **gguf_models.metadata(tiny)}
     gguf_models.raw_file(tmp_path / "x.gguf", head, tensors)
     tokens = list(range(60, 90))

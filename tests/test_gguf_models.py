@@ -145,34 +145,33 @@ def hf_name(name: str) -> str:
     return f"model.layers.{layer}.{LINEARS[module]}.weight"
 
 
-def encoded(kind: str, levels: np.ndarray, scale: float, layout: str) -> tuple[bytes, int]:
-    """A tensor's bytes and type id, weight by weight as the reference sheet has it."""
+def encoded(
+    kind: str, levels: np.ndarray, scale: float | np.ndarray, layout: str
+) -> tuple[bytes, int]:
+    """A tensor's bytes and type id, weight by weight as the reference sheet has it; scale: of all
+    weights or, but for I2_S, of each block."""
     if kind == "I2_S":
-        return i2s_bytes(levels, scale, layout), 36
-    half = np.float16(scale).tobytes()
-    if kind == "PTQ1_0":
-        return b"".join(trits(run) + half for run in levels.reshape(-1, 128)), 143
+        return i2s_bytes(levels, float(scale), layout), 36
     block = 64 if kind in ("Q2_0", "Q2_0 of 64, ternary") else 128
-    width = 1 if kind == "Q1_0" else 2
-    out = b""
-    for run in levels.reshape(-1, block):
-        bits = bytearray(block * width // 8)
-        for j, level in enumerate(run):
-            code = int(level > 0) if kind == "Q1_0" else int(level) + 1
-            bits[j * width // 8] |= code << (j * width % 8)
-        out += half + bytes(bits)
-    return out, {"Q1_0": 41, "PQ2_0": 142, "PQ2_0, ternary": 142}.get(kind, 42)
+    blocks = levels.reshape(-1, block).astype(np.int64)
+    half = np.broadcast_to(np.float16(scale), len(blocks))[:, None].copy().view(np.uint8)
+    if kind == "PTQ1_0":
+        return np.hstack([trits(blocks), half]).tobytes(), 143
+    width, codes = (1, blocks > 0) if kind == "Q1_0" else (2, blocks + 1)
+    places = width * np.arange(8 // width)  # the first weight is in a byte's lowest bits
+    packed = (codes.astype(np.int64).reshape(len(blocks), -1, len(places)) << places).sum(-1)
+    ids = {"Q1_0": 41, "PQ2_0": 142, "PQ2_0, ternary": 142}
+    return np.hstack([half, packed.astype(np.uint8)]).tobytes(), ids.get(kind, 42)
 
 
-def trits(run: np.ndarray) -> bytes:
-    """128 levels as the digits of 26 bytes, as Prism's fork lays them out."""
-    out = b""
+def trits(blocks: np.ndarray) -> np.ndarray:
+    """128 levels of each block as the digits of 26 bytes, as Prism's fork lays them out."""
+    parts = []
     for first, count, digits in ((0, 16, 5), (80, 8, 5), (120, 2, 4)):
-        codes = run[first : first + count * digits].reshape(digits, count) + 1
-        for byte in range(count):
-            value = sum(int(codes[d, byte]) * 3 ** (4 - d) for d in range(digits))
-            out += bytes([-(-value * 256 // 243)])
-    return out
+        codes = blocks[:, first : first + count * digits].reshape(-1, digits, count) + 1
+        value = (codes * 3 ** (4 - np.arange(digits))[:, None]).sum(1)
+        parts.append(-(-value * 256 // 243))
+    return np.hstack(parts).astype(np.uint8)
 
 
 #: What a tensor runs as; "Q2_0 of 128" is an older file under the id of Q2_0.
