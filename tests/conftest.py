@@ -14,6 +14,7 @@ os.environ["STERNA_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hub_helpers import local_hub
 from hub_server import Hub
 from sysfs_tree import Tree
 
-from sterna.bench import machine
+from sterna.bench import machine, random_codes
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,8 +74,14 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def little_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte in place of the gigabyte that bandwidth is measured on."""
+    """A megabyte in place of the gigabytes that bandwidth is measured on, and that no cache holds;
+    and random codes of a format that are drawn once."""
     monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)
+    monkeypatch.setattr(random_codes, "out_of_cache_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(random_codes, "random_pool", _random_pool)
+
+
+_random_pool = cache(random_codes.random_pool.__wrapped__)
 
 
 @pytest.fixture
