@@ -244,10 +244,8 @@ PROMPT: dict[str, Any] = {"pp": 8, "tg": 4, "threads": 1, "repeat": 2}
 def test_prompt_rows(fake: Callable[..., tuple[Entry, ...]]) -> None:
     """Both sides' speeds, the ratios; a peer that dies is tried in its other form."""
     table = {"q8_0": fake("crash", "plain"), "f32": fake("plain", "crash"), "bf16": fake("wrong")}
-    rows = prompt.run(
-        ["tiny"], format_names=["f32", "bf16", "q8_0", "q4_0", "i2"], table=table, **PROMPT
-    )
-    assert [row["format"] for row in rows] == ["f32", "bf16", "q8_0", "q4_0", "i2"]
+    rows = prompt.run(["tiny"], format_names=["f32", "bf16", "q8_0", "i2"], table=table, **PROMPT)
+    assert [row["format"] for row in rows] == ["f32", "bf16", "q8_0", "i2"]
     at = {row["format"]: row for row in rows}
     for row in rows:
         assert tuple(row) == prompt.FIELDS
@@ -264,7 +262,7 @@ def test_prompt_rows(fake: Callable[..., tuple[Entry, ...]]) -> None:
         assert row["peer_skipped"] is None
     assert at["bf16"]["peer_checked"] is False
     assert at["bf16"]["prompt_ratio"] is None
-    assert at["q4_0"]["peer"] is None
+    assert at["i2"]["peer"] is None
     assert [at[name]["head"] for name in ("f32", "bf16", "q8_0", "i2")] == [
         "f32", "bf16", "int8", "int8",
     ]  # fmt: skip
@@ -366,8 +364,7 @@ COMMANDS = {
     "e2e": "e2e --models tiny --formats i2 --tokens 2 --threads 1 --repeat 1",
     "ternary": "ternary --models tiny --scaling tiny --formats i2,t5 --tokens 2 --threads 1,2 "
     "--repeat 1",
-    "prompt": "prompt --models tiny --formats q4_0,f32 --pp 8 --tg 2 --threads 1 --repeat 1 "
-    "--no-peer",
+    "prompt": "prompt --models tiny --formats q4_0 --pp 8 --tg 2 --threads 1 --repeat 1 --no-peer",
     "litespark": "litespark --model tiny --formats i2 --pp 8 --tg 2 --threads 1 --repeat 1 "
     "--peers torch",
 }

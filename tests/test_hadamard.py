@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def butterflies(x: np.ndarray, block: int) -> np.ndarray:
     return y.reshape(x.shape)
 
 
+@cache
 def sylvester(n: int) -> np.ndarray:
     """The matrix by its definition: the parity of the common bits of row and column."""
     i = np.arange(n)
@@ -130,9 +132,8 @@ def write(
 
     gguf_factory.build = change
     try:
-        floats = gguf_factory.write(path, tiny)  # to learn the names
-        names = list(dict.fromkeys(names))
-        keys = contract(names, **changes)
+        change(tiny)  # to learn the names
+        keys = contract(list(dict.fromkeys(names)), **changes)
         floats = gguf_factory.write(path, replace(tiny, keys={**tiny.keys, **keys}))
     finally:
         gguf_factory.build = build
