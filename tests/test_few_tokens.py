@@ -92,8 +92,8 @@ def weights(*names: str) -> list[formats.PackedWeight]:
 def measured_as(monkeypatch: pytest.MonkeyPatch, most: int | None) -> list[str]:
     calls: list[str] = []
 
-    def fake(packed: formats.PackedWeight, *_: object) -> int | None:
-        calls.append(packed.format.name)
+    def fake(packed: list[formats.PackedWeight], *_: object) -> int | None:
+        calls.append(packed[0].format.name)
         return most
 
     monkeypatch.setattr(few_tokens, "_measured", fake)
@@ -110,7 +110,7 @@ def test_measured_once_a_format_and_kept(
     assert direct_tokens(weights("i2"), TEAM, isa, 0) == {"i2": 6}  # however small the model
     assert sorted(calls) == ["i2", "q8_0"]
     where = f"{place(TEAM)}, {isa}"
-    assert json.loads(cache.read_text())[where]["direct tokens"] == known(TEAM, isa)
+    assert json.loads(cache.read_text())[where]["direct tokens of memory"] == known(TEAM, isa)
     assert known(TEAM, isa) == {"i2": 6, "q8_0": 6, "bf16": 12}
     assert known(Threads(1), isa) == {}
 
@@ -142,7 +142,7 @@ def test_what_is_kept_wrongly_is_measured_again(
 ) -> None:
     cache.parent.mkdir()
     where = json.dumps(f"{place(TEAM)}, {isa}")
-    cache.write_text(f'{{{where}: {{"direct tokens": {kept}}}}}')
+    cache.write_text(f'{{{where}: {{"direct tokens of memory": {kept}}}}}')
     assert known(TEAM, isa) == {}
     measured_as(monkeypatch, 4)
     assert direct_tokens(weights("i2"), TEAM, isa, 1 << 30) == {"i2": 4}
@@ -151,9 +151,25 @@ def test_what_is_kept_wrongly_is_measured_again(
 def test_a_real_measurement_is_a_limit(
     cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (weight,) = weights("q4_0")
     monkeypatch.setattr(measured, "LEAST_ROUNDS", 1)  # however busy this machine is
-    assert few_tokens._measured(weight, TEAM, isa, 0.01) in (0, 1, *COUNTS)
+    assert few_tokens._measured(weights("q4_0"), TEAM, isa, 0.01) in (0, 1, *COUNTS)
+
+
+def test_weights_of_one_shape_that_no_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest of them that is timed well; else the shape of the most bytes."""
+    rng = np.random.default_rng(3)
+
+    def several(count: int, M: int, K: int) -> list[formats.PackedWeight]:
+        return [ops.quantize(rng.standard_normal((M, K), np.float32), "i8") for _ in range(count)]
+
+    small, middle, large = several(9, 64, 64), several(4, 64, 128), several(4, 64, 256)
+    of_model = [*small, *large, *middle]
+    monkeypatch.setattr(few_tokens, "_LEAST_WEIGHT_BYTES", small[0].nbytes + 1)
+    for least, expected in ((4 * middle[0].nbytes, middle), (4 * large[0].nbytes, large)):
+        monkeypatch.setattr(few_tokens, "LEAST_BYTES", least)
+        assert few_tokens._samples(of_model) == {"i8": expected}
+    monkeypatch.setattr(few_tokens, "LEAST_BYTES", 1 << 30)
+    assert few_tokens._samples(of_model) == {"i8": large}
 
 
 def test_the_environment_pins(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,9 @@ constexpr int64_t panel_at(int64_t kc, int row_block, int part, int64_t k) {
 }
 constexpr int64_t panel_bytes(int64_t K, int row_blocks) { return row_blocks * K / 4 * kLine; }
 
-// A tile alone is one stream, so the next page has to be asked for in good time.
-constexpr int64_t kPanelPrefetchBytes = 4096;
+// A tile alone is one stream, so the next page has to be asked for in good time: into L2, as the few lines that may be
+// on their way to L1 are wanted for what is decoded next.
+constexpr int64_t kPanelPrefetchBytes = 4096, kPanelNearBytes = 1024;
 
 // Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own.
 template <class F, int G0, int GN, bool kPrefetch = false>
@@ -40,8 +41,10 @@ inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         if constexpr (kPrefetch) {
             STERNA_UNROLL(8)
-            for (int line = 0; line < F::kStepBytes; line += kLine)
-                prefetch(step + kPanelPrefetchBytes + line);
+            for (int line = 0; line < F::kStepBytes; line += kLine) {
+                prefetch_l2(step + kPanelPrefetchBytes + line);
+                prefetch(step + kPanelNearBytes + line);
+            }
         }
         STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {

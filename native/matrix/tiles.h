@@ -11,7 +11,7 @@
 namespace {
 
 // Fewer tokens leave the unit's rows empty, and the dot product instructions keep up with memory.
-constexpr int kFewestTileTokens = 4;
+constexpr int kFewestTileTokens = 5;
 
 constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
@@ -334,10 +334,14 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    for (int64_t k = 0; k < a.K; k += 64, step += 64 / F::kStepK * F::kStepBytes) {
-        // Four buffers are used in turn, so that decoding runs ahead of the unit.
-        uint8_t* w = a.scratch + k / 64 % 4 * 4 * kTileBytes;
-        decode_panel<F, G0, G, true>(step, 64, w);
+    // Four buffers are used in turn. Tiles are loaded a step after they were decoded: a load waits for stores that have not
+    // reached L1.
+    const auto buffer = [&](int64_t k) { return a.scratch + k / 64 % 4 * 4 * kTileBytes; };
+    decode_panel<F, G0, G, true>(step, 64, buffer(0));
+    for (int64_t k = 0; k < a.K; k += 64) {
+        step += 64 / F::kStepK * F::kStepBytes;
+        if (k + 64 < a.K) decode_panel<F, G0, G, true>(step, 64, buffer(k + 64));
+        const uint8_t* w = buffer(k);
         tile_load(4, a.xq + k, a.ldx);
         tile_load(6, w, 64);
         tile_dot(0, 4, 6);

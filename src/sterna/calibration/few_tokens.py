@@ -3,14 +3,16 @@
 A kernel decodes a line of weights into registers and multiplies it with every token, a block of
 tokens after the other; or it first writes a tile's weights to a panel, which costs once and suits
 more tokens (or a matrix unit). From how many tokens on the panel is faster differs between formats,
-units and CPUs. Each unit has a guess; for a large model it is measured, once for a machine. No
-choice changes a bit.
+units and CPUs. Each unit has a guess; for a large model it is measured, once for a machine, with
+weights that come from memory as in a step: each is timed long after its last time. No choice
+changes a bit.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 
 from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
@@ -24,9 +26,9 @@ __all__ = ["COUNTS", "direct_tokens", "known", "most_direct"]
 #: Tokens of the steps that are timed.
 COUNTS = (2, 4, 6, 8, 12, 16)
 #: Seconds that trying takes, for all formats of a model.
-BUDGET_S = 0.15
+BUDGET_S = 0.25
 _LEAST_WEIGHT_BYTES = 1 << 20
-_WHAT = "direct tokens"
+_WHAT = "direct tokens of memory"
 # Values of "most direct tokens": the unit's guess, a panel for every step, and for none.
 _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
 
@@ -37,7 +39,7 @@ def direct_tokens(
     """The most tokens that go straight from the decoder, for each format; left out: the guess.
 
     From `STERNA_DIRECT_TOKENS` (1..16, for all formats), else as measured on this machine before,
-    else measured now with one of the weights, where a token reads `weight_bytes` beyond any cache.
+    else measured now with some of the weights, where a token reads `weight_bytes` beyond any cache.
     Raises RequestError for a STERNA_DIRECT_TOKENS that is no such number.
     """
     samples = _samples(weights)
@@ -84,20 +86,37 @@ def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
     return best if costs[best] * GAIN < cost(dict.fromkeys(COUNTS, _GUESS)) else _GUESS
 
 
-def _samples(weights: Iterable[PackedWeight]) -> dict[str, PackedWeight]:
-    """For each format the smallest weight that a step is timed well with, or the largest."""
-    samples: dict[str, PackedWeight] = {}
-    for weight in sorted(weights, key=lambda w: w.nbytes, reverse=True):
-        if weight.format.name not in samples or weight.nbytes >= _LEAST_WEIGHT_BYTES:
-            samples[weight.format.name] = weight
+def _samples(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
+    """For each format weights of one shape: the smallest that a step is timed well with and that
+    are more than a cache holds, else those of the most bytes."""
+    alike: dict[str, dict[tuple[int, int], list[PackedWeight]]] = {}
+    for weight in weights:
+        shapes = alike.setdefault(weight.format.name, {})
+        shapes.setdefault((weight.M, weight.K), []).append(weight)
+
+    def nbytes(several: list[PackedWeight]) -> int:
+        return sum(weight.nbytes for weight in several)
+
+    samples = {}
+    for name, shapes in alike.items():
+        fitting = [
+            several
+            for several in shapes.values()
+            if several[0].nbytes >= _LEAST_WEIGHT_BYTES and nbytes(several) >= LEAST_BYTES
+        ]
+        smallest = min(fitting, key=lambda several: several[0].nbytes, default=None)
+        samples[name] = smallest or max(shapes.values(), key=nbytes)
     return samples
 
 
-def _measured(packed: PackedWeight, threads: Threads, isa: str, budget_s: float) -> int | None:
-    """`most_direct` of this weight; None where the machine is too busy to tell."""
-    weight = packed.native()
+def _measured(
+    packed: Sequence[PackedWeight], threads: Threads, isa: str, budget_s: float
+) -> int | None:
+    """`most_direct` of these weights; None where the machine is too busy to tell."""
+    weights = cycle([weight.native() for weight in packed])
 
     def seconds_of(step: tuple[int, int]) -> float:
+        weight = next(weights)
         n, weight.direct_tokens = step
         return _native.time_linear([weight], n, isa, threads, 1)[0]
 
