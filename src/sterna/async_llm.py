@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from sterna.answers import Completion, Piece, TokenLogprob
+from sterna.checks import checked_real, checked_whole
 from sterna.engine import Driver, Event, Load, Request
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
-from sterna.runtime import checked_real, checked_whole
 
 __all__ = ["AsyncLLM", "Ticket"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from sterna.answers import Completion, OneAtATime, Piece, Stream
 from sterna.chat import check_messages
+from sterna.checks import checked_flag
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM, TEMPLATE_OPTIONS
-from sterna.runtime import checked_flag
 
 __all__ = ["Conversation"]
 

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
+from sterna.checks import checked_flag
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import Format, PackedWeight, codec
 from sterna.formats.arithmetic import first_index
-from sterna.runtime import checked_flag, resolve_isa, resolve_threads
+from sterna.runtime import resolve_isa, resolve_threads
 
 __all__ = [
     "PackedWeight",

@@ -7,15 +7,14 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sterna import _native
+from sterna.checks import checked_name, checked_whole
 from sterna.errors import RequestError, UnsupportedCPUError, shown
 
 __all__ = [
@@ -23,11 +22,6 @@ __all__ = [
     "Threads",
     "available_bytes",
     "cache_bytes",
-    "checked_flag",
-    "checked_items",
-    "checked_name",
-    "checked_real",
-    "checked_whole",
     "cpu_list",
     "is_inside",
     "memory_bytes",
@@ -61,65 +55,6 @@ def is_inside(owner: object, method: CodeType) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -> int:
-    """A whole number of low..high, numpy's too; RequestError names it. of: whose limits these are.
-
-    True is no number here, though Python counts it as one.
-    """
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        whole = int(value)
-        if low <= whole <= high:
-            return whole
-    raise RequestError(
-        f"{name}: must be a whole number in {low}..{high}{of}, but got {shown(value)}"
-    )
-
-
-def checked_real(
-    name: str, value: object, low: float, high: float, open_low: bool = False
-) -> float:
-    """A number of [low, high], or of (low, high]; RequestError names it. NaN is in no interval."""
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    # A huge int compares where it would not convert.
-    good = number and not isinstance(value, bool) and low <= value <= high  # type: ignore[operator]
-    if good and not (open_low and value == low):
-        return float(value)  # type: ignore[arg-type]
-    raise RequestError(
-        f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], but got {shown(value)}"
-    )
-
-
-def checked_flag(name: str, value: object) -> bool:
-    """True or False, numpy's too; RequestError names what is something else."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise RequestError(f"{name}: must be True or False, but got {shown(value)}")
-    return bool(value)
-
-
-def checked_name(name: str, value: object, known: Iterable[str], remedy: str = "") -> str:
-    """One of the names that are known; RequestError lists them. An array is none of them."""
-    if isinstance(value, str) and value in (names := tuple(known)):
-        return value
-    names = tuple(known)
-    raise RequestError(
-        f"{name}: must be one of {', '.join(names)}, but got {shown(value)}"
-        f"{'; ' if remedy else ''}{remedy}"
-    )
-
-
-def checked_items(name: str, value: Any, what: str) -> Iterator[Any]:
-    """Iterates over a value; RequestError says `what` it must be where that cannot be.
-
-    Having `__iter__` is not enough: an array without dimensions has it.
-    """
-    try:
-        if not isinstance(value, (bytes, bytearray)):
-            return iter(value)
-    except TypeError:
-        pass
-    raise RequestError(f"{name}: must be {what}, but got {shown(value)}")
 
 
 def resolve_isa(isa: str | None = None) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sterna.checks import checked_flag, checked_items
 from sterna.engine.guide import Guide
 from sterna.engine.schemas import for_llguidance, grammar_options, problems, read_schema
 from sterna.errors import RequestError, shown
-from sterna.runtime import checked_flag, checked_items
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

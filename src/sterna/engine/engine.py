@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
+from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.adapters import Adapter, by_adapter
 from sterna.engine.feeds import Feed, Given
 from sterna.engine.masks import made_beside
@@ -27,14 +28,7 @@ from sterna.engine.windows import PageShape, way_back
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast
-from sterna.runtime import (
-    available_bytes,
-    checked_flag,
-    checked_name,
-    checked_whole,
-    resolve_isa,
-    resolve_threads,
-)
+from sterna.runtime import available_bytes, resolve_isa, resolve_threads
 
 __all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.checks import checked_whole
 from sterna.engine.sequence import (
     BARE,
     NO_PAGES,
@@ -25,7 +26,7 @@ from sterna.engine.sequence import (
 )
 from sterna.engine.windows import Held, PageShape, Resident
 from sterna.errors import RequestError
-from sterna.runtime import available_bytes, checked_whole, is_inside
+from sterna.runtime import available_bytes, is_inside
 
 if TYPE_CHECKING:
     from sterna.engine.prefix import PrefixCache

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.checks import checked_flag, checked_items, checked_real, checked_whole
 from sterna.engine.masks import Masks
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.runtime import checked_flag, checked_items, checked_real, checked_whole
 
 __all__ = ["DecidingLogits", "Draw", "SamplingParams"]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sterna.checks import checked_flag, checked_whole
 from sterna.engine import Request, SamplingParams
 from sterna.engine.drafts import (
     LONG,
@@ -23,7 +24,6 @@ from sterna.engine.guide import Guide
 from sterna.engine.mtp import MtpLayer
 from sterna.errors import RequestError, shown
 from sterna.llm.templates import Templates
-from sterna.runtime import checked_flag, checked_whole
 
 __all__ = ["Asking"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from sterna.checks import checked_items, checked_name
 from sterna.engine import embed
 from sterna.errors import RequestError, shown
 from sterna.llm.loaded import Loaded
 from sterna.models.pooling import KINDS, Pooling
-from sterna.runtime import checked_items, checked_name
 
 __all__ = ["Embedding"]
 

@@ -12,6 +12,7 @@ import numpy as np
 from sterna import loading, models
 from sterna.answers import Completion
 from sterna.checkpoints.resolve import resolve
+from sterna.checks import checked_flag, checked_items, checked_name, checked_whole
 from sterna.engine import (
     Driver,
     Engine,
@@ -24,7 +25,7 @@ from sterna.engine import (
 from sterna.engine.constraints import Constraints
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.llm.adapters import Adapters
-from sterna.runtime import checked_flag, checked_items, checked_name, checked_whole, resolve_threads
+from sterna.runtime import resolve_threads
 
 __all__ = ["Loaded"]
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.answers import TokenLogprob
+from sterna.checks import checked_whole
 from sterna.engine import PREFILL_CHUNK, Scoring
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine.sampling import MAX_LOGPROBS
 from sterna.llm.loaded import Loaded
-from sterna.runtime import checked_whole
 
 __all__ = ["Scores"]
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
+from sterna.checks import checked_flag, checked_items
 from sterna.errors import RequestError, shown
 from sterna.llm.loaded import Loaded
-from sterna.runtime import checked_flag, checked_items
 
 __all__ = ["TEMPLATE_OPTIONS", "Templates"]
 

@@ -15,6 +15,7 @@ from sterna import _native, formats, ops
 from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.header import TensorInfo
+from sterna.checks import checked_name
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
@@ -24,7 +25,6 @@ from sterna.errors import (
 )
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
-from sterna.runtime import checked_name
 from sterna.weights import packing, sources
 from sterna.weights.experts import joined
 from sterna.weights.gguf import gguf_name, permutes

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna.checks import checked_flag, checked_name
 from sterna.errors import NonFiniteError, RequestError, UnsupportedCPUError, shown
 from sterna.formats.arithmetic import first_index
 from sterna.formats.pot_encodings import ENCODINGS
@@ -16,7 +17,7 @@ from sterna.ops import MAX_ROWS
 from sterna.papers import _papers
 from sterna.papers.pot import tuning
 from sterna.papers.pot.tuning import Unroll
-from sterna.runtime import checked_flag, checked_name, resolve_isa, resolve_threads
+from sterna.runtime import resolve_isa, resolve_threads
 
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
