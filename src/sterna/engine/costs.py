@@ -70,6 +70,7 @@ class Costs:
         # ms of the knots, then of _READ positions and of _ROWS pairs; and how uncertain they are.
         self._ms = np.zeros(2)
         self._covariance = np.zeros((2, 2))
+        self._table: list[float] = []  # of `_of_tokens`, once somebody asks; many may in a step
 
     @property
     def known(self) -> bool:
@@ -85,6 +86,10 @@ class Costs:
         if not self.known or not work.tokens:
             return 0.0
         return max(LEAST_MS, self._of_tokens(work.tokens) + self._seen(work))
+
+    def rate(self, tokens: int) -> float:
+        """Milliseconds a token of so many that read nothing; 1 while nothing is known."""
+        return max(LEAST_MS, self._of_tokens(tokens)) / tokens if self.known else 1.0
 
     def learn(self, work: Work, ms: float) -> None:
         """A step has taken so long."""
@@ -111,6 +116,7 @@ class Costs:
                 self._ms -= self._covariance[:, i] * (self._ms[i] / self._covariance[i, i])
         np.maximum(self._ms, 0.0, out=self._ms)
         self._fit_around(work.tokens, features[:-2])
+        self._table = []
 
     def _fit_around(self, tokens: int, shares: npt.NDArray[np.float64]) -> None:
         """Brings the knots into the bounds that a step of so many tokens sets, learnt just now;
@@ -179,11 +185,15 @@ class Costs:
 
     def _of_tokens(self, tokens: int) -> float:
         """That of the knots alone; beyond the last that is known, in proportion."""
-        ms = np.maximum.accumulate(self._ms[:-2])
-        most = int(self._knots[-1])
-        if tokens > most:
-            return float(ms[-1]) * tokens / most
-        return float(np.interp(tokens, self._knots, ms))
+        table = self._table or self._tabled(np.arange(KNOTS[-1] + 1))
+        self._table = table
+        return table[tokens] if tokens < len(table) else self._tabled(np.array([tokens]))[0]
+
+    def _tabled(self, tokens: npt.NDArray[np.int64]) -> list[float]:
+        ms, most = np.maximum.accumulate(self._ms[:-2]), self._knots[-1]
+        made = np.interp(tokens, self._knots, ms)
+        table: list[float] = np.where(tokens > most, ms[-1] * tokens / most, made).tolist()
+        return table
 
 
 def _weights(tokens: int) -> dict[int, float]:

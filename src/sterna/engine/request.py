@@ -138,12 +138,12 @@ class Request:
     @property
     def ended(self) -> bool:
         """Whether no step is to come: its tokens have ended it, or it was ended, or is finished."""
+        drawn = len(self._drawn)  # asked of all that wait, in each step
         return (
             self.finished
             or self._reason is not None
-            or len(self._drawn) >= self.params.max_tokens
-            or (self._known >= self.context and len(self._drawn) > 0)
-            or self._at_end(len(self._drawn))
+            or drawn >= self.params.max_tokens
+            or (drawn > 0 and (self._known >= self.context or self._at_end(drawn)))
             or self._is_complete
         )
 

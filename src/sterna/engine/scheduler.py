@@ -250,6 +250,8 @@ class Scheduler:
         """Adds those that the step has time for beside who is chosen, whose work is given."""
         n_decoding, admitting, full = len(chosen), True, 0.0
         for entry in self._turns.among(prompting, now):
+            if full >= step.most:
+                break
             target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
             if target <= full:
                 continue
@@ -292,7 +294,8 @@ class Scheduler:
         return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
 
     def _running(self) -> list[Entry]:
-        return [entry for entry in self._alive() if entry.running]
+        running = [entry for entry in list(self._entries.values()) if entry.running]
+        return [entry for entry in running if not entry.request.ended]
 
     def _admit(self, entry: Entry, now: float) -> bool:
         """Whether it may have pages, now that others run."""

@@ -57,6 +57,11 @@ class StepTime:
             fair = ms * (1 + WAITING * joining / decoding.tokens)
             self._joining = max(self.usual, min(fair, prompt_step_ms))
 
+    @property
+    def most(self) -> float:
+        """That of the longest step, whoever's prompt it is."""
+        return self._joining
+
     def of(self, request: Request) -> float:
         """That of a step that goes on with this prompt."""
         return self._joining if self._joins(request) else self.usual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sterna.engine.costs import Costs, Work
+from sterna.engine.costs import Costs
 from sterna.engine.request import Request
 
 __all__ = ["Entry", "Turns"]
@@ -66,6 +66,6 @@ class Turns:
     def _rank(self, entry: Entry, now: float) -> float:
         """Seconds that the rest of its prompt takes, less what it has waited and its priority."""
         left = entry.request.left
-        per_token = self._costs.ms(Work(min(left, 256))) / min(left, 256) or 1.0
+        per_token = self._costs.rate(min(left, 256))
         waited = now - entry.arrived
         return left * per_token / 1e3 - AGEING * waited - PRIORITY_S * entry.request.priority
