@@ -128,6 +128,7 @@ def test_the_core_refuses_what_cannot_be_skipped() -> None:
         program.read_open_rows(64, 1)
 
 
+@pytest.mark.usefixtures("little_bandwidth")
 def test_bench_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "relu2", SHAPE)
     monkeypatch.setattr("sterna.engine.engine.LEAST_BYTES", 0)
