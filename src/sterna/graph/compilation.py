@@ -15,7 +15,7 @@ from sterna.graph.operations import Op, Value
 from sterna.graph.skips import read_as_floats
 
 if TYPE_CHECKING:
-    from sterna.graph.graph import Graph
+    from sterna.graph.written import Written
 
 __all__ = ["compiled"]
 
@@ -23,7 +23,7 @@ PAD = 64  # widths of buffers are padded to it (native kPad)
 
 
 def compiled(
-    graph: Graph, fast: bool, skip_with: int, direct_tokens: Mapping[str, int], context: int
+    graph: Written, fast: bool, skip_with: int, direct_tokens: Mapping[str, int], context: int
 ) -> _native.Program:
     """`Graph.compile`; fast: layers use the unit's bf16 products where it has them."""
     ops, h = graph.ops, graph.heads

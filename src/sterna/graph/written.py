@@ -1,0 +1,130 @@
+"""`Written`: what is asked of a model that was written down, and the program that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from sterna import _native
+from sterna.formats import PackedWeight
+from sterna.graph.compilation import compiled
+from sterna.graph.heads import Heads
+from sterna.graph.operations import Adapted, Op, Value
+from sterna.graph.skips import skips
+
+__all__ = ["Written"]
+
+_G = TypeVar("_G", bound="Written")
+
+
+@dataclass
+class Written:
+    """A model's operations in their order. `Graph` has the words that write them."""
+
+    heads: Heads  # of the layers that say nothing else
+    ops: list[Op] = field(default_factory=list)
+
+    @property
+    def places(self) -> list[Adapted]:
+        """The layers that may have adapters, in the order of the program's places for them."""
+        return [op.adapted for op in self.ops if op.adapted is not None]
+
+    @property
+    def kv_heads(self) -> list[Heads]:
+        """The heads of each layer that keeps keys and values, as the cache has them."""
+        return [op.heads for op in self.ops if op.kind == "rope" and op.stores and op.heads]
+
+    @property
+    def kv_windows(self) -> list[int | None]:
+        """Of each of these layers, how many of the last positions are seen of it at most; None:
+        all."""
+        seen: list[list[int | None]] = [[] for _ in self.kv_heads]
+        for op in self.ops:
+            if op.kind == "attention" and op.attention is not None:
+                seen[op.layer].append(op.attention.window)
+        return [
+            None if None in windows else max((w for w in windows if w is not None), default=None)
+            for windows in seen
+        ]
+
+    def kv_bytes(self, dtype: str, windowed: bool = False) -> int:
+        """Bytes of keys and values of one position, over all layers, or over those with windows."""
+        return sum(
+            _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, dtype)
+            for heads, window in zip(self.kv_heads, self.kv_windows, strict=True)
+            if window is not None or not windowed
+        )
+
+    def without_head(self: _G) -> _G:
+        """The same model up to its last norm: what it makes of the rows that `select` leaves."""
+        last = max(i for i, op in enumerate(self.ops) if op.norm is not None and op.kind != "tell")
+        return replace(self, ops=self.ops[: last + 1])
+
+    def observed(self: _G) -> _G:
+        """The same model, whose program adds up the squares of what its layers read, by column:
+        `Program.square_sums` has them in the order of `observed_by`. It is compiled without `fast`,
+        whose products read no floats."""
+        ops: list[Op] = []
+        seen: set[Value] = set()
+        for op in self.ops[:-1]:
+            x = op.inputs[0] if op.kind == "linear" else None
+            if x is not None and x not in seen:
+                seen.add(x)
+                ops.append(Op("squares", op.name, [x], x, selected=op.selected, route=op.route))
+            ops.append(op)
+        return replace(self, ops=[*ops, self.ops[-1]])
+
+    def observed_by(self) -> list[list[PackedWeight]]:
+        """Of an `observed` graph: the weights that read what each sum of squares is of."""
+        values = [op.inputs[0] for op in self.ops if op.kind == "squares"]
+        layers = self.layers()
+        return [[weight for read, weight in layers if read is x] for x in values]
+
+    def weights(self) -> list[PackedWeight]:
+        """Every packed weight once."""
+        seen = {id(op.weight): op.weight for op in self.ops if op.weight is not None}
+        return list(seen.values())
+
+    @property
+    def can_be_fast(self) -> bool:
+        """Whether all layers hold floats of one format, so that bf16 products may sum them."""
+        formats = {weight.format for _, weight in self.layers()}
+        return len(formats) == 1 and not any(f.integer for f in formats)
+
+    def linear_weights(self) -> list[PackedWeight]:
+        """Every packed weight that a linear layer or the head reads, once; of experts the first."""
+        linears = [op for op in self.ops if op.kind == "linear" and op.weight is not None]
+        return list({id(op.weight): op.one_weight for op in linears}.values())
+
+    def layers(self) -> list[tuple[Value, PackedWeight]]:
+        """What the linear layers read, and their weights; the head, which comes last, left out."""
+        linears = [op for op in self.ops[:-1] if op.kind == "linear"]
+        return [(op.inputs[0], op.weight) for op in linears if op.weight is not None]
+
+    def compile(
+        self,
+        fast: bool = False,
+        skip_with: int = 0,
+        direct_tokens: Mapping[str, int] = MappingProxyType({}),
+        context: int = 0,
+    ) -> _native.Program:
+        """The native program; the last value written is the logits, or that of `without_head`.
+
+        fast: the layers of a model that `can_be_fast` use the unit's bf16 products where it has
+        them, for every number of tokens. The head keeps the ascending sums of `ops.linear`: an
+        exact head is proven for those, and equals a float head.
+        skip_with: so many threads make, for the layers that `skips` names, the copies by which a
+        step of one token leaves out weights that meet a zero; 0: none, all weights are read.
+        direct_tokens: of a format's name, the most tokens that go straight from the decoder
+        (`few_tokens`); the unit's own guess for formats that are left out.
+        context: the most positions of a sequence, which `Rotary.long` depends on.
+
+        The graph stays as it is: engines of one model may compile it at the same time.
+        """
+        return compiled(self, fast and self.can_be_fast, skip_with, direct_tokens, context)
+
+    def skips(self) -> dict[Op, int]:
+        """The layers that may leave out what meets a zero, as `skips.skips` says."""
+        return skips(self.ops)
