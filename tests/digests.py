@@ -31,7 +31,7 @@ from sterna.checkpoints.resolve import BUILT_IN
 from sterna.engine import DecidingLogits, Engine, Sequence
 from sterna.formats import Experts, FloatFormat, Format, PackedWeight, Shadow, codec
 from sterna.formats.pot_levels import PowerFloats
-from sterna.formats.scales import SuperBlockScales
+from sterna.formats.scales import GroupScales, SuperBlockScales
 from sterna.loading import Model
 from sterna.weights.sources import HEADS, STACKED, Linear, Stacking, head_format
 
@@ -191,6 +191,8 @@ class Drawn:
             scales = np.ldexp((16 + self.whole(0, 15, *one)).astype(np.float32), exponent - 4)
         else:
             scales = np.ldexp(np.float32(1), exponent + self.whole(0, 1, *one).astype(np.int32))
+        if isinstance(layout, GroupScales):
+            scales = layout.number.nearest(scales)
         if not layout.minima:
             return scales.reshape(shape)
         assert f.codebook is not None

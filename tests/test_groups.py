@@ -10,12 +10,14 @@ from helpers import GROUPED, assert_same_bits, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import quantize_activations, reference_linear
+from scale_numbers import NUMBERS, any_scales, finite_values, largest_weight, number_of
 
 import sterna.ops as ops
 from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import round_half_away
-from sterna.formats.scales import E8M0, GroupScales, SuperBlockScales
+from sterna.formats.scales import E8M0, F16, GroupScales, SuperBlockScales
+from sterna.formats.scales.numbers import ScaleNumber
 
 # Suffixes over the layouts of levels (powers of two: test_power_formats.py), one group longer than
 # the activations' and one no power of two.
@@ -34,12 +36,8 @@ def random_weight(name: str, M: int, K: int, seed: int) -> ops.PackedWeight:
     shape = f.scales.shape(M, K)
     if isinstance(f.scales, SuperBlockScales):
         scales = super_scales(f.scales, shape, rng)
-    elif not f.scales.any_number:  # powers of two
-        scales = np.exp2(rng.integers(-127, 100, shape)).astype(np.float32)
     else:
-        scales = (rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 4, shape)).astype(
-            np.float32
-        )
+        scales = any_scales(number_of(f), shape, rng)
     return ops.pack(rng.choice(levels_of(f), (M, K)), scales, format=name)
 
 
@@ -118,12 +116,38 @@ def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
     if M and groups and name not in SUPER:  # [tile][group][scale, minimum][row of the tile]
         m, g = M - 1, groups - 1
         assert isinstance(f.scales, GroupScales)
-        powers = f.scales.number is E8M0
-        dtype = np.uint8 if powers else np.float16
-        lines = packed.scale[m // f.tile_rows].view(dtype).reshape(-1, f.tile_rows)
+        number = f.scales.number
+        lines = packed.scale[m // f.tile_rows].view(number.dtype).reshape(-1, f.tile_rows)
         got = lines[g * (2 if f.scales.minima else 1), m % f.tile_rows]
-        value = np.ldexp(1.0, int(got) - 127) if powers else got
-        assert value == scales.reshape(M, groups, -1)[m, g, 0]
+        assert number.decoded(got) == scales.reshape(M, groups, -1)[m, g, 0]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
+def test_numbers(number: ScaleNumber) -> None:
+    """What a number holds it keeps, in the words that stand for it; what lies between two of these
+    becomes one of both."""
+    values = np.unique(finite_values(number))
+    held, can = number.held(values)
+    assert can.all()
+    assert_same_bits(held, values)
+    assert_same_bits(number.decoded(number.encoded(values)), values)
+    lines = number.encoded(values).view(np.uint8)
+    assert number.valid(lines, 1)
+    assert not number.valid(np.full(number.dtype.itemsize, 0xFF, np.uint8), 1)
+    positive = values[(values > number.coarse) & (values < 2.0**100)]
+    low, high = positive[:-1], positive[1:]
+    for share in (0.25, 0.75):
+        between = (low + (high - low) * np.float32(share)).astype(np.float32)
+        for made in (number.nearest(between), number.lifted(between)):
+            assert ((made == low) | (made == high)).all()
+
+
+def test_words_of_numbers() -> None:
+    """IEEE half; and 2^(e - 127), of OCP Microscaling, by their definitions."""
+    words = np.arange(255, dtype=np.uint8)
+    assert_same_bits(E8M0.decoded(words), np.exp2(words.astype(np.float64) - 127).astype("f4"))
+    halves = np.array([0x3C00, 0x0001, 0xFBFF], np.uint16).view(np.float16)
+    assert_same_bits(F16.decoded(halves), np.array([1, 2.0**-24, -65504], np.float32))
 
 
 @pytest.mark.parametrize("name", SUPER)
@@ -318,15 +342,15 @@ def test_non_finite_activations() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scales_that_no_half_holds(name: str) -> None:
-    """Finite weights beyond f16 are named as such; powers of two in a byte hold them."""
+    """Finite weights beyond the number of a scale are named as such, if there are any."""
     f = formats.get(name)
     w = np.full((2, 2 * f.scales.block), 3e9, np.float32)
-    if f.scales == GroupScales(32, E8M0):
+    if largest_weight(f) > 3e9:
         assert np.isfinite(ops.dequantize(ops.quantize(w, name))).all()
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            failure(lambda: ops.quantize(w, name), RequestError, name, "65504")
+            failure(lambda: ops.quantize(w, name), RequestError, name, number_of(f).rule)
 
 
 @pytest.mark.parametrize("layout", ["b4", "b8", "fp4", "pot4", "t5"])

@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scale_numbers import any_scales, number_of
 
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
@@ -39,9 +40,8 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
         codes &= 0xBF  # clears an exponent bit of every float: none is infinite or NaN
     if layout.scales.group:
         scale: Any = rng.integers(1, 16, layout.scales.shape(M, K))
-        scale = (
-            np.exp2(scale % 12) if not layout.scales.any_number and layout.scales.single else scale
-        )
+        if layout.scales.single:
+            scale = any_scales(number_of(layout), scale.shape, rng)
         return PackedWeight(layout, M, K, codes, held_scale(layout, scale, M, K))
     scale = rng.random(M if row else ()) if row else rng.random()
     return PackedWeight(layout, M, K, codes, np.asarray(scale, np.float32))
