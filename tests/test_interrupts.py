@@ -27,7 +27,10 @@ from sterna.engine import PAGE, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
-POOL = ("engine/engine.py", "engine/pages.py", "engine/prefix.py", "engine/windows.py")
+POOL = (
+    "engine/engine.py", "engine/memory.py", "engine/pages.py", "engine/prefix.py",
+    "engine/sequence.py", "engine/windows.py",
+)  # fmt: skip
 REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/driver.py")
 LLM_PARTS = ("llm/llm.py", "llm/asking.py", "llm/templates.py", "llm/loaded.py")
 MODULES = (*POOL, *REQUESTS, "sterna/conversation.py", *LLM_PARTS)

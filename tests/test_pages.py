@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sterna import LLM, _native, loading
-from sterna.engine import PAGE, Engine, PagePool, Sequence
-from sterna.engine import pages as pages_module
+from sterna.engine import PAGE, Engine, PagePool, Sequence, memory
 from sterna.engine.sequence import GONE, are_whole, without_flag
 from sterna.errors import RequestError
 
@@ -229,10 +228,10 @@ def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.Monke
         small.step([(Sequence(), [1] * (PAGE + 1), 0)])
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, kv_bytes=3 * page)
     assert llm.engine.pool.count == 3
-    most = pages_module.MOST_PAGES
+    most = memory.MOST_PAGES
     for available, expected in ((0, (16,)), (400 * page, (100, 16)), (1 << 60, (most, 16))):
-        monkeypatch.setattr(pages_module, "available_bytes", lambda n=available: n)
-        assert pages_module.page_counts(2 * PAGE, page, None) == expected
+        monkeypatch.setattr(memory, "available_bytes", lambda n=available: n)
+        assert memory.page_counts(2 * PAGE, page, None) == expected
     assert Engine(model, threads=1, context=2 * PAGE).pool.count == most
 
 

@@ -19,8 +19,7 @@ from test_interrupts import POOL, interrupted
 from test_windows import PROMPT, fed
 
 from sterna import LLM, loading
-from sterna.engine import PAGE, Engine, PrefixCache, PrefixStore, Sequence
-from sterna.engine import engine as engine_module
+from sterna.engine import PAGE, Engine, PrefixCache, PrefixStore, Sequence, memory
 from sterna.engine.sequence import GONE, are_whole, without_flag
 from sterna.engine.windows import PageShape
 from sterna.errors import RequestError
@@ -40,7 +39,7 @@ def model_of(tmp_path: Path, name: str, window: int, seed: int = 1) -> loading.M
 def without_windows(model: loading.Model, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine that keeps everything."""
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module, "way_back", lambda window: 1 << 20)
+        patch.setattr(memory, "way_back", lambda window: 1 << 20)
         engine = Engine(model, threads=1, context=1024)
     assert not engine.forgets
     return engine

@@ -7,7 +7,6 @@ change a bit of the logits that decide (with an exact head, others may be -inf).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence as SequenceOf
 from functools import cached_property
 
@@ -20,15 +19,14 @@ from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.adapters import Adapter, by_adapter
 from sterna.engine.feeds import Feed, Given
 from sterna.engine.masks import made_beside
+from sterna.engine.memory import Memory
 from sterna.engine.memory_nodes import place
-from sterna.engine.pages import SHARE, PagePool, PagesMissing, page_counts
 from sterna.engine.sampling import EVERYTHING, DecidingLogits
-from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, are_whole, without_flag
-from sterna.engine.windows import PageShape, way_back
+from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, without_flag
 from sterna.errors import NonFiniteError, RequestError
 from sterna.loading import Model
 from sterna.ops import is_fast
-from sterna.runtime import available_bytes, resolve_isa, resolve_threads
+from sterna.runtime import resolve_isa, resolve_threads
 
 __all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
 
@@ -43,7 +41,7 @@ KV_DTYPES = ("i16", "i8", "f16", "f32")
 PREFILL_CHUNK = 512
 
 
-class Engine:
+class Engine(Memory):
     """A model with a KV cache and a place to run.
 
     threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES,
@@ -75,10 +73,11 @@ class Engine:
         self.isa = resolve_isa(isa)
         limit = model.config.max_position
         chosen = model.kv_dtype if kv_dtype is None else kv_dtype
-        self.kv_dtype = kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)
-        self.context = limit
-        if context is not None:
-            self.context = checked_whole("context", context, 1, limit, " for this model")
+        kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)
+        if context is None:
+            context = limit
+        else:
+            context = checked_whole("context", context, 1, limit, " for this model")
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
         #: Whether the layers, all of floats, use the unit's bf16 products.
@@ -96,86 +95,12 @@ class Engine:
         layers = () if self.fast else model.graph.linear_weights()
         self._direct = direct_tokens(layers, self.threads, self.isa, read)
         self._program = model.graph.compile(
-            self.fast, self.threads if skip_zeros else 0, self._direct, self.context
+            self.fast, self.threads if skip_zeros else 0, self._direct, context
         )
         place(self._program, model.graph, self.threads)
-        #: Bytes that recurrent layers keep of a sequence, however long; 0 where there are none.
-        self.state_bytes = self._program.state_bytes
-        state_pages = -(-self.state_bytes // (self.kv_bytes_per_position * PAGE))
-        self._shape = self._page_shape()
-        self._cache, count = self._make_cache(kv_bytes, state_pages)
-        #: Pages that a cache of earlier sequences should keep at most.
-        self.cache_pages = count
-        if kv_bytes is None:
-            share = available_bytes() // SHARE // self.page_bytes
-            self.cache_pages = min(self.cache_pages, share)
-        self.pool = PagePool(
-            count, self._cache.copy_page, self.state_bytes, state_pages, self._shape,
-            self._cache.pages, self._cache.release,
-        )  # fmt: skip
-
-    def _page_shape(self) -> PageShape:
-        """What pages take; as if there were no windows where these hold all of the context."""
-        graph, whole = self.model.graph, self.kv_bytes_per_position * PAGE
-        seen = [window for window in graph.kv_windows if window is not None]
-        window = max(seen, default=self.context)
-        if window + way_back(window) > self.context:
-            return PageShape(whole)
-        parts = PAGE * graph.kv_bytes(self.kv_dtype, windowed=True)
-        return PageShape(whole - parts, parts, window, way_back(window), PREFILL_CHUNK)
-
-    def _make_cache(self, kv_bytes: int | None, state_pages: int) -> tuple[_native.KvCache, int]:
-        """The memory, and how many whole pages it may take."""
-        graph, shape = self.model.graph, self._shape
-        layers = [(heads.n_kv_heads, heads.head_dim) for heads in graph.kv_heads]
-        windowed = [window is not None for window in graph.kv_windows] if shape.is_split else []
-        for pages in page_counts(self.context, shape.page_bytes, kv_bytes, state_pages):
-            for ids in (shape.ids(pages), pages):
-                with contextlib.suppress(MemoryError):
-                    return _native.KvCache(layers, ids, self.kv_dtype, windowed), pages
-        need = pages * shape.page_bytes / 1e9
-        raise RequestError(
-            f"KV cache: address space for {pages * PAGE} positions, {need:.2f} GB, is needed, but "
-            "the system refuses it; lower the context or kv_bytes"
+        super().__init__(
+            model.graph, self._program.state_bytes, context, kv_dtype, kv_bytes, PREFILL_CHUNK
         )
-
-    @property
-    def kv_bytes_per_position(self) -> int:
-        """Bytes of keys and values that one position adds, over all layers."""
-        return self.model.graph.kv_bytes(self.kv_dtype)
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of a page, all layers'."""
-        return self._shape.page_bytes
-
-    @property
-    def bare_page_bytes(self) -> int:
-        """Bytes of a page without its part of layers with windows, where that is given back alone;
-        else those of a whole one."""
-        return self._shape.rest_bytes if self._shape.is_split else self._shape.page_bytes
-
-    def read_page(self, page: int, whole: bool = True) -> npt.NDArray[np.uint8]:
-        """What a page holds, uint8 [page_bytes], the same on every machine; or not whole:
-        [bare_page_bytes]."""
-        data = np.empty(self.page_bytes if whole else self.bare_page_bytes, np.uint8)
-        self._cache.read_page(page, data, whole)
-        return data
-
-    def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None:
-        """Gives a page what `read_page` has read of one."""
-        self._cache.write_page(page, data, len(data) == self.page_bytes)
-
-    @property
-    def forgets(self) -> bool:
-        """Whether `rewind` may need a `snapshot` for a length: where layers are recurrent, or have
-        windows, behind which pages are given back."""
-        return self.state_bytes > 0 or self._shape.window is not None
-
-    def may_draft(self, sequence: Sequence) -> bool:
-        """Whether a sequence's next step may have drafts: not where a recurrent state for them has
-        no room."""
-        return self.pool.may_draft(sequence)
 
     @property
     def left_out_bytes(self) -> int:
@@ -198,63 +123,6 @@ class Engine:
         """Of a model whose graph is `observed`: rows read so far and their squares' sums by column,
         in the order of `Graph.observed_by`; of any other none."""
         return self._program.square_sums
-
-    def release(self, sequence: Sequence) -> None:
-        """Give a sequence's pages back; it is empty again."""
-        self.rewind(sequence, 0)
-
-    def rewind(self, sequence: Sequence, length: int) -> int:
-        """Forget a sequence's tokens from `length` on; their pages are free again.
-
-        Returns how many it has then: fewer, and possibly none, where recurrent layers have neither
-        a `snapshot` nor their present state at `length`, or where layers have windows whose pages
-        are no longer there. RequestError unless the sequence is that long.
-        """
-        if not 0 <= length <= sequence.length:
-            raise RequestError(f"rewind: must lie in 0..{sequence.length}, but got {length}")
-        return self.pool.cut(sequence, length)
-
-    def snapshot(self, sequence: Sequence, keep: int = 1) -> bool:
-        """Keep what `rewind` needs to come back to the sequence's present length.
-
-        With recurrent layers that is a copy of their state, of `state_bytes`, and where layers have
-        windows the pages in these; else it is nothing. The latest `keep` of a sequence are kept;
-        pages in windows, until its own next step lacks some. False where the pool has no room.
-        """
-        return self.pool.snapshot(sequence, keep)
-
-    def _make_room(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
-        for sequence, count in wanted:
-            end = sequence.length + count
-            if end > self.context:
-                raise RequestError(
-                    f"context: holds {self.context} tokens, but the sequence would have {end}; "
-                    "shorten the prompt or raise --context"
-                )
-        self.pool.reserve(wanted)
-
-    def repeated(self, sequence: Sequence, length: int) -> Sequence:
-        """A sequence of `length` positions whose pages are copies of the given one's, in turn.
-
-        What it answers means nothing; it takes memory and time as any sequence of that length does,
-        and is there at once. `length` and that of `sequence` must be whole pages; RequestError
-        where the context or the pool has no room.
-        """
-        if length % PAGE or sequence.length % PAGE or not sequence.length:
-            raise RequestError(
-                f"repeated: lengths must be multiples of {PAGE}, but got {length} of a sequence "
-                f"of {sequence.length}"
-            )
-        copy = Sequence()
-        self._make_room([(copy, length)])
-        there = sequence.pages[are_whole(sequence.pages)]
-        for i, page in enumerate(copy.pages):
-            self._cache.copy_page(int(there[i % len(there)]), int(page))
-        if copy.state and sequence.state:
-            copy.state.copy_from(sequence.state, length)
-        copy.length = length
-        self.pool.give_back(copy)
-        return copy
 
     def run(self, feeds: SequenceOf[Feed]) -> list[Given]:
         """One step: computes the new tokens of each sequence, and gives what is wanted of them.
@@ -357,19 +225,6 @@ class Engine:
             self.model.mtp, threads=self.threads, isa=self.isa, kv_dtype=self.kv_dtype,
             context=self.context, deterministic=self._deterministic, kv_bytes=kv_bytes,
         )  # fmt: skip
-
-    def _states_ahead(self, feeds: SequenceOf[Feed]) -> list[tuple[int, int, _native.State]]:
-        """Of each sequence that has drafts, the state in which they go on."""
-        ahead = []
-        for i, feed in enumerate(feeds):
-            if feed.drafts:
-                if not self.may_draft(feed.sequence) or feed.sequence.ahead is None:
-                    raise PagesMissing(
-                        f"KV cache: a recurrent state takes {self.pool.state_pages} of "
-                        f"{self.pool.count} pages, but fewer are free; run without drafts"
-                    )
-                ahead.append((i, feed.drafts, feed.sequence.ahead))
-        return ahead
 
     def step(
         self,

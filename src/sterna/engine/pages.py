@@ -1,5 +1,5 @@
-"""Pages of the KV cache, and states of recurrent layers: which sequences have which, how many there
-are, and what is free."""
+"""Pages of the KV cache, and states of recurrent layers: which sequences have which, and what is
+free."""
 
 from __future__ import annotations
 
@@ -14,59 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.checks import checked_whole
 from sterna.engine.sequence import (
     BARE,
     NO_PAGES,
     PAGE,
     Sequence,
-    are_whole,
+    has_pages,
     pages_of,
+    plan,
     states_of,
 )
 from sterna.engine.windows import Held, PageShape, Resident
 from sterna.errors import RequestError
-from sterna.runtime import available_bytes, is_inside
+from sterna.runtime import is_inside
 
 if TYPE_CHECKING:
     from sterna.engine.prefix import PrefixCache
 
-__all__ = ["PagePool", "PagesMissing", "page_counts"]
+__all__ = ["PagePool", "PagesMissing"]
 
 I32 = npt.NDArray[np.int32]
-
-#: Sequences of full context that a pool holds at least, where no budget is set.
-LEAST_CONTEXTS = 8
-#: Share of the available memory that pages may fill, where no budget is set and that is more.
-SHARE = 4
-#: Pages beyond which a pool does not grow by itself: to count who holds which takes about 1 ns for
-#: each page, and a step of a batch counts once.
-MOST_PAGES = 1 << 14
 
 
 class PagesMissing(RequestError):
     """Too few pages are free for a step."""
-
-
-def page_counts(
-    context: int, page_bytes: int, budget: int | None, state_pages: int = 0
-) -> tuple[int, ...]:
-    """Pages for sequences of `context` positions: as a budget in bytes has them, or by themselves.
-
-    A page takes address space at once and memory when it is first written. So a pool without a
-    budget may be large: it has room for LEAST_CONTEXTS full contexts whatever the memory, as short
-    sequences never fill theirs, and for more where a share of the memory that is available now
-    holds more. Several counts are to be tried in turn, as a system may grant less address space.
-    state_pages: as many more for each sequence, whose recurrent state takes as much. RequestError
-    for a budget that holds no sequence of one page.
-    """
-    if budget is not None:
-        most = page_bytes * np.iinfo(np.int32).max
-        checked_whole("kv_bytes", budget, page_bytes * (1 + state_pages), most, " for this model")
-        return (budget // page_bytes,)
-    least = LEAST_CONTEXTS * (pages_of(context) + state_pages)
-    share = min(available_bytes() // SHARE // page_bytes, MOST_PAGES)
-    return (share, least) if share > least else (least,)
 
 
 class PagePool:
@@ -159,7 +130,7 @@ class PagePool:
         current = not self.state_bytes or (
             state is not None and (not sequence.length or state.position == sequence.length)
         )
-        return count == 0 or (current and _has_pages(sequence, count))
+        return count == 0 or (current and has_pages(sequence, count))
 
     def _state_of(self, sequence: Sequence) -> _native.State | None:
         """The state or snapshot of its length; None where it needs none. RequestError."""
@@ -410,35 +381,10 @@ class PagePool:
         sequence.shared = min(sequence.shared, sequence.length // PAGE)
 
 
-def _has_pages(sequence: Sequence, count: int) -> bool:
-    """Whether it has all pages of so many more positions to itself, for certain."""
-    first, end = sequence.length // PAGE, pages_of(sequence.length + count)
-    if sequence.shared > first or end > len(sequence.pages):
-        return False
-    return first == end or bool(0 <= sequence.pages[first] < BARE)
-
-
 def _plans(
     wanted: SequenceOf[tuple[Sequence, int]], held: npt.NDArray[np.int64]
 ) -> tuple[list[tuple[list[int], int]], int]:
-    """`_plan` of each, one after the other, and how many pages they need in all."""
+    """`plan` of each, one after the other, and how many pages they need in all."""
     held = held.copy()
-    plans = [_plan(sequence, count, held) for sequence, count in wanted]
+    plans = [plan(sequence, count, held) for sequence, count in wanted]
     return plans, sum(len(replaced) + added for replaced, added in plans)
-
-
-def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:
-    """Which of its pages must be replaced before so many positions are written, and how many added.
-
-    `held` then counts as if the others were alone with what is replaced.
-    """
-    first = sequence.length // PAGE
-    # An interrupt may leave a sequence that was cut to 0 with places whose pages are gone.
-    gone = ~are_whole(sequence.pages[first:])
-    mine = sequence.pages[first : sequence.shared]
-    shared = np.flatnonzero(are_whole(mine))
-    shared = shared[held[mine[shared]] > 1]
-    held[mine[shared]] -= 1
-    gone[shared] = True
-    added = pages_of(sequence.length + count) - len(sequence.pages)
-    return (np.flatnonzero(gone) + first).tolist(), max(0, added)

@@ -16,7 +16,9 @@ __all__ = [
     "PAGE",
     "Sequence",
     "are_whole",
+    "has_pages",
     "pages_of",
+    "plan",
     "states_of",
     "without_flag",
 ]
@@ -99,3 +101,28 @@ def without_flag(pages: I32) -> I32:
 def are_whole(pages: I32) -> npt.NDArray[np.bool_]:
     """Which of them are there for all layers."""
     return np.asarray((pages >= 0) & (pages < BARE))
+
+
+def has_pages(sequence: Sequence, count: int) -> bool:
+    """Whether it has all pages of so many more positions to itself, for certain."""
+    first, end = sequence.length // PAGE, pages_of(sequence.length + count)
+    if sequence.shared > first or end > len(sequence.pages):
+        return False
+    return first == end or bool(0 <= sequence.pages[first] < BARE)
+
+
+def plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:
+    """Which of its pages must be replaced before so many positions are written, and how many added.
+
+    `held` then counts as if the others were alone with what is replaced.
+    """
+    first = sequence.length // PAGE
+    # An interrupt may leave a sequence that was cut to 0 with places whose pages are gone.
+    gone = ~are_whole(sequence.pages[first:])
+    mine = sequence.pages[first : sequence.shared]
+    shared = np.flatnonzero(are_whole(mine))
+    shared = shared[held[mine[shared]] > 1]
+    held[mine[shared]] -= 1
+    gone[shared] = True
+    added = pages_of(sequence.length + count) - len(sequence.pages)
+    return (np.flatnonzero(gone) + first).tolist(), max(0, added)
