@@ -175,6 +175,29 @@ def test_codes_of_files() -> None:
             assert codebook.code_rule == rule, name
 
 
+@pytest.mark.parametrize("layout", ["b2", "tmac2_0", "tmac2_1"])
+@pytest.mark.parametrize("max_code", [1, 2, 3])
+def test_codes_above_the_greatest(layout: str, max_code: int) -> None:
+    """One code of two bits is found wherever it is, among any number of bytes."""
+    b2 = layout == "b2"  # fields of two bits; else four low bits, then four high ones
+    for n, at in ((64, 0), (64, 63), (7, 6), (13, 9)):
+        for code in range(4):
+            for field in range(4):
+                others = np.full(n, 0x55 if b2 else 0x0F, np.uint8)  # code 1
+                high, low = (2 * field + 1, 2 * field) if b2 else (field + 4, field)
+                others[at] &= ~np.uint8(1 << high | 1 << low)
+                others[at] |= np.uint8((code >> 1) << high | (code & 1) << low)
+                assert _native.codes_valid(layout, others, max_code, 1) == (code <= max_code)
+
+
+@pytest.mark.parametrize("name", INTEGER)
+def test_a_format_has_the_codes_of_its_levels(name: str) -> None:
+    """What is packed of all levels is valid."""
+    f = formats.get(name)
+    levels = np.resize(LEVELS[name], (70, 512))
+    assert f.codes_valid(pack_codes(f, levels), 1)
+
+
 @st.composite
 def matrices(draw: st.DrawFn, name: str) -> tuple[np.ndarray, np.ndarray]:
     """(levels int8 [M, K], scale float32 () or [M])."""

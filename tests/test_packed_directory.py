@@ -32,7 +32,7 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
     layout, rng = formats.get(name), np.random.default_rng(seed)
     K += -K % (layout.scales.block)
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
-    if layout.zero_x2 == 2:
+    if layout.codebook and layout.codebook.max_code == 2:
         codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
         if name.startswith("tmac2"):
             codes &= ~(codes >> 4)  # nor is it where its bits are in two planes

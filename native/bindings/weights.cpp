@@ -109,9 +109,9 @@ Out<float, 2> unpack(const PyWeight& w, const std::string& isa, const nb::int_& 
     return out;
 }
 
-// Whether an array of packed codes, in tiles or in a checkpoint's layout, holds only valid ones.
+// Whether an array of packed codes, in tiles or in a checkpoint's layout, holds none above max_code.
 bool codes_valid(const std::string& layout,
-                 nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> codes, int zero_x2,
+                 nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> codes, int max_code,
                  const nb::int_& threads) {
     const auto valid = runnable_tables().back()->formats[layout_index(layout)].valid;
     if (!valid) return true;
@@ -121,7 +121,7 @@ bool codes_valid(const std::string& layout,
     const auto bytes = static_cast<int64_t>(codes.size());
     nb::gil_scoped_release release;
     parallel(p, bytes, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
-        if (!valid(data + begin, end - begin, zero_x2)) all = false;
+        if (!valid(data + begin, end - begin, max_code)) all = false;
     });
     return all;
 }
@@ -357,7 +357,7 @@ bool super_scales_valid(In<uint8_t, 2> lines, int rows, int halves, int singles,
 }  // namespace
 
 void bind_weights(nb::module_& m) {
-    m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "zero_x2"_a, "threads"_a);
+    m.def("codes_valid", &codes_valid, "layout"_a, "codes"_a, "max_code"_a, "threads"_a);
     m.def("unpack", &unpack, "weight"_a, "isa"_a, "threads"_a);
     m.def("linear", &linear, "weight"_a, "x"_a, "isa"_a, "threads"_a, "deterministic"_a = true);
     m.def("time_linear", &time_linear, "weights"_a, "n"_a, "isa"_a, "threads"_a, "rounds"_a,

@@ -75,6 +75,16 @@ struct IntegerDot {
     static VI in_place(VI sum, int) { return sum; }
 };
 
+// Which codes of two bits are above the greatest of a codebook, max_code: those bits are set that high and low have in
+// common places for such a code. Codebooks have two levels or more, so that max_code is 1, 2 or 3.
+struct AboveTwoBits {
+    bool none;
+    uint64_t whatever_low;
+    explicit AboveTwoBits(int max_code)
+        : none(max_code >= 3), whatever_low(max_code < 2 ? ~uint64_t{0} : 0) {}
+    uint64_t operator()(uint64_t high, uint64_t low) const { return high & (low | whatever_low); }
+};
+
 // What float layouts share. A row block can be decoded by itself, as an exact head needs it.
 constexpr int kFloatRowBlocks = 4;
 template <class F>

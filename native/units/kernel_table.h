@@ -375,8 +375,9 @@ struct LayoutKernels {
     void (*row)(const RowArgs&);
     void (*values)(const RowArgs&, const GroupScales&,
                    int zero_x2);  // null without scales in groups
-    // Whether every byte holds codes of the codebook zero_x2; null: all bytes do.
-    bool (*valid)(const uint8_t* codes, int64_t bytes, int zero_x2);
+    // Whether no code of these bytes is above max_code, the greatest of the codebook; null: whatever the codebook,
+    // none is.
+    bool (*valid)(const uint8_t* codes, int64_t bytes, int max_code);
     // Layouts of two-bit codes only, else null.
     void (*copy_rows)(const ActiveCopyArgs&);
     void (*copy_columns)(const ActiveCopyArgs&);

@@ -62,17 +62,17 @@ struct b2 : IntegerDot {
             }
         });
     }
-    // A ternary matrix has no code 3.
-    static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
-        if (zero_x2 != 2) return true;
-        uint64_t threes = 0, eight;
+    static bool valid(const uint8_t* codes, int64_t bytes, int max_code) {
+        const AboveTwoBits above(max_code);
+        if (above.none) return true;
+        uint64_t found = 0, eight;
         int64_t i = 0;
         for (; i + 8 <= bytes; i += 8) {
             __builtin_memcpy(&eight, codes + i, 8);
-            threes |= eight & (eight >> 1) & 0x5555555555555555u;
+            found |= above(eight >> 1, eight) & 0x5555555555555555u;
         }
-        for (; i < bytes; ++i) threes |= codes[i] & (codes[i] >> 1) & 0x55u;
-        return threes == 0;
+        for (; i < bytes; ++i) found |= above(codes[i] >> 1, codes[i]) & 0x55u;
+        return found == 0;
     }
     static void row(const sterna::RowArgs& a) {
         const int in_tile = static_cast<int>(a.row % kTileRows<b2>);

@@ -17,11 +17,11 @@ struct tmac2_0 : LookupFormat {
     static constexpr int kFit = 64;
 
     static int64_t tile_bytes(int64_t K) { return MainAndRest<tmac2_0>(K).tile_bytes(); }
-    // A ternary matrix has no code 3, both bits set.
-    static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
-        uint32_t threes = 0;
-        for (int64_t i = 0; zero_x2 == 2 && i < bytes; ++i) threes |= codes[i] & (codes[i] >> 4);
-        return (threes & 15) == 0;
+    static bool valid(const uint8_t* codes, int64_t bytes, int max_code) {
+        const AboveTwoBits above(max_code);
+        uint64_t found = 0;
+        for (int64_t i = 0; !above.none && i < bytes; ++i) found |= above(codes[i] >> 4, codes[i]);
+        return (found & 15) == 0;
     }
     static void pack(const sterna::PackArgs& a) { pack_lookup<tmac2_0>(a); }
     static void row(const sterna::RowArgs& a) { row_lookup<tmac2_0>(a); }

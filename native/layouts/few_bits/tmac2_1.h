@@ -14,8 +14,8 @@ struct tmac2_1 : LookupFormat {
     static constexpr int kFit = 64;
 
     static int64_t tile_bytes(int64_t K) { return MainAndRest<tmac2_1>(K).tile_bytes(); }
-    static bool valid(const uint8_t* codes, int64_t bytes, int zero_x2) {
-        return tmac2_0::valid(codes, bytes, zero_x2);
+    static bool valid(const uint8_t* codes, int64_t bytes, int max_code) {
+        return tmac2_0::valid(codes, bytes, max_code);
     }
     static int64_t bytes_before(int64_t K, int64_t k) {
         return MainAndRest<tmac2_1>(K).bytes_before(k);

@@ -166,5 +166,6 @@ class Format:
         return self.codebook.decoded(raw) if self.codebook else raw
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
-        """Whether packed codes from an untrusted file, in any order, are all of the codebook."""
-        return self.layout.codes_valid(codes, self.zero_x2, threads)
+        """Whether packed codes from an untrusted file, in any order, are all of the codebook; where
+        there is none, any byte is, unless a subclass says otherwise."""
+        return not self.codebook or self.layout.codes_valid(codes, self.codebook.max_code, threads)

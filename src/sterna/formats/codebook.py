@@ -63,6 +63,11 @@ class Codebook:
         return 2 * self.offset // self.step
 
     @property
+    def max_code(self) -> int:
+        """The greatest code, as kernels decode it: that of the highest level."""
+        return (self.high + self.offset) // self.step
+
+    @property
     def unit(self) -> float:
         """What one of t is worth, times the scales."""
         return self.value * self.step / 2

@@ -50,6 +50,6 @@ class Layout:
         """Tiles of M rows."""
         return -(-M // self.tile_rows)
 
-    def codes_valid(self, codes: npt.NDArray[np.uint8], zero_x2: int, threads: int) -> bool:
-        """Whether packed codes, in any order, are all of the codebook with this `zero_x2`."""
-        return _native.codes_valid(self.name, codes, zero_x2, threads)
+    def codes_valid(self, codes: npt.NDArray[np.uint8], max_code: int, threads: int) -> bool:
+        """Whether packed codes, in any order, are at most `max_code`."""
+        return _native.codes_valid(self.name, codes, max_code, threads)

@@ -23,10 +23,6 @@ class PQ20(Format):
         levels, d = of_least_error(blocks)
         return levels.astype(np.int8), d.astype(np.float32)
 
-    def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
-        """All are: the layout takes this codebook's zero for that of ternary levels."""
-        return True
-
 
 FORMAT = PQ20(
     name="pq2_0", layout=Layout("b2"), bits=2.125,
