@@ -294,8 +294,7 @@ class Scheduler:
         return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
 
     def _running(self) -> list[Entry]:
-        running = [entry for entry in list(self._entries.values()) if entry.running]
-        return [entry for entry in running if not entry.request.ended]
+        return [e for e in list(self._entries.values()) if e.running and not e.request.ended]
 
     def _admit(self, entry: Entry, now: float) -> bool:
         """Whether it may have pages, now that others run."""
