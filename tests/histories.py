@@ -49,8 +49,9 @@ class Histories:
         nbytes = llm.engine.kv_bytes_per_position * PAGE * pages
         self.llm = cold(llm)
         self.engine = Engine(
-            llm.engine.model, threads=llm.engine.threads, context=6 * PAGE, kv_bytes=nbytes
-        )
+            llm.engine.model, threads=llm.engine.threads, isa=llm.engine.isa, context=6 * PAGE,
+            kv_bytes=nbytes,
+        )  # fmt: skip
         self.small = cold(llm)
         self.small.engine = self.engine
         self.disk = disk
