@@ -30,11 +30,11 @@ def checked_real(
     name: str, value: object, low: float, high: float, open_low: bool = False
 ) -> float:
     """A number of [low, high], or of (low, high]; RequestError names it. NaN is in no interval."""
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    # A huge int compares where it would not convert.
-    good = number and not isinstance(value, bool) and low <= value <= high  # type: ignore[operator]
-    if good and not (open_low and value == low):
-        return float(value)  # type: ignore[arg-type]
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        # A huge int compares where it would not convert.
+        above = value > low if open_low else value >= low
+        if above and value <= high:
+            return float(value)
     raise RequestError(
         f"{name}: must lie in {'(' if open_low else '['}{low:g}, {high:g}], but got {shown(value)}"
     )
