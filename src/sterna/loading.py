@@ -40,7 +40,7 @@ __all__ = ["Model", "from_weights", "layer_names", "load", "save"]
 #: What names begin with in checkpoints of a model without its head, and with it.
 BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
 #: How BitNet's embeddings name the norm that a linear layer has for its input, and transformers.
-_OWN_NORM, OWN_NORM = "_proj.norm.weight", "_proj.rms_norm.weight"
+_STORED_NORM, _INPUT_NORM = "_proj.norm.weight", "_proj.rms_norm.weight"
 Wrap = Callable[[WeightSource], WeightSource]
 #: Is told the bytes read so far, and those of all tensors.
 Progress = Callable[[int, int], None]
@@ -161,7 +161,7 @@ def _name_of(module: ModuleType, stored: str) -> str:
     prefixes = BASE_MODEL | getattr(module, "PREFIXES", {})
     old = next((p for p in prefixes if stored.startswith(p)), "")
     name: str = prefixes.get(old, "") + stored[len(old) :]
-    return name.removesuffix(_OWN_NORM) + OWN_NORM if name.endswith(_OWN_NORM) else name
+    return name.removesuffix(_STORED_NORM) + _INPUT_NORM if name.endswith(_STORED_NORM) else name
 
 
 def load(
@@ -254,7 +254,7 @@ def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
     """With what config.json of BitNet's embeddings leaves to the names of tensors: that layers are
     BitNet's masters, with a norm before each."""
-    if not any(name.endswith(_OWN_NORM) for name in checkpoint.tensors):
+    if not any(name.endswith(_STORED_NORM) for name in checkpoint.tensors):
         return checkpoint
     unsaid = {
         "quant_method": "bitnet", "quantization_mode": "online",
