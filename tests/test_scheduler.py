@@ -225,9 +225,12 @@ def test_an_interrupted_step_is_as_if_it_had_not_been(llm: LLM) -> None:
 def test_load(llm: LLM) -> None:
     bench = Bench(llm, max_running=2).learnt()
     assert bench.scheduler.load.predicted_s == 0
-    for _ in range(4):
+    assert bench.scheduler.load.idle
+    for queued in (0, 0, 1, 2):  # who has a place waits for nobody
+        assert bench.scheduler.load.queue(1) == queued
         bench.add(640, 5)
     load = bench.scheduler.load
+    assert not load.idle
     assert (load.running, load.waiting, load.waiting_tokens) == (0, 4, 4 * 640)
     assert load.predicted_s == pytest.approx(4 * 640 * TOKEN_MS / 1e3, rel=0.3)
     bench.step()

@@ -15,6 +15,7 @@ from sterna.engine.admission import Admission
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
 from sterna.engine.engine import Engine, Feed, Given
+from sterna.engine.load import Load
 from sterna.engine.pages import PagesMissing
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
@@ -23,7 +24,7 @@ from sterna.engine.step_time import StepTime
 from sterna.engine.turns import Entry, Turns
 from sterna.errors import RequestError, SternaError
 
-__all__ = ["Event", "Load", "Scheduler"]
+__all__ = ["Event", "Scheduler"]
 
 #: Of steps that are longer than asked for, every so many has no prompt, to see how long decoding
 #: takes.
@@ -39,25 +40,6 @@ class Event:
     request: Request
     tokens: int = 0
     error: Exception | None = None
-
-
-@dataclass(frozen=True)
-class Load:
-    """How busy a scheduler is.
-
-    running: requests that have pages; waiting: those that have none yet; waiting_tokens: of
-    prompts, to be computed, those that several begin with once; predicted_s: until these are.
-    pages: of the pool; pages_used: by sequences; cached_pages: kept of earlier requests, free to be
-    had.
-    """
-
-    running: int
-    waiting: int
-    waiting_tokens: int
-    predicted_s: float
-    pages_used: int
-    pages: int
-    cached_pages: int
 
 
 @dataclass(slots=True)
@@ -144,9 +126,10 @@ class Scheduler:
         tokens = sum(max(1, e.request.left - e.begun) for e in waiting)
         tokens += sum(e.request.left for e in entries if e.running and not e.request.decodes)
         decoding = sum(1 for e in entries if e.running and e.request.decodes)
-        pool = self.engine.pool
+        pool, running = self.engine.pool, len(entries) - len(waiting)
         return Load(
-            len(entries) - len(waiting), len(waiting), tokens, self._predicted(tokens, decoding),
+            running, len(waiting), max(0, self.max_running - running),
+            tokens, self._predicted(tokens, decoding),
             pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
         )  # fmt: skip
 

@@ -135,10 +135,13 @@ class Service:
             raise ApiError(503, "server: is shutting down", code="shutting_down", retry_after=5)
 
     def require_room(self, hosted: Hosted, more: int) -> None:
-        """ApiError 429 where so many more would wait too long."""
+        """ApiError 429 where so many more would wait too long.
+
+        Who has a place in the next step does not queue, and where nobody is, many at once may come.
+        """
         load, settings = hosted.engine.load(), self.settings
         wait = max(1, math.ceil(load.predicted_s))
-        if load.waiting and load.waiting + more > settings.max_queue:
+        if not load.idle and load.queue(more) > settings.max_queue:
             raise ApiError(
                 429,
                 f"queue: must be at most {settings.max_queue} requests, but is full",
