@@ -303,10 +303,12 @@ class PrefixCache:
             self._touch(chain)
             full = same // PAGE
             node = chain[full - 1] if full else self._root(salt)
+        above, names = self._name(store, node, salt), list[tuple[bytes, bytes]]()
         for i in range(full * PAGE, len(tokens) - PAGE + 1, PAGE):
             key = tokens[i : i + PAGE].tobytes()
-            name = store.name(self._name(store, node, salt), key)
-            stored = store.get(name, key)
+            above = store.name(above, key)
+            names.append((above, key))
+        for i, (stored, (name, key)) in enumerate(zip(store.get_all(names), names, strict=False)):
             if stored is None:
                 return
             with self._pool._lock:
@@ -314,7 +316,7 @@ class PrefixCache:
                 page = self._pool.spare_page() if there else None
                 if page is None:
                     return
-                state = store.place(stored, page, i + PAGE)
+                state = store.place(stored, page, (full + i + 1) * PAGE)
                 node = self._child(node, key, page | BARE if stored.bare else page)
                 self._touch([node])
                 node.name, node.stored = name, stored.nbytes

@@ -16,8 +16,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,8 @@ NUMERICS = 1
 LAYOUT = 1
 #: Bytes that wait to be written, above which pages are not kept on disk.
 MOST_WAITING = 1 << 28
+#: Files that are read and checked at a time: a disk, and SHA-256, give more to several threads.
+READERS = 3
 #: After so large a share of the budget was written, files of all processes are counted again.
 RECOUNT = 16
 #: Seconds after which a file that nobody finished is removed.
@@ -155,6 +159,17 @@ class PrefixStore:
             else:
                 os.utime(path)
         return stored
+
+    def get_all(self, pages: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredPage | None]:
+        """`get` for each name and its tokens in turn; the next few are read meanwhile."""
+        names, ahead = iter(pages), deque[Future[StoredPage | None]]()
+        with ThreadPoolExecutor(READERS) as readers:
+            while True:
+                for name, tokens in islice(names, READERS - len(ahead)):
+                    ahead.append(readers.submit(self.get, name, tokens))
+                if not ahead:
+                    return
+                yield ahead.popleft().result()
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Returns when what waits is written."""
