@@ -13,7 +13,7 @@ from sterna import _native, formats, ops
 from sterna.bench.random_models import random_model
 from sterna.calibration import few_tokens, measured
 from sterna.calibration.few_tokens import COUNTS, direct_tokens, known, most_direct
-from sterna.calibration.measured import GAIN, medians, place
+from sterna.calibration.measured import GAIN, place, usual_seconds
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 from sterna.runtime import Threads
@@ -65,9 +65,9 @@ def test_rounds_end_with_the_budget() -> None:
         now[0] += 0.010
         return 0.010 if way == "a" else 0.020
 
-    assert medians("ab", seconds_of, 0.105, lambda: now[0]) == {"a": 0.010, "b": 0.020}
+    assert usual_seconds("ab", seconds_of, 0.105, lambda: now[0]) == {"a": 0.010, "b": 0.020}
     assert asked == ["a", "b"] * 5  # 20 ms a round: a sixth would end at 120 ms
-    assert medians("ab", seconds_of, 0.085, lambda: now[0]) is None  # a fifth did not fit
+    assert usual_seconds("ab", seconds_of, 0.085, lambda: now[0]) is None  # a fifth did not fit
 
 
 @pytest.fixture

@@ -77,6 +77,14 @@ def test_one_slow_round_decides_nothing() -> None:
     assert choose([ONE, FOUR], FOUR, lambda r: next(times[r]), 8, lambda: next(rounds)) == ONE
 
 
+def test_disturbed_rounds_decide_nothing() -> None:
+    """Other work slows two rounds of three of the one that is faster."""
+    times = {ONE: itertools.chain([0.010], itertools.cycle([0.010, 0.020, 0.030])),
+             FOUR: itertools.repeat(0.012)}  # fmt: skip
+    rounds = itertools.count()
+    assert choose([ONE, FOUR], FOUR, lambda r: next(times[r]), 24, lambda: next(rounds)) == ONE
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder, nothing prepared, and everything as it was afterwards."""

@@ -190,6 +190,13 @@ struct PlainGroups {
         return kStarts ? x_broadcast(terms.taken.row(n) + k / kX) : F::zero();
     }
 
+    // The scales of row blocks, as floats, until the next line of them: activations have groups of their own in it.
+    template <int GN>
+    struct Kept {
+        const uint8_t* line = nullptr;
+        alignas(64) float scales[GN * kLanes];
+    };
+
     static constexpr int kScalesAhead = 1024;  // bytes: of 8 groups of 64 rows
     // Asks for the scales to come: for one token into L2, since loads that miss L1 have few places (linear.h).
     template <int N>
@@ -210,14 +217,24 @@ struct PlainGroups {
     static void end_groups(int64_t, int, int, float*) {}
 
     // y[n][g] += a group's sums of N tokens x GN row blocks, of which the first has row0 of the tile. The
-    // outputs stay in memory: in registers they would drive the accumulators of the dot products out.
+    // outputs stay in memory: in registers they would drive the accumulators of the dot products out. kept: of the same
+    // row blocks' last call.
     template <int GN, int N>
     [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[1][N][GN],
-                                    float* y) const {
+                                    float* y, Kept<GN>& kept) const {
         const uint8_t* line = scales.at(k);
         VF s[GN];
-        STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) s[g] = scales.scale(line, row0 + g * sterna::kRowBlock);
+        if (line == kept.line) {
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) s[g] = f_load(kept.scales + g * kLanes);
+        } else {
+            kept.line = line;
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) {
+                s[g] = scales.scale(line, row0 + g * sterna::kRowBlock);
+                f_store(kept.scales + g * kLanes, s[g]);
+            }
+        }
         const Terms of = terms;  // stores to y might change what `this` refers to
         const int64_t i = k / kX;
         STERNA_UNROLL(16)
@@ -291,49 +308,76 @@ struct DirectOutputs {
     }
 };
 
-// Adds tokens [n0, n0 + N) of a tile over k in [k0, k1), straight from the decoder, to their block of y.
-template <class F, class Groups, int N>
-[[gnu::noinline]] void grouped_turn(const sterna::LinearArgs& args, int64_t tile, int64_t k0,
-                                    int64_t k1, int n0, float* y) {
-    const sterna::LinearArgs a = args;  // what is stored to y cannot change a copy
-    const Groups groups(a, tile, F::kRowBlocks);
-    const uint8_t* codes = a.codes + tile * a.tile_bytes;
+// One of the tiles that are read side by side: where it goes on, and what it adds to.
+template <class Groups, int G>
+struct Stream {
+    const uint8_t* codes;
+    const uint8_t* scales;
+    float* y;
+    typename Groups::template Kept<G> kept[kParts];
+};
+
+// Adds tokens [n0, n0 + N) of `count` tiles, `tile_stride` tiles tile_stride, over k in [k0, k1) to their blocks of
+// outputs: straight from the decoder, `turn` k of each tile in turn. A turn may be a single group, so that what all
+// turns have in common is made once.
+template <class F, class Groups, int N, class Outputs>
+[[gnu::noinline]] void grouped_turns(const sterna::LinearArgs& args, int64_t tile,
+                                     int64_t tile_stride, int count, int64_t k0, int64_t k1,
+                                     int64_t turn, int n0, Outputs& outputs) {
     constexpr int G = F::kRowBlocks, kSpan = kGroupK / Groups::kSpans;
     // With several spans, the next one hides the latency of a run, so that one run is enough.
     constexpr bool kOne = Groups::kSpans == 1;
     constexpr int P = kOne ? Block<F, N>::P : 1, C = kOne ? Block<F, N>::C : 1;
     constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
-    for (int64_t k = k0; k < k1; k += kGroupK) {
-        STERNA_FENCE();  // else outputs are carried along in the registers that sums need
-        groups.template ask_ahead<N>(k);
-        STERNA_UNROLL(2)
-        for (int part = 0; part < kParts; part += P) {
-            VI flat[P][Groups::kSpans][N][G];
-            STERNA_UNROLL(2)
-            for (int i = 0; i < Groups::kSpans; ++i) {
-                const int64_t from = k + i * kSpan;
-                VI sums[N * P * G];
-                STERNA_UNROLL(8)
-                for (int n = 0; n < N; ++n) {
-                    const VI start = groups.start(n0 + n, from);
-                    STERNA_UNROLL(8)
-                    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-                    for (int g = 0; g < G; ++g) sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
-                }
-                tile_turn<F, N, P, C>(a, codes + from / F::kStepK * F::kStepBytes, from,
-                                      from + kSpan, n0, part, sums);
-                STERNA_UNROLL(8)
-                for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-                for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-                for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
-            }
-            STERNA_UNROLL(4)
-            for (int p = 0; p < P; ++p)
-                groups.template add<G, N>(k, n0, kLanes * (part + p), flat[p],
-                                          y + (part + p) * kOfPart);
-        }
+    const sterna::LinearArgs a = args;  // what is stored to y cannot change a copy
+    Groups groups(a, tile, G);
+    Stream<Groups, G> streams[kMostStreams];
+    for (int s = 0; s < count; ++s) {
+        const int64_t index = tile + s * tile_stride;
+        streams[s].codes = a.codes + index * a.tile_bytes;
+        streams[s].scales = Groups(a, index, G).scales.tile;
+        streams[s].y = outputs.block(s, n0);
     }
+    for (int64_t from = k0; from < k1; from += turn)
+        for (int s = 0; s < count; ++s) {
+            Stream<Groups, G>& stream = streams[s];
+            groups.scales.tile = stream.scales;
+            const uint8_t* codes = stream.codes;
+            float* y = stream.y;
+            const int64_t end = from + turn < k1 ? from + turn : k1;
+            for (int64_t k = from; k < end; k += kGroupK) {
+                STERNA_FENCE();  // else outputs are carried along in the registers that sums need
+                groups.template ask_ahead<N>(k);
+                STERNA_UNROLL(2)
+                for (int part = 0; part < kParts; part += P) {
+                    VI flat[P][Groups::kSpans][N][G];
+                    STERNA_UNROLL(2)
+                    for (int i = 0; i < Groups::kSpans; ++i) {
+                        const int64_t at = k + i * kSpan;
+                        VI sums[N * P * G];
+                        STERNA_UNROLL(8)
+                        for (int n = 0; n < N; ++n) {
+                            const VI start = groups.start(n0 + n, at);
+                            STERNA_UNROLL(8)
+                            for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+                            for (int g = 0; g < G; ++g)
+                                sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
+                        }
+                        tile_turn<F, N, P, C>(a, codes + at / F::kStepK * F::kStepBytes, at,
+                                              at + kSpan, n0, part, sums);
+                        STERNA_UNROLL(8)
+                        for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+                        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+                        for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
+                    }
+                    STERNA_UNROLL(4)
+                    for (int p = 0; p < P; ++p)
+                        groups.template add<G, N>(k, n0, kLanes * (part + p), flat[p],
+                                                  y + (part + p) * kOfPart, stream.kept[part + p]);
+                }
+            }
+        }
 }
 
 // `count` tiles, `tile_stride` tiles tile_stride, straight from the decoder.
@@ -342,18 +386,19 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t til
                           int count) {
     constexpr int kMost = kGroupTokens<F>;
     DirectOutputs<F, Groups, kMost> outputs(a, count);
-    // A turn has whole groups, and for a tile alone at least a super-block of them, since each turn has a cost.
+    // A turn has whole groups, and for a tile alone at least a super-block of them.
     constexpr int64_t kGroupBytes = kGroupK / F::kStepK * F::kStepBytes;
     const int64_t asked = a.reading.turn_bytes / kGroupBytes * kGroupK;
     const int64_t least = count == 1 ? sterna::kSuperK : kGroupK;
-    const int64_t turn = count == 1 && a.n <= kMost ? a.K : asked > least ? asked : least;
-    for (int64_t k = 0; k < a.K; k += turn) {
-        const int64_t end = k + turn < a.K ? k + turn : a.K;
-        for (int s = 0; s < count; ++s)
-            token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
-                grouped_turn<F, Groups, decltype(tokens)::value>(a, tile + s * tile_stride, k, end,
-                                                                 n0, outputs.block(s, n0));
-            });
+    const int64_t turn = asked > least ? asked : least;
+    // Blocks of tokens change with each turn, so that all but the first find its lines in L1.
+    const int64_t step = a.n <= kMost ? a.K : turn;
+    for (int64_t k = 0; k < a.K; k += step) {
+        const int64_t end = k + step < a.K ? k + step : a.K;
+        token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
+            grouped_turns<F, Groups, decltype(tokens)::value>(a, tile, tile_stride, count, k, end,
+                                                              turn, n0, outputs);
+        });
     }
     outputs.store(a, tile, tile_stride, count);
 }
@@ -378,9 +423,11 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part) {
                     VI flat[1][N][G];
+                    typename Groups::template Kept<G> kept;
                     sums.template part<N>(s, n0, part, flat[0]);
                     groups.template add<G, N>(k, n0, kLanes * part, flat,
-                                              outputs.block(s, n0) + part * N * outputs.kOfPart);
+                                              outputs.block(s, n0) + part * N * outputs.kOfPart,
+                                              kept);
                 }
             });
         }
@@ -446,6 +493,7 @@ struct GroupedBlocks {
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         static_assert(Groups::kFloats <= kMostFloats);
         constexpr int kSpan = Groups::kX / Groups::kSpans;
+        typename Groups::template Kept<GN> kept;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
             VI acc[Groups::kSpans][N][GN];
             STERNA_UNROLL(2)
@@ -453,7 +501,7 @@ struct GroupedBlocks {
                 const int64_t from = k + i * kSpan;
                 group_sums<GN, N>(groups, codes + from * kLanes, from, from + kSpan, n0, acc[i]);
             }
-            groups.template add<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, acc, y);
+            groups.template add<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, acc, y, kept);
         }
         store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }

@@ -197,9 +197,12 @@ struct SuperGroups {
         for (int64_t i = 0; i < part; i += kLine) ask_for<N == 1>(from + i);
     }
 
+    template <int GN>
+    struct Kept {};  // each group has scales of its own
+
     template <int GN, int N>
     [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[kSpans][N][GN],
-                                    float* y) const {
+                                    float* y, Kept<GN>&) const {
         float* p = y + N * GN * kLanes;
         const auto scale_of = [&](int i, int g) {
             const int64_t at = k + i * (kGroupK / kSpans);

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 
 from sterna import _native
-from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
+from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place, usual_seconds
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight
@@ -123,7 +123,7 @@ def _measured(
     ways: Sequence[tuple[int, int]] = [
         (n, most) for n in COUNTS for most in (_GUESS, _PANEL, _DIRECT)
     ]
-    seconds = medians(ways, seconds_of, budget_s)
+    seconds = usual_seconds(ways, seconds_of, budget_s)
     return most_direct(seconds) if seconds else None
 
 

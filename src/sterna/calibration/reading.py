@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sterna import _native
-from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, medians, place
+from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place, usual_seconds
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown
 from sterna.formats.layout import Layout
@@ -104,15 +104,15 @@ def choose(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Reading | None:
-    """The reading of the least median time; `default` unless another gains on it by `GAIN`.
+    """The reading of the least usual time; `default` unless another gains on it by `GAIN`.
 
-    seconds_of: reads once. Times are taken as `measured.medians` says; None where that is.
+    seconds_of: reads once. Times are taken as `measured.usual_seconds` says; None where that is.
     """
-    median = medians([default, *candidates], seconds_of, budget_s, clock)
-    if median is None:
+    usual = usual_seconds([default, *candidates], seconds_of, budget_s, clock)
+    if usual is None:
         return None
-    best = min(median, key=lambda reading: median[reading])
-    return best if median[best] * GAIN < median[default] else default
+    best = min(usual, key=lambda reading: usual[reading])
+    return best if usual[best] * GAIN < usual[default] else default
 
 
 def _measured(threads: Threads, isa: str) -> Reading | None:
