@@ -99,6 +99,7 @@ def test_alternatives_of_a_token(page: Any, server: ServerProcess) -> None:
     say(page, "def f(x):")
     answer(page).locator(".t").nth(2).click()
     rows = page.locator("#card tr")
+    rows.nth(7).wait_for()  # the page asks for them when it is clicked
     assert rows.count() == 8
     body = {
         "messages": [{"role": "user", "content": "def f(x):"}],
