@@ -3,7 +3,7 @@
 // product of bf16 tiles, 16 tokens x 32 k and 32 k x 16 rows, gives the sums of one group, and as floats.
 // A product of bytes would take as long, since 32 k fill it by half, and would leave the conversions to the
 // vector units. These have more to do than the matrix unit: a multiplication and an addition for each vector
-// of sums, 32 in 16 cycles.
+// of sums, 32 for a product of 16 cycles; and while it multiplies, they have one port for them and not two.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/panel.h"
@@ -319,6 +319,8 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
                           const GroupedScratch<Tile>& s) {
     using Sweep = GroupedSweep<Tile>;
     constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // minima of a group
+    constexpr int kRowBlocks = Tile::Format::kRowBlocks;
+    constexpr int kAskedFor = Sweep::kHeld * 16 / kRowBlocks;  // lines, beside each row block
     const int groups = static_cast<int>(kc / kGroupK);
     Sweep sweep(tile, s.sums);
     for (int begin = 0; begin < groups; begin += Sweep::kHeld) {
@@ -326,8 +328,11 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
         int64_t at = tile.k0 / kGroupK;  // place among the tokens' groups
         int64_t out = 0;
         for (int64_t n = n0; n < n1; n += 16, at += s.x.groups) {
-            sweep.hold(s.x.tiles + (at + begin) * kTileBytes, end - begin);
-            for (int g = 0; g < Tile::Format::kRowBlocks; ++g, out += 256) {
+            const uint8_t* x = s.x.tiles + (at + begin) * kTileBytes;
+            const uint8_t* next = x + s.x.groups * kTileBytes;  // of the next tokens, from L2
+            sweep.hold(x, end - begin);
+            for (int g = 0; g < kRowBlocks; ++g, out += 256) {
+                for (int i = 0; i < kAskedFor; ++i, next += kLine) prefetch(next);
                 const int row = g * sterna::kRowBlock;
                 const GroupedRun run{s.scale + row,
                                      s.minimum + row,
