@@ -53,6 +53,23 @@ def test_a_packed_folder_both_ways(
         failure(lambda: model.save_pretrained(tmp_path, push_to_hub=True), RequestError, "push")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, "auto"])
+def test_a_packed_folder_in_short_floats(
+    dtype: Any, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Scales stay float32, whatever dtype transformers opens a model in; "auto" is bfloat16 here."""
+    folder = packed(checkpoint("bitnet-input-norms"), tmp_path / "packed")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    expected = logits(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    layers = [m for m in model.modules() if isinstance(m, SternaLinear)]
+    assert {layer.scale.dtype for layer in layers} == {torch.float32}
+    floats = {p.dtype for p in model.parameters()}
+    assert floats == {torch.bfloat16 if dtype == "auto" else dtype}
+    assert np.abs(torch_logits(model) - expected).max() / np.abs(expected).max() < 0.05
+
+
 def test_floats_are_rounded(tmp_path: Path) -> None:
     """The head stays, unless it is named; the result runs in Sterna."""
     torch.manual_seed(2)

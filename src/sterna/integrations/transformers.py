@@ -169,7 +169,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 def _fill(model: Any, found: Opened) -> None:
     for name, layer in found.layers.items():
-        _put(model, name, layer)
+        _put(model, name, layer.to(model.dtype))
     own = dict(model.named_parameters())
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     layers = tuple(f"{name}." for name in found.layers)

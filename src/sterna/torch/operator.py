@@ -48,7 +48,8 @@ def packed_tensors(packed: PackedWeight) -> tuple[Tensor, Tensor]:
     rows = len(packed.codes) * f.tile_rows
     scale, groups = f.scales.for_kernels(packed.scale, packed.M, rows, f.unit, f.value)
     lines = groups[0] if groups is not None else scale
-    return _tensor(packed.codes), torch.empty(0) if lines is None else _tensor(lines)
+    none = torch.empty(0, dtype=torch.float32)
+    return _tensor(packed.codes), none if lines is None else _tensor(lines)
 
 
 def packed_weight(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> PackedWeight:
@@ -64,7 +65,8 @@ def _tensor(array: npt.NDArray[Any]) -> Tensor:
     if array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
         return torch.from_numpy(array)
     # A mapped file is not to be written to, and torch has no tensors that only read.
-    tensor = torch.empty(array.shape, dtype=torch.uint8 if array.dtype == np.uint8 else None)
+    dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
+    tensor = torch.empty(array.shape, dtype=dtype)
     tensor.numpy()[...] = array
     return tensor
 
@@ -228,7 +230,7 @@ def _linear_backward(
     f = _kernels(codes, scale, format, M, K).format
     threads = _threads(torch.get_num_threads())
     grad = y.reshape(prod(y.shape[:-1]), M).to(torch.float32)
-    out = torch.zeros(grad.shape[0], K)
+    out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
     by_rows = f.codebook is not None and not f.scales.group
     dtype = y.dtype if by_rows and y.dtype == torch.bfloat16 else torch.float32
     dtype = torch.int8 if int8 else dtype
