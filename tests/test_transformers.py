@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_a_packed_folder_both_ways(
 def test_a_packed_folder_in_short_floats(
     dtype: Any, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Scales stay float32, whatever dtype transformers opens a model in; "auto" is bfloat16 here."""
+    """Scales stay float32, whatever dtype a model opens in; "auto" is bfloat16 here."""
     folder = packed(checkpoint("bitnet-input-norms"), tmp_path / "packed")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
