@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import sterna.torch
 from sterna import ops
 from sterna.errors import NonFiniteError, RequestError
-from sterna.torch import SternaLinear, accelerate, operator, packed_tensors
+from sterna.torch import SternaLinear, accelerate, gradient, packed_tensors
 
 # One scale, rows', groups', minima, super-blocks, floats, powers of two.
 FORMATS = ("i2", "t5", "i8", "i2p", "i2:g64", "q4_1", "q4_k", "bf16", "f32", "pot8")
@@ -63,7 +64,7 @@ def test_the_bits_of_ops_linear(format: str) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_gradient(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """grad W in float32, summed over parts of W: each sum of M terms within their rounding."""
-    monkeypatch.setattr(operator, "_CHUNK_BYTES", 4 * 128 * K)  # a tile or two at a time
+    monkeypatch.setattr(gradient, "_CHUNK_BYTES", 4 * 128 * K)  # a tile or two at a time
     w = packed(format)
     x = activations(2, 3, K).requires_grad_()
     grad = activations(2, 3, M, seed=3)
@@ -339,7 +340,8 @@ def test_gradients_in_bfloat16(format: str) -> None:
 @pytest.mark.parametrize("format", ["i1", "i2", "i2p", "i4", "i8", "t5"])
 def test_int8_gradients(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product of integers: within what rounding to 127 steps loses, with the same bits."""
-    monkeypatch.setattr(operator, "_CHUNK_BYTES", 128 * K)  # a tile or two at a time
+    monkeypatch.setattr(gradient, "_CHUNK_BYTES", 512 * K)  # a tile or two at a time
+    monkeypatch.setattr(gradient, "_MOST_ROWS", 96)  # of several sums
     w = packed(format)
     out = activations(5, M, seed=3)
     found = []
@@ -356,6 +358,31 @@ def test_int8_gradients(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = (*packed_tensors(w), format, M, K, True)
     wanted = activations(3, K).requires_grad_()
     torch.library.opcheck(torch.ops.sterna.linear.default, (wanted, *tensors))
+
+
+def test_int8_gradients_follow_their_weights() -> None:
+    """W^T is made once, again where codes are written to, and goes when they go."""
+    out, before = activations(2, M, seed=3), len(gradient._kept)
+
+    def found(layer: SternaLinear) -> torch.Tensor:
+        x = activations(2, K).requires_grad_()
+        layer(x).backward(out)
+        assert x.grad is not None
+        return x.grad
+
+    layer = SternaLinear(packed("i2"), int8_gradient=True)
+    first = found(layer)
+    kept = gradient._kept[layer.codes]
+    same(first, found(layer))
+    assert gradient._kept[layer.codes] is kept
+    with torch.no_grad():
+        layer.codes.copy_(SternaLinear(packed("i2", seed=9)).codes)
+    assert not torch.equal(first, found(layer))
+    assert gradient._kept[layer.codes] is not kept
+    assert len(gradient._kept) == before + 1
+    del layer
+    gc.collect()
+    assert len(gradient._kept) == before
 
 
 def test_int8_gradients_are_refused() -> None:

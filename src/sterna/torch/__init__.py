@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from sterna.torch.exporting import Exported, export_checkpoint
 from sterna.torch.module import SternaLinear
-from sterna.torch.operator import packed_tensors
 from sterna.torch.swapping import Swaps, accelerate
+from sterna.torch.tensors import packed_tensors
 
 __all__ = [
     "Exported",

@@ -13,6 +13,7 @@ from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight
 from sterna.torch import operator
 from sterna.torch.layers import packed_layer
+from sterna.torch.tensors import ALIGNMENT, packed_tensors, packed_weight
 
 __all__ = ["SternaLinear"]
 
@@ -49,7 +50,7 @@ class SternaLinear(nn.Module):
         self.int8_gradient = int8_gradient
         self.out_features, self.in_features = packed.shape
         self.format = str(packed.format)
-        codes, scale = operator.packed_tensors(packed)
+        codes, scale = packed_tensors(packed)
         self.register_buffer("codes", codes)
         self.register_buffer("scale", scale)
         if bias is not None and (bias.shape != (packed.M,) or not bias.is_floating_point()):
@@ -82,7 +83,7 @@ class SternaLinear(nn.Module):
     def packed(self) -> PackedWeight:
         """The weights for `sterna.ops`; they share the module's memory."""
         M, K = self.out_features, self.in_features
-        return operator.packed_weight(self.codes, self.scale, self.format, M, K)
+        return packed_weight(self.codes, self.scale, self.format, M, K)
 
     @property
     def qweight(self) -> Tensor:
@@ -148,7 +149,7 @@ class SternaLinear(nn.Module):
     def _align(self) -> None:
         for name in ("codes", "scale"):
             tensor = getattr(self, name)
-            if tensor.device.type == "cpu" and tensor.data_ptr() % operator.ALIGNMENT:
+            if tensor.device.type == "cpu" and tensor.data_ptr() % ALIGNMENT:
                 setattr(self, name, tensor.clone())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SternaLinear:

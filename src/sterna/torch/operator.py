@@ -24,51 +24,15 @@ from torch import Tensor
 
 from sterna import _native, formats, ops
 from sterna.errors import RequestError, shown
-from sterna.formats import Format, PackedWeight
+from sterna.formats import Format
 from sterna.runtime import Threads, resolve_isa
+from sterna.torch import gradient
+from sterna.torch.tensors import ALIGNMENT
 
-__all__ = ["ALIGNMENT", "check_int8_gradient", "linear", "packed_tensors", "packed_weight"]
+__all__ = ["check_int8_gradient", "linear"]
 
-ALIGNMENT = 64  # bytes: a vector, as kernels load it, and how torch allocates
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_CHUNK_BYTES = 4 << 20  # of float32 weights that a gradient makes at a time
 _ARGUMENTS = "codes, Tensor scale, str format, int M, int K"
-_INT8 = "i8"  # of a gradient's transposed levels
-
-
-# ------------------------------------------------------------------------------ weights as tensors
-
-
-def packed_tensors(packed: PackedWeight) -> tuple[Tensor, Tensor]:
-    """(codes, scale) of a packed weight, as `torch.ops.sterna.linear` takes them.
-
-    They share the memory of the packed weight where that may be written to and is aligned.
-    """
-    f = packed.format
-    rows = len(packed.codes) * f.tile_rows
-    scale, groups = f.scales.for_kernels(packed.scale, packed.M, rows, f.unit, f.value)
-    lines = groups[0] if groups is not None else scale
-    none = torch.empty(0, dtype=torch.float32)
-    return _tensor(packed.codes), none if lines is None else _tensor(lines)
-
-
-def packed_weight(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> PackedWeight:
-    """The inverse of `packed_tensors`, which shares their memory; the scales are those of rows."""
-    f = formats.get(format)
-    lines = scale.numpy()
-    if not f.scales.group:  # units are powers of two
-        lines = lines[:M] / np.float32(f.unit) if f.scaled else np.float32(1)
-    return PackedWeight(f, M, K, codes.numpy(), np.asarray(lines))
-
-
-def _tensor(array: npt.NDArray[Any]) -> Tensor:
-    if array.flags.writeable and array.ctypes.data % ALIGNMENT == 0:
-        return torch.from_numpy(array)
-    # A mapped file is not to be written to, and torch has no tensors that only read.
-    dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
-    tensor = torch.empty(array.shape, dtype=dtype)
-    tensor.numpy()[...] = array
-    return tensor
 
 
 class _Memory:
@@ -216,46 +180,20 @@ def check_int8_gradient(format: str) -> None:
 def _linear_backward(
     y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int, int8: bool = False
 ) -> Tensor:
-    """The gradient of x [..., K] for that of y [..., M]: y W, W a few tiles at a time.
+    """The gradient of x [..., K] for that of y [..., M], y W, as gradient.py computes it.
 
-    In float32, or where y is bfloat16 and rows have one scale each, as torch's own layers of that
-    dtype: y times the scales is rounded to 8 bits, levels are exact, and sums are wide. The
-    rounding of activations passes the gradient on unchanged (straight through).
-
-    int8: y times the scales is rounded as activations are, to max / 127 of each token's part that
-    meets the same tiles, and Sterna's kernels sum integers: the same bits on every CPU.
+    The rounding of activations passes the gradient on unchanged (straight through). int8: a product
+    of integers, RequestError for formats that it is not for.
     """
     if int8:
         check_int8_gradient(format)
     f = _kernels(codes, scale, format, M, K).format
     threads = _threads(torch.get_num_threads())
     grad = y.reshape(prod(y.shape[:-1]), M).to(torch.float32)
-    out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
-    by_rows = f.codebook is not None and not f.scales.group
-    dtype = y.dtype if by_rows and y.dtype == torch.bfloat16 else torch.float32
-    dtype = torch.int8 if int8 else dtype
-    tiles = max(1, _CHUNK_BYTES // max(1, dtype.itemsize * f.tile_rows * K))
-    for first in range(0, codes.shape[0], tiles):
-        row, last = first * f.tile_rows, first + tiles
-        end = min(M, last * f.tile_rows)
-        # Scales lie in lines of tiles, or one for each of their rows.
-        of_tiles = slice(first, last) if f.scales.group else slice(row, last * f.tile_rows)
-        part = packed_weight(codes[first:last], scale[of_tiles], format, end - row, K)
-        rows = grad[:, row:end]
-        if by_rows:
-            levels, scales = ops.unpack(part, threads=threads)
-            rows = rows * torch.from_numpy(np.asarray(scales * np.float32(f.value)))
-        else:
-            levels = ops.dequantize(part, threads=threads)
-        if int8:
-            turned = ops.pack(np.ascontiguousarray(levels.T), format=_INT8, threads=threads)
-            out += torch.from_numpy(ops.linear(rows.numpy(), turned, threads=threads))
-            continue
-        weights = torch.from_numpy(levels).to(dtype)  # a level is exact in 8 bits
-        if dtype == torch.float32:
-            out.addmm_(rows, weights)
-        else:
-            out += rows.to(dtype) @ weights
+    if int8:
+        out = gradient.of_integers(grad, codes, scale, f, K, threads)
+    else:
+        out = gradient.of_floats(grad, codes, scale, f, K, threads, y.dtype)
     return out.reshape(*y.shape[:-1], K).to(y.dtype)
 
 

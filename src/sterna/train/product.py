@@ -18,6 +18,7 @@ from sterna import formats, ops
 from sterna.formats import PackedWeight
 from sterna.formats.base import Format
 from sterna.torch import operator
+from sterna.torch.tensors import packed_tensors
 from sterna.train.straight import Rounded
 
 __all__ = ["packed", "product", "rounded_activations"]
@@ -65,7 +66,7 @@ class _Product(torch.autograd.Function):
         ctx.format = rounded.format
         weight = packed(rounded)
         return operator.linear(
-            x.detach(), *operator.packed_tensors(weight), str(weight.format), weight.M, weight.K
+            x.detach(), *packed_tensors(weight), str(weight.format), weight.M, weight.K
         )
 
     @staticmethod

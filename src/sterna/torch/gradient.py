@@ -1,0 +1,129 @@
+"""The gradient of a product's input, `grad_y W`, W packed: in floats, or of integers.
+
+grad: float32 [n, M], that of y, W's rows; codes, scale: tensors of W, [M, K], in a format f. What
+comes out is float32 [n, K].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sterna import formats, ops
+from sterna.formats import Format, PackedWeight
+from sterna.runtime import Threads
+from sterna.torch.tensors import packed_weight
+
+__all__ = ["of_floats", "of_integers"]
+
+_CHUNK_BYTES = 4 << 20  # of weights that are made at a time
+_MOST_ROWS = 1 << 16  # of W, that a product of integers sums over
+_TURNED = ("i2", "i4", "i8")  # formats of W^T: the first that holds W's levels
+
+
+def of_floats(
+    grad: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    f: Format,
+    K: int,
+    threads: Threads,
+    dtype: torch.dtype,
+) -> Tensor:
+    """A product of torch, a few tiles of W at a time.
+
+    In float32, or where dtype, that of y, is bfloat16 and rows have one scale each, as torch's own
+    layers of that dtype: grad times the scales is rounded to 8 bits, levels are exact, and sums are
+    wide.
+    """
+    out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
+    by_rows = f.codebook is not None and not f.scales.group
+    dtype = dtype if by_rows and dtype == torch.bfloat16 else torch.float32
+    for rows, part in _parts(codes, scale, f, grad.shape[1], K, dtype.itemsize):
+        if by_rows:
+            levels, _ = ops.unpack(part, threads=threads)
+            factor = grad[:, rows] * _real_scales(part)
+        else:
+            levels, factor = ops.dequantize(part, threads=threads), grad[:, rows]
+        weights = torch.from_numpy(levels).to(dtype)  # a level is exact in 8 bits
+        if dtype == torch.float32:
+            out.addmm_(factor, weights)
+        else:
+            out += factor.to(dtype) @ weights
+    return out
+
+
+def of_integers(
+    grad: Tensor, codes: Tensor, scale: Tensor, f: Format, K: int, threads: Threads
+) -> Tensor:
+    """A product of Sterna's kernels: the same bits on every CPU.
+
+    grad times the scales is rounded as activations are, to max / 127 of each token (of each 65,536
+    rows of W). W^T is kept for the next time, in a format of its levels.
+    """
+    M = grad.shape[1]
+    out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
+    grad = grad * _real_scales(packed_weight(codes, scale, str(f), M, K))
+    for rows, turned in _turned(codes, scale, f, M, K, threads):
+        out += torch.from_numpy(ops.linear(grad[:, rows].numpy(), turned, threads=threads))
+    return out
+
+
+def _parts(
+    codes: Tensor, scale: Tensor, f: Format, M: int, K: int, itemsize: int
+) -> Iterator[tuple[slice, PackedWeight]]:
+    """The rows of a few tiles at a time, whose weights take _CHUNK_BYTES of items, and these."""
+    tiles = max(1, _CHUNK_BYTES // max(1, itemsize * f.tile_rows * K))
+    for first in range(0, codes.shape[0], tiles):
+        last = first + tiles
+        rows = slice(first * f.tile_rows, min(M, last * f.tile_rows))
+        # Scales lie in lines of tiles, or one for each of their rows.
+        of_tiles = slice(first, last) if f.scales.group else slice(rows.start, last * f.tile_rows)
+        M_part = rows.stop - rows.start
+        yield rows, packed_weight(codes[first:last], scale[of_tiles], str(f), M_part, K)
+
+
+def _real_scales(weight: PackedWeight) -> Tensor:
+    """What the levels of rows that have one scale each are multiplied with."""
+    scales = np.broadcast_to(weight.scales * np.float32(weight.format.value), (weight.M,))
+    return torch.from_numpy(np.array(scales))
+
+
+class _Turned(NamedTuple):
+    """W^T, in parts of so many of W's rows as a product of integers sums over."""
+
+    version: int  # of the codes: they may be written to
+    parts: list[tuple[slice, PackedWeight]]
+
+
+# By the codes that had a gradient of integers, until these go.
+_kept: MutableMapping[Tensor, _Turned] = WeakTensorKeyDictionary()
+
+
+def _turned(
+    codes: Tensor, scale: Tensor, f: Format, M: int, K: int, threads: Threads
+) -> list[tuple[slice, PackedWeight]]:
+    kept = _kept.get(codes)
+    if kept is not None and kept.version == codes._version:
+        return kept.parts
+    levels = np.empty((K, M), np.int8)
+    for rows, part in _parts(codes, scale, f, M, K, 4):  # codes become floats first
+        levels[:, rows] = ops.unpack(part, threads=threads)[0].T
+    low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
+    format = next(name for name in _TURNED if _holds(name, low, high))
+    parts = [
+        (rows, ops.pack(np.ascontiguousarray(levels[:, rows]), format=format, threads=threads))
+        for rows in (slice(i, min(i + _MOST_ROWS, M)) for i in range(0, M, _MOST_ROWS))
+    ]
+    _kept[codes] = _Turned(codes._version, parts)
+    return parts
+
+
+def _holds(format: str, low: int, high: int) -> bool:
+    codebook = formats.get(format).codebook
+    return codebook is not None and codebook.ends[0] <= low and high <= codebook.ends[1]
