@@ -83,6 +83,12 @@ def test_gradients_of_bias_and_low_precision() -> None:
     assert x.grad is not None
     assert x.grad.dtype == torch.bfloat16
     same(module.bias.grad, torch.full((M,), 4.0, dtype=torch.bfloat16))
+    wide = SternaLinear(packed("i2"), nn.Parameter(torch.ones(M)))
+    with torch.autocast("cpu", torch.bfloat16):  # which makes x short, and no layer's parameters
+        y = wide(x)
+    same(y, layer()(x) + torch.ones(M, dtype=torch.bfloat16))
+    y.sum().backward()
+    same(wide.bias.grad, torch.full((M,), 4.0))
     assert not layer()(activations(4, K)).requires_grad
     none = activations(4, K).requires_grad_()
     SternaLinear(packed("i2", m=0))(none).sum().backward()

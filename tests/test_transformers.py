@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,22 @@ def test_a_packed_folder_both_ways(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, "auto"])
 def test_a_packed_folder_in_short_floats(
-    dtype: Any, checkpoint: Callable[[str], Path], tmp_path: Path
+    dtype: Any,
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Scales stay float32, whatever dtype a model opens in; "auto" is bfloat16 here."""
+    """Scales stay float32, whatever dtype a model opens in; "auto" is bfloat16 here. Its tied head
+    is tied, and transformers takes none of it for damage."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     folder = packed(checkpoint("bitnet-input-norms"), tmp_path / "packed")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     expected = logits(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    assert caplog.messages == []
+    assert model.lm_head.weight is model.model.embed_tokens.weight
     layers = [m for m in model.modules() if isinstance(m, SternaLinear)]
     assert {layer.scale.dtype for layer in layers} == {torch.float32}
     floats = {p.dtype for p in model.parameters()}

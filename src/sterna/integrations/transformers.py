@@ -110,6 +110,9 @@ class SternaQuantizer(HfQuantizer):
             _put(model, name, nn.Identity())
         model._keys_to_ignore_on_load_missing = {".*"}  # they come below
         model._keys_to_ignore_on_load_unexpected = {".*"}  # Sterna's own names
+        # Told that both tensors of a tied head are missing, it would warn of a damaged checkpoint.
+        # The class's own is looked up when it is called: now transformers has another in its place.
+        model.tie_weights = lambda missing_keys=None, **rest: type(model).tie_weights(model, **rest)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         config = self.quantization_config
@@ -117,6 +120,7 @@ class SternaQuantizer(HfQuantizer):
             skip = config.modules_to_not_convert
             accelerate(model, config.format, skip=("lm_head",) if skip is None else skip)
         else:
+            del model.tie_weights  # the class has its own
             _fill(model, self._opened)
             self._opened = None
         model.save_pretrained = _Saving(model)

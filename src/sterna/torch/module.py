@@ -101,14 +101,17 @@ class SternaLinear(nn.Module):
         y = operator.linear(
             x, tensors["codes"], tensors["scale"], self.format, M, K, self.int8_gradient
         )
-        if self.bias is None:
+        bias: Tensor | None = self.bias
+        if bias is None:
             return y
-        if self.bias.dtype != y.dtype:
-            raise RequestError(
-                f"bias: must have the dtype of x, but got {self.bias.dtype} for x of {y.dtype}; "
-                "convert the model"
-            )
-        return y + self.bias
+        if bias.dtype != y.dtype:
+            if not torch.is_autocast_enabled("cpu"):
+                raise RequestError(
+                    f"bias: must have the dtype of x, but got {bias.dtype} for x of {y.dtype}; "
+                    "convert the model"
+                )
+            bias = bias.to(y.dtype)  # as autocast does for torch's own layers
+        return y + bias
 
     def extra_repr(self) -> str:
         """Shape, format and bias, for `print(model)`."""
