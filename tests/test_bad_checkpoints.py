@@ -73,6 +73,18 @@ def test_garbage(folder: Path, name: str, content: bytes) -> None:
     failure(lambda: LLM(folder), ModelFormatError, name)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_pointers_of_git_lfs(folder: Path, name: str) -> None:
+    """What a clone without git-lfs holds; a file that only begins like one is judged as it is."""
+    pointer = (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'5' * 64}\nsize 4000000000\n"
+    )
+    (folder / name).write_text(pointer)
+    failure(lambda: LLM(folder), ModelFormatError, name, "pointer of Git LFS", "git lfs pull")
+    (folder / name).write_text(pointer + "x" * 1024)
+    assert "LFS" not in failure(lambda: LLM(folder), ModelFormatError, name)
+
+
 def test_truncated_weights(folder: Path) -> None:
     """A download that stopped: any shorter file is refused."""
     path = folder / "model.safetensors"

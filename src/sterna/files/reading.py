@@ -17,6 +17,9 @@ MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth
 
 # Not blocking: the open of a FIFO in place of a file would otherwise wait for ever.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+# What a clone without git-lfs has in a large file's place: github.com/git-lfs, docs/spec.md.
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_MAX_POINTER_BYTES = 1024
 
 
 class FileState(NamedTuple):
@@ -40,8 +43,8 @@ class Span(NamedTuple):
 def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
     """Opens a regular file for reading: (descriptor, state).
 
-    Raises ModelFormatError if it is missing or is no regular file, RequestError if it may not be
-    read.
+    Raises ModelFormatError if it is missing, is no regular file or only a pointer of Git LFS to
+    one, RequestError if it may not be read.
     """
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
@@ -53,6 +56,14 @@ def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ModelFormatError(file=path, expected="a regular file", got="another kind of file")
+        if len(_LFS_POINTER) <= status.st_size <= _MAX_POINTER_BYTES:
+            start = bytearray(len(_LFS_POINTER))
+            read_span(path, descriptor, memoryview(start), Span(0, 0, len(start)))
+            if start == _LFS_POINTER:
+                raise ModelFormatError(
+                    file=path, expected="the file itself", got="a pointer of Git LFS to it",
+                    remedy="run git lfs pull in its folder, or download it with sterna pull",
+                )  # fmt: skip
         yield (
             descriptor,
             FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns),
