@@ -124,7 +124,10 @@ def test_refusals(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """Another device, another format, experts, a folder that lacks what transformers has."""
     open_model = AutoModelForCausalLM.from_pretrained
     folder = packed(checkpoint("bitnet-multiply"), tmp_path / "packed")
-    failure(lambda: open_model(folder, device_map={"": "cuda:0"}), RequestError, "device_map")
+    for device in ("cuda:0", 0, "disk", torch.device("meta")):
+        failure(lambda d=device: open_model(folder, device_map={"": d}), RequestError, "device_map")
+    for placed in ("auto", "cpu", {"": torch.device("cpu")}):
+        assert open_model(folder, device_map=placed).device.type == "cpu"
     failure(lambda: SternaConfig("i3"), RequestError, "i3")
     failure(
         lambda: open_model(checkpoint("qwen2"), quantization_config=SternaConfig()),

@@ -83,14 +83,18 @@ class SternaQuantizer(HfQuantizer):
 
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
         """RequestError for a device map but the CPU, and for floats without a format."""
-        placed = kwargs.get("device_map")
-        devices = set(placed.values()) if isinstance(placed, dict) else {placed}
-        if wrong := [d for d in devices if d is not None and torch.device(d).type != "cpu"]:
+        placed = kwargs.get("device_map")  # a dict, None, or a word: see update_device_map
+        devices = placed.values() if isinstance(placed, dict) else ()
+        if wrong := [d for d in devices if str(d).partition(":")[0] != "cpu"]:
             raise RequestError(
                 f"device_map: must be cpu, where Sterna computes, but got {shown(wrong[0])}"
             )
         if not self.pre_quantized and self.quantization_config.format is None:
             raise RequestError("format: must be given for a float checkpoint, such as i8 or q8_0")
+
+    def update_device_map(self, device_map: Any) -> Any:
+        """Of "auto" and the other words that leave the choice to transformers: the CPU."""
+        return {"": "cpu"} if isinstance(device_map, str) else device_map
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
         """Takes the place of a packed folder's layers, so that nothing is made for them."""
