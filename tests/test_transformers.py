@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits, failure
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from sterna import LLM, loading
 from sterna.engine import Engine
@@ -50,7 +50,7 @@ def test_a_packed_folder_both_ways(
     difference = np.abs(torch_logits(model) - expected).max() / np.abs(expected).max()
     assert difference < 1e-5
     if name != "qwen2":  # whose floats are no levels
-        model.save_pretrained(tmp_path / "again")
+        model.save_pretrained(tmp_path / "again", safe_serialization=True, push_to_hub=False)
         assert_same_bits(logits(tmp_path / "again"), expected)
         failure(lambda: model.save_pretrained(tmp_path, push_to_hub=True), RequestError, "push")
 
@@ -128,6 +128,7 @@ def test_refusals(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
         failure(lambda d=device: open_model(folder, device_map={"": d}), RequestError, "device_map")
     for placed in ("auto", "cpu", {"": torch.device("cpu")}):
         assert open_model(folder, device_map=placed).device.type == "cpu"
+    failure(lambda: AutoModel.from_pretrained(folder), RequestError, "AutoModelForCausalLM")
     failure(lambda: SternaConfig("i3"), RequestError, "i3")
     failure(
         lambda: open_model(checkpoint("qwen2"), quantization_config=SternaConfig()),

@@ -49,6 +49,8 @@ _PLAIN: dict[str, Any] = {
     "exponential_decay_length_penalty": None, "assistant_early_exit": None,
     "watermarking_config": None, "prompt_lookup_num_tokens": None,
 }  # fmt: skip
+#: Options of `save_pretrained` that change nothing here while they have these values.
+_SAVED = {"safe_serialization": True, "is_main_process": True, "push_to_hub": False}
 
 
 @register_quantization_config(METHOD)
@@ -106,10 +108,16 @@ class SternaQuantizer(HfQuantizer):
         with torch.device("cpu"):  # transformers' own is meta, at this point
             self._opened = opened(Path(files[0]).parent)
         for name in self._opened.layers:
-            if type(_child(model, name)) is not nn.Linear:
+            layer = _child(model, name)
+            if layer is None:
+                raise RequestError(
+                    f"{name}: must be in the model, but {type(model).__name__} has none of this "
+                    "name; open a packed folder with AutoModelForCausalLM, or sterna.LLM"
+                )
+            if type(layer) is not nn.Linear:
                 raise RequestError(
                     f"{name}: must be an nn.Linear of transformers to become a SternaLinear, "
-                    f"but is {type(_child(model, name)).__name__}; run the folder with sterna.LLM"
+                    f"but is {type(layer).__name__}; run the folder with sterna.LLM"
                 )
             _put(model, name, nn.Identity())
         model._keys_to_ignore_on_load_missing = {".*"}  # they come below
@@ -152,11 +160,10 @@ class _Saving:
         self._model = model
 
     def __call__(self, save_directory: str | Path, **kwargs: Any) -> None:
-        """Writes the folder; RequestError where it has files already."""
-        if kwargs:
-            raise RequestError(
-                f"save_pretrained: takes a folder alone, but got {', '.join(kwargs)}"
-            )
+        """Writes the folder; RequestError where it has files already, and for what asks for
+        another kind of folder."""
+        if other := [k for k, value in kwargs.items() if value not in (None, _SAVED.get(k))]:
+            raise RequestError(f"save_pretrained: takes a folder alone, but got {', '.join(other)}")
         train.export(self._model, save_directory)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Saving:
