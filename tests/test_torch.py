@@ -368,6 +368,7 @@ def test_int8_gradients(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_int8_gradients_follow_their_weights() -> None:
     """W^T is made once, again where codes are written to, and goes when they go."""
+    gc.collect()
     out, before = activations(2, M, seed=3), len(gradient._kept)
 
     def found(layer: SternaLinear) -> torch.Tensor:
