@@ -218,22 +218,22 @@ struct PlainGroups {
 
     // y[n][g] += a group's sums of N tokens x GN row blocks, of which the first has row0 of the tile. The
     // outputs stay in memory: in registers they would drive the accumulators of the dot products out. kept: of the same
-    // row blocks' last call.
+    // row blocks' last call, or none.
     template <int GN, int N>
     [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[1][N][GN],
-                                    float* y, Kept<GN>& kept) const {
+                                    float* y, Kept<GN>* kept = nullptr) const {
         const uint8_t* line = scales.at(k);
         VF s[GN];
-        if (line == kept.line) {
+        if (kept && line == kept->line) {
             STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) s[g] = f_load(kept.scales + g * kLanes);
+            for (int g = 0; g < GN; ++g) s[g] = f_load(kept->scales + g * kLanes);
         } else {
-            kept.line = line;
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
                 s[g] = scales.scale(line, row0 + g * sterna::kRowBlock);
-                f_store(kept.scales + g * kLanes, s[g]);
+                if (kept) f_store(kept->scales + g * kLanes, s[g]);
             }
+            if (kept) kept->line = line;
         }
         const Terms of = terms;  // stores to y might change what `this` refers to
         const int64_t i = k / kX;
@@ -308,7 +308,10 @@ struct DirectOutputs {
     }
 };
 
-// One of the tiles that are read side by side: where it goes on, and what it adds to.
+// The scalar unit is there for checking: its vectors take several registers, and its text would grow.
+constexpr bool kKeepsScales = STERNA_ISA_RANK != 0;
+
+// One of the tiles that are read side by side: where it is read, and the outputs of its tokens.
 template <class Groups, int G>
 struct Stream {
     const uint8_t* codes;
@@ -317,34 +320,25 @@ struct Stream {
     typename Groups::template Kept<G> kept[kParts];
 };
 
-// Adds tokens [n0, n0 + N) of `count` tiles, `tile_stride` tiles tile_stride, over k in [k0, k1) to their blocks of
-// outputs: straight from the decoder, `turn` k of each tile in turn. A turn may be a single group, so that what all
-// turns have in common is made once.
-template <class F, class Groups, int N, class Outputs>
-[[gnu::noinline]] void grouped_turns(const sterna::LinearArgs& args, int64_t tile,
-                                     int64_t tile_stride, int count, int64_t k0, int64_t k1,
-                                     int64_t turn, int n0, Outputs& outputs) {
+// Adds tokens [n0, n0 + N) of `count` tiles over k in [k0, k1) to their blocks of outputs: straight from the decoder,
+// `turn` k of each tile in turn. A turn may be a single group, so that what all turns have in common is made once.
+template <class F, class Groups, int N>
+[[gnu::noinline]] void grouped_turns(const Groups& of_tile, Stream<Groups, F::kRowBlocks>* streams,
+                                     int count, int64_t k0, int64_t k1, int64_t turn, int n0) {
     constexpr int G = F::kRowBlocks, kSpan = kGroupK / Groups::kSpans;
     // With several spans, the next one hides the latency of a run, so that one run is enough.
     constexpr bool kOne = Groups::kSpans == 1;
     constexpr int P = kOne ? Block<F, N>::P : 1, C = kOne ? Block<F, N>::C : 1;
     constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
-    const sterna::LinearArgs a = args;  // what is stored to y cannot change a copy
-    Groups groups(a, tile, G);
-    Stream<Groups, G> streams[kMostStreams];
-    for (int s = 0; s < count; ++s) {
-        const int64_t index = tile + s * tile_stride;
-        streams[s].codes = a.codes + index * a.tile_bytes;
-        streams[s].scales = Groups(a, index, G).scales.tile;
-        streams[s].y = outputs.block(s, n0);
-    }
+    const sterna::LinearArgs a = of_tile.a;  // what is stored to y cannot change copies
+    Groups groups = of_tile;
     for (int64_t from = k0; from < k1; from += turn)
         for (int s = 0; s < count; ++s) {
             Stream<Groups, G>& stream = streams[s];
             groups.scales.tile = stream.scales;
             const uint8_t* codes = stream.codes;
-            float* y = stream.y;
+            float* y = stream.y + n0 * kParts * Groups::kFloats * G * kLanes;
             const int64_t end = from + turn < k1 ? from + turn : k1;
             for (int64_t k = from; k < end; k += kGroupK) {
                 STERNA_FENCE();  // else outputs are carried along in the registers that sums need
@@ -374,7 +368,8 @@ template <class F, class Groups, int N, class Outputs>
                     STERNA_UNROLL(4)
                     for (int p = 0; p < P; ++p)
                         groups.template add<G, N>(k, n0, kLanes * (part + p), flat[p],
-                                                  y + (part + p) * kOfPart, stream.kept[part + p]);
+                                                  y + (part + p) * kOfPart,
+                                                  kKeepsScales ? &stream.kept[part + p] : nullptr);
                 }
             }
         }
@@ -391,13 +386,21 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t til
     const int64_t asked = a.reading.turn_bytes / kGroupBytes * kGroupK;
     const int64_t least = count == 1 ? sterna::kSuperK : kGroupK;
     const int64_t turn = asked > least ? asked : least;
+    const Groups groups(a, tile, F::kRowBlocks);
+    Stream<Groups, F::kRowBlocks> streams[kMostStreams];
+    for (int s = 0; s < count; ++s) {
+        const int64_t index = tile + s * tile_stride;
+        streams[s].codes = a.codes + index * a.tile_bytes;
+        streams[s].scales = Groups(a, index, F::kRowBlocks).scales.tile;
+        streams[s].y = outputs.block(s, 0);
+    }
     // Blocks of tokens change with each turn, so that all but the first find its lines in L1.
     const int64_t step = a.n <= kMost ? a.K : turn;
     for (int64_t k = 0; k < a.K; k += step) {
         const int64_t end = k + step < a.K ? k + step : a.K;
         token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
-            grouped_turns<F, Groups, decltype(tokens)::value>(a, tile, tile_stride, count, k, end,
-                                                              turn, n0, outputs);
+            grouped_turns<F, Groups, decltype(tokens)::value>(groups, streams, count, k, end, turn,
+                                                              n0);
         });
     }
     outputs.store(a, tile, tile_stride, count);
@@ -423,11 +426,9 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part) {
                     VI flat[1][N][G];
-                    typename Groups::template Kept<G> kept;
                     sums.template part<N>(s, n0, part, flat[0]);
                     groups.template add<G, N>(k, n0, kLanes * part, flat,
-                                              outputs.block(s, n0) + part * N * outputs.kOfPart,
-                                              kept);
+                                              outputs.block(s, n0) + part * N * outputs.kOfPart);
                 }
             });
         }
@@ -493,7 +494,6 @@ struct GroupedBlocks {
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         static_assert(Groups::kFloats <= kMostFloats);
         constexpr int kSpan = Groups::kX / Groups::kSpans;
-        typename Groups::template Kept<GN> kept;
         for (int64_t k = 0; k < a.K; k += Groups::kX) {
             VI acc[Groups::kSpans][N][GN];
             STERNA_UNROLL(2)
@@ -501,7 +501,7 @@ struct GroupedBlocks {
                 const int64_t from = k + i * kSpan;
                 group_sums<GN, N>(groups, codes + from * kLanes, from, from + kSpan, n0, acc[i]);
             }
-            groups.template add<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, acc, y, kept);
+            groups.template add<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, acc, y);
         }
         store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }

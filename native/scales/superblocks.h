@@ -202,7 +202,7 @@ struct SuperGroups {
 
     template <int GN, int N>
     [[gnu::always_inline]] void add(int64_t k, int n0, int row0, const VI (&sums)[kSpans][N][GN],
-                                    float* y, Kept<GN>&) const {
+                                    float* y, Kept<GN>* = nullptr) const {
         float* p = y + N * GN * kLanes;
         const auto scale_of = [&](int i, int g) {
             const int64_t at = k + i * (kGroupK / kSpans);

@@ -54,8 +54,8 @@ LOOPS = {
     "t5": Loop(
         "few_bits", r"(tile_turn<t5(_signs)?, 1,|DirectSums<t5(_signs)?>::take_turn<1>)", 5 / 3
     ),
-    "q4_0": Loop("more_bits", r"grouped_turns<(PairSums<)?b4[,>].*PlainGroups<[^()]*>, 1, ", 4),
-    "q8_0": Loop("more_bits", r"grouped_turns<(PairSums<)?b8[,>].*PlainGroups<[^()]*>, 1, ", 8),
+    "q4_0": Loop("more_bits", r"grouped_turns<(PairSums<)?b4[,>].*PlainGroups<[^()]*>, 1>", 4),
+    "q8_0": Loop("more_bits", r"grouped_turns<(PairSums<)?b8[,>].*PlainGroups<[^()]*>, 1>", 8),
     "panel": Loop("few_bits", r"RowBlocks<PanelCodes<\d+>>::panel<\d+, 6>", 8, 6),
 }
 
