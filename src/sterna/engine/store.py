@@ -141,35 +141,41 @@ class PrefixStore:
 
     def get(self, name: bytes, tokens: bytes) -> StoredPage | None:
         """A page of these tokens; None where there is none that is whole."""
-        path = self._path(name)
-        data = None
-        try:
-            data = self._read(path)
-        except FileNotFoundError:
-            self._known.pop(name, None)
-            return None
-        except OSError:  # a link, or what cannot be read
-            pass
-        stored = None if data is None else self._checked(data, name, tokens)
-        if stored is None:
-            self._known.pop(name, None)
-        with contextlib.suppress(OSError):
-            if stored is None:
-                path.unlink()  # or nobody would write it again
-            else:
-                os.utime(path)
-        return stored
+        return self._taken(name, *self._found(name, tokens))
 
     def get_all(self, pages: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredPage | None]:
         """`get` for each name and its tokens in turn; the next few are read meanwhile."""
-        names, ahead = iter(pages), deque[Future[StoredPage | None]]()
+        names, ahead = iter(pages), deque[tuple[bytes, Future[tuple[StoredPage | None, bool]]]]()
         with ThreadPoolExecutor(READERS) as readers:
             while True:
                 for name, tokens in islice(names, READERS - len(ahead)):
-                    ahead.append(readers.submit(self.get, name, tokens))
+                    ahead.append((name, readers.submit(self._found, name, tokens)))
                 if not ahead:
                     return
-                yield ahead.popleft().result()
+                name, found = ahead.popleft()
+                yield self._taken(name, *found.result())
+
+    def _found(self, name: bytes, tokens: bytes) -> tuple[StoredPage | None, bool]:
+        """A page that is whole, and whether there is a file of its name; changes nothing."""
+        try:
+            data = self._read(self._path(name))
+        except FileNotFoundError:
+            return None, False
+        except OSError:  # a link, or what cannot be read
+            data = None
+        return (None if data is None else self._checked(data, name, tokens)), True
+
+    def _taken(self, name: bytes, stored: StoredPage | None, there: bool) -> StoredPage | None:
+        """The page, whose file is used now; one that is not whole goes."""
+        if stored is None:
+            self._known.pop(name, None)
+        if there:
+            with contextlib.suppress(OSError):
+                if stored is None:
+                    self._path(name).unlink()  # or nobody would write it again
+                else:
+                    os.utime(self._path(name))
+        return stored
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Returns when what waits is written."""
