@@ -39,15 +39,36 @@ inline void require(bool ok, const char* what) {
     if (!ok) throw std::invalid_argument(what);
 }
 
+template <size_t kDims>
+size_t array_bytes(const size_t (&shape)[kDims], size_t element) {
+    size_t bytes = element;
+    for (size_t s : shape)
+        if (__builtin_mul_overflow(bytes, s, &bytes)) throw std::bad_alloc();
+    return bytes;
+}
+
 // A new numpy array in huge pages; its memory goes when the last view of it does.
 template <class T, size_t kDims>
 Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
-    size_t bytes = sizeof(T);
-    for (size_t s : shape)
-        if (__builtin_mul_overflow(bytes, s, &bytes)) throw std::bad_alloc();
-    auto* buffer = new HugeBuffer(bytes, true);
+    auto* buffer = new HugeBuffer(array_bytes(shape, sizeof(T)), true);
     nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<HugeBuffer*>(p); });
     void* data = buffer->data() ? static_cast<void*>(buffer->data()) : static_cast<void*>(buffer);
+    return Out<T, kDims>(data, kDims, shape, owner);
+}
+
+// The same of any content, whose memory `spare` has again when the last view of it goes.
+template <class T, size_t kDims>
+Out<T, kDims> lend_array(const std::shared_ptr<SpareBuffers>& spare, const size_t (&shape)[kDims]) {
+    struct Lent {
+        HugeBuffer buffer;
+        std::shared_ptr<SpareBuffers> owner;
+    };
+    auto* lent = new Lent{spare->take(array_bytes(shape, sizeof(T))), spare};
+    nb::capsule owner(lent, [](void* p) noexcept {
+        const std::unique_ptr<Lent> ended(static_cast<Lent*>(p));
+        ended->owner->give(std::move(ended->buffer));
+    });
+    void* data = lent->buffer.data() ? static_cast<void*>(lent->buffer.data()) : lent;
     return Out<T, kDims>(data, kDims, shape, owner);
 }
 

@@ -11,21 +11,9 @@ namespace {
 
 // Arrays whose memory goes to a later one when their last view does.
 struct Scratch {
-    struct Lent {
-        HugeBuffer buffer;
-        std::shared_ptr<SpareBuffers> owner;
-    };
     std::shared_ptr<SpareBuffers> spare = std::make_shared<SpareBuffers>();
 
-    Out<uint8_t, 1> alloc(size_t nbytes) const {
-        auto* lent = new Lent{spare->take(nbytes), spare};
-        nb::capsule owner(lent, [](void* p) noexcept {
-            const std::unique_ptr<Lent> ended(static_cast<Lent*>(p));
-            ended->owner->give(std::move(ended->buffer));
-        });
-        void* data = lent->buffer.data() ? static_cast<void*>(lent->buffer.data()) : lent;
-        return Out<uint8_t, 1>(data, {nbytes}, owner);
-    }
+    Out<uint8_t, 1> alloc(size_t nbytes) const { return lend_array<uint8_t, 1>(spare, {nbytes}); }
 };
 
 // path: as the system has it, for errors.

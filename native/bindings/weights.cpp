@@ -1,9 +1,11 @@
 // Weights as Python sees them: packing, unpacking, one linear layer.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iterator>
 
 #include "bindings/common.h"
+#include "runtime/finite.h"
 
 namespace sterna::border {
 
@@ -126,6 +128,13 @@ bool codes_valid(const std::string& layout,
     return all;
 }
 
+// Memory of results and scratch of single layers: fresh memory would take longer than most products.
+const std::shared_ptr<SpareBuffers>& spare_memory() {
+    // Arrays may outlive what is destroyed when a process ends.
+    static const auto& spare = *new std::shared_ptr(std::make_shared<SpareBuffers>());
+    return spare;
+}
+
 // One linear layer by itself on a pool: what Program does with its operation.
 class LinearRun {
   public:
@@ -137,8 +146,11 @@ class LinearRun {
         linear_ = fast ? format.fast.linear : format.linear;
         const auto bytes = fast ? format.fast.scratch_bytes : format.scratch_bytes;
         stride_ = (bytes(args.K, args.n) + 8191) / 4096 * 4096;
-        scratch_ = HugeBuffer(static_cast<size_t>(stride_ * pool.size()));
+        scratch_ = spare_memory()->take(static_cast<size_t>(stride_ * pool.size()));
     }
+    ~LinearRun() { spare_memory()->give(std::move(scratch_)); }
+    LinearRun(const LinearRun&) = delete;
+    LinearRun& operator=(const LinearRun&) = delete;
 
     void run() {
         HandOut hand_out(pool_.size());
@@ -176,65 +188,129 @@ bool use_fast(const KernelTable& kernels, const Weight& weight, bool determinist
     return !deterministic && kernels.formats[weight.format].fast.linear;
 }
 
-// y [N, M] = x [N, K] W^T, activations quantised per row for integer layouts.
-Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
-                     const nb::int_& threads, bool deterministic) {
-    const auto& weight = w.weight;
-    const auto& kernels = table(isa);
-    const bool fast = use_fast(kernels, weight, deterministic);
-    const int planes = fast ? kernels.formats[weight.format].fast.x_planes : 0;
-    Pool& p = pool(threads);
-    require(static_cast<int64_t>(x.shape(1)) == weight.K, "x: last dimension must be K");
-    const auto N = static_cast<int64_t>(x.shape(0));
-    require(N < int64_t{1} << 31, "x: takes at most 2^31 - 1 rows");
-    const bool integer = kernels.formats[weight.format].integer;
-    auto out = make_array<float, 2>({static_cast<size_t>(N), static_cast<size_t>(weight.M)});
-    // Floats are read and outputs written where they are, unless kernels want them padded: a layer of
-    // 512 x 512 x 512 takes a millisecond, and fresh pages for two copies of 1 MB another.
-    const bool copy_x = integer || weight.K % kPad != 0, copy_y = weight.M % kRowBlock != 0;
-    bool finite = true;
-    {
-        nb::gil_scoped_release release;
-        Activations input(weight.K), output(weight.M);
-        if (copy_x) input.reserve_floats(N);
-        if (integer) input.reserve_codes(N);
-        input.reserve_planes(N, planes);
-        if (copy_y) output.reserve_floats(N);
-        const int n = static_cast<int>(N), block = kernels.x_block(n);
-        LinearArgs args = linear_args(weight, input, n, block, output);
-        if (!copy_x) args.xf = x.data();
-        if (!copy_y) args.y = out.data(), args.ldy = weight.M;
-        std::atomic<bool> all_finite{true};
-        const auto each_row = [&](auto&& f) {
-            parallel(p, N, 1, [&](int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; ++i) f(i);
-            });
-        };
-        if (copy_x || fast) {
-            each_row([&](int64_t i) {
-                if (copy_x) {
+// One call of `linear`: rows are rounded and multiplied some at a time, so that what is kept between both stays in a
+// core's cache, and is never so much that the system would have to clear memory for it.
+class LinearCall {
+  public:
+    LinearCall(const PyWeight& w, const std::string& isa, Pool& pool, bool deterministic)
+        : weight_(w.weight),
+          kernels_(table(isa)),
+          fast_(use_fast(kernels_, weight_, deterministic)),
+          integer_(kernels_.formats[weight_.format].integer),
+          pool_(pool) {}
+
+    static constexpr int64_t kFine = -1, kBadInput = -2;
+
+    // y [N, M] = x [N, K] W^T, activations quantised per row for integer layouts. kFine, or of those that round x:
+    // kBadInput where it is not finite, or the place of the first element of y that is not.
+    int64_t run(const float* x, int64_t N, float* y) const {
+        constexpr int64_t kMostRows = 1024, kLeastRows = 128, kBytes = int64_t{1} << 20;
+        const int64_t width = padded_width(weight_.K),
+                      fitting = kBytes / std::max<int64_t>(width, 1);
+        const int64_t rows = std::clamp(fitting / 16 * 16, kLeastRows, kMostRows);
+        for (int64_t first = 0; first < N; first += rows) {
+            const int n = static_cast<int>(std::min(rows, N - first));
+            float* out = y + first * weight_.M;
+            if (!block(x + first * weight_.K, n, out)) return kBadInput;
+            if (!integer_) continue;
+            const int64_t bad = first_not_finite(out, n);
+            if (bad != kFine) return first * weight_.M + bad;
+        }
+        return kFine;
+    }
+
+  private:
+    bool block(const float* x, int n, float* y) const {
+        const int planes = fast_ ? kernels_.formats[weight_.format].fast.x_planes : 0;
+        const int x_block = kernels_.x_block(n);
+        // Floats are read and outputs written where they are, unless kernels want them padded.
+        const bool copy_x = !integer_ && weight_.K % kPad != 0, copy_y = weight_.M % kRowBlock != 0;
+        Activations input(weight_.K), output(weight_.M);
+        if (copy_x) input.reserve_floats(n);
+        if (integer_) input.reserve_codes(n);
+        input.reserve_planes(n, planes);
+        if (copy_y) output.reserve_floats(n);
+        LinearArgs args = linear_args(weight_, input, n, x_block, output);
+        if (!copy_x) args.xf = x;  // which is as wide as rows of floats are
+        if (!copy_y) args.y = y, args.ldy = weight_.M;
+        std::atomic<bool> finite{true};
+        if (integer_ || copy_x || fast_) {
+            each_row(n, [&](int64_t i) {
+                const float* row = x + i * weight_.K;
+                if (integer_ || copy_x) {
                     RowwiseArgs r{};
-                    r.x = x.data() + i * weight.K;
-                    r.width = weight.K;
-                    r.yf = input.row(i);
-                    if (integer) input.quantize_into(r, i, block, weight.x_group_k());
-                    if (!kernels.rowwise(r)) all_finite = false;
+                    r.x = row;
+                    r.width = weight_.K;
+                    // Without a norm nothing is written where input and result are one.
+                    r.yf = copy_x ? input.row(i) : const_cast<float*>(row);
+                    if (integer_) input.quantize_into(r, i, x_block, weight_.x_group_k());
+                    if (!kernels_.rowwise(r)) finite = false;
                 }
-                if (fast)
-                    kernels.to_bf16_planes(
+                if (fast_)
+                    kernels_.to_bf16_planes(
                         input.bf16_planes_args(args.xf + i * args.ldx, i, planes));
             });
         }
-        finite = all_finite;
-        if (finite && N > 0) LinearRun(kernels, p, weight, args, fast).run();
+        if (!finite) return false;
+        LinearRun(kernels_, pool_, weight_, args, fast_).run();
         if (copy_y) {
-            each_row([&](int64_t i) {
-                std::copy_n(output.row(i), weight.M, out.data() + i * weight.M);
+            each_row(n,
+                     [&](int64_t i) { std::copy_n(output.row(i), weight_.M, y + i * weight_.M); });
+        }
+        return true;
+    }
+
+    int64_t first_not_finite(const float* y, int n) const {
+        const int64_t count = n * weight_.M;
+        std::atomic<bool> all{true};
+        constexpr int64_t kPart = 1 << 15;  // which takes one thread as long as waking another
+        if (count <= kPart) {
+            all = !any_has_exponent(y, count, sizeof(float), kFloatExponent);
+        } else {
+            parallel(pool_, count, kPart, [&](int64_t begin, int64_t end) {
+                if (any_has_exponent(y + begin, end - begin, sizeof(float), kFloatExponent))
+                    all = false;
             });
         }
+        if (all) return kFine;
+        return std::find_if(y, y + count, [](float v) { return !std::isfinite(v); }) - y;
+    }
+
+    // Rows of a block of a matrix unit lie in common cache lines.
+    template <class F>
+    void each_row(int n, F f) const {
+        parallel(pool_, n, n >= 16 * pool_.size() ? 16 : 1, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) f(i);
+        });
+    }
+
+    const Weight& weight_;
+    const KernelTable& kernels_;
+    bool fast_, integer_;
+    Pool& pool_;
+};
+
+// y [N, M] = x [N, K] W^T. FloatingPointError, and OverflowError(place, value, M) of y, as LinearCall::run says.
+Out<float, 2> linear(const PyWeight& w, In<float, 2> x, const std::string& isa,
+                     const nb::int_& threads, bool deterministic) {
+    const LinearCall call(w, isa, pool(threads), deterministic);
+    require(static_cast<int64_t>(x.shape(1)) == w.weight.K, "x: last dimension must be K");
+    const auto N = static_cast<int64_t>(x.shape(0));
+    require(N < int64_t{1} << 31, "x: takes at most 2^31 - 1 rows");
+    auto out = lend_array<float, 2>(spare_memory(),
+                                    {static_cast<size_t>(N), static_cast<size_t>(w.weight.M)});
+    int64_t place;
+    {
+        nb::gil_scoped_release release;
+        place = call.run(x.data(), N, out.data());
         w.mappings.require_whole();
     }
-    if (!finite) throw std::domain_error("x");
+    if (place == LinearCall::kBadInput) throw std::domain_error("x");
+    if (place != LinearCall::kFine) {
+        const nb::tuple found = nb::make_tuple(place, out.data()[place], w.weight.M);
+        PyErr_SetObject(PyExc_OverflowError, found.ptr());
+        throw nb::python_error();
+    }
     return out;
 }
 
@@ -299,25 +375,14 @@ bool has_non_finite(nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> a, uint32
     require(a.itemsize() == 1 || a.itemsize() == 2 || a.itemsize() == 4,
             "a: must have elements of 1, 2 or 4 bytes");
     Pool& p = pool(threads);
-    const void* data = a.data();
+    const auto* data = static_cast<const uint8_t*>(a.data());
     const size_t element = a.itemsize();
     std::atomic<bool> found{false};
-    const auto scan = [&]<class T>(const T* values, T mask, int64_t begin, int64_t end) {
-        T bad = 0;  // as wide as the values, so that the loop vectorises
-        for (int64_t i = begin; i < end; ++i)
-            bad = static_cast<T>(bad | ((values[i] & mask) == mask ? 1 : 0));
-        if (bad) found = true;
-    };
     const auto size = static_cast<int64_t>(a.size());
     nb::gil_scoped_release release;
     parallel(p, size, int64_t{1} << 20, [&](int64_t begin, int64_t end) {
-        if (element == 1) {
-            scan(static_cast<const uint8_t*>(data), static_cast<uint8_t>(exponent), begin, end);
-        } else if (element == 2) {
-            scan(static_cast<const uint16_t*>(data), static_cast<uint16_t>(exponent), begin, end);
-        } else {
-            scan(static_cast<const uint32_t*>(data), exponent, begin, end);
-        }
+        const auto* values = data + static_cast<size_t>(begin) * element;
+        if (any_has_exponent(values, end - begin, element, exponent)) found = true;
     });
     return found;
 }

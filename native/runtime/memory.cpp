@@ -10,8 +10,13 @@
 
 namespace sterna {
 
+namespace {
+
+constexpr size_t kHuge = size_t{2} << 20;
+
+}  // namespace
+
 HugeBuffer::HugeBuffer(size_t bytes, bool reserved) : size_(bytes) {
-    constexpr size_t kHuge = size_t{2} << 20;
     if (bytes == 0) return;
     if (bytes < kHuge) {  // malloc keeps small blocks warm; a mapping would fault in each page anew
         mapping_ = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -84,6 +89,7 @@ HugeBuffer SpareBuffers::take(size_t bytes) {
 }
 
 void SpareBuffers::give(HugeBuffer buffer) {
+    if (buffer.size() < kHuge) return;  // malloc keeps it warm
     const std::lock_guard lock(mutex_);
     if (closed_ || bytes_ + buffer.size() > kMostBytes) return;
     bytes_ += buffer.size();

@@ -254,16 +254,14 @@ def product(
         at = first_index(~np.isfinite(x))  # [..., K]
         value = (x if given is None else given)[at]
         raise NonFiniteError(f"x: must be finite as float32, but element {at} is {value}") from None
-    if len(shape) != 2:
-        y = y.reshape(*shape[:-1], y.shape[1])
-    # A call is microseconds, of which counting takes fewer than all() does.
-    if format.integer and np.count_nonzero(np.isfinite(y)) != y.size:
-        at = first_index(~np.isfinite(y))
+    except OverflowError as e:
+        place, value, M = e.args
+        at = tuple(int(i) for i in np.unravel_index(place, (*shape[:-1], M)))
         raise NonFiniteError(
             f"{format}: sums must stay within float32, but element {at} of the result is "
-            f"{y[at]}; divide x and multiply the result"
-        )
-    return y
+            f"{np.float32(value)}; divide x and multiply the result"
+        ) from None
+    return y if len(shape) == 2 else y.reshape(*shape[:-1], y.shape[1])
 
 
 def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
