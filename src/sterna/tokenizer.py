@@ -121,17 +121,17 @@ class Tokenizer:
         Afterwards `encode` refuses an id beyond them, which a vocabulary with gaps may still hold:
         listing 128k tokens here would cost more than all the rest of loading.
         """
-        highest = max(
-            [self.vocab_size - 1, self.bos_id or 0, *self.eos_ids, *self._special], default=0
-        )
         self._limit = vocab_size
-        self._check_id(highest)
+        self._check_id(max([self.vocab_size - 1, *self._special]))
+        # These may come from another file, but are of no use to a model that cannot draw them.
+        self._check_id(self.bos_id or 0, "bos_token_id")
+        self._check_id(max(self.eos_ids, default=0), "eos_token_id")
 
-    def _check_id(self, id: int) -> None:
+    def _check_id(self, id: int, field: str = "vocabulary") -> None:
         if id >= self._limit:
             raise ModelFormatError(
                 file=self.path,
-                field="vocabulary",
+                field=field,
                 expected=f"ids below the model's vocab_size {self._limit}",
                 got=f"id {id}",
                 remedy="use the tokenizer that the model was trained with",

@@ -22,7 +22,7 @@ TYPES = {
     503: "server_error",
 }
 #: A message of a RequestError begins with the name of what it is about.
-_SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?: \d+)?:")
+_SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?:(?: of)? \d+)?:")
 
 
 class ApiError(Exception):
