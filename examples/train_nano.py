@@ -19,25 +19,22 @@ matrices and AdamW for the rest, `train.export`. Output: `<out>/model/`, a packe
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
+import random
 import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
+from nano_corpus import Corpus, read_corpus
 from torch import Tensor
 from transformers import BitNetConfig, BitNetForCausalLM
 
 from sterna import LLM, train
-from sterna.evaluate.perplexity import (
-    held_out_stdlib,
-    is_held_out,
-    perplexity,
-    read_text,
-    stdlib_sources,
-)
+from sterna.evaluate.perplexity import held_out_stdlib, perplexity, read_text
+from sterna.files.writing import replacing_path
 from sterna.train.chats import IGNORED, Rows
 from sterna.train.loop import Settings
 from sterna.train.loop import train as run
@@ -52,24 +49,28 @@ SIZES = {
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------- corpus
-
-
-def read_corpus(limit: int | None = None) -> tuple[list[str], list[str], str]:
-    """Training texts, held-out texts, and the SHA-256 over all training files' paths and bytes.
-
-    limit: the first so many files alone.
+class Stage(NamedTuple):
+    """A part of a run. length: of a window, in tokens; batch: windows of a step; at_once: of these
+    computed together; fall: of the rate; copies: times that an epoch has the standard library;
+    others: the part of the other sources that it has.
     """
-    train, held, digest = [], [], hashlib.sha256()
-    for relative, path in stdlib_sources()[:limit]:
-        data = path.read_bytes()
-        text = data.decode("utf-8", errors="replace")
-        if is_held_out(relative):
-            held.append(text)
-        else:
-            train.append(text)
-            digest.update(relative.encode() + b"\0" + data + b"\0")
-    return train, held, digest.hexdigest()
+
+    name: str
+    length: int
+    batch: int
+    at_once: int
+    fall: Literal["none", "line"]
+    copies: int
+    others: float
+
+
+#: The first stage sees all sources, at a rate that stays; the last one the standard library in
+#: windows of the whole context, while the rate falls to zero. It may begin at any step of the
+#: first, so that a run may be ended early.
+STAGES = (
+    Stage("training", length=256, batch=24, at_once=4, fall="none", copies=3, others=1.0),
+    Stage("training-last", length=1024, batch=6, at_once=1, fall="line", copies=2, others=0.05),
+)
 
 
 def train_tokenizer(texts: list[str], vocab_size: int, path: Path) -> None:
@@ -105,20 +106,43 @@ def encode(texts: list[str], path: Path) -> Tensor:
 
     tokenizer = Tokenizer.from_file(str(path))
     ids: list[int] = []
-    for encoding in tokenizer.encode_batch(texts):
+    for encoding in tokenizer.encode_batch_fast(texts):
         ids += encoding.ids
     return torch.tensor([*ids, 0])
+
+
+def streams_of(corpus: Corpus, path: Path, folder: Path) -> dict[str, Tensor]:
+    """The corpus in tokens: of the standard library, of what is held out, of the others, which are
+    shuffled. They are kept in the folder, as a run that goes on needs them again.
+    """
+    kept = folder / f"tokens-{corpus.digest[:16]}.pt"
+    if not kept.exists():
+        shuffled = random.Random(0).sample(corpus.others, len(corpus.others))
+        texts = {"stdlib": corpus.stdlib, "held": corpus.held, "others": shuffled}
+        made = {name: encode(found, path) for name, found in texts.items()}
+        with replacing_path(kept, sum(8 * len(t) for t in made.values())) as new:
+            torch.save(made, new)
+    found: dict[str, Tensor] = torch.load(kept, weights_only=True)
+    return found
 
 
 # -------------------------------------------------------------------------------------- training
 
 
-def windows(stream: Tensor, length: int) -> Rows:
-    """The stream cut into rows, whose every token but the first is to be predicted."""
-    tokens = stream[: len(stream) // length * length].view(-1, length)
+def windows(streams: list[Tensor], length: int) -> Rows:
+    """Streams cut into rows, whose every token but the first is to be predicted."""
+    cut = [stream[: len(stream) // length * length].view(-1, length) for stream in streams]
+    tokens = torch.cat(cut)
     labels = tokens.clone()
     labels[:, 0] = IGNORED
     return Rows(tokens, torch.arange(length).expand_as(tokens).contiguous(), labels, 0)
+
+
+def rows_of(stage: Stage, stdlib: Tensor, others: Tensor) -> Rows:
+    """What a stage's epoch has; copies of a stream are cut at other places."""
+    step = stage.length // stage.copies
+    copies = [stdlib[i * step :] for i in range(stage.copies)]
+    return windows([*copies, others[: int(stage.others * len(others))]], stage.length)
 
 
 def new_model(sizes: dict[str, int]) -> BitNetForCausalLM:
@@ -129,6 +153,7 @@ def new_model(sizes: dict[str, int]) -> BitNetForCausalLM:
         tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_id=None,
     )  # fmt: skip
     model = BitNetForCausalLM(config)
+    model.set_attn_implementation("eager")  # with windows so short, faster than fused ones
     train.prepare(model, train.BitLinear.of)
     return model
 
@@ -162,16 +187,57 @@ def zero_shares(model: BitNetForCausalLM, tokens: Tensor) -> list[float]:
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/nano"))
-    parser.add_argument("--steps", type=int, default=1700)
-    parser.add_argument("--batch", type=int, default=12, help="windows of a step")
-    parser.add_argument("--length", type=int, default=512, help="tokens of a window")
+    parser.add_argument("--also", type=Path, action="append", default=[], metavar="FOLDER",
+                        help="with folders name-version of other projects' sources; may be given "
+                        "again")  # fmt: skip
+    parser.add_argument("--steps", type=int, default=5400, help="of 6,144 tokens, first stage")
+    parser.add_argument("--last", type=int, default=800, help="steps of the last stage")
+    parser.add_argument("--finish", action="store_true",
+                        help="go on to the last stage, from where the first one is")  # fmt: skip
+    parser.add_argument("--tokens", type=int, default=6144, help="of a step")
     parser.add_argument("--muon", type=float, default=0.02, help="learning rate of the layers")
     parser.add_argument("--lr", type=float, default=4e-3, help="learning rate of the rest")
-    parser.add_argument("--save-every", type=int, default=50, help="steps between states")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between states")
     parser.add_argument("--files", type=int, help="only the first so many, to try it")
+    parser.add_argument("--plain", action="store_true", help="without bfloat16 and torch.compile")
     for name, value in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     return parser.parse_args(argv)
+
+
+def train_stages(
+    args: argparse.Namespace, model: BitNetForCausalLM, stdlib: Tensor, others: Tensor
+) -> int:
+    """Returns the tokens that were seen."""
+    seen, before = 0, None
+    for stage, steps in zip(STAGES, (args.steps, args.last), strict=True):
+        length = min(stage.length, args.max_position_embeddings)
+        stage = stage._replace(length=length, batch=max(1, args.tokens // length))
+        settings = Settings(
+            steps, args.lr, stage.batch, weight_decay=0.1, muon=args.muon, fall=stage.fall,
+            warmup=0.0 if before else min(0.05, 100 / max(1, steps)), at_once=stage.at_once,
+            short=not args.plain, compiled=not args.plain,
+        )  # fmt: skip
+        folder, began = args.out / stage.name, time.monotonic()
+        if not before and args.finish:
+            before, seen = folder, read_steps(folder) * stage.batch * length
+            continue
+
+        def tell(step: int, loss: float, name: str = stage.name, began: float = began) -> None:
+            if step % 20 == 0:
+                minutes = (time.monotonic() - began) / 60
+                print(f"{name} {step}: {loss:.4f} nats, {minutes:.1f} minutes", flush=True)
+
+        rows = rows_of(stage, stdlib, others)
+        losses = run(model, rows, settings, folder, args.save_every, tell, before)
+        print(f"{stage.name}: loss {losses[0]:.3f} -> {sum(losses[-20:]) / len(losses[-20:]):.3f}")
+        before, seen = folder, seen + steps * stage.batch * length
+    return seen
+
+
+def read_steps(folder: Path) -> int:
+    """Steps of a stage's last state."""
+    return len((folder / "losses.tsv").read_text().splitlines()) - 1
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -179,28 +245,20 @@ def main(argv: list[str] | None = None) -> None:
     sizes = {name: getattr(args, name) for name in SIZES}
     tokenizer = args.out / "tokenizer"
     tokenizer.mkdir(parents=True, exist_ok=True)
-    texts, held, digest = read_corpus(args.files)
+    corpus = read_corpus(args.files, args.also)
     if not (tokenizer / "tokenizer.json").exists():
-        train_tokenizer(texts, args.vocab_size, tokenizer / "tokenizer.json")
+        train_tokenizer(corpus.stdlib, args.vocab_size, tokenizer / "tokenizer.json")
     write_beside(tokenizer)
-    stream, held_stream = (encode(t, tokenizer / "tokenizer.json") for t in (texts, held))
+    streams = streams_of(corpus, tokenizer / "tokenizer.json", args.out)
+    stdlib, held, others = (streams[name] for name in ("stdlib", "held", "others"))
     model = new_model(sizes)
     n_params = sum(p.numel() for p in model.parameters())
-    print(f"python {sys.version.split()[0]}, corpus sha256 {digest}", flush=True)
-    print(f"{len(texts)} + {len(held)} files, {len(stream):,} + {len(held_stream):,} tokens, "
-          f"{n_params / 1e6:.2f} M parameters", flush=True)  # fmt: skip
-
-    settings = Settings(args.steps, args.lr, args.batch, weight_decay=0.1, muon=args.muon)
-    began = time.monotonic()
-
-    def tell(step: int, loss: float) -> None:
-        if step % 20 == 0 or step == args.steps:
-            minutes = (time.monotonic() - began) / 60
-            print(f"step {step}: {loss:.4f} nats, {minutes:.1f} minutes", flush=True)
-
-    rows = windows(stream, args.length)
-    losses = run(model, rows, settings, args.out / "training", args.save_every, tell)
-    print(f"loss {losses[0]:.3f} -> {sum(losses[-20:]) / len(losses[-20:]):.3f}")
+    print(f"python {sys.version.split()[0]}, corpus sha256 {corpus.digest}, {n_params / 1e6:.2f} M "
+          f"parameters", flush=True)  # fmt: skip
+    print(f"files: {len(corpus.stdlib)} + {len(corpus.others)} others, {len(corpus.held)} held out, "
+          f"{corpus.dropped} dropped; tokens: {len(stdlib):,} + {len(others):,} others, "
+          f"{len(held):,} held out", flush=True)  # fmt: skip
+    seen = train_stages(args, model, stdlib, others)
     shutil.rmtree(args.out / "model", ignore_errors=True)  # of the same run
     print(train.export(model, args.out / "model", tokenizer, head="bf16"))
 
@@ -210,13 +268,14 @@ def main(argv: list[str] | None = None) -> None:
     print(f"held-out bits per byte {found.bits_per_byte:.4f} ({len(files)} files)")
     facts = {
         "python": sys.version.split()[0],
-        "corpus_sha256": digest,
-        "train_files": len(texts), "held_out_files": len(held),
-        "train_tokens": len(stream), "held_out_tokens": len(held_stream),
-        "held_out_bytes": sum(len(t.encode()) for t in held),
-        "parameters": n_params, "steps": args.steps,
-        "tokens_seen": args.steps * args.batch * args.length,
-        "ffn_zero_share": zero_shares(model, rows.tokens[:8]),
+        "corpus_sha256": corpus.digest,
+        "train_files": len(corpus.stdlib), "held_out_files": len(corpus.held),
+        "train_tokens": len(stdlib), "held_out_tokens": len(held),
+        "other_files": len(corpus.others), "other_tokens": len(others),
+        "dropped_files": corpus.dropped,
+        "held_out_bytes": sum(len(t.encode()) for t in corpus.held),
+        "parameters": n_params, "tokens_seen": seen,
+        "ffn_zero_share": zero_shares(model, windows([stdlib], 512).tokens[:8]),
     }  # fmt: skip
     (args.out / "facts.json").write_text(json.dumps(facts, indent=2) + "\n")
 

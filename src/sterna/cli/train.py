@@ -33,6 +33,12 @@ from sterna.errors import RequestError
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True)
 @click.option("--checkpointing", is_flag=True, help="Less memory: layers are computed twice.")
 @click.option(
+    "--at-once", type=click.IntRange(0, 4096), default=0,
+    help="Rows of a step that are computed together: less memory. All by default.",
+)  # fmt: skip
+@click.option("--bf16", is_flag=True, help="Products in bfloat16, on CPUs that multiply it.")
+@click.option("--compile", "compiled", is_flag=True, help="torch.compile: a minute, then faster.")
+@click.option(
     "--save-every", type=click.IntRange(1), default=50, show_default=True,
     help="Steps after which the state is written that a run goes on from.",
 )  # fmt: skip

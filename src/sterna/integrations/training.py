@@ -99,6 +99,9 @@ def fine_tune(
     batch: int = 1,
     seed: int = 1,
     checkpointing: bool = False,
+    at_once: int = 0,
+    bf16: bool = False,
+    compiled: bool = False,
     save_every: int = 50,
     threads: int | None = None,
     progress: Callable[[int, int], None] = lambda step, steps: None,
@@ -118,7 +121,10 @@ def fine_tune(
     found = examples(chats, companions.tokenizer(), companions.template())
     rows = rows_of(found, length)
     steps = -(-len(rows.tokens) * epochs // batch)
-    settings = loop.Settings(steps, lr, batch, seed=seed, checkpointing=checkpointing)
+    settings = loop.Settings(
+        steps, lr, batch, seed=seed, checkpointing=checkpointing, at_once=at_once, short=bf16,
+        compiled=compiled,
+    )  # fmt: skip
     model, begin = trainable(source, method), time.monotonic()
     state = out.with_name(f"{out.name}.training")
     losses = loop.train(

@@ -53,6 +53,7 @@ class QuantLinear(nn.Module, ABC):
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
         self.rms_norm = rms_norm
         self.rotation = rotation
+        self.held: Rounded | None = None  # by `rounded_once`
         self._packed: tuple[object, SternaLinear] | None = None
 
     @classmethod
@@ -84,8 +85,10 @@ class QuantLinear(nn.Module, ABC):
             x = self.rms_norm(x)
         if self.rotation is not None:
             x = self.rotation(x)
-        if x.is_cpu and not (torch.is_grad_enabled() and self._trains):
-            y: Tensor = self._frozen()(x)
+        if self.held is not None:
+            y: Tensor = product(x, self.held)
+        elif x.is_cpu and not (torch.is_grad_enabled() and self.trains):
+            y = self._frozen()(x)
         else:
             y = product(x, self.rounded())
         return y if self.bias is None else y + self.bias.to(y.dtype)  # masters may be wider
@@ -103,7 +106,8 @@ class QuantLinear(nn.Module, ABC):
         return [p for name, p in self.named_parameters(recurse=False) if name != "bias"]
 
     @property
-    def _trains(self) -> bool:
+    def trains(self) -> bool:
+        """Whether a parameter that `rounded` reads has a gradient."""
         return any(p.requires_grad for p in self._masters)
 
     def _frozen(self) -> SternaLinear:
@@ -114,4 +118,4 @@ class QuantLinear(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles pack their weight themselves."""
-        return {**self.__dict__, "_packed": None}
+        return {**self.__dict__, "_packed": None, "held": None}

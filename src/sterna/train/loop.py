@@ -1,4 +1,4 @@
-"""The training loop of `sterna train`: AdamW or Muon, a cosine schedule, a state to go on from."""
+"""The training loop of `sterna train`: AdamW or Muon, a schedule, a state to go on from."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from sterna.errors import NonFiniteError, RequestError
 from sterna.files.writing import replacing_path
-from sterna.train.chats import Rows
+from sterna.train.chats import IGNORED, Rows
+from sterna.train.once import rounded_once
 
 __all__ = ["Settings", "train"]
 
@@ -32,6 +33,12 @@ class Settings:
     other than tables, whose momentum is then orthogonalised (Jordan et al., Muon, 2024) in place of
     AdamW: for training from scratch. clip: of the gradient's norm; checkpointing: compute layers
     again for their gradients instead of keeping what they made.
+
+    fall: how the rate falls after the rise: as a cosine to a tenth; not at all ("none", which may
+    be ended at any step and go on in a run that falls: Hu et al., MiniCPM, 2024, section 4); or
+    along a line to zero. at_once: rows whose gradients are computed together, 0 for all of a step:
+    few keep what is made in caches. short: products of bfloat16 factors, for CPUs that have units
+    for them; those forwards have the same bits. compiled: by torch.compile, which takes a minute.
     """
 
     steps: int
@@ -43,13 +50,19 @@ class Settings:
     seed: int = 1
     checkpointing: bool = False
     muon: float = 0.0
+    fall: Literal["cosine", "none", "line"] = "cosine"
+    at_once: int = 0
+    short: bool = False
+    compiled: bool = False
 
     def part(self, step: int) -> float:
         """The part of the highest learning rate that a step has, counted from 0."""
-        rise = max(1, round(self.warmup * self.steps))
+        rise = round(self.warmup * self.steps)
         if step < rise:
             return (step + 1) / rise
         done = (step - rise) / max(1, self.steps - rise)
+        if self.fall != "cosine":
+            return 1.0 if self.fall == "none" else 1 - done
         return 0.55 + 0.45 * math.cos(math.pi * done)
 
 
@@ -60,13 +73,15 @@ def train(
     folder: Path,
     save_every: int = 50,
     progress: Callable[[int, float], None] = lambda step, loss: None,
+    start: Path | None = None,
 ) -> list[float]:
     """Train the parameters of a model of transformers that have gradients; returns all losses.
 
     folder: has the state after each `save_every` steps, from which the same call goes on, and
     losses.tsv. A run that was interrupted and goes on has the bits of one that was not, on the same
-    machine with as many threads. Raises RequestError for a folder of another run, NonFiniteError
-    where the loss is not finite.
+    machine with as many threads. start: the folder of an earlier run of these layers, with other
+    rows or settings, whose parameters and moments this one begins with. Raises RequestError for a
+    folder of another run, NonFiniteError where the loss is not finite.
     """
     torch.manual_seed(settings.seed)
     if settings.checkpointing:
@@ -77,11 +92,14 @@ def train(
     optimizers = _optimizers(model, trained, settings)
     digest = _digest(rows, settings, trained)
     losses = _restored(folder, digest, trained, optimizers)
+    if start is not None and not losses:
+        _begin(start, trained, optimizers)
+    loss_of = torch.compile(_loss, dynamic=False) if settings.compiled else _loss
     folder.mkdir(parents=True, exist_ok=True)
     for step in range(len(losses), settings.steps):
         for group in (group for one in optimizers for group in one.param_groups):
             group["lr"] = group["highest"] * settings.part(step)
-        loss = _step(model, rows, settings, step)
+        loss = _step(model, rows, settings, step, loss_of)
         torch.nn.utils.clip_grad_norm_(trained.values(), settings.clip)
         for optimizer in optimizers:
             optimizer.step()
@@ -120,33 +138,46 @@ def _optimizers(
     return [adam, torch.optim.Muon([group], weight_decay=decay)]
 
 
-def _step(model: Any, rows: Rows, settings: Settings, step: int) -> float:
+def _step(
+    model: Any, rows: Rows, settings: Settings, step: int, loss_of: Callable[..., Tensor]
+) -> float:
     """Gradients of the rows of a step, and their loss."""
     picked = _picked(len(rows.tokens), settings, step)
-    with warnings.catch_warnings():  # torch's of checkpoints without gradients to their input
-        warnings.simplefilter("ignore")
-        logits: Tensor = model(
-            input_ids=rows.tokens[picked], position_ids=rows.positions[picked], use_cache=False
-        ).logits
-    labels = rows.labels[picked][:, 1:].flatten()
-    loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels)
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise NonFiniteError(
-            f"step {step + 1}: the loss must be finite, but is {value}; train with a smaller lr"
-        )
-    loss.backward()  # type: ignore[no-untyped-call]
+    scored = max(1, int((rows.labels[picked][:, 1:] != IGNORED).sum()))
+    value = 0.0
+    with rounded_once(model, settings.short):
+        size = settings.at_once or settings.batch
+        for part in (picked[i : i + size] for i in range(0, settings.batch, size)):
+            with warnings.catch_warnings():  # torch's of checkpoints without gradients to input
+                warnings.simplefilter("ignore")
+                loss = loss_of(model, *(t[part] for t in rows[:3])) / scored
+            value += float(loss.detach())
+            if not math.isfinite(value):
+                raise NonFiniteError(
+                    f"step {step + 1}: the loss must be finite, but is {value}; train with a "
+                    "smaller lr"
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
     return value
+
+
+def _loss(model: Any, tokens: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
+    """Nats of all tokens that are to be predicted, summed."""
+    logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+    flat = logits[:, :-1].flatten(0, 1).float()
+    return nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
 def _picked(count: int, settings: Settings, step: int) -> Tensor:
     """Rows of a step: each epoch has all in an order of its own, which no other state decides."""
-    picked = []
-    for i in range(step * settings.batch, (step + 1) * settings.batch):
-        epoch, place = divmod(i, count)
+    picked: list[Tensor] = []
+    place, missing = step * settings.batch, settings.batch
+    while missing:
+        epoch, first = divmod(place, count)
         order = torch.Generator().manual_seed(settings.seed + 1000003 * epoch)
-        picked.append(int(torch.randperm(count, generator=order)[place]))
-    return torch.tensor(picked)
+        picked.append(torch.randperm(count, generator=order)[first : first + missing])
+        place, missing = place + len(picked[-1]), missing - len(picked[-1])
+    return torch.cat(picked)
 
 
 def _digest(rows: Rows, settings: Settings, trained: dict[str, nn.Parameter]) -> str:
@@ -188,19 +219,46 @@ def _restored(
     path = folder / _STATE
     if not path.is_file():
         return []
-    try:
-        state = torch.load(path, weights_only=True)
-        same = state["digest"] == digest
-    except Exception as e:  # torch has no one class for a damaged file
-        raise RequestError(f"{path}: must be a state of training, but {e}; delete it") from None
-    if not same:
+    state = _read(path)
+    if state["digest"] != digest:
         raise RequestError(
             f"{path}: is of a run with other data, settings or layers; delete its folder, or take "
             "another"
         )
+    _put(state, trained, optimizers)
+    return [float(loss) for loss in state["losses"]]
+
+
+def _begin(
+    start: Path, trained: dict[str, nn.Parameter], optimizers: list[torch.optim.Optimizer]
+) -> None:
+    """Parameters and moments of another run's state, whose rates stay there."""
+    state = _read(start / _STATE)
+    shapes = {name: tuple(p.shape) for name, p in trained.items()}
+    if {name: tuple(p.shape) for name, p in state["trained"].items()} != shapes:
+        raise RequestError(f"{start / _STATE}: has other layers than those that are to be trained")
+    rates = [[dict(group) for group in one.param_groups] for one in optimizers]
+    _put(state, trained, optimizers)
+    for optimizer, groups in zip(optimizers, rates, strict=True):
+        for group, rate in zip(optimizer.param_groups, groups, strict=True):
+            group.update(rate)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, weights_only=True)
+        return {name: state[name] for name in ("digest", "trained", "optimizers", "losses")}
+    except Exception as e:  # torch has no one class for a damaged file
+        raise RequestError(f"{path}: must be a state of training, but {e}; delete it") from None
+
+
+def _put(
+    state: dict[str, Any],
+    trained: dict[str, nn.Parameter],
+    optimizers: list[torch.optim.Optimizer],
+) -> None:
     with torch.no_grad():
         for name, p in trained.items():
             p.copy_(state["trained"][name])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
-    return [float(loss) for loss in state["losses"]]

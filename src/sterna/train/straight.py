@@ -19,13 +19,15 @@ class Rounded(NamedTuple):
 
     format: of `sterna formats`, which has these levels. levels: int8 or int16 [M, K], or the values
     themselves where the format is of floats; scale: float32, () or [M], or [M, K / group]; values:
-    levels times scales, float32 [M, K], whose gradient goes to the parameters.
+    levels times scales, float32 [M, K], whose gradient goes to the parameters. short: whether
+    products are those of `sterna.train.short`.
     """
 
     format: str
     levels: Tensor
     scale: Tensor
     values: Tensor
+    short: bool = False
 
 
 def straight(value: Tensor, of: Tensor) -> Tensor:

@@ -1,0 +1,130 @@
+"""The corpus of `train_nano.py`: Python's own standard library, and other sources beside it.
+
+A fifth of the standard library's files is held out (`sterna.evaluate.perplexity`). Whatever comes
+from elsewhere is checked against these: a file of which more than a few lines are theirs too, or
+a few that follow each other, is left out, so that no copy of what is to be predicted is trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sterna.evaluate.perplexity import is_held_out, stdlib_sources
+
+#: Parts of paths that are other projects' code, or data in the shape of code.
+LEFT_OUT = frozenset({"test", "tests", "testing", "_vendor", "vendor", "vendored", "externals",
+                      "locale", "locales", "node_modules"})  # fmt: skip
+SMALLEST, LARGEST = 400, 150_000  # bytes of a file
+PER_PACKAGE = 1_200_000  # bytes: no one project's habits prevail
+SHARED = 0.03  # of a file's telling lines may be lines of what is held out
+TELLING = 25  # characters; shorter lines are everybody's
+RUN = 4  # telling lines one after another: as much is no chance either
+
+
+class Corpus(NamedTuple):
+    """texts: of each source, by name; digest: SHA-256 over the paths and bytes of all; dropped:
+    files of other sources that share lines with what is held out.
+    """
+
+    stdlib: list[str]
+    held: list[str]
+    others: list[str]
+    digest: str
+    dropped: int
+
+
+def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
+    """limit: the first so many files of the standard library alone.
+
+    also: folders with a folder for each project, `name-version`; or the standard library's `test`.
+    """
+    stdlib, held, digest = [], [], hashlib.sha256()
+    for relative, path in stdlib_sources()[:limit]:
+        data = path.read_bytes()
+        text = data.decode("utf-8", errors="replace")
+        if is_held_out(relative):
+            held.append(text)
+        else:
+            stdlib.append(text)
+            digest.update(relative.encode() + b"\0" + data + b"\0")
+    forbidden = Forbidden.of(held)
+    seen = {hashlib.sha256(text.encode()).digest() for text in stdlib}
+    others, dropped = [], 0
+    for relative, data in _others(also):
+        text = data.decode("utf-8", errors="replace")
+        name = hashlib.sha256(text.encode()).digest()
+        if name in seen or not _is_prose(text):
+            continue
+        seen.add(name)
+        if forbidden.has(text):
+            dropped += 1
+            continue
+        others.append(text)
+        digest.update(relative.encode() + b"\0" + data + b"\0")
+    return Corpus(stdlib, held, others, digest.hexdigest(), dropped)
+
+
+class Forbidden(NamedTuple):
+    """What no other source's file may share with texts that are held out: lines, and runs."""
+
+    lines: frozenset[str]
+    runs: frozenset[tuple[str, ...]]
+
+    @classmethod
+    def of(cls, texts: list[str]) -> Forbidden:
+        """Of held-out texts."""
+        found = [telling(text) for text in texts]
+        runs = frozenset(run for lines in found for run in _runs(lines))
+        return cls(frozenset(line for lines in found for line in lines), runs)
+
+    def has(self, text: str) -> bool:
+        """Whether a text shares too much."""
+        lines = telling(text)
+        many = sum(line in self.lines for line in lines) > SHARED * len(lines)
+        return many or any(run in self.runs for run in _runs(lines))
+
+
+def telling(text: str) -> list[str]:
+    """Lines that two files hardly share by chance."""
+    return [
+        line
+        for line in map(str.strip, text.splitlines())
+        if len(line) >= TELLING and not line.startswith(("import ", "from "))
+    ]
+
+
+def _runs(lines: list[str]) -> Iterator[tuple[str, ...]]:
+    return (tuple(lines[i : i + RUN]) for i in range(len(lines) - RUN + 1))
+
+
+def _others(folders: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+    """Files of other sources, project by project, in an order that their paths' hashes decide."""
+    for folder in folders:
+        own = folder == Path(sysconfig.get_paths()["stdlib"]) / "test"
+        for project in [folder] if own else sorted(p for p in folder.iterdir() if p.is_dir()):
+            files = []
+            for path in project.rglob("*.py"):
+                relative = path.relative_to(folder.parent if own else folder).as_posix()
+                parts = set(relative.split("/")[1:-1])
+                if parts & LEFT_OUT or not SMALLEST <= path.stat().st_size <= LARGEST:
+                    continue
+                files.append((hashlib.sha256(relative.encode()).digest(), relative, path))
+            taken = 0
+            for _, relative, path in sorted(files):
+                data = path.read_bytes()
+                if own or taken + len(data) <= PER_PACKAGE:
+                    taken += len(data)
+                    yield relative, data
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a file is code that somebody wrote, rather than a table."""
+    lines = text.splitlines()
+    foreign = sum(not c.isascii() for c in text)
+    long = sum(len(line) for line in lines if len(line) > 120)
+    digits = sum(c.isdigit() for c in text)
+    return max(foreign * 50, long * 4, digits * 8) < len(text)

@@ -1,0 +1,43 @@
+"""Weights that are rounded once for all the rows of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from sterna.train.linear import QuantLinear
+from sterna.train.short import is_exact
+
+__all__ = ["rounded_once"]
+
+
+@contextmanager
+def rounded_once(model: nn.Module, short: bool = False) -> Iterator[None]:
+    """Inside, layers that train have the weights that their masters were rounded to before it.
+
+    At its end their gradients go on to the masters. short: torch's products in bfloat16, and those
+    of layers as `sterna.train.short` has them, where these have the kernels' bits.
+    """
+    layers = [m for m in model.modules() if isinstance(m, QuantLinear) and m.trains]
+    made = [layer.rounded() for layer in layers]
+    leaves = [rounded.values.detach().requires_grad_() for rounded in made]
+    backend: Any = torch.backends.mkldnn  # an object, which mypy takes for the module
+    products = backend.matmul
+    precision = products.fp32_precision
+    try:
+        if short:
+            products.fp32_precision = "bf16"
+        for layer, rounded, leaf in zip(layers, made, leaves, strict=True):
+            layer.held = rounded._replace(values=leaf, short=short and is_exact(rounded))
+        yield
+    finally:
+        products.fp32_precision = precision
+        for layer in layers:
+            layer.held = None
+    reached = [(r.values, v.grad) for r, v in zip(made, leaves, strict=True) if v.grad is not None]
+    if reached:
+        torch.autograd.backward([v for v, _ in reached], [g for _, g in reached])

@@ -1,0 +1,64 @@
+"""Products of training in bfloat16, for CPUs that multiply it, with the kernels' bits.
+
+y = (sum of levels q) (s s_x)    q: activations as integers, which like levels have 8 bits at
+                                 most, that bfloat16 holds; sums below 2^24, that float32 holds:
+                                 torch's sum is the kernels'
+dL/dx, dL/dŴ                     of bfloat16 factors, summed in float32, rounded to bfloat16
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sterna import formats
+from sterna.train.straight import Rounded
+
+__all__ = ["is_exact", "short_product"]
+
+_EXACT = 1 << 24  # integers up to here are floats
+_SMALLEST = 1e-5  # max |x| of a token counts with at least this (native/rowwise.h)
+
+
+def is_exact(rounded: Rounded) -> bool:
+    """Whether `short_product` has the kernels' bits for weights of this format and width."""
+    f = formats.get(rounded.format)
+    if f.codebook is None or not f.lossless or f.scales.group:
+        return False
+    largest = max(abs(level) for level in f.codebook.ends)
+    return bool(largest <= 256 and 127 * largest * rounded.levels.shape[1] < _EXACT)
+
+
+def short_product(x: Tensor, rounded: Rounded) -> Tensor:
+    """y [..., M] = x [..., K] Ŵ^T with gradients, of x's dtype; of weights that are exact.
+
+    Fast where torch.backends.mkldnn.matmul.fp32_precision is "bf16"; the same bits where not.
+    """
+    f = formats.get(rounded.format)
+    levels, scale = rounded.levels.float(), rounded.scale.detach() * f.value
+    y: Tensor = _Short.apply(x, rounded.values, levels, scale)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Short(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
+        rows = x.float()
+        top = rows.abs().amax(-1, keepdim=True).clamp(min=_SMALLEST)
+        q = (rows * (127 / top)).round()
+        s_x = top / 127
+        ctx.save_for_backward(q.bfloat16(), s_x, levels, scale)
+        ctx.dtype = x.dtype
+        sums = torch.nn.functional.linear(q, levels)
+        return (sums * (scale * s_x)).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        q, s_x, levels, scale = ctx.saved_tensors
+        rows = grads[0].float()
+        of_sums = (rows * scale).bfloat16().flatten(0, -2)
+        of_x = (of_sums @ levels.bfloat16()).reshape(q.shape).to(ctx.dtype)
+        scaled = (rows * s_x).bfloat16().flatten(0, -2)
+        return of_x, (scaled.t() @ q.flatten(0, -2)).float(), None, None
