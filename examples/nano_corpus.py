@@ -7,6 +7,7 @@ a few that follow each other, is left out, so that no copy of what is to be pred
 
 from __future__ import annotations
 
+import email
 import hashlib
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,9 @@ RUN = 4  # telling lines one after another: as much is no chance either
 
 
 class Corpus(NamedTuple):
-    """texts: of each source, by name; digest: SHA-256 over the paths and bytes of all; dropped:
-    files of other sources that share lines with what is held out.
+    """Texts of the standard library, of what is held out of it, and of others. digest: SHA-256 over
+    the paths and bytes of all that is trained on; dropped: files of others that share lines with
+    what is held out; projects: the licences of those others of which there are files.
     """
 
     stdlib: list[str]
@@ -35,6 +37,7 @@ class Corpus(NamedTuple):
     others: list[str]
     digest: str
     dropped: int
+    projects: dict[str, str]
 
 
 def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
@@ -53,8 +56,8 @@ def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
             digest.update(relative.encode() + b"\0" + data + b"\0")
     forbidden = Forbidden.of(held)
     seen = {hashlib.sha256(text.encode()).digest() for text in stdlib}
-    others, dropped = [], 0
-    for relative, data in _others(also):
+    others, dropped, projects = [], 0, {}
+    for project, relative, data in _others(also):
         text = data.decode("utf-8", errors="replace")
         name = hashlib.sha256(text.encode()).digest()
         if name in seen or not _is_prose(text):
@@ -64,8 +67,9 @@ def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
             dropped += 1
             continue
         others.append(text)
+        projects[project.name] = projects.get(project.name) or licence(project)
         digest.update(relative.encode() + b"\0" + data + b"\0")
-    return Corpus(stdlib, held, others, digest.hexdigest(), dropped)
+    return Corpus(stdlib, held, others, digest.hexdigest(), dropped, projects)
 
 
 class Forbidden(NamedTuple):
@@ -101,7 +105,18 @@ def _runs(lines: list[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(lines[i : i + RUN]) for i in range(len(lines) - RUN + 1))
 
 
-def _others(folders: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+def licence(project: Path) -> str:
+    """What the metadata of a wheel say, in short; the interpreter's where there are none."""
+    found = sorted(project.glob("*.dist-info/METADATA"))
+    if not found:
+        return "PSF-2.0"
+    fields = email.message_from_bytes(found[0].read_bytes())
+    kinds = [c.split(" :: ")[-1] for c in fields.get_all("Classifier", []) if "License ::" in c]
+    told = [fields.get("License-Expression"), " or ".join(kinds), fields.get("License")]
+    return next((text.split("\n")[0][:60] for text in told if text), "see the project")
+
+
+def _others(folders: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
     """Files of other sources, project by project, in an order that their paths' hashes decide."""
     for folder in folders:
         own = folder == Path(sysconfig.get_paths()["stdlib"]) / "test"
@@ -118,7 +133,7 @@ def _others(folders: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
                 data = path.read_bytes()
                 if own or taken + len(data) <= PER_PACKAGE:
                     taken += len(data)
-                    yield relative, data
+                    yield project, relative, data
 
 
 def _is_prose(text: str) -> bool:

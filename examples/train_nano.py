@@ -272,7 +272,7 @@ def main(argv: list[str] | None = None) -> None:
         "train_files": len(corpus.stdlib), "held_out_files": len(corpus.held),
         "train_tokens": len(stdlib), "held_out_tokens": len(held),
         "other_files": len(corpus.others), "other_tokens": len(others),
-        "dropped_files": corpus.dropped,
+        "dropped_files": corpus.dropped, "projects": corpus.projects,
         "held_out_bytes": sum(len(t.encode()) for t in corpus.held),
         "parameters": n_params, "tokens_seen": seen,
         "ffn_zero_share": zero_shares(model, windows([stdlib], 512).tokens[:8]),
