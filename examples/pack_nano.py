@@ -61,9 +61,13 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the --out folder of train_nano.py")
     parser.add_argument("--out", type=Path, default=ROOT / "src/sterna/data/nano")
     args = parser.parse_args()
+    template = args.out / "chat_template.jinja"  # written by hand, and no part of a run
+    kept = template.read_bytes() if template.exists() else None
     if args.out.exists():
         shutil.rmtree(args.out)
     shutil.copytree(args.run / "model", args.out)
+    if kept is not None:
+        template.write_bytes(kept)
     model = loading.load(args.out)
 
     llm = LLM(args.out)
