@@ -217,14 +217,18 @@ struct q6_k {
     }
 };
 
-// Reads five (or four) digits in base 3 from n bytes, each a fraction of 256: the first digit of all bytes first.
-template <int kDigits>
-void thirds(In from, int n, Levels to) {
-    for (int i = 0; i < n; ++i) {
-        uint8_t rest = from[i];
-        for (int digit = 0; digit < kDigits; ++digit, rest = static_cast<uint8_t>(rest * 3))
-            to[digit * n + i] = static_cast<int8_t>((rest * 3 >> 8) - 1);
-    }
+// Reads five (or four) digits in base 3 from kBytes bytes, each a fraction of 256: the first digit of all bytes first,
+// so that a digit of all bytes is one loop of vectors.
+template <int kDigits, int kBytes>
+void thirds(In from, Levels to) {
+    uint8_t rest[kBytes];
+    std::memcpy(rest, from, kBytes);
+    for (int digit = 0; digit < kDigits; ++digit, to += kBytes)
+        for (int i = 0; i < kBytes; ++i) {
+            const auto tripled = static_cast<uint16_t>(rest[i] * 3);
+            to[i] = static_cast<int8_t>((tripled >> 8) - 1);
+            rest[i] = static_cast<uint8_t>(tripled);
+        }
 }
 
 // 52 bytes of codes, d: 32 bytes and 16 of five digits, 4 of four.
@@ -232,9 +236,9 @@ struct tq1_0 {
     static constexpr int k = 256, bytes = 54, halves = 1, singles = 0;
     static bool decode(In block, Levels levels, Out scales) {
         half(block + 52, scales);
-        thirds<5>(block, 32, levels);
-        thirds<5>(block + 32, 16, levels + 160);
-        thirds<4>(block + 48, 4, levels + 240);
+        thirds<5, 32>(block, levels);
+        thirds<5, 16>(block + 32, levels + 160);
+        thirds<4, 4>(block + 48, levels + 240);
         return true;
     }
 };
@@ -244,9 +248,9 @@ struct ptq1_0 {
     static constexpr int k = 128, bytes = 28, halves = 1, singles = 0;
     static bool decode(In block, Levels levels, Out scales) {
         half(block + 26, scales);
-        thirds<5>(block, 16, levels);
-        thirds<5>(block + 16, 8, levels + 80);
-        thirds<4>(block + 24, 2, levels + 120);
+        thirds<5, 16>(block, levels);
+        thirds<5, 8>(block + 16, levels + 80);
+        thirds<4, 2>(block + 24, levels + 120);
         return true;
     }
 };

@@ -138,34 +138,31 @@ struct t5 : t5_layout {
         for (int g = 0; g < kRowBlocks; ++g) w[g] = b_lookup_mirrored(kTrits.entry[g], code);
     }
 
-    // Four codes of a quad from the three rows' trit + 1, a byte each.
+    // Four codes of a quad from the three rows' trit + 1, a byte each: v + 13 is below 27, so bytes stay apart.
     static uint32_t encode(uint32_t c0, uint32_t c1, uint32_t c2) {
-        uint32_t out = 0;
-        for (int shift = 0; shift < 32; shift += 8) {
-            const auto at = [&](uint32_t c) { return static_cast<int>((c >> shift) & 3); };
-            const int v = at(c0) + 3 * at(c1) + 9 * at(c2) - 13;
-            out |= static_cast<uint32_t>(v < 0 ? 16 - v : v) << shift;
-        }
-        return out;
+        const uint32_t ones = 0x01010101, above = c0 + 3 * c1 + 9 * c2;
+        const uint32_t positive = (above + (128 - 13) * ones & 128 * ones) / 128 * 255;
+        const uint32_t v = (above | 128 * ones) - 13 * ones, sixteen_minus_v = 29 * ones - above;
+        return (positive & v & 31 * ones) | (~positive & sixteen_minus_v);
     }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<t5>(a, [](uint8_t* out, const PackBlock<t5>& block, int64_t k) {
-            for (int r = 0; r < 16; ++r) {
-                uint32_t q[8];
-                for (int i = 0; i < 8; ++i) {
-                    const uint32_t* codes = block.at(k + 4 * i);
-                    q[i] = encode(codes[r], codes[16 + r], codes[32 + r]);
-                }
-                const uint32_t low3 = 0x07070707, bit3 = 0x08080808, bit4 = 0x10101010;
-                const uint32_t lines[5] = {
-                    q[0] | (q[5] & low3) << 5,
-                    q[1] | (q[5] & (bit3 | bit4)) << 2 | (q[6] & bit4) << 3,
-                    q[2] | (q[6] & low3) << 5,
-                    q[3] | (q[6] & bit3) << 2 | (q[7] & (bit3 | bit4)) << 3,
-                    q[4] | (q[7] & low3) << 5,
-                };
-                for (int i = 0; i < 5; ++i) __builtin_memcpy(out + 64 * i + 4 * r, lines + i, 4);
+            constexpr int kRows = 16;  // loops over them are of vectors
+            uint32_t q[8][kRows], lines[5][kRows];
+            for (int i = 0; i < 8; ++i) {
+                const uint32_t* codes = block.at(k + 4 * i);
+                for (int r = 0; r < kRows; ++r)
+                    q[i][r] = encode(codes[r], codes[kRows + r], codes[2 * kRows + r]);
             }
+            const uint32_t low3 = 0x07070707, bit3 = 0x08080808, bit4 = 0x10101010;
+            for (int r = 0; r < kRows; ++r) {
+                lines[0][r] = q[0][r] | (q[5][r] & low3) << 5;
+                lines[1][r] = q[1][r] | (q[5][r] & (bit3 | bit4)) << 2 | (q[6][r] & bit4) << 3;
+                lines[2][r] = q[2][r] | (q[6][r] & low3) << 5;
+                lines[3][r] = q[3][r] | (q[6][r] & bit3) << 2 | (q[7][r] & (bit3 | bit4)) << 3;
+                lines[4][r] = q[4][r] | (q[7][r] & low3) << 5;
+            }
+            __builtin_memcpy(out, lines, sizeof(lines));
         });
     }
     static void row(const sterna::RowArgs& a) {
