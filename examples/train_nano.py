@@ -68,7 +68,7 @@ class Stage(NamedTuple):
 #: windows of the whole context, while the rate falls to zero. It may begin at any step of the
 #: first, so that a run may be ended early.
 STAGES = (
-    Stage("training", length=256, batch=24, at_once=4, fall="none", copies=3, others=1.0),
+    Stage("training", length=256, batch=24, at_once=4, fall="none", copies=6, others=1.0),
     Stage("training-last", length=1024, batch=6, at_once=1, fall="line", copies=2, others=0.05),
 )
 
