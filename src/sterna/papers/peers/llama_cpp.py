@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -39,8 +38,6 @@ class LlamaModel(EndToEnd):
         self.model = lib.llama_model_load_from_file(str(path).encode(), how)
         if not self.model:
             raise RuntimeError("llama.cpp did not load the dummy model")
-        with contextlib.suppress(OSError):  # mapped from here on; Windows keeps it until the end
-            path.unlink()
         params = lib.llama_context_default_params()
         params.n_ctx = self.positions
         params.n_threads = params.n_threads_batch = options.threads
