@@ -23,7 +23,7 @@ __all__ = ["Scoring", "log_probabilities", "scoring_draw", "step_tokens"]
 
 I32 = npt.NDArray[np.int32]
 
-STEP_LOGITS = 1 << 24  # logits of a step: 64 MiB
+STEP_LOGITS = 1 << 25  # logits of a step: 128 MiB
 
 
 def step_tokens(vocab: int) -> int:

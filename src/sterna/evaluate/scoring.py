@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sterna.engine import (
     PAGE,
+    PREFILL_CHUNK,
     Adapter,
     Engine,
     Feed,
@@ -132,20 +133,21 @@ class _Group:
 def _batches(
     engine: Engine, groups: Sequence[list[Request]], budget: int, adapter: Adapter | None
 ) -> Iterator[list[_Group]]:
-    """Groups that run together: as many tokens as a step takes, in the free pages; or one group."""
+    """Groups that run together: as many as a step has logits for, in the free pages, or one."""
     states = 2 * engine.pool.state_pages  # of each sequence, and of a snapshot
     batch: list[_Group] = []
-    tokens = pages = 0
+    rows = pages = 0
     for requests in groups:
         group = _Group(engine, requests, adapter)
         need = -(-group.longest // PAGE) + states
-        full = tokens + group.longest - group.sequence.length > budget
+        wanted = max((r.scored for r in requests), default=0)
+        full = rows + wanted > budget
         if batch and (full or pages + need > engine.pool.free or any(map(group.repeats, batch))):
             yield batch
             group = _Group(engine, requests, adapter)  # which may begin as one of these
-            batch, tokens, pages = [], 0, 0
+            batch, rows, pages = [], 0, 0
         batch.append(group)
-        tokens += group.longest - group.sequence.length
+        rows += wanted
         pages += need
     if batch:
         yield batch
@@ -188,15 +190,19 @@ def _shared(group: list[Request]) -> int:
 
 
 def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None) -> None:
-    """Feeds what each sequence lacks of its job's tokens but the last, and scores what is to be."""
-    size = max(1, budget // max(len(jobs), 1))
+    """Feeds what each sequence lacks of its job's tokens but the last, and scores what is to be.
+
+    budget: rows of logits in a step.
+    """
     vocab = engine.model.config.vocab_size
     while live := [job for job in jobs if job.sequence.length < len(job.tokens) - 1]:
         feeds = []
+        size, rows = (max(1, most // len(live)) for most in (PREFILL_CHUNK, budget))
         for job in live:
             begin = job.sequence.length
-            end = min(begin + size, len(job.tokens) - 1)
-            wanted = max(0, end - max(begin, len(job.tokens) - 1 - job.scored))
+            first = max(begin, len(job.tokens) - 1 - job.scored)
+            end = min(begin + size, first + rows, len(job.tokens) - 1)
+            wanted = max(0, end - first)
             draw = scoring_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
             part = job.tokens[begin:end]
             feeds.append(Feed(job.sequence, part, wanted, draw=draw, adapter=adapter))
