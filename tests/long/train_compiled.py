@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from sterna.train.loop import train as run
 
 
 @pytest.fixture(autouse=True)
-def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def compiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")  # conftest has it 1
-    monkeypatch.setattr(torch._dynamo.config, "disable", False)
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(disable=False):
+        yield
 
 
 def test_one_graph() -> None:
