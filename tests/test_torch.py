@@ -366,6 +366,15 @@ def test_int8_gradients(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.library.opcheck(torch.ops.sterna.linear.default, (wanted, *tensors))
 
 
+def test_int8_gradients_of_no_rows() -> None:
+    """An output of no columns has a gradient of zeros."""
+    empty = ops.pack(np.zeros((0, K), np.int8), np.float32(1), format="i2")
+    x = activations(2, K).requires_grad_()
+    SternaLinear(empty, int8_gradient=True)(x).sum().backward()
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
 def test_int8_gradients_follow_their_weights() -> None:
     """W^T is made once, again where codes are written to, and goes when they go."""
     gc.collect()

@@ -64,14 +64,25 @@ def of_integers(
     """A product of Sterna's kernels: the same bits on every CPU.
 
     grad times the scales is rounded as activations are, to max / 127 of each token (of each 65,536
-    rows of W). W^T is kept for the next time, in a format of its levels.
+    rows of W), where rows have different ones. W^T is kept for the next time, in a format of its
+    levels.
     """
     M = grad.shape[1]
-    out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
-    grad = grad * _real_scales(packed_weight(codes, scale, str(f), M, K))
-    for rows, turned in _turned(codes, scale, f, M, K, threads):
-        out += torch.from_numpy(ops.linear(grad[:, rows].numpy(), turned, threads=threads))
-    return out
+    if not M:
+        return torch.zeros(grad.shape[0], K)
+    scales = _real_scales(packed_weight(codes, scale, str(f), M, K))
+    # One scale of all rows changes no rounding, so that it may come last, where there is less.
+    common = scales[0] if bool((scales == scales[0]).all()) else None
+    if common is None:
+        grad = grad * scales
+    parts = [
+        torch.from_numpy(ops.linear(grad[:, rows].numpy(), turned, threads=threads))
+        for rows, turned in _turned(codes, scale, f, M, K, threads)
+    ]
+    out = parts[0]
+    for part in parts[1:]:
+        out += part
+    return out if common is None else out.mul_(common)
 
 
 def _parts(
