@@ -72,9 +72,12 @@ def test_a_barrier_separates(threads: int) -> None:
 #: Drives both threads onto one CPU and lets them go, until they have parted within a run three
 #: times, or a hundred times.
 CROWDED = """
-import os
+import os, threading
 from sterna import _native
 
+first = threading.Thread()  # with which a thread sanitizer starts one of its own
+first.start()
+first.join()
 cpus, before = sorted(os.sched_getaffinity(0))[:2], set(os.listdir("/proc/self/task"))
 _native.barrier_ns(2, 10)
 threads = [os.getpid(), *(int(t) for t in set(os.listdir("/proc/self/task")) - before)]
