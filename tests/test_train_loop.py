@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -96,8 +97,10 @@ def test_epochs_have_each_row_once() -> None:
 
 def test_schedules() -> None:
     """A rise to one; a fall to a tenth, to none, or to zero."""
-    for fall, last in (("cosine", 0.1), ("none", 1.0), ("line", 0.01)):
-        settings = Settings(105, warmup=5 / 105, fall=fall)  # type: ignore[arg-type]
+    ends: list[tuple[Literal["cosine", "none", "line"], float]]
+    ends = [("cosine", 0.1), ("none", 1.0), ("line", 0.01)]
+    for fall, last in ends:
+        settings = Settings(105, warmup=5 / 105, fall=fall)
         assert settings.part(0) == pytest.approx(0.2)
         assert settings.part(4) == settings.part(5) == 1
         assert settings.part(104) == pytest.approx(last, abs=1e-3)

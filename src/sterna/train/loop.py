@@ -157,7 +157,7 @@ def _step(
                     f"step {step + 1}: the loss must be finite, but is {value}; train with a "
                     "smaller lr"
                 )
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
     return value
 
 

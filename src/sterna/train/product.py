@@ -40,7 +40,8 @@ def product(x: Tensor, rounded: Rounded) -> Tensor:
     if rounded.short:
         return short_product(x, rounded)
     if x.is_cpu:
-        y: Tensor = _Product.apply(x, rounded.values, rounded)  # type: ignore[no-untyped-call]
+        function: Any = _Product  # whose `apply` torch gives no types
+        y: Tensor = function.apply(x, rounded.values, rounded)
         return y
     rows = x.float()
     made = rows + (rounded_activations(rows, formats.get(rounded.format)) - rows).detach()

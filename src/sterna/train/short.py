@@ -38,7 +38,8 @@ def short_product(x: Tensor, rounded: Rounded) -> Tensor:
     """
     f = formats.get(rounded.format)
     levels, scale = rounded.levels.float(), rounded.scale.detach() * f.value
-    y: Tensor = _Short.apply(x, rounded.values, levels, scale)  # type: ignore[no-untyped-call]
+    function: Any = _Short  # whose `apply` torch gives no types
+    y: Tensor = function.apply(x, rounded.values, levels, scale)
     return y
 
 
