@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,3 +85,12 @@ def cold(llm: LLM) -> LLM:
     other._caching = False
     other.engine = llm.engine
     return other
+
+
+def add_token_beyond(folder: Path, text: str) -> None:
+    """An added token without an embedding, the first id that the model has not."""
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    token = {**tokenizer["added_tokens"][0], "id": size, "content": text, "special": True}
+    file.write_text(json.dumps({**tokenizer, "added_tokens": [*tokenizer["added_tokens"], token]}))

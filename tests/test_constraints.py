@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from helpers import failure
+from helpers import add_token_beyond, failure
 
 from sterna import LLM
 from sterna.cli import main
@@ -406,6 +407,17 @@ def test_constraints_of_another_model(llm: LLM, checkpoint: Callable[[str], Path
     failure(lambda: other.generate("x", constraint=yes), RequestError, "constraint", "tokens")
     failure(lambda: other.generate("x", constraint="yes"), RequestError, "constraint", "yes")
     assert other.generate("x", constraint=other.constraints.choice(["yes"])).text == "yes"
+
+
+def test_a_vocabulary_with_more_added_tokens_than_the_model(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoint("llama-bf16"), tmp_path / "m")
+    add_token_beyond(folder, "<image>")
+    other = LLM(folder, threads=1)
+    yes = other.constraints.choice(["yes"])
+    assert other.generate("x", constraint=yes).text == "yes"
+    failure(lambda: other.generate("<image>"), RequestError, "text", "<image>")
 
 
 def test_a_grammar_that_grows_too_complex_ends_the_answer(llm: LLM) -> None:

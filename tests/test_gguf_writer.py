@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import checkpoint_factory as factory
 import gguf
 import numpy as np
 import pytest
-from helpers import failure
+from helpers import add_token_beyond, failure
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
@@ -121,6 +122,14 @@ def test_ternary_scales_that_are_halves_lose_nothing(tmp_path: Path) -> None:
     for a, b in zip(reader[0].tensors, reader[1].tensors, strict=True):
         assert (a.name, a.tensor_type) == (b.name, b.tensor_type)
         np.testing.assert_array_equal(a.data, b.data)
+
+
+def test_a_token_beyond_the_embedding_stays_out(sources: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sources / "float", tmp_path / "m")
+    for out in ("before", "after"):
+        convert(folder, tmp_path / f"{out}.gguf", "gguf:F32")
+        add_token_beyond(folder, "<image>")
+    assert (tmp_path / "before.gguf").read_bytes() == (tmp_path / "after.gguf").read_bytes()
 
 
 def test_generation_tokenizer_and_template_travel(sources: Path, tmp_path: Path) -> None:

@@ -284,8 +284,23 @@ def test_check_against_the_model(family: Callable[[str], Tokenizer], tmp_path: P
     tokenizer = Tokenizer(folder)
     tokenizer.check(800)
     assert tokenizer.encode("fox")
-    with pytest.raises(ModelFormatError, match="vocab_size 800, but got id 900"):
+    with pytest.raises(RequestError, match="for, 800, but got 'Z', id 900"):
         tokenizer.encode("Z")
+
+
+def test_added_tokens_beyond_the_model(tmp_path: Path) -> None:
+    """As Gemma 3 1B has one, for images: no reason not to open the model."""
+    built = _byte_level()
+    size = built.get_vocab_size()
+    built.add_special_tokens(["<image>"])
+    tokenizer = Tokenizer(_save(tmp_path / "m", built))
+    assert tokenizer.encode("a<image>")[-1] == size
+    tokenizer.check(size)
+    assert tokenizer.decode(tokenizer.encode("fox")) == "fox"
+    with pytest.raises(RequestError, match=f"'<image>', id {size}"):
+        tokenizer.encode("a<image>")
+    assert "<image>" not in tokenizer.to_json()
+    assert json.loads(tokenizer.to_json())["added_tokens"]
 
 
 def test_bad_arguments(family: Callable[[str], Tokenizer]) -> None:

@@ -8,9 +8,7 @@ import hashlib
 import json
 import operator
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import tokenizers
 from sterna.errors import ModelFormatError, RequestError, SternaError, shown
 from sterna.files.jsonfile import load_settings
 from sterna.files.reading import read_file
+from sterna.spelling import spelling_of
 
 __all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend", "read_backend"]
 
@@ -70,7 +69,7 @@ class Tokenizer:
         self.path, self._backend, self._settings = file, backend, settings
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
-        self._spelling = _spelling(self._backend)
+        self._spelling = spelling_of(self._backend)
         self._limit = 1 << 32
         self.bos_id: int | None = next(iter(self._ids("bos", configs[::-1])), None)
         self.eos_ids: tuple[int, ...] = tuple(sorted(set(self._ids("eos", configs))))
@@ -102,8 +101,13 @@ class Tokenizer:
         return hashlib.sha256(f"{text} {self.bos_id} {self.eos_ids}".encode()).hexdigest()
 
     def to_json(self) -> str:
-        """As tokenizer.json has it."""
-        return str(self._backend.to_str())
+        """As tokenizer.json has it, without added tokens beyond the model that `check` was told."""
+        text = str(self._backend.to_str())
+        if self._last_added() < self._limit:
+            return text
+        file = json.loads(text)
+        file["added_tokens"] = [t for t in file["added_tokens"] if t["id"] < self._limit]
+        return json.dumps(file)
 
     def is_added(self, text: str) -> bool:
         """Whether the text is an added token, such as <|im_end|>."""
@@ -118,16 +122,20 @@ class Tokenizer:
     def check(self, vocab_size: int) -> None:
         """Raises ModelFormatError unless the ids fit a model of `vocab_size` embeddings.
 
-        Afterwards `encode` refuses an id beyond them, which a vocabulary with gaps may still hold:
-        listing 128k tokens here would cost more than all the rest of loading.
+        Afterwards `encode` refuses an id beyond them. Added tokens may lie there, such as those of
+        images for a model of text (Gemma 3 1B), and one of a vocabulary with gaps: listing 128k
+        tokens here would cost more than all the rest of loading.
         """
         self._limit = vocab_size
-        self._check_id(max([self.vocab_size - 1, *self._special]))
+        self._check_id(self._backend.get_vocab_size(with_added_tokens=False) - 1, "vocabulary")
         # These may come from another file, but are of no use to a model that cannot draw them.
         self._check_id(self.bos_id or 0, "bos_token_id")
         self._check_id(max(self.eos_ids, default=0), "eos_token_id")
 
-    def _check_id(self, id: int, field: str = "vocabulary") -> None:
+    def _last_added(self) -> int:
+        return max(self._backend.get_added_tokens_decoder(), default=0)
+
+    def _check_id(self, id: int, field: str) -> None:
         if id >= self._limit:
             raise ModelFormatError(
                 file=self.path,
@@ -141,7 +149,7 @@ class Tokenizer:
         """Ids of `text`; `add_special` adds what the model expects around it, such as BOS.
 
         Special tokens spelt out in the text become their ids. RequestError if `text` is not a
-        string of whole characters.
+        string of whole characters, or has tokens that the model has not (`check`).
         """
         if not isinstance(text, str):
             raise RequestError(
@@ -159,7 +167,11 @@ class Tokenizer:
         opening = [self.bos_id] if override and explicit and self.bos_id is not None else []
         with _library_errors(self.path):
             ids = self._backend.encode(text, add_special_tokens=add_special and not override).ids
-        self._check_id(max(ids, default=0))
+        if (last := max(ids, default=0)) >= self._limit:
+            raise RequestError(
+                f"text: must hold tokens that the model has embeddings for, {self._limit}, but got "
+                f"{shown(self._backend.id_to_token(last))}, id {last}; leave it out"
+            )
         return [*opening, *ids]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -274,83 +286,6 @@ class Detokenizer:
         piece = text[len(self._emitted) :]
         self._emitted = text
         return piece
-
-
-# ------------------------------------------------------------------------ how a token is spelt
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 upwards."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    alphabet = {chr(b): b for b in printable}
-    others = (b for b in range(256) if chr(b) not in alphabet)
-    return alphabet | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-_BYTES = _byte_alphabet()
-_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")  # strictly: "<0x-1>" is text
-
-
-@dataclass(frozen=True)
-class _Spelling:
-    """What a decoder of tokenizer.json makes of one token, for the two families of models.
-
-    Byte-level: a character is a byte. SentencePiece: `replace` (such as "▁" to " ") on each token,
-    `<0x0A>` is a byte if `fallback`, the first token loses every `drop` (Metaspace), and the
-    whole text up to `strip` leading `strip_char`.
-    """
-
-    byte_level: bool = False
-    replace: tuple[tuple[str, str], ...] = ()
-    fallback: bool = False
-    drop: str = ""
-    strip: int = 0
-    strip_char: str = " "
-
-    def spell(self, token: str, first: bool) -> bytes:
-        """The token's bytes of UTF-8, perhaps part of a character."""
-        if self.byte_level:
-            try:
-                return bytes([_BYTES[c] for c in token])
-            except KeyError:  # an added token is spelt as it is
-                return token.encode()
-        if self.fallback and (byte := _BYTE_TOKEN.fullmatch(token)):
-            return bytes([int(byte[1], 16)])
-        if first and self.drop:
-            token = token.replace(self.drop, "")
-        for old, new in self.replace:
-            token = token.replace(old, new)
-        return token.encode()
-
-
-def _spelling(backend: tokenizers.Tokenizer) -> _Spelling | None:
-    """The spelling of a tokenizer's decoder, or None if it is of another kind."""
-    if backend.decoder is None:
-        return None
-    decoder = json.loads(backend.decoder.__getstate__())
-    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
-        return _Spelling(byte_level=True)
-    if kinds == ["Metaspace"]:
-        mark = steps[0]["replacement"]
-        drop = "" if steps[0]["prepend_scheme"] == "never" else mark
-        return _Spelling(replace=((mark, " "),), drop=drop)
-    # Replace* ByteFallback? Fuse Strip?: a strip of the whole text needs the tokens fused before.
-    order = ["Replace"] * kinds.count("Replace") + ["ByteFallback", "Fuse", "Strip"]
-    if "Fuse" not in kinds or kinds != [kind for kind in order if kind in kinds]:
-        return None
-    replace, strip, strip_char = [], 0, " "
-    for step in steps:
-        if step["type"] == "Replace":
-            if "String" not in step["pattern"]:
-                return None
-            replace.append((step["pattern"]["String"], step["content"]))
-        elif step["type"] == "Strip":
-            if step["stop"]:
-                return None
-            strip, strip_char = step["start"], step["content"]
-    return _Spelling(False, tuple(replace), "ByteFallback" in kinds, "", strip, strip_char)
 
 
 # --------------------------------------------------------------------------------------- files

@@ -162,8 +162,12 @@ def _tokens(
     types = [int(kinds.UNUSED)] * vocab_size
     model = tokenizer["model"]
     named = {**{i: token for token, i in model["vocab"].items()}}
-    added = {entry["id"]: entry for entry in tokenizer.get("added_tokens") or ()}
-    last = max((*named, *added), default=0)
+    added = {
+        entry["id"]: entry
+        for entry in tokenizer.get("added_tokens") or ()
+        if entry["id"] < vocab_size  # as Tokenizer.check has it
+    }
+    last = max(named, default=0)
     if last >= vocab_size:
         raise ModelFormatError(
             file=file, field="model.vocab", expected=f"ids below {vocab_size}", got=last
