@@ -18,7 +18,7 @@ from sterna import LLM, loading
 from sterna.evaluate.perplexity import held_out_stdlib, perplexity, read_text
 
 ROOT = Path(__file__).resolve().parents[1]
-PROMPTS = ("def read_lines(path):", "class Stack:\n    def push(self, item):\n")
+PROMPTS = ("def read_lines(path):", "class Stack:\n    def push(self, item):")
 
 CARD = """# nano
 
