@@ -161,7 +161,7 @@ def new_model(sizes: dict[str, int]) -> BitNetForCausalLM:
 def write_beside(folder: Path) -> None:
     """What the exported folder takes besides its tokenizer."""
     # Greedy decoding of so small a model repeats itself; these suit it.
-    sampling = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.1}
+    sampling = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.2}
     generation = {"bos_token_id": 0, "eos_token_id": 0, "do_sample": True, **sampling}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     special = {"bos_token": END, "eos_token": END, "clean_up_tokenization_spaces": False}

@@ -63,7 +63,8 @@ class Reference:
     def rotate(self, x: Tensor) -> Tensor:
         """Half-split rotary embedding of [n, heads, width]."""
         half = self.width // 2
-        frequencies = self.config["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+        theta = self.config["rope_parameters"]["rope_theta"]
+        frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
         angles = torch.arange(len(x), dtype=torch.float64)[:, None] * frequencies
         cos, sin = (f(angles).to(self.dtype)[:, None] for f in (torch.cos, torch.sin))
         a, b = x[..., :half], x[..., half:]

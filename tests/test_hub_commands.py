@@ -86,7 +86,7 @@ def test_rm_asks_on_a_terminal(server: Hub, monkeypatch: pytest.MonkeyPatch) -> 
     for answer, code in (("n\n", 130), ("y\n", 0)):
         result = CliRunner().invoke(main, ["rm", REPO], input=answer)
         assert result.exit_code == code
-        assert f"{REPO} (3.6 MB)" in result.stderr
+        assert f"{REPO} (3.7 MB)" in result.stderr
         assert bool(hub.downloads()) == bool(code)
     assert "bytes freed" in result.stdout
 

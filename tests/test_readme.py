@@ -33,6 +33,6 @@ def test_the_samples_of_the_model_card() -> None:
     samples = blocks(BUILT_IN["nano"] / "README.md")
     assert len(samples) == 2
     for sample, prompt in zip(
-        samples, (PROMPT, "class Stack:\n    def push(self, item):\n"), strict=True
+        samples, (PROMPT, "class Stack:\n    def push(self, item):"), strict=True
     ):
         assert sample == f"{prompt}{llm.generate(prompt, max_tokens=96, seed=1).text}\n"
