@@ -129,7 +129,8 @@ def test_drafts_change_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_ends(llm: LLM) -> None:
     """Where a text may end, each end of the answer is allowed; without ends it goes on."""
     number = llm.constraints.regex("[0-9]+")
-    done = llm.generate("1", constraint=number, temperature=3.0, seed=1, max_tokens=40)
+    likely = dict.fromkeys(llm.tokenizer.eos_ids, 5.0)
+    done = llm.generate("1", constraint=number, temperature=3.0, seed=1, logit_bias=likely)
     assert done.finish_reason == "stop"
     assert done.text.isdigit()
     on = llm.generate("1", constraint=number, ignore_eos=True, max_tokens=40, seed=1)
