@@ -126,21 +126,21 @@ class Tokenizer:
         images for a model of text (Gemma 3 1B), and one of a vocabulary with gaps: listing 128k
         tokens here would cost more than all the rest of loading.
         """
-        self._limit = vocab_size
-        self._check_id(self._backend.get_vocab_size(with_added_tokens=False) - 1, "vocabulary")
+        self._check_id(self._backend.get_vocab_size(with_added_tokens=False) - 1, vocab_size)
         # These may come from another file, but are of no use to a model that cannot draw them.
-        self._check_id(self.bos_id or 0, "bos_token_id")
-        self._check_id(max(self.eos_ids, default=0), "eos_token_id")
+        self._check_id(self.bos_id or 0, vocab_size, "bos_token_id")
+        self._check_id(max(self.eos_ids, default=0), vocab_size, "eos_token_id")
+        self._limit = vocab_size
 
     def _last_added(self) -> int:
         return max(self._backend.get_added_tokens_decoder(), default=0)
 
-    def _check_id(self, id: int, field: str) -> None:
-        if id >= self._limit:
+    def _check_id(self, id: int, vocab_size: int, field: str = "vocabulary") -> None:
+        if id >= vocab_size:
             raise ModelFormatError(
                 file=self.path,
                 field=field,
-                expected=f"ids below the model's vocab_size {self._limit}",
+                expected=f"ids below the model's vocab_size {vocab_size}",
                 got=f"id {id}",
                 remedy="use the tokenizer that the model was trained with",
             )
