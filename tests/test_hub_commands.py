@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from children import spawn
@@ -196,6 +197,25 @@ def test_ctrl_c_ends_a_stalled_transfer(server: Hub) -> None:
     assert process.communicate(timeout=30)[1] == b""
     assert process.returncode == 130
     assert hub.partial_bytes(REPO) > 0  # for the next time
+
+
+def test_ctrl_c_between_two_files(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the transfers that have begun, also where others have not."""
+    server.stalled.add(WEIGHTS)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(pool: ThreadPoolExecutor, *args: Any) -> Any:
+        job = submit(pool, *args)
+        if args[1].path == WEIGHTS:
+            _wait_until(lambda: hub.partial_bytes(REPO) > 1_000_000)
+            raise KeyboardInterrupt
+        return job
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pull()
+    assert len(server.fetched(WEIGHTS)) == 1
 
 
 def test_who_waits_is_told(server: Hub) -> None:

@@ -156,9 +156,8 @@ class Pull:
     def _transfer(self, files: list[RemoteFile]) -> None:
         total = sum(file.size for file in files)
         with _bar(str(self.name), total) as progress, ThreadPoolExecutor(MAX_CONNECTIONS) as pool:
-            jobs = [pool.submit(self._fetch_one, file, progress) for file in files]
             try:
-                for job in jobs:
+                for job in [pool.submit(self._fetch_one, file, progress) for file in files]:
                     job.result()
             except BaseException:  # also Ctrl-C: what has come stays for the next attempt
                 progress.stop()
