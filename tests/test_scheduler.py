@@ -16,7 +16,7 @@ from sterna import LLM
 from sterna.engine import Engine, Feed, PrefixCache, Request
 from sterna.engine.pages import PagesMissing
 from sterna.engine.request import AHEAD
-from sterna.engine.sequence import PAGE, pages_of
+from sterna.engine.sequence import PAGE, Sequence, pages_of
 from sterna.errors import NonFiniteError, RequestError
 
 
@@ -88,6 +88,43 @@ def test_cancelled_between_steps(llm: LLM) -> None:
     assert bench.scheduler.step() == []
     assert not bench.scheduler.busy
     assert bench.engine.pool.free == 10_000
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_cancelled_while_a_step_begins(llm: LLM, known: int) -> None:
+    """By another thread, before it is fed: its pages are free behind the step, whoever has it."""
+    bench = Bench(llm)
+    one, other = bench.add(10), bench.add(10)
+    bench.until(lambda: one.generated >= known)
+    feed = one.feed
+
+    def cancelled(*args: Any) -> Feed:
+        bench.scheduler.cancel(one)
+        return feed(*args)
+
+    one.feed = cancelled  # type: ignore[method-assign]
+    bench.step()
+    assert len(bench.engine.steps[-1]) == 2
+    assert bench.engine.pool.free == 10_000 - len(other.sequence.pages)
+
+
+def test_a_feed_is_of_one_sequence(llm: LLM) -> None:
+    """Also where a cancel takes it away between two lines."""
+
+    class Leaving(Request):
+        @property
+        def sequence(self) -> Any:
+            return self.given.pop(0) if len(self.given) > 1 else self.given[0]
+
+    bench = Bench(llm)
+    one = bench.add(10)
+    bench.until(lambda: one.generated > 2)
+    length, sequence = one.sequence.length, one.__dict__.pop("sequence")
+    one.given, one._drop_drafts = [sequence, Sequence()], lambda: None
+    one.__class__ = Leaving
+    made = one.feed(1)
+    assert made.sequence is sequence
+    assert made.tokens.tolist() == one.tokens[length : length + 1].tolist()
 
 
 def test_pages_run_out_and_the_youngest_gives_way(llm: LLM) -> None:

@@ -20,6 +20,11 @@ from server_process import ServerProcess, serving
 
 ROUNDS = int(os.environ.get("STERNA_ROUNDS", "1000"))
 BODY = {"prompt": "x = 1\n", "max_tokens": 400, "ignore_eos": True, "temperature": 1, "seed": 1}
+#: Bytes for keys and values; beyond them, and a twentieth, a server takes what connections need.
+CACHE = 64_000_000
+#: The most of an open stream: its connection, its request, what waits to be sent.
+STREAM_BYTES = 32_000
+OPTIONS = ("--cache-ram", str(CACHE), "--max-queue", "5000", "--max-wait", "1h")
 
 
 def post(body: object) -> bytes:
@@ -64,15 +69,14 @@ def pages(server: ServerProcess) -> float:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with serving(
-        tmp_path, "nano", "--max-queue", "5000", "--max-wait", "1h", "--header-timeout", "3"
-    ) as running:
+    with serving(tmp_path, "nano", *OPTIONS, "--header-timeout", "3") as running:
         yield running
 
 
 def settle(server: ServerProcess) -> float:
+    """Seconds until no request runs or waits, and none has pages."""
     began = time.monotonic()
-    while server.running():
+    while server.running() or pages(server):
         assert time.monotonic() - began < 60
         time.sleep(0.02)
     return time.monotonic() - began
@@ -117,12 +121,13 @@ def test_clients_that_leave(server: ServerProcess) -> None:
                 thread.join()
         staying.join()
         took = settle(server)
-    grown = psutil.Process(server.process.pid).memory_info().rss / memory - 1
+    after = psutil.Process(server.process.pid).memory_info().rss
     print(
         f"\n{ROUNDS} disconnects: settled {took:.2f} s after the last; /health p99 "
-        f"{health.p99 * 1e3:.0f} ms of {len(health.took)}; memory {grown:+.1%}; "
-        f"{len(others)} others beside them; pages {before} -> {pages(server)}"
+        f"{health.p99 * 1e3:.0f} ms of {len(health.took)}; memory {memory >> 20} MB before, "
+        f"{after >> 20} after; {len(others)} others beside them; pages {before} -> {pages(server)}"
     )
+    assert after - memory <= 1.05 * CACHE + 50 * STREAM_BYTES
     assert set(others) == {expected}
     assert "Traceback" not in server.log
 
@@ -157,8 +162,7 @@ def test_slow_clients(server: ServerProcess) -> None:
 
 def test_open_streams(tmp_path: Path) -> None:
     """As many streams at once: each is answered as alone, and all is given back."""
-    args = ("--max-queue", "5000", "--max-wait", "1h", "--cache-ram", "64M")
-    with serving(tmp_path, "nano", *args) as server:
+    with serving(tmp_path, "nano", *OPTIONS) as server:
         body = {**BODY, "max_tokens": 100}
         alone = [
             server.post("/v1/completions", **{**body, "seed": seed}).json()["choices"][0]["text"]
@@ -197,6 +201,7 @@ def test_open_streams(tmp_path: Path) -> None:
             f"{process.memory_info().rss >> 20} after; pages {used} -> {pages(server)}"
         )
         assert texts == [alone[i % 8] for i in range(ROUNDS)]
+        assert max(most) - memory <= 1.05 * CACHE + ROUNDS * STREAM_BYTES
         assert "Traceback" not in server.log
 
 

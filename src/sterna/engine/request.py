@@ -171,16 +171,17 @@ class Request:
         if self._masks is not None:
             self._masks.give_up()
         self._drop_drafts()
-        begin = self.sequence.length
+        sequence = self.sequence  # once: a cancel, of another thread, leaves an empty one here
+        begin = sequence.length
         end = min(begin + most, self._known)
         part, self._fed_from = self._history[begin:end], begin
         tells = self._speculation is not None and self._speculation.hears
         if end < self._known:
-            return Feed(self.sequence, part, adapter=self.adapter, tells=tells)
+            return Feed(sequence, part, adapter=self.adapter, tells=tells)
         if self.decodes:
             self._add_drafts(budget - self.left + 1, costs, others)
         return Feed(
-            self.sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
+            sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
             draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter, tells=tells,
         )  # fmt: skip
 

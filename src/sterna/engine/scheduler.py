@@ -153,12 +153,16 @@ class Scheduler:
         now = self._clock()
         events = self._expired(now)
         self._retire_ended()
+        here = list(self._entries.values())
         self._unfinished = True
         chosen = self._chosen(now)
         if chosen:
             events += self._run(chosen, self._drafts(chosen))
         self._unfinished = False
         self._retire_ended()
+        for entry in here:
+            if entry.request.id not in self._entries:  # cancelled before the step came to it
+                entry.request.sequence = Sequence()
         return events
 
     def _recover(self) -> None:
