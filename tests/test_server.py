@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import openai
 import pytest
 from helpers import command, failed
 from server_process import ServerProcess, serving
 
 from sterna import LLM, receipt
+from sterna.cli import serve
 
 PROMPT = "def read_lines(path):\n"
 CHAT = [{"role": "user", "content": PROMPT}]
@@ -379,3 +381,14 @@ def test_verify_answer(server: ServerProcess, tmp_path: Path) -> None:
     assert changed.exit_code == 1
     assert "tokens_sha256" in changed.output
     failed(command("verify-answer", str(files[0]), str(files[0])), "receipt")
+
+
+def test_variables_have_the_options_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option of `sterna serve` can be given as the variable that its help names."""
+    context = click.Context(serve.command, auto_envvar_prefix="STERNA")
+    options = [o for o in serve.command.params if isinstance(o, click.Option)]
+    assert len(options) > 40
+    for option in options:
+        name = f"STERNA_{option.opts[0].removeprefix('--').replace('-', '_').upper()}"
+        monkeypatch.setenv(name, "given")
+        assert option.resolve_envvar_value(context) == "given", name

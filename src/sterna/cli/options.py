@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "VISIBLE",
     "adapter_named",
-    "adapters_option",
     "console",
     "cores_option",
     "deterministic_option",
@@ -113,16 +112,6 @@ offline_option = click.option(
     "--offline", is_flag=True, help="Download nothing; the same as HF_HUB_OFFLINE=1."
 )
 
-#: What `LLM` takes beside the model.
-adapters_option = click.option(
-    "--adapter",
-    "adapters",
-    multiple=True,
-    metavar="[NAME=]DIR",
-    help="A LoRA adapter, the folder that PEFT saves; may be repeated. Without NAME all requests "
-    'have it; others choose by NAME ("adapter" of a line of --file).',
-)
-
 run_options = _all(
     click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
     head_option,
@@ -147,7 +136,14 @@ model_options = _all(
         help="A model's folder, a .gguf file, a built-in name, or org/name[@revision][:file] on "
         "the Hub, which is downloaded once.",
     ),
-    adapters_option,
+    click.option(
+        "--adapter",
+        "adapters",
+        multiple=True,
+        metavar="[NAME=]DIR",
+        help="A LoRA adapter, the folder that PEFT saves. Of `generate` it may be repeated, with "
+        'NAMEs that lines of --file choose by ("adapter").',
+    ),
     offline_option,
     run_options,
 )
@@ -202,7 +198,7 @@ def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> L
 
 
 def adapter_named(given: str) -> tuple[str, str]:
-    """Name and folder of what `adapters_option` takes; the name "" where there is none."""
+    """Name and folder of what --adapter takes; the name "" where there is none."""
     name, equals, folder = given.partition("=")
     return (name, folder) if equals and "/" not in name else ("", given)
 

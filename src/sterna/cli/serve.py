@@ -14,7 +14,6 @@ from sterna.cli.options import (
     MEMORY,
     MODEL,
     adapter_named,
-    adapters_option,
     drafting_options,
     fetch_model,
     offline_option,
@@ -128,6 +127,7 @@ def duration(value: str | float) -> float:
     "--cache-ram",
     "kv_bytes",
     type=size,
+    envvar="STERNA_CACHE_RAM",
     help="Bytes for keys and values, of running requests and earlier ones; default: a quarter of "
     "what is free.",
 )
@@ -205,7 +205,15 @@ def duration(value: str | float) -> float:
 )
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers into it, too.")
 @offline_option
-@adapters_option
+@click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    envvar="STERNA_ADAPTER",
+    metavar="[NAME=]DIR",
+    help="A LoRA adapter, the folder that PEFT saves, as a model of this NAME, or of its folder's; "
+    "may be repeated.",
+)
 @run_options
 @drafting_options
 def command(
@@ -215,9 +223,9 @@ def command(
     """Serve one MODEL or several to clients of OpenAI's API, and a page at / to talk to them.
 
     A MODEL is as for --model of `sterna generate`; without one, it is `nano`. Of several, a
-    request's "model" says which, and each is loaded when it is asked for. An adapter is a model of
-    its NAME, or of its folder's, beside the first MODEL. Every option can be given
-    as a variable of the environment as well: --max-queue as STERNA_MAX_QUEUE.
+    request's "model" says which, and each is loaded when it is asked for. An adapter is a model
+    beside them, of the first MODEL. Every option can be given as a variable of the environment as
+    well: --max-queue as STERNA_MAX_QUEUE.
     """
     require_server()
     from sterna.server.hosting import Source

@@ -58,9 +58,10 @@ class Asking(Templates):
         """RequestError unless these are options that `generate` takes."""
         if not isinstance(options, Mapping):
             raise RequestError(f"options: must be a mapping, but got {shown(options)}")
-        options = dict(options)
-        self.adapters.chosen(options.pop("adapter", None))
-        self._params(options)
+        _, beside = self._split(options)
+        self.adapters.chosen(beside.get("adapter"))
+        self.constraints.guide(beside.get("constraint"))
+        self._predicted(beside.get("prediction"))
 
     def _request(
         self,
@@ -94,9 +95,8 @@ class Asking(Templates):
         known = set(SamplingParams.__dataclass_fields__)
         unknown = sorted(set(options) - known)
         if unknown:
-            raise RequestError(
-                f"options: must be among {', '.join(sorted(known))}, but got {shown(unknown[0])}"
-            )
+            names = ", ".join(sorted(known.union(BESIDE)))
+            raise RequestError(f"options: must be among {names}, but got {shown(unknown[0])}")
         given = {
             k: v.item() if isinstance(v, np.generic) else v
             for k, v in options.items()
@@ -106,6 +106,12 @@ class Asking(Templates):
         given.setdefault("seed", SamplingParams.fresh_seed())
         return SamplingParams(**{**self._defaults, **given})
 
+    def _predicted(self, prediction: str | Sequence[int] | None) -> list[int]:
+        """Tokens of the text that an answer may have; RequestError."""
+        if isinstance(prediction, str):
+            return self.tokenizer.encode(prediction, add_special=False)
+        return [] if prediction is None else self._checked_ids("prediction", prediction)
+
     def _speculation(
         self,
         n_prompt: int,
@@ -114,11 +120,7 @@ class Asking(Templates):
         guide: Guide | None,
     ) -> Speculation | None:
         """Where drafts of an answer come from; None: there are none."""
-        text: list[int] = []
-        if isinstance(prediction, str):
-            text = self.tokenizer.encode(prediction, add_special=False)
-        elif prediction is not None:
-            text = self._checked_ids("prediction", prediction)
+        text = self._predicted(prediction)
         if self._speculate == "off":
             return None
         sources: list[Source] = [Forced(guide)] if guide else []

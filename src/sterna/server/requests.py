@@ -74,7 +74,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of completions and of chat alike. Ranges are the engine's, which checks them.
 
-    user to prompt_cache_retention change no answer, so any value is good.
+    user to prompt_cache_retention change no answer, so any value is good, but for prompt_cache_key,
+    a text, which is a salt where there is no cache_salt.
     """
 
     model: str | None = None
