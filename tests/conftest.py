@@ -8,7 +8,8 @@ import os
 # Before torch is imported: transformers compiles pieces of BitNet, and the first compiled forward
 # takes 23 s; uncompiled, the tiny models here take milliseconds and give the same numbers.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-# No test may depend on the network, on a user's cache, or on a tokenizer's own thread pool.
+# No test may depend on the network (real/assets.py fetches, and skips where it cannot), on a user's
+# cache, or on a tokenizer's own thread pool.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["STERNA_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
