@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from sterna.server.errors import ApiError
+from sterna.server.fields import drop_unread
 
 __all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
 
@@ -65,11 +66,18 @@ async def _collect(request: Request, most: int) -> bytes:
 def decode(body: bytes, kind: type[T]) -> T:
     """JSON as a struct; ApiError 400 that names the field.
 
-    A field that is not known is an error: it might have meant something for the answer.
+    A field that is not known is an error: it might have meant something for the answer. A struct
+    with a `protocol` is one of those whose clients send more than is read (`fields`).
     """
     _check_depth(body)
+    protocol = getattr(kind, "protocol", None)
     try:
-        return msgspec.json.decode(body, type=kind)
+        if protocol is None:
+            return msgspec.json.decode(body, type=kind)
+        given = msgspec.json.decode(body)
+        if isinstance(given, dict):
+            given = drop_unread(given, protocol, frozenset(_fields(kind)))
+        return msgspec.convert(given, kind)
     except RecursionError:
         raise _too_deep() from None
     except msgspec.ValidationError as error:
@@ -78,6 +86,11 @@ def decode(body: bytes, kind: type[T]) -> T:
         raise ApiError(
             400, f"body: must be JSON, but is not: {error}", code="invalid_json"
         ) from None
+
+
+def _fields(kind: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = kind.__struct_fields__
+    return found
 
 
 def _check_depth(body: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sterna import __version__
+from sterna.server.fields import rows_of
 from sterna.server.routing import Endpoint
 
 __all__ = ["document"]
@@ -37,6 +38,8 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         bodies, ref_template="#/components/schemas/{name}"
     )
     schema_of = dict(zip(bodies, schemas, strict=True))
+    for body in bodies:
+        _add_unread(components[body.__name__]["properties"], getattr(body, "protocol", ""))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         operation: dict[str, Any] = {
@@ -73,3 +76,12 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _add_unread(properties: dict[str, Any], protocol: str) -> None:
+    """The fields that an endpoint takes and does not read."""
+    for row in rows_of(protocol).values() if protocol else ():
+        described: dict[str, Any] = {"description": f"Not read: {row.why}."}
+        if row.passes is not None:
+            described["enum"] = [None, *row.passes]
+        properties.setdefault(row.name, described)

@@ -26,6 +26,8 @@ MAX_BIASES = 1024
 #: Of a seed that nobody named: JavaScript, too, reads it from JSON as it is.
 SEED_BITS = 48
 MAX_IDS = 4096  #: token ids in a list that is no prompt
+#: What clients of vLLM and llama.cpp write for no limit (max_tokens, top_k) and for no seed.
+NONE = -1
 
 #: Fields that are `LLM.generate`'s under the same name.
 _SAME = (
@@ -56,9 +58,13 @@ class Ask:
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells beside the answer; include_obfuscation changes nothing here."""
+    """What a stream tells beside the answer; include_obfuscation changes nothing here.
 
-    include_usage: bool = False
+    continuous_usage_stats: each chunk has the usage so far, as vLLM's have.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -74,8 +80,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of completions and of chat alike. Ranges are the engine's, which checks them.
 
-    user to prompt_cache_retention change no answer, so any value is good, but for prompt_cache_key,
-    a text, which is a salt where there is no cache_salt.
+    prompt_cache_key is a salt where there is no cache_salt.
     """
 
     model: str | None = None
@@ -103,27 +108,30 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timeout: float | None = None
     priority: int | None = None
     cache_salt: str | None = None
-    user: Any = None
-    metadata: Any = None
-    service_tier: Any = None
-    store: Any = None
-    safety_identifier: Any = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: Any = None
 
 
 def sampling_options(body: Sampling, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
     """The options of `LLM.generate` that a body sets; ApiError 400 where it asks for too much.
 
-    max_tokens: where the body has none. logprobs: how many alternatives of each token.
+    max_tokens: where the body has none; None: as many as the context has room for. logprobs: how
+    many alternatives of each token.
     """
     options = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
-    options |= {"max_tokens": max_tokens if body.max_tokens is None else body.max_tokens}
+    if options.get("top_k") == NONE:
+        options["top_k"] = 0
+    if options.get("top_p") == 0:  # the likeliest token alone has so little
+        del options["top_p"]
+        options["temperature"] = 0.0
+    options["max_tokens"] = max_tokens if body.max_tokens is None else body.max_tokens
+    if body.max_tokens == NONE:
+        options["max_tokens"] = None
     if logprobs:
         options["logprobs"] = logprobs
     for name in ("allowed_token_ids", "stop_token_ids", "bad_words"):
         _bounded(name, options.get(name, ()))
-    if body.seed is not None:
+    if body.seed not in (None, NONE):
+        assert body.seed is not None
         if not -(1 << 63) <= body.seed < 1 << 64:
             raise wrong("seed", "must be a whole number of 64 bits", body.seed)
         options["seed"] = body.seed % (1 << 64)

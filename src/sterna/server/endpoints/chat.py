@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from starlette.requests import Request
@@ -42,6 +42,7 @@ class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
+    protocol: ClassVar[str] = "chat"
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -56,13 +57,6 @@ class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    modalities: list[str] | None = None
-    verbosity: str | None = None
-    # What is not supported may be written out as absent.
-    audio: None = None
-    functions: None = None
-    function_call: None = None
-    web_search_options: None = None
 
 
 async def chat(request: Request) -> Response:
@@ -75,10 +69,7 @@ async def chat(request: Request) -> Response:
 
 def _refuse(body: ChatBody) -> None:
     """ApiError 400 for what would change the answer, and cannot."""
-    for name, good in (("modalities", (None, ["text"])), ("verbosity", (None, "medium"))):
-        if getattr(body, name) not in good:
-            raise ApiError(400, f"{name}: is not supported here", param=name)
-    if body.top_logprobs is not None:
+    if body.top_logprobs:
         if not body.logprobs:
             raise ApiError(400, "top_logprobs: must come with logprobs: true", param="top_logprobs")
         if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
@@ -190,13 +181,16 @@ class _Answering:
     async def events(self) -> AsyncIterator[bytes]:
         """The stream: roles, pieces, an end for each choice, and the usage if that is asked for."""
         head = self._head(await self.running.fingerprint(), "chat.completion.chunk")
-        wants_usage = self.body.stream_options and self.body.stream_options.include_usage
+        asked = self.body.stream_options
+        wants_usage = asked is not None and asked.include_usage
         if wants_usage:
             head["usage"] = None
         readers = self._readers()
 
         def chunk(i: int, delta: Any, finish: str | None = None, **of_token: Any) -> bytes:
             choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}
+            if asked is not None and wants_usage and asked.continuous_usage_stats:
+                head["usage"] = self.running.usage()
             return event({**head, "choices": [{**choice, **of_token}]})
 
         for i in range(self.n):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,6 +45,7 @@ FILL = (
 class CompletionBody(Sampling, kw_only=True, forbid_unknown_fields=True):
     """A text, token ids, or a list of either."""
 
+    protocol: ClassVar[str] = "completions"
     prompt: str | list[int | str | list[int]]
     suffix: str | None = None
     echo: bool = False
@@ -85,7 +86,7 @@ class _Answering:
         asks = [
             Ask(
                 prompt,
-                {**options},
+                {**options, "max_tokens": _most(self.llm, prompt, options["max_tokens"])},
                 self.n,
                 salt=body.cache_salt or body.prompt_cache_key or "",
                 priority=checked_priority(body),
@@ -165,12 +166,15 @@ class _Answering:
     async def events(self) -> AsyncIterator[bytes]:
         """The stream: pieces, an end for each choice, and the usage where it is asked for."""
         head = self._head(await self.running.fingerprint())
-        wants_usage = self.body.stream_options and self.body.stream_options.include_usage
+        asked = self.body.stream_options
+        wants_usage = asked is not None and asked.include_usage
         if wants_usage:
             head["usage"] = None
 
         def chunk(i: int, text: str, logprobs: Any, finish: str | None, more: Any) -> bytes:
             choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}
+            if asked is not None and wants_usage and asked.continuous_usage_stats:
+                head["usage"] = self.running.usage()
             return event({**head, "choices": [{**choice, **more}]})
 
         logprobs: list[TextLogprobs | None] = []
@@ -209,6 +213,11 @@ def _refuse(body: CompletionBody, n: int) -> None:
         )
     if body.suffix is not None and body.echo:
         raise ApiError(400, "suffix: must not come with echo", param="suffix")
+
+
+def _most(llm: LLM, prompt: list[int], most: int | None) -> int:
+    """Tokens of an answer; None: as many as the context has room for."""
+    return max(1, llm.context - len(prompt)) if most is None else most
 
 
 def _prompts(llm: LLM, body: CompletionBody) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from starlette.requests import Request
@@ -20,13 +20,13 @@ MAX_TEXTS = 2048
 class EmbeddingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts; prompt_name and pooling as in `LLM.embed`."""
 
+    protocol: ClassVar[str] = "embeddings"
     input: str | list[str]
     model: str | None = None
     encoding_format: str = "float"
     dimensions: int | None = None
     prompt_name: str | None = None
     pooling: str | None = None
-    user: Any = None
 
 
 async def embeddings(request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from starlette.requests import Request
@@ -29,15 +29,26 @@ STOPS = {"length": "max_tokens", "stop": "end_turn"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
+class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How to answer: an effort that a template may read, and a format that is enforced."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+    task_budget: Any = None
+
+
 class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What of a message decides its prompt."""
 
+    protocol: ClassVar[str] = "messages"
     messages: list[dict[str, Any]]
     model: str | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
 
 
 class MessageBody(CountBody, kw_only=True, forbid_unknown_fields=True):
@@ -50,9 +61,6 @@ class MessageBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     stop_sequences: list[str] | None = None
     stream: bool = False
     seed: int | None = None
-    metadata: Any = None
-    service_tier: Any = None
-    cache_control: Any = None
 
 
 async def messages(request: Request) -> Response:
@@ -113,7 +121,8 @@ class _Answering:
             deadline_s=checked_timeout(sampling, running.service.settings.timeout),
         )
         tools = _tools(body)
-        self.turn = Turn(running, _conversation(body, tools), ask, tools)
+        form = body.output_format or (body.output_config and body.output_config.format)
+        self.turn = Turn(running, _conversation(body, tools), ask, tools, None, form)
         self.begin = self.turn.begin
 
     def _head(self) -> dict[str, Any]:
@@ -276,9 +285,11 @@ def _conversation(body: CountBody, tools: Tools) -> Conversation:
                 f"messages[{i}].content: must be a text or blocks",
                 param=f"messages[{i}].content",
             )
-    options = {}
+    options: dict[str, Any] = {}
     if body.thinking is not None:
         options["enable_thinking"] = body.thinking.get("type") != "disabled"
+    if body.output_config is not None and body.output_config.effort is not None:
+        options["reasoning_effort"] = body.output_config.effort
     last = found[-1] if found else {"role": None}
     return Conversation(
         found,

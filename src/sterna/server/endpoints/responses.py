@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from starlette.requests import Request
@@ -31,6 +31,7 @@ from sterna.server.turns import Turn
 class ResponseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Items to answer, behind those of an earlier response if that is named."""
 
+    protocol: ClassVar[str] = "responses"
     input: str | list[dict[str, Any]]
     model: str | None = None
     instructions: str | None = None
@@ -43,26 +44,17 @@ class ResponseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
-    truncation: str | None = None
     stream: bool | None = None
-    stream_options: Any = None
     store: bool | None = None
     background: bool | None = None
     seed: int | None = None
-    include: Any = None
     metadata: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: Any = None
-    user: Any = None
 
 
 async def create(request: Request) -> Response:
     """The answer; the stream of its events; or, in the background, where to ask for it."""
     body = await read(request, ResponseBody)
-    if body.truncation not in (None, "disabled"):
-        raise ApiError(400, "truncation: must be disabled", param="truncation")
     if body.background and body.stream:
         raise ApiError(400, "background: must not come with stream", param="background")
     service = service_of(request)

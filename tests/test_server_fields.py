@@ -1,0 +1,147 @@
+"""Fields of requests that are not read: what clients and other servers know of passes or is refused
+by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from field_page import BODIES, PAGE, page, read_by
+from server_process import ServerProcess, serving
+
+from sterna import LLM
+from sterna.server.fields import PROTOCOLS, rows_of
+
+SAID = [{"role": "user", "content": "def f(x):\n"}]
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": SAID, "max_tokens": 2, "temperature": 0}),
+    "completions": ("/v1/completions", {"prompt": "a", "max_tokens": 2, "temperature": 0}),
+    "responses": ("/v1/responses", {"input": "a", "max_output_tokens": 2, "temperature": 0}),
+    "messages": ("/v1/messages", {"messages": SAID, "max_tokens": 2, "temperature": 0}),
+    "embeddings": ("/v1/embeddings", {"input": "a", "pooling": "mean"}),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("fields"), "nano") as running:
+        yield running
+
+
+def told(answer: Any) -> Any:
+    """What of an answer a request decides."""
+    body = answer.json()
+    assert answer.status_code == 200, body
+    named = {name: body.get(name) for name in ("choices", "output", "content", "data")}
+    text = json.dumps(named)
+    return text if "output" not in body else [part["content"][0]["text"] for part in body["output"]]
+
+
+def typed_fields(kind: Any) -> set[str]:
+    """The fields of a package's type of requests."""
+    return {*kind.__required_keys__, *kind.__optional_keys__}
+
+
+def test_fields_of_openai() -> None:
+    """Each of the package's request types has its place: a new field is to get one."""
+    chat = pytest.importorskip("openai.types.chat.completion_create_params")
+    text = pytest.importorskip("openai.types.completion_create_params")
+    responses = pytest.importorskip("openai.types.responses.response_create_params")
+    embeddings = pytest.importorskip("openai.types.embedding_create_params")
+    for protocol, kind in (
+        ("chat", chat.CompletionCreateParamsStreaming),
+        ("completions", text.CompletionCreateParamsStreaming),
+        ("responses", responses.ResponseCreateParamsStreaming),
+        ("embeddings", embeddings.EmbeddingCreateParams),
+    ):
+        assert typed_fields(kind) - {*read_by(protocol), *rows_of(protocol)} == set(), protocol
+
+
+def test_fields_of_anthropic() -> None:
+    plain = pytest.importorskip("anthropic.types.message_create_params")
+    beta = pytest.importorskip("anthropic.types.beta.message_create_params")
+    for module in (plain, beta):
+        fields = typed_fields(module.MessageCreateParamsStreaming)
+        assert fields - {*read_by("messages"), *rows_of("messages")} == set()
+
+
+def test_no_field_has_two_places() -> None:
+    """What an endpoint reads has no row of its own protocol, but for one that all have."""
+    for protocol in PROTOCOLS:
+        for name in {*read_by(protocol)} & {*rows_of(protocol)}:
+            assert rows_of(protocol)[name].protocols == (), (protocol, name)
+
+
+def test_the_page_is_the_table() -> None:
+    assert PAGE.read_text() == page(), "run python tests/field_page.py"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_passes_changes_nothing(server: ServerProcess, protocol: str) -> None:
+    """All fields that pass, at once and with any value; and each of the others with a neutral one,
+    which with another is refused by its name."""
+    path, body = ASKED[protocol]
+    expected = told(server.post(path, **body))
+    rows = [row for row in rows_of(protocol).values() if row.name not in read_by(protocol)]
+    passing = {row.name: {"any": ["thing"]} for row in rows if row.passes is None}
+    neutral = {row.name: row.passes[-1] for row in rows if row.passes}
+    assert told(server.post(path, **body, **passing, **neutral)) == expected
+    nothing = {row.name: None for row in rows}
+    assert told(server.post(path, **body, **nothing, of_no_table=None)) == expected
+    for row in rows:
+        if row.passes is not None:
+            answer = server.post(path, **{**body, row.name: {"other": 17}})
+            assert answer.status_code == 400, row
+            message = answer.json()["error"]["message"]
+            assert message.startswith(f"{row.name}: would change the answer"), message
+    refused = server.post(path, **body, of_no_table=1).json()["error"]
+    assert refused["message"] == "of_no_table: is not supported here"
+
+
+def test_values_that_mean_none(server: ServerProcess) -> None:
+    """As vLLM and llama.cpp have them."""
+    llm = LLM("nano", threads=1)
+    greedy = llm.chat(SAID, max_tokens=8, temperature=0).text
+    path, body = ASKED["chat"]
+    body = {**body, "max_tokens": 8, "temperature": 1.5}
+    answer = server.post(path, **body, top_p=0).json()
+    assert answer["choices"][0]["message"]["content"] == greedy
+    for more in ({"top_k": -1}, {"top_k": 0}):
+        one = server.post(path, **body, seed=3, **more).json()["choices"][0]["message"]["content"]
+        assert one == llm.chat(SAID, max_tokens=8, temperature=1.5, seed=3, top_k=0).text
+    seeds = {server.post(path, **body, seed=-1).json()["receipt"]["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+    for protocol, name in (
+        ("chat", "max_tokens"),
+        ("chat", "max_completion_tokens"),
+        ("completions", "max_tokens"),
+        ("responses", "max_output_tokens"),
+        ("messages", "max_tokens"),
+    ):
+        path, body = ASKED[protocol]
+        body = {**body, name: -1}
+        if name == "max_completion_tokens":
+            del body["max_tokens"]
+        usage = server.post(path, **body, timeout=None).json()["usage"]
+        assert usage.get("completion_tokens", usage.get("output_tokens")) > 20
+
+
+def test_usage_of_every_chunk(server: ServerProcess) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for protocol in ("chat", "completions"):
+        path, body = ASKED[protocol]
+        text = server.post(path, **{**body, "max_tokens": 6}, stream=True, stream_options=options)
+        data = [line[6:] for line in text.text.splitlines() if line.startswith("data: {")]
+        counts = [json.loads(line)["usage"] for line in data]
+        told = [usage["completion_tokens"] for usage in counts if usage]
+        assert told == sorted(told)
+        assert {*range(1, 7)} <= {*told}
+
+
+def test_openapi_has_them(server: ServerProcess) -> None:
+    schemas = server.http.get("/openapi.json").json()["components"]["schemas"]
+    for protocol, body in BODIES.items():
+        properties = schemas[body.__name__]["properties"]
+        assert {*rows_of(protocol)} <= {*properties}
