@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import shutil
+from datetime import datetime
 from pathlib import Path
+
+from helpers import failure
 
 import sterna
 from sterna import LLM, receipt
+from sterna.chat.clock import clock
+from sterna.errors import RequestError
+from sterna.server import replay
 
 
 def test_fingerprint(tmp_path: Path) -> None:
@@ -45,3 +52,30 @@ def test_spelling() -> None:
     assert tokenizer.token_id("<|end|>") == tokenizer.eos_ids[0]
     assert tokenizer.spelling(tokenizer.eos_ids[0]) == b"<|end|>"
     assert tokenizer.token_id("<|none|>") is None
+
+
+def test_a_template_that_knows_the_time(tmp_path: Path) -> None:
+    """The receipt has the moment that the template was told; the answer is checked at that one."""
+    folder = tmp_path / "model"
+    shutil.copytree(Path(sterna.__file__).parent / "data" / "nano", folder)
+    file = folder / "chat_template.jinja"
+    file.write_text("{{ strftime_now('%d %b %Y %H:%M:%S') }}" + file.read_text())
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 1}
+
+    def opener() -> LLM:
+        return LLM(folder, threads=1)
+
+    with clock(datetime(2026, 1, 2, 3, 4, 5)):
+        answer = asyncio.run(replay._again(opener, "/v1/chat/completions", body))
+    assert answer["receipt"]["rendered_at"] == "2026-01-02T03:04:05"
+    assert replay.differences(opener, body, answer) == []
+    answer["receipt"]["rendered_at"] = "2026-01-02T03:04:06"
+    assert replay.differences(opener, body, answer)[0].startswith("prompt_sha256")
+    answer["receipt"]["rendered_at"] = "yesterday"
+    failure(lambda: replay.differences(opener, body, answer), RequestError, "rendered_at", "8601")
+
+
+def test_a_template_without_the_time() -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 0}
+    answer = asyncio.run(replay._again(lambda: LLM("nano"), "/v1/chat/completions", body))
+    assert "rendered_at" not in answer["receipt"]

@@ -141,9 +141,9 @@ def test_other_models_and_settings_find_nothing(
     for options in ({"kv_dtype": "i8"}, {"context": 400}, {"format": "i8"}):
         assert answer(folder, tmp_path, **options).stats.n_cached == 0
     assert answer(checkpoint("llama-bf16"), tmp_path).stats.n_cached == 0
-    for constant in ("NUMERICS", "LAYOUT"):
+    for place in ("sterna.engine.engine.NUMERICS", "sterna.engine.store.LAYOUT"):
         with monkeypatch.context() as patch:
-            patch.setattr(store, constant, 77)
+            patch.setattr(place, 77)
             assert answer(folder, tmp_path).stats.n_cached == 0
     assert answer(folder, tmp_path).stats.n_cached == 4 * PAGE
     floats = [

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
-from sterna.chat.thoughts import parted
 from sterna.errors import RequestError
 
 __all__ = [
@@ -79,8 +78,7 @@ class Stats:
 class Completion:
     """The answer to one request.
 
-    finish_reason: "stop", "length", "cancelled", "deadline" or "error". thinks: whether the text
-    begins within thoughts, which the prompt has opened.
+    finish_reason: "stop", "length", "cancelled", "deadline" or "error".
     """
 
     text: str = ""
@@ -88,17 +86,6 @@ class Completion:
     finish_reason: str = "cancelled"
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
-    thinks: bool = False
-
-    @property
-    def content(self) -> str:
-        """The text behind the thoughts; empty as long as these have not ended."""
-        return parted(self.text, self.thinks)[1]
-
-    @property
-    def reasoning(self) -> str:
-        """The thoughts (<think> … </think>) with which the text begins; empty without any."""
-        return parted(self.text, self.thinks)[0]
 
     @property
     def prompt_tokens(self) -> int:

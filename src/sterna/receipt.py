@@ -10,32 +10,19 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sterna import formats
-from sterna.engine.store import NUMERICS
 from sterna.llm import LLM
 
 __all__ = ["digest", "fingerprint"]
 
 
 def fingerprint(llm: LLM, adapter: str | None = None) -> str:
-    """The set under which answers have the same bits: weights, format, head, KV type, context,
-    tokenizer, template and numerics; where weights are floats, the kernel unit as well; and what an
-    adapter computes with, that of a name or else the default.
+    """The set under which answers have the same bits: what the engine computes (its `identity`),
+    tokenizer and template, and what an adapter computes with, that of a name or else the default.
 
     It reads all weights, once: about a second for 1.5 GB.
     """
-    model, engine = llm.engine.model, llm.engine
-    parts = [
-        NUMERICS,
-        model.digest,
-        model.head,
-        engine.kv_dtype,
-        llm.context,
-        llm.tokenizer.digest,
-        llm.template.digest if llm.template else None,
-    ]
-    if formats.get(model.format).codebook is None:
-        parts.append(engine.isa)
+    template = llm.template.digest if llm.template else None
+    parts = [*llm.engine.identity, llm.tokenizer.digest, template]
     chosen = llm.adapters.chosen(adapter)
     if chosen is not None:
         parts.append(chosen.digest)

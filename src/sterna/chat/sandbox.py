@@ -13,7 +13,6 @@ value that a template makes passes one check as it is made, so all that expressi
 
 from __future__ import annotations
 
-import datetime
 import functools
 import json
 import re
@@ -44,6 +43,7 @@ from sterna.chat.budget import (
     iterated,
     text,
 )
+from sterna.chat.clock import now
 from sterna.chat.compiler import Compiler, Generation, rewrite
 
 __all__ = ["BoundedEnvironment", "Refusal"]
@@ -310,7 +310,7 @@ def _strftime_now(format: str) -> str:
     format = text(format)
     if len(format) > 100 or not _DATE_FORMAT.fullmatch(format):
         raise OverBudget("100 characters and no widths in a date format")
-    return datetime.datetime.now().strftime(format)
+    return now().strftime(format)
 
 
 def _tojson(

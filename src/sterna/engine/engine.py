@@ -28,11 +28,13 @@ from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["KV_DTYPES", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
+__all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
+#: Raised when a version of Sterna answers otherwise than the one before (tests/digests.json).
+NUMERICS = 1
 #: What keys and values are kept as, the default first: integers of 13 bits with a float for each
 #: vector, in 16 bits; or floats.
 KV_DTYPES = ("i16", "i8", "f16", "f32")
@@ -101,6 +103,17 @@ class Engine(Memory):
         super().__init__(
             model.graph, self._program.state_bytes, context, kv_dtype, kv_bytes, PREFILL_CHUNK
         )
+
+    @cached_property
+    def identity(self) -> tuple[object, ...]:
+        """What the bits of keys, values and logits depend on, tokens and adapters left out: the
+        version of numerics, the model's digest, the type of keys and values, the context; and the
+        kernel unit, where layers use products that only this unit has (`fast`).
+
+        The first look reads all weights, about a second for 1.5 GB.
+        """
+        common = (NUMERICS, self.model.digest, self.kv_dtype, self.context)
+        return (*common, self.isa) if self.fast else common
 
     @property
     def left_out_bytes(self) -> int:

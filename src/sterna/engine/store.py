@@ -25,15 +25,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+from sterna import _native
 from sterna.engine.engine import Engine
 from sterna.engine.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown
 
-__all__ = ["NUMERICS", "PrefixStore", "StoredPage"]
+__all__ = ["PrefixStore", "StoredPage"]
 
-#: Raised when a version of Sterna answers otherwise than the one before (tests/digests.json).
-NUMERICS = 1
 #: Raised when pages or states lie otherwise in memory, or files hold something else.
 LAYOUT = 1
 #: Bytes that wait to be written, above which pages are not kept on disk.
@@ -309,14 +307,11 @@ def _flush_all() -> None:
 
 def _fields(engine: Engine) -> Sequence[bytes]:
     """What the bits of a page depend on, but for its tokens."""
-    model = engine.model
     fields: list[object] = [
-        "numerics", NUMERICS, "layout", LAYOUT, "page", PAGE, "model", model.digest,
-        "kv", engine.kv_dtype, "shape", [(h.n_kv_heads, h.head_dim) for h in model.graph.kv_heads],
-        "state", engine.state_bytes, "context", engine.context,
+        "layout", LAYOUT, "page", PAGE, "bits", engine.identity,
+        "shape", [(h.n_kv_heads, h.head_dim) for h in engine.model.graph.kv_heads],
+        "state", engine.state_bytes,
     ]  # fmt: skip
-    if formats.get(model.format).codebook is None:  # sums of floats have an order of their own
-        fields += ["isa", engine.isa, "fast", engine.fast]
     return [repr(field).encode() for field in fields]
 
 

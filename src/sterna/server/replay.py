@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
+from sterna.chat.clock import clock
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.app import create_app
@@ -44,7 +46,8 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
             "the chunk that ends the answer"
         )
     body = {k: v for k, v in request.items() if k not in ("model", "stream", "stream_options")}
-    again = asyncio.run(_again(opener, PATHS[kind], {**body, "seed": receipt.get("seed")}))
+    with clock(_moment(receipt)):
+        again = asyncio.run(_again(opener, PATHS[kind], {**body, "seed": receipt.get("seed")}))
     if "receipt" not in again:
         raise RequestError(f"request: is refused: {again['error']['message']}")
     found = [
@@ -56,6 +59,19 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
     if there != here:
         found.insert(0, f"system_fingerprint: the answer has {shown(there)}, this machine {here}")
     return found
+
+
+def _moment(receipt: dict[str, Any]) -> datetime | None:
+    """The time that the template was told, None where it did not ask."""
+    said = receipt.get("rendered_at")
+    if said is None:
+        return None
+    try:
+        return datetime.fromisoformat(said)
+    except (TypeError, ValueError):
+        raise RequestError(
+            f"rendered_at: must be a time in ISO 8601, but the receipt has {shown(said)}"
+        ) from None
 
 
 async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Ask:
 
     prompt: token ids; options: of `LLM.generate`; n: answers; chat: ends of turns end an answer;
     salt: prefixes are shared among equal salts; prediction: token ids that the answer resembles;
-    constraint: what the answer must follow.
+    constraint: what the answer must follow; rendered_at: the time that the template was told, in
+    ISO 8601, where it asked for it.
     """
 
     prompt: list[int]
@@ -55,6 +56,7 @@ class Ask:
     deadline_s: float | None = None
     constraint: Any = None
     prediction: list[int] | None = None
+    rendered_at: str | None = None
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -344,8 +344,13 @@ class Running:
         return line
 
     def receipt(self) -> dict[str, Any]:
-        """What another machine needs to check the answer, beside the request."""
+        """What another machine needs, with the request, to check the answer.
+
+        rendered_at is there where the template asked for the time: the prompt depends on it.
+        """
+        moment = self._asks[0].rendered_at
         return {
+            **({} if moment is None else {"rendered_at": moment}),
             "seed": self._asks[0].options.get("seed"),
             "prompt_sha256": receipt.digest(ask.prompt for ask in self._asks),
             "tokens_sha256": receipt.digest(done.tokens for done in self.completions),

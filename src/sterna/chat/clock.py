@@ -1,0 +1,46 @@
+"""The moment that templates see as now: the system's, or that of an answer made again."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["Clock", "clock", "now"]
+
+
+@dataclass
+class Clock:
+    """A moment of local time, without a zone; read: whether a template has asked for it."""
+
+    moment: datetime.datetime
+    read: bool = False
+
+
+_current: ContextVar[Clock | None] = ContextVar("clock", default=None)
+
+
+@contextlib.contextmanager
+def clock(moment: datetime.datetime | None = None) -> Iterator[Clock]:
+    """Stops the clock for templates rendered within: at a moment, or else at that of the clock
+    around this one, or else at the system's."""
+    around = _current.get()
+    if moment is None:
+        moment = around.moment if around else datetime.datetime.now()
+    stopped = Clock(moment)
+    reset = _current.set(stopped)
+    try:
+        yield stopped
+    finally:
+        _current.reset(reset)
+
+
+def now() -> datetime.datetime:
+    """What a template gets that asks for the time."""
+    stopped = _current.get()
+    if stopped is None:
+        return datetime.datetime.now()
+    stopped.read = True
+    return stopped.moment

@@ -1,0 +1,37 @@
+"""Real files: identity is the same from the file and from the packed cache, so pages are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sterna import LLM, receipt
+
+PROMPT = "The rules of the game are long and many, and nobody has read them all. " * 20
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+def test_the_second_start(
+    model: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fingerprint, and the prefix that the first start has written is there."""
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
+    path = request.getfixturevalue(model)
+    seen, cached, answers = [], [], []
+    for _ in range(2):
+        llm = LLM(path, cache_disk=tmp_path / "prefixes")
+        done = llm.generate(PROMPT, max_tokens=4, temperature=0)
+        cached.append(done.stats.n_cached)
+        answers.append(done.tokens)
+        seen.append(receipt.fingerprint(llm))
+        if llm.engine.model.store is not None:
+            assert llm.engine.model.store.wait() is not None
+        cache = llm.driver.scheduler.cache
+        assert cache is not None
+        assert cache._store is not None
+        cache._store.flush()
+    assert seen[0] == seen[1]
+    assert cached[0] == 0
+    assert cached[1] >= 256
+    assert answers[0] == answers[1]
