@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import stat
 import sys
@@ -199,10 +200,33 @@ def test_settings(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
     assert talk.options == {"max_tokens": 3, "top_k": 7}
     capfd.readouterr()
     talk.take("/set")
-    assert "temperature 0.7, top_k 7" in capfd.readouterr().err  # 0.7 is the model's own
+    said = capfd.readouterr().err
+    assert "temperature 0.7 (the model's), top_k 7 (set)" in said
+    talk.take("/settings")
+    assert capfd.readouterr().err == said
     talk.take("import os")
     assert talk.conversation.last.stats.n_generated <= 3
     assert "[cut off: 3 tokens; /set max_tokens]" in capfd.readouterr().err
+
+
+def test_sampling_where_nobody_says_how(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A model without settings of its own is sampled; the seed that was drawn repeats the chat."""
+    llm = LLM(folder)
+    assert llm.defaults == {}
+    first = Session(Conversation(llm), {"max_tokens": 12})
+    first.take("/settings")
+    said = capfd.readouterr().err
+    assert said.startswith(
+        "temperature 0.8 (default of chat), min_p 0.05 (default of chat), max_tokens 12 (set), seed"
+    )
+    (seed,) = re.findall(r"seed (\d+) \(drawn\)", said)
+    again = Session(Conversation(llm), {"max_tokens": 12, "seed": int(seed)})
+    other = Session(Conversation(llm), {"max_tokens": 12, "seed": int(seed) + 1})
+    for talk in (first, again, other):
+        for text in ("import os", "/retry", "x = 1"):
+            talk.take(text)
+    assert again.conversation.messages == first.conversation.messages
+    assert other.conversation.messages != first.conversation.messages
 
 
 def test_a_full_context_is_told(capfd: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +316,7 @@ def test_commands_complete() -> None:
         return [completion.text for completion in completions]
 
     assert completed("/ex") == ["/exit"]
-    assert completed("/s") == ["/system", "/set", "/stats", "/save"]
+    assert completed("/s") == ["/system", "/set", "/settings", "/stats", "/save"]
     assert completed("/save a") == completed("ex") == []
 
 
@@ -426,6 +450,27 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal, llm: LL
     terminal.wait_for("must be one of")
     terminal.send("\x04")
     assert terminal.end() == 0
+
+
+def test_what_is_typed_meanwhile_waits_for_the_prompt(llm: LLM) -> None:
+    """Keys are not printed into the answer, which stands alone; the next prompt has them."""
+    terminal = Terminal("--temperature", "0", "--max-tokens", "20")
+    try:
+        terminal.wait_for("/help lists commands")
+        terminal.send("import os, sys\r")
+        with Conversation(llm) as chat:
+            whole = chat.ask("import os, sys", max_tokens=20, temperature=0).text
+        terminal.wait_for(whole.strip()[:4])
+        terminal.press("/undo")
+        said = terminal.wait_for("[cut off: 20 tokens")
+        assert "/undo" not in said
+        terminal.wait_for("/undo")
+        terminal.press("\r")
+        terminal.wait_for("taken back: import os, sys")
+        terminal.send("/exit\r")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
 
 
 def test_a_terminal_is_not_driven_by_a_text(tmp_path: Path) -> None:

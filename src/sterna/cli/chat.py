@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sterna.cli.options import (
     drafting_options,
@@ -62,12 +63,19 @@ def command(
     conversation.llm.chat_prompt(
         [*conversation.messages, {"role": "user", "content": "Hello"}], template_options=given
     )
-    session = Session(conversation, sampling(options), stats=stats, interactive=typed)
+    asked = sampling(options)
+    if (
+        click.get_current_context().get_parameter_source("max_tokens")
+        != ParameterSource.COMMANDLINE
+    ):
+        del asked["max_tokens"]  # the session has the same default, and says so
+    session = Session(conversation, asked, stats=stats, interactive=typed)
     if typed:
-        from sterna.cli.chat_input import Reader
+        from sterna.cli.chat_input import Reader, without_echo
 
         session.greet()
-        _talk(session, Reader(session.note).read)
+        with without_echo():
+            _talk(session, Reader(session.note).read)
     else:
         for text in _lines(sys.stdin.buffer):
             if not session.take(text):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+import sys
+import termios
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from sterna.cli.chat_session import COMMANDS
 from sterna.errors import reason
 
-__all__ = ["Commands", "Reader", "history_path"]
+__all__ = ["Commands", "Reader", "history_path", "without_echo"]
 
 QUOTES = '"""'
 
@@ -101,6 +103,25 @@ def _keys() -> KeyBindings:
         event.current_buffer.insert_text("\n")
 
     return keys
+
+
+@contextlib.contextmanager
+def without_echo() -> Iterator[None]:
+    """Keeps what is typed out of what is printed within: the terminal shows no key and holds them
+    all for the next prompt. Ctrl-C still interrupts."""
+    try:
+        number = sys.stdin.fileno()
+        before = termios.tcgetattr(number)
+    except (OSError, ValueError, termios.error):  # no terminal: nothing is echoed
+        yield
+        return
+    silent = termios.tcgetattr(number)
+    silent[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(number, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(number, termios.TCSANOW, before)
 
 
 class Reader:

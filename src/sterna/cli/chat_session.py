@@ -15,6 +15,7 @@ from sterna.chat import check_messages
 from sterna.cli.chat import MAX_TOKENS
 from sterna.cli.options import VISIBLE
 from sterna.conversation import Conversation
+from sterna.engine.sampling import SamplingParams
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 from sterna.files.reading import read_file, require_regular
@@ -32,6 +33,9 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "max_tokens": int,
     "seed": int,
 }
+#: Where neither the command line nor the model's files say how to sample. Greedy answers of small
+#: models fall into loops. Others' chats have the same temperature and min_p (llama.cpp's defaults).
+CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
 COMMANDS = {
     "/help": "this list",
     "/reset": "forget the conversation; the system prompt stays",
@@ -39,6 +43,7 @@ COMMANDS = {
     "/undo": "take the latest exchange back",
     "/retry": "answer the latest message again",
     "/set [NAME VALUE]": f"show or change {', '.join(SETTINGS)}; - for the default",
+    "/settings": "every setting, and where it comes from",
     "/stats": "speed and size of the latest answer",
     "/save FILE": "write the conversation to a JSON file",
     "/load FILE": "go on with a conversation that was saved",
@@ -49,7 +54,9 @@ COMMANDS = {
 class Session:
     """A conversation on a terminal (interactive) or in a pipe.
 
-    options: sampling options of `LLM.generate`. Answers go to stdout, notices to stderr.
+    options: sampling options of `LLM.generate`. Where they have no seed, one is drawn for the whole
+    session: /settings shows it, and --seed with it repeats the conversation. Answers go to stdout,
+    notices to stderr.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Session:
         self.stats = stats
         self.interactive = interactive
         self.retries = 0
+        self._seed = SamplingParams.fresh_seed()
 
     def note(self, text: str) -> None:
         """A notice: dimmed on a terminal that has colours."""
@@ -90,13 +98,29 @@ class Session:
             self.answer(text.removeprefix("/") if text.startswith("//") else text)
         return True
 
+    def settings(self) -> dict[str, tuple[Any, str]]:
+        """Value and origin of every setting that has a value."""
+        model = self.conversation.llm.defaults
+        layers = (
+            (self.options, "set"),
+            ({"seed": self._seed}, "drawn"),
+            (model, "the model's"),
+            ({"max_tokens": MAX_TOKENS} | ({} if model else CHAT_SAMPLING), "default of chat"),
+        )
+        found = {}
+        for name in SETTINGS:
+            for values, origin in layers:
+                if values.get(name) is not None:
+                    found[name] = values[name], origin
+                    break
+        return found
+
     # --------------------------------------------------------------------------------- answers
 
     def answer(self, text: str) -> None:
         """Prints the answer to a message as it comes. Ctrl-C on a terminal stops the answer."""
-        options = dict(self.options)
-        if self.retries and options.get("seed") is not None:
-            options["seed"] = (options["seed"] + self.retries) % (1 << 64)
+        options = {**self.options, **{name: value for name, (value, _) in self.settings().items()}}
+        options["seed"] = (options["seed"] + self.retries) % (1 << 64)
         pieces = self.conversation.stream(text, **options)
         if self.conversation.dropped:
             self.note(
@@ -192,9 +216,7 @@ class Session:
     def _set(self, argument: str) -> None:
         name, _, value = argument.replace("=", " ", 1).partition(" ")
         if not name:
-            values = {**self.conversation.llm.defaults, **self.options}
-            given = [f"{n} {values[n]}" for n in SETTINGS if values.get(n) is not None]
-            self.note(", ".join(given) or "all as the model has them")
+            self._settings("")
             return
         name = name.replace("-", "_")
         if name not in SETTINGS:
@@ -202,8 +224,6 @@ class Session:
         options = dict(self.options)
         if value.strip() == "-":
             options.pop(name, None)
-            if name == "max_tokens":
-                options[name] = MAX_TOKENS
         else:
             try:
                 options[name] = SETTINGS[name](value)
@@ -213,7 +233,11 @@ class Session:
                 ) from None
         self.conversation.llm.check_options(options)
         self.options = options
-        self.note(f"{name} {options.get(name, 'as the model has it')}")
+        value, origin = self.settings().get(name, ("off", "default"))
+        self.note(f"{name} {value} ({origin})")
+
+    def _settings(self, _: str) -> None:
+        self.note(", ".join(f"{n} {v} ({why})" for n, (v, why) in self.settings().items()))
 
     def _stats(self, _: str) -> None:
         done = self.conversation.last
