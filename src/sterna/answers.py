@@ -78,7 +78,8 @@ class Stats:
 class Completion:
     """The answer to one request.
 
-    finish_reason: "stop", "length", "cancelled", "deadline" or "error".
+    finish_reason: "stop", "length", "cancelled", "deadline" or "error". stop_string: the one of
+    the stop strings that ended it.
     """
 
     text: str = ""
@@ -86,6 +87,7 @@ class Completion:
     finish_reason: str = "cancelled"
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
+    stop_string: str | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -188,22 +190,27 @@ class StopFilter:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
         self.held = ""
-        self.stopped = False
+        self.stopped_by: str | None = None
 
     def push(self, text: str) -> str:
         """What of the text so far is sure not to belong to a stop string."""
         if self.stopped:
             return ""
         self.held += text
-        places = [i for i in (self.held.find(s) for s in self.stops) if i >= 0]
+        places = [(i, s) for s in self.stops if (i := self.held.find(s)) >= 0]
         if places:
-            self.stopped = True
-            out, self.held = self.held[: min(places)], ""
+            first, self.stopped_by = min(places)
+            out, self.held = self.held[:first], ""
             return out
         keep = max((self._overlap(s) for s in self.stops), default=0)
         cut = len(self.held) - keep
         out, self.held = self.held[:cut], self.held[cut:]
         return out
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string came."""
+        return self.stopped_by is not None
 
     def _overlap(self, stop: str) -> int:
         """Length of the longest start of `stop` that ends the held text."""

@@ -4,6 +4,7 @@
     ├── ModelFormatError       a model's files are damaged, hostile or not what they claim to be
     ├── UnsupportedModelError  a sound model that this version cannot run
     ├── RequestError           an argument, a path or a setting given by the caller
+    │   └── ContextError       a text that is longer than the context has room for
     ├── HubError               a model could not be fetched: network, rights, disk space
     ├── UnsupportedCPUError    no kernel for this processor, or a forced one that it cannot run
     └── NonFiniteError         NaN or infinity in weights, scales or activations
@@ -18,6 +19,7 @@ import reprlib
 from typing import Any
 
 __all__ = [
+    "ContextError",
     "HubError",
     "ModelFormatError",
     "NonFiniteError",
@@ -159,6 +161,10 @@ class UnsupportedModelError(SternaError):
 
 class RequestError(SternaError):
     """An argument, path or setting from the caller that breaks a rule."""
+
+
+class ContextError(RequestError):
+    """A prompt or a text that has more tokens than the context, or than the pages for it."""
 
 
 class HubError(SternaError):

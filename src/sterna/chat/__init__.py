@@ -157,7 +157,7 @@ class ChatTemplate:
         except Exception as error:  # whatever the template's own expressions raise
             raise RequestError(
                 f"messages: the chat template failed with {type(error).__name__}: "
-                f"{str(error)[:300]}; see which fields {self.file} reads"
+                f"{str(error)[:300]}; see which fields the template reads"
             ) from None
 
     def _template(self, name: str) -> tuple[BoundedEnvironment, jinja2.Template]:

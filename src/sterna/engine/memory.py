@@ -14,7 +14,7 @@ from sterna.engine.feeds import Feed
 from sterna.engine.pages import PagePool, PagesMissing
 from sterna.engine.sequence import PAGE, Sequence, are_whole, pages_of
 from sterna.engine.windows import PageShape, way_back
-from sterna.errors import RequestError
+from sterna.errors import ContextError, RequestError
 from sterna.graph import Graph
 from sterna.runtime import available_bytes
 
@@ -167,7 +167,7 @@ class Memory:
         for sequence, count in wanted:
             end = sequence.length + count
             if end > self.context:
-                raise RequestError(
+                raise ContextError(
                     f"context: holds {self.context} tokens, but the sequence would have {end}; "
                     "shorten the prompt or raise --context"
                 )

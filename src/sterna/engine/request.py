@@ -373,4 +373,5 @@ class Request:
 
     def _finish(self, reason: str) -> None:
         self.completion.finish_reason = reason
+        self.completion.stop_string = self._text.stopped_by
         self.finished = True

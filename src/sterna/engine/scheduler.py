@@ -22,7 +22,7 @@ from sterna.engine.request import Request
 from sterna.engine.sequence import Sequence
 from sterna.engine.step_time import StepTime
 from sterna.engine.turns import Entry, Turns
-from sterna.errors import RequestError, SternaError
+from sterna.errors import ContextError, SternaError
 
 __all__ = ["Event", "Scheduler"]
 
@@ -92,11 +92,11 @@ class Scheduler:
         self.preemptions = 0
 
     def add(self, request: Request) -> None:
-        """Queues a request; RequestError where its prompt can never fit the pool."""
+        """Queues a request; ContextError where its prompt can never fit the pool."""
         pool = self.engine.pool
         need = pool.shape.at_most(request.n_prompt) + pool.state_pages
         if need > pool.count:
-            raise RequestError(
+            raise ContextError(
                 f"KV cache: a prompt must fit its {pool.count} pages, but {request.n_prompt} "
                 f"tokens need {need}; raise kv_bytes"
             )

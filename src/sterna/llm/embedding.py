@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sterna.checks import checked_items, checked_name
 from sterna.engine import embed
-from sterna.errors import RequestError, shown
+from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.loaded import Loaded
 from sterna.models.pooling import KINDS, Pooling
 
@@ -53,7 +53,7 @@ class Embedding(Loaded):
             if not text or not ids:
                 raise RequestError(f"texts: must not be empty, but text {i} is; leave it out")
             if len(ids) > most:
-                raise RequestError(
+                raise ContextError(
                     f"texts: must have at most {most} tokens, but text {i} has {len(ids)}; "
                     f"shorten it{self._longer_context(len(ids), how)}"
                 )

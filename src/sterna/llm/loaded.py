@@ -23,7 +23,7 @@ from sterna.engine import (
     Scheduler,
 )
 from sterna.engine.constraints import Constraints
-from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.errors import ContextError, ModelFormatError, RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.runtime import resolve_threads
 
@@ -197,7 +197,7 @@ class Loaded:
         if not tokens:
             raise RequestError("prompt: must not be empty; give the model a text to continue")
         if len(tokens) > self.context:
-            raise RequestError(
+            raise ContextError(
                 f"prompt: must fit the context of {self.context} tokens, but has {len(tokens)}; "
                 f"{self._more_context(len(tokens))}"
             )

@@ -66,4 +66,5 @@ async def _events(answering: Answering, running: Running) -> AsyncIterator[bytes
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
             log.error("%s: failed", running.id, exc_info=error)
-        yield answering.failed(errors.of(error))
+        running.failure = errors.of(error)
+        yield answering.failed(running.failure)

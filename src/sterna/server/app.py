@@ -18,7 +18,7 @@ from sterna.server import endpoints as endpoint_modules
 from sterna.server.errors import ApiError
 from sterna.server.guard import Guard
 from sterna.server.openapi import document
-from sterna.server.routing import Endpoint, as_json
+from sterna.server.routing import Endpoint, as_error, as_json
 from sterna.server.service import Service
 
 __all__ = ["create_app", "endpoints"]
@@ -36,7 +36,9 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = {404: "path: is not known here", 405: "method: is not one of this path"}
     answer = ApiError(error.status_code, words.get(error.status_code, error.detail))
-    return as_json(answer.body(), answer.status, dict(error.headers or {}))
+    response = as_error(answer, request.scope)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def create_app(service: Service) -> Starlette:

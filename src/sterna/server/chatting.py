@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sterna.llm import LLM
 from sterna.server.errors import ApiError, wrong
+from sterna.server.folding import with_system
 
 __all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "text_of"]
 
@@ -36,14 +38,16 @@ def prompt_text(llm: LLM, conversation: Conversation) -> str:
     ):
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
-    return llm.chat_prompt(
-        [_message(i, message) for i, message in enumerate(conversation.messages)],
+    render = partial(
+        llm.chat_prompt,
         tools=conversation.tools or None,
         documents=conversation.documents,
         template_options=conversation.template_options or None,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
     )
+    messages = [_message(i, message) for i, message in enumerate(conversation.messages)]
+    return with_system(messages, render)
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:

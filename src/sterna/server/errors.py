@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from sterna.errors import RequestError, SternaError, shown
+from sterna.errors import ContextError, ModelFormatError, RequestError, SternaError, shown
 
-__all__ = ["ApiError", "of", "wrong"]
+__all__ = ["ApiError", "of", "renamed", "said_as", "wrong"]
 
 TYPES = {
     400: "invalid_request_error",
@@ -21,6 +24,8 @@ TYPES = {
     500: "server_error",
     503: "server_error",
 }
+ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+TOO_LONG = "context_length_exceeded"
 #: A message of a RequestError begins with the name of what it is about.
 _SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?:(?: of)? \d+)?:")
 
@@ -42,6 +47,11 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     @property
+    def rule(self) -> str:
+        """The message without the value that broke it, which may be a part of a prompt."""
+        return self.message.partition(", but got ")[0]
+
+    @property
     def type(self) -> str:
         """The kind of error, in OpenAI's words."""
         return TYPES.get(self.status, "server_error")
@@ -57,6 +67,13 @@ class ApiError(Exception):
             }
         }
 
+    def anthropic_body(self) -> dict[str, Any]:
+        """The JSON in the words of Anthropic's protocol."""
+        kind, message = ANTHROPIC_TYPES.get(self.status, self.type), self.message
+        if self.code == TOO_LONG:  # by which clients know that they should shorten it
+            message = f"prompt is too long: {message}"
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
     def headers(self) -> dict[str, str]:
         """Headers beside it."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
@@ -68,17 +85,43 @@ def wrong(param: str, rule: str, value: object) -> ApiError:
     return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param)
 
 
-def of(error: Exception, names: dict[str, str] | None = None) -> ApiError:
-    """The answer to an exception; names: the client's words for fields that Sterna calls otherwise.
+def of(error: Exception) -> ApiError:
+    """The answer to an exception.
 
-    Whatever Sterna does not raise on purpose is a 500 that says nothing of the inside.
+    Whatever Sterna does not raise on purpose is a 500 that says nothing of the inside; what it does
+    names no folder of this machine.
     """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError):
         found = _SUBJECT.match(str(error))
-        subject = found[1] if found else None
-        return ApiError(400, str(error), param=(names or {}).get(subject or "", subject))
+        code = TOO_LONG if isinstance(error, ContextError) else None
+        return ApiError(400, str(error), param=found[1] if found else None, code=code)
+    if isinstance(error, ModelFormatError):
+        return ApiError(500, str(error).replace(error.file, Path(error.file).name))
     if isinstance(error, SternaError):
         return ApiError(500, str(error))
     return ApiError(500, "the server failed; its log says how")
+
+
+def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    """An error of a protocol whose words for some fields are others: by names of the chat's."""
+    for name, word in names.items():
+        begins = re.compile(rf"{re.escape(name)}(?=$|[.:\[ ])")
+        if error.param is not None and begins.match(error.param):
+            param, message = begins.sub(word, error.param, 1), error.message
+            if begins.match(message):
+                message = begins.sub(word, message, 1)
+            return ApiError(
+                error.status, message, param=param, code=error.code, retry_after=error.retry_after
+            )
+    return error
+
+
+@contextlib.contextmanager
+def said_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Renames the errors of a block."""
+    try:
+        yield
+    except (ApiError, RequestError) as error:
+        raise renamed(of(error), names) from error

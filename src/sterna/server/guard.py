@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import time
 from typing import Any
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sterna.errors import SternaError, shown
 from sterna.server import errors
 from sterna.server.errors import ApiError
-from sterna.server.routing import as_json
+from sterna.server.routing import as_error, as_json
 from sterna.server.service import Running, Service
 
 __all__ = ["Guard"]
@@ -24,6 +25,10 @@ log = logging.getLogger("sterna.server")
 MAX_ID = 128
 SECURITY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 CORS_METHODS, CORS_HEADERS = "GET, POST, DELETE", "authorization, content-type, x-api-key"
+#: Names of headers, as a browser lists them.
+_NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+( *, *[\w!#$%&'*+.^`|~-]+)*", re.ASCII)
+PREFLIGHT_S = 600  #: how long a browser may go by an answer to that
+MAX_WARNING = 1000
 
 
 class Guard:
@@ -45,6 +50,7 @@ class Guard:
         from_within = "key" in state  # by `inside.ask`: what a client sends is no state
         if not from_within:
             state["id"] = _request_id(headers)
+        state["warnings"] = []
         status = 0
 
         async def noting(message: Message) -> None:
@@ -53,6 +59,8 @@ class Guard:
                 status = message["status"]
                 added = MutableHeaders(raw=message["headers"])
                 added.update({"x-request-id": state["id"], **SECURITY, **self._cors(headers)})
+                if state.get("warnings"):
+                    added["x-sterna-warning"] = _header("; ".join(state["warnings"]))
             await send(message)
 
         try:
@@ -66,11 +74,9 @@ class Guard:
         except Exception as error:
             if not isinstance(error, (ApiError, SternaError)):
                 log.error("%s: failed", state["id"], exc_info=error)
+            state["error"] = errors.of(error)
             if not status:
-                answer = errors.of(error)
-                await as_json(answer.body(), answer.status, answer.headers())(
-                    scope, receive, noting
-                )
+                await as_error(state["error"], scope)(scope, receive, noting)
         finally:
             self._end(scope, status, time.perf_counter() - began)
 
@@ -84,13 +90,19 @@ class Guard:
         origin, allowed = headers.get("origin"), self._service.settings.origins
         if origin is None or not (origin in allowed or "*" in allowed):
             return {}
-        return {
+        asked = headers.get("access-control-request-headers", "")
+        found = {
             "access-control-allow-origin": origin,
             "access-control-allow-methods": CORS_METHODS,
-            "access-control-allow-headers": CORS_HEADERS,
-            "access-control-expose-headers": "x-request-id, retry-after",
-            "vary": "Origin",
+            # An origin that may ask may send what it likes: clients have headers of their own.
+            "access-control-allow-headers": asked if _NAMES.fullmatch(asked) else CORS_HEADERS,
+            "access-control-max-age": str(PREFLIGHT_S),
+            "access-control-expose-headers": "x-request-id, x-sterna-warning, retry-after",
+            "vary": "Origin, Access-Control-Request-Headers",
         }
+        if headers.get("access-control-request-private-network") == "true":
+            found["access-control-allow-private-network"] = "true"
+        return found
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """ApiError 403 for a name or an origin that is not allowed, 401 for a key."""
@@ -134,6 +146,7 @@ class Guard:
         }
         if state.get("key"):
             line["key"] = state["key"]
+        self._explain(line, state)
         running: Running | None = state.get("running")
         if running is not None:
             running.cancel()  # where it has not ended
@@ -141,6 +154,14 @@ class Guard:
             self._service.end(running)
         if route not in ("/health", "/metrics") or status >= 400:
             self._write(line)
+
+    def _explain(self, line: dict[str, Any], state: dict[str, Any]) -> None:
+        """Why it was refused, without what its client wrote, and what was left out."""
+        error: ApiError | None = state.get("error")
+        if error is not None:
+            line["error"] = error.message if self._service.settings.log_prompts else error.rule
+        if state["warnings"]:
+            line["warning"] = "; ".join(state["warnings"])
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._service.settings.log_format == "json":
@@ -152,6 +173,11 @@ class Guard:
 def _plain(value: object) -> str:
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)
+
+
+def _header(text: str) -> str:
+    """A text as the value of a header."""
+    return text.encode("ascii", "backslashreplace").decode()[:MAX_WARNING]
 
 
 def _request_id(headers: Headers) -> str:

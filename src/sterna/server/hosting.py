@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,13 +13,14 @@ from typing import Any, NamedTuple
 
 from sterna import _native, receipt
 from sterna.async_llm import AsyncLLM
-from sterna.errors import shown
+from sterna.errors import SternaError, shown
 from sterna.llm import LLM
 from sterna.runtime import available_bytes
 from sterna.server.errors import ApiError
 
 __all__ = ["Hosted", "Models", "Source"]
 
+log = logging.getLogger("sterna.server")
 #: Read to measure memory's speed: more than caches hold, in a tenth of a second.
 BANDWIDTH_BYTES = 256 << 20
 LOOK_S = 5.0  #: between two looks for models that nobody asks
@@ -43,6 +45,7 @@ class Hosted:
 
     def __init__(self, name: str, llm: LLM, engine_options: Mapping[str, Any]) -> None:
         self.name, self.llm, self.created = name, llm, int(time.time())
+        llm.name = name  # what errors call it: clients are told no path
         self.engine = AsyncLLM(llm, **engine_options)
         self.busy, self.clients, self.used = 0, 0, time.monotonic()
         #: GB/s that this machine reads memory at, once that is measured.
@@ -145,10 +148,20 @@ class Models:
             async with self._loading:  # one at a time, and never one twice
                 if name not in self.loaded:
                     await self._make_room(self._sources[name].nbytes)
-                    llm = await _loaded(self._sources[name].open)
+                    llm = await self._load(name)
                     self.loaded[name] = Hosted(name, llm, self._engine_options)
                     self.ever_loaded = True
         return self.loaded[name]
+
+    async def _load(self, name: str) -> LLM:
+        """A model; ApiError 500, which has what went wrong as its cause: that names files."""
+        try:
+            return await _loaded(self._sources[name].open)
+        except SternaError as error:
+            log.error("%s: cannot be loaded: %s", name, error)
+            raise ApiError(
+                500, f"model: {name} cannot be loaded; the server's log says why", param="model"
+            ) from error
 
     async def _make_room(self, nbytes: int) -> None:
         """Gives up models until another of so many bytes fits; one alone is always tried."""

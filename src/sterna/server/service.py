@@ -70,7 +70,7 @@ class Service:
         try:
             self.models.release(await self.models.take(None))
         except Exception as error:
-            self.failed = error
+            self.failed = error.__cause__ if isinstance(error.__cause__, Exception) else error
 
     async def close(self) -> None:
         """Gives up everything."""
@@ -102,6 +102,7 @@ class Service:
             raise
         running = Running(self, hosted, key, prefix, idle, self.models.adapter_of(model))
         request.state.running = running
+        running.warnings = request.state.warnings
         self.running[running.id] = running
         hosted.clients += idle is None
         return running
@@ -179,6 +180,9 @@ class Running:
         self.began = time.perf_counter()
         self.cancelled = False
         self.error: ApiError | None = None
+        self.failure: ApiError | None = None  #: that ended its stream
+        #: What of the request was left out: for a header, and the log.
+        self.warnings: list[str] = []
         self._asks: list[Ask] = []
         self._tickets: list[Any] = []
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -327,6 +331,8 @@ class Running:
         completions = self.completions
         self.service.metrics.note(self.name, completions)
         line: dict[str, Any] = {"answer": self.id, "model": self.name}
+        if self.failure is not None:
+            line["error"] = self.failure.rule
         if completions:
             usage = self.usage()
             line |= {

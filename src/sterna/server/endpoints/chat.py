@@ -13,6 +13,7 @@ from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, text_of
 from sterna.server.errors import ApiError
+from sterna.server.leaving_out import own_tools
 from sterna.server.reading import Delta, Reader
 from sterna.server.requests import (
     Ask,
@@ -103,7 +104,8 @@ class _Answering:
             deadline_s=checked_timeout(body, running.service.settings.timeout),
             prediction=self._prediction(),
         )
-        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+        own = own_tools(body.tools, ("function",), running.warnings.append)
+        tools = read_tools(own, body.tool_choice, body.parallel_tool_calls)
         self._turn = Turn(
             running, self._conversation(), ask, tools, body.structured_outputs, body.response_format
         )

@@ -18,6 +18,7 @@ from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, prompt_text
 from sterna.server.errors import ApiError
+from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
@@ -26,6 +27,12 @@ from sterna.server.tooling import Tools, read_tools
 from sterna.server.turns import Turn
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
+#: This protocol's words for what a chat names otherwise.
+NAMES = {
+    "stop": "stop_sequences",
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -65,40 +72,21 @@ class MessageBody(CountBody, kw_only=True, forbid_unknown_fields=True):
 
 async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
-    try:
-        body = await read(request, MessageBody)
+    body = await read(request, MessageBody)
+    with errors.said_as(NAMES):
         running = await service_of(request).begin(request, body.model, "msg")
         return await respond(request, running, _Answering(body, running), body.stream)
-    except Exception as error:
-        return _refused(error)
 
 
 async def count_tokens(request: Request) -> Response:
     """Tokens of the prompt that a conversation makes."""
-    try:
-        body = await read(request, CountBody)
-        async with service_of(request).models.use(body.model) as hosted:
-            text = await asyncio.to_thread(
-                prompt_text, hosted.llm, _conversation(body, _tools(body))
-            )
-            ids = await asyncio.to_thread(hosted.llm.tokenizer.encode, text, False)
-        return as_json({"input_tokens": len(ids)})
-    except Exception as error:
-        return _refused(error)
-
-
-def _refused(error: Exception) -> Response:
-    """An error in Anthropic's words; what nobody expected is for the guard to log."""
-    answer = errors.of(error)
-    if answer.status == 500:
-        raise error
-    return as_json(_error(answer), answer.status, answer.headers())
-
-
-def _error(answer: ApiError) -> dict[str, Any]:
-    words = {"server_error": "api_error"}
-    kind = "overloaded_error" if answer.status == 503 else words.get(answer.type, answer.type)
-    return {"type": "error", "error": {"type": kind, "message": answer.message}}
+    body = await read(request, CountBody)
+    async with service_of(request).models.use(body.model) as hosted:
+        warn = request.state.warnings.append
+        conversation = _conversation(body, _tools(body, warn), warn)
+        text = await asyncio.to_thread(prompt_text, hosted.llm, conversation)
+        ids = await asyncio.to_thread(hosted.llm.tokenizer.encode, text, False)
+    return as_json({"input_tokens": len(ids)})
 
 
 class _Answering:
@@ -120,9 +108,12 @@ class _Answering:
             chat=True,
             deadline_s=checked_timeout(sampling, running.service.settings.timeout),
         )
-        tools = _tools(body)
-        form = body.output_format or (body.output_config and body.output_config.format)
-        self.turn = Turn(running, _conversation(body, tools), ask, tools, None, form)
+        warn = running.warnings.append
+        tools = _tools(body, warn)
+        form = body.output_format
+        if form is None and body.output_config is not None:
+            form = body.output_config.format
+        self.turn = Turn(running, _conversation(body, tools, warn), ask, tools, None, form)
         self.begin = self.turn.begin
 
     def _head(self) -> dict[str, Any]:
@@ -147,8 +138,15 @@ class _Answering:
             "output_tokens": usage["completion_tokens"],
         }
 
-    def _stop(self, done: Completion, called: bool) -> str:
-        return "tool_use" if called else STOPS.get(done.finish_reason, done.finish_reason)
+    def _stop(self, done: Completion, called: bool) -> dict[str, Any]:
+        """Why it ended, and the stop sequence that ended it."""
+        reason = STOPS.get(done.finish_reason, done.finish_reason)
+        if called:
+            reason = "tool_use"
+        elif done.stop_string is not None:
+            reason = "stop_sequence"
+        stop = done.stop_string if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": stop}
 
     async def whole(self) -> dict[str, Any]:
         """The message in one object."""
@@ -169,7 +167,7 @@ class _Answering:
         head = {
             **self._head(),
             "content": content,
-            "stop_reason": self._stop(done, reader.called),
+            **self._stop(done, reader.called),
         }
         return {
             **head,
@@ -179,7 +177,7 @@ class _Answering:
 
     def failed(self, error: ApiError) -> bytes:
         """The last event of a stream that fails."""
-        return event(_error(error), "error")
+        return event(error.anthropic_body(), "error")
 
     async def events(self) -> AsyncIterator[bytes]:
         """The stream: the message's start, its blocks piece by piece, and its end."""
@@ -195,7 +193,7 @@ class _Answering:
         for data in blocks.close():
             yield data
         (done,) = self.running.completions
-        ended = {"stop_reason": self._stop(done, reader.called), "stop_sequence": None}
+        ended = self._stop(done, reader.called)
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.running.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
@@ -245,10 +243,10 @@ class _Blocks:
         return event({"type": kind, "index": self._index, **fields}, kind)
 
 
-def _tools(body: CountBody) -> Tools:
+def _tools(body: CountBody, warn: Warn) -> Tools:
     """Tools and the choice among them, from Anthropic's form."""
     tools = []
-    for i, tool in enumerate(body.tools or ()):
+    for i, tool in enumerate(own_tools(body.tools, ("custom",), warn)):
         if not isinstance(tool.get("name"), str) or "input_schema" not in tool:
             raise ApiError(
                 400, f"tools[{i}]: must have a name and an input_schema", param=f"tools[{i}]"
@@ -267,7 +265,7 @@ def _tools(body: CountBody) -> Tools:
     return read_tools(tools, choice, not given.get("disable_parallel_tool_use"))
 
 
-def _conversation(body: CountBody, tools: Tools) -> Conversation:
+def _conversation(body: CountBody, tools: Tools, warn: Warn) -> Conversation:
     """In OpenAI's form, which templates know."""
     found: list[dict[str, Any]] = []
     if body.system:
@@ -278,7 +276,7 @@ def _conversation(body: CountBody, tools: Tools) -> Conversation:
         if isinstance(content, str):
             found.append({"role": message.get("role"), "content": content})
         elif isinstance(content, list):
-            found += _of_blocks(message.get("role"), content, f"messages[{i}].content")
+            found += _of_blocks(message.get("role"), content, f"messages[{i}].content", warn)
         else:
             raise ApiError(
                 400,
@@ -299,7 +297,7 @@ def _conversation(body: CountBody, tools: Tools) -> Conversation:
     )
 
 
-def _of_blocks(role: Any, blocks: list[Any], where: str) -> list[dict[str, Any]]:
+def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dict[str, Any]]:
     """The messages that one with blocks is: results of tools are messages of their own."""
     results: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -320,7 +318,7 @@ def _of_blocks(role: Any, blocks: list[Any], where: str) -> list[dict[str, Any]]
             results.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
             )
-        else:
+        elif not runs_elsewhere(kind, f"{where}[{i}]", warn):
             raise ApiError(
                 400,
                 f"{where}[{i}]: must be of text, thinking, tool_use or tool_result, but is of "

@@ -19,6 +19,7 @@ from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, text_of
 from sterna.server.errors import ApiError
 from sterna.server.kept import Kept
+from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responding import Stream, output_of, usage_of
@@ -26,6 +27,13 @@ from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.tooling import Tools, read_tools
 from sterna.server.turns import Turn
+
+#: This protocol's words for what a chat names otherwise.
+NAMES = {
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+}
 
 
 class ResponseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -57,15 +65,16 @@ async def create(request: Request) -> Response:
     body = await read(request, ResponseBody)
     if body.background and body.stream:
         raise ApiError(400, "background: must not come with stream", param="background")
-    service = service_of(request)
-    running = await service.begin(request, body.model, "resp")
-    answering = _Answering(body, running)
-    if body.background:
-        request.state.running = None  # it outlives this request
-        task = asyncio.ensure_future(_behind(answering))
-        service.responses.put(running.id, running.key, answering.items, answering.body_now(), task)
-        return as_json(answering.body_now())
-    return await respond(request, running, answering, bool(body.stream))
+    with errors.said_as(NAMES):
+        service = service_of(request)
+        running = await service.begin(request, body.model, "resp")
+        answering = _Answering(body, running)
+        if not body.background:
+            return await respond(request, running, answering, bool(body.stream))
+    request.state.running = None  # it outlives this request
+    task = asyncio.ensure_future(_behind(answering))
+    service.responses.put(running.id, running.key, answering.items, answering.body_now(), task)
+    return as_json(answering.body_now())
 
 
 async def _behind(answering: _Answering) -> None:
@@ -75,7 +84,7 @@ async def _behind(answering: _Answering) -> None:
         await answering.begin()
         await answering.whole()
     except Exception as error:
-        said = errors.of(error)
+        said = errors.renamed(errors.of(error), NAMES)
         cancelled = said.code == "cancelled"  # before it began
         answering.status = "cancelled" if cancelled else "failed"
         answering.error = None if cancelled else said.body()["error"]
@@ -142,7 +151,12 @@ class _Answering:
         )
         response_format = (body.text or {}).get("format")
         self.turn = Turn(
-            running, _conversation(body, self.items), ask, _tools(body), None, response_format
+            running,
+            _conversation(body, self.items, running.warnings.append),
+            ask,
+            _tools(body, running.warnings.append),
+            None,
+            response_format,
         )
         self.status, self.error = "in_progress", None
         self.fingerprint = ""
@@ -222,7 +236,7 @@ class _Answering:
         return Stream(self.running, self.turn.reader(), self.body_now, self.ended)
 
 
-def _conversation(body: ResponseBody, items: list[dict[str, Any]]) -> Conversation:
+def _conversation(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -> Conversation:
     """Items as a chat's messages."""
     found: list[dict[str, Any]] = []
     if body.instructions:
@@ -244,7 +258,8 @@ def _conversation(body: ResponseBody, items: list[dict[str, Any]]) -> Conversati
             output = item.get("output")
             text = text_of(output, where) if isinstance(output, list) else output
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
-        elif kind != "reasoning":  # earlier thoughts are not shown to models again
+        elif kind != "reasoning" and not runs_elsewhere(kind, where, warn):
+            # earlier thoughts are not shown to models again
             raise ApiError(
                 400, f"{where}.type: must be message, function_call, function_call_output or "
                 f"reasoning, but got {shown(kind)}", param=f"{where}.type",
@@ -255,9 +270,9 @@ def _conversation(body: ResponseBody, items: list[dict[str, Any]]) -> Conversati
     return Conversation(found, template_options=options)
 
 
-def _tools(body: ResponseBody) -> Tools:
+def _tools(body: ResponseBody, warn: Warn) -> Tools:
     tools = []
-    for i, tool in enumerate(body.tools or ()):
+    for i, tool in enumerate(own_tools(body.tools, ("function",), warn)):
         if tool.get("type") != "function":
             raise ApiError(400, f"tools[{i}].type: must be function", param=f"tools[{i}].type")
         tools.append(
