@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scheduling import BASE_MS, TOKEN_MS, Bench
 
-from sterna import LLM
+from sterna import LLM, AsyncLLM
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +145,59 @@ def test_one_who_reads_along_is_kept_from_longer_steps(llm: LLM) -> None:
         most = (60, 1.25 * (BASE_MS + TOKEN_MS * decoding))
         assert short or 1e3 * (bench.clock.now - before) < 1.25 * max(most)
     assert not reader.finished
+
+
+@pytest.mark.parametrize("step_ms", [130.0, 60.0])
+def test_a_neighbours_long_prompt(llm: LLM, step_ms: float) -> None:
+    """A running answer keeps its pace from the first to the last token of a prompt of 7,000, whose
+    attention makes each of its tokens dearer; and the prompt has what is left of the steps."""
+    bench = Bench(llm, step_ms=step_ms).learnt()
+    bench.engine.pair_ms = 1.2e-3
+    answer = bench.add(20, 10_000)
+    bench.until(lambda: answer.left == 1)
+    long, gaps = bench.add(7000, 5), list[float]()
+    began = bench.clock.now
+    while not long.generated:
+        before, had = bench.clock.now, answer.generated
+        bench.step()
+        assert answer.generated == had + 1
+        gaps.append(1e3 * (bench.clock.now - before))
+    gaps.sort()
+    assert gaps[int(0.95 * len(gaps))] < 1.2 * step_ms
+    assert gaps[-1] < 1.2 * 500  # where its rest is short, it joins
+    alone = 7000 * TOKEN_MS + 7000 * 7000 / 2 * 1.2e-3
+    busy = 1 - (BASE_MS + TOKEN_MS) / step_ms
+    assert 1e3 * (bench.clock.now - began) < 1.5 * alone / busy
+
+
+def test_who_waits_for_a_whole_answer(llm: LLM) -> None:
+    """It has the pace of a stream; one that nobody waits for may be slower."""
+
+    async def ask() -> None:
+        async with AsyncLLM(llm) as engine:
+            whole, nobodys = (engine.submit("a", max_tokens=2) for _ in range(2))
+            nobodys.read_at_end()
+            await whole.result()
+            await nobodys.result()
+            assert [r.read_along for r in (*whole.requests, *nobodys.requests)] == [True, False]
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("of_batch", [False, True])
+def test_whole_answers_of_a_server(llm: LLM, of_batch: bool) -> None:
+    """A client's keeps the pace; one of a batch gives way."""
+    pytest.importorskip("starlette")
+    from sterna.server.service import Running
+
+    async def ask() -> bool:
+        async with AsyncLLM(llm) as engine:
+            hosted: Any = SimpleNamespace(name="x", clients=0, engine=engine)
+            idle = asyncio.Event() if of_batch else None
+            running = Running(SimpleNamespace(), hosted, "", "x", idle)  # type: ignore[arg-type]
+            ticket = engine.submit("a", max_tokens=2)
+            running._tickets.append(ticket)
+            await running.result()
+            return ticket.requests[0].read_along
+
+    assert asyncio.run(ask()) is not of_batch

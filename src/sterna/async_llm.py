@@ -29,9 +29,10 @@ class AsyncLLM:
     makes their text beside it. Answers are those of `LLM.generate`, whoever else asks. The `LLM`
     can be used by other threads meanwhile.
 
-    step_ms: how long a step should take, in milliseconds, while somebody reads along what a request
-    decodes, unless short prompts wait that will soon decode beside it; prompt_step_ms: while nobody
-    does, and at most for those. max_running: requests that are computed at the same time.
+    step_ms: how long a step should take, in milliseconds, while somebody waits for what a request
+    decodes, its stream or the whole, unless short prompts wait that will soon decode beside it;
+    prompt_step_ms: while nobody does (`Ticket.read_at_end`), and at most for those. max_running:
+    requests that are computed at the same time.
 
     `async with AsyncLLM(llm) as engine:` closes it at the end.
     """
@@ -239,13 +240,12 @@ class Ticket(AsyncIterator[Piece]):
         self._ring(self)
 
     def read_at_end(self) -> None:
-        """Nobody wants its pieces as they come: steps may be longer for prompts of others."""
+        """Nobody waits for it: steps may be longer for prompts of others, and its tokens slower."""
         for request in self.requests:
             request.read_along = False
 
     async def result(self) -> list[Completion]:
         """The answers, once they have ended; raises what ended one before its time."""
-        self.read_at_end()
         async for _ in self:
             pass
         return self.completions

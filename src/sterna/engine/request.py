@@ -54,7 +54,7 @@ class Request:
 
     #: Whether it may go on from what a cache has of its prompt.
     looks_up = True
-    #: Whether somebody reads its tokens as they come, and else waits for its end alone.
+    #: Whether somebody waits for its tokens, and else for the end of many requests alone.
     read_along = True
 
     def __init__(

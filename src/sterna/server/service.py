@@ -315,8 +315,13 @@ class Running:
         return self.completions
 
     async def _read(self, ticket: Any) -> None:
-        """To its end; one of a batch rests, unread, while clients want the model."""
-        ticket.read_at_end()
+        """To its end; one of a batch rests, unread, while clients want the model.
+
+        A client that waits for a whole answer has it as soon as its stream would end: only for a
+        batch may steps be longer.
+        """
+        if self.idle is not None:
+            ticket.read_at_end()
         async for _ in ticket:
             while self.idle is not None and self.hosted.clients:
                 await asyncio.sleep(REST_S)
