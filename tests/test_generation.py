@@ -182,8 +182,22 @@ def test_unicode_in_pieces(llm: LLM) -> None:
     for seed in range(6):
         settings = {"max_tokens": 60, "temperature": 3.0, "seed": seed, "ignore_eos": True}
         pieces = [piece.text for piece in llm.stream(PROMPT, **settings)]
-        assert "".join(pieces) == llm.tokenizer.decode(llm.last.tokens) == llm.last.text
+        assert "".join(pieces) == llm.last.text
+        assert llm.tokenizer.decode(llm.last.tokens) in (llm.last.text, llm.last.text + "\ufffd")
         "".join(pieces).encode("utf-8")  # no lone surrogate
+
+
+def test_an_answer_cut_within_a_character_ends_before_it(llm: LLM) -> None:
+    """Streamed or whole, and its tokens count; bytes that are no character are shown."""
+    first, second = (llm.tokenizer.token_id(byte) for byte in "Ã©")  # the bytes of é
+    options: dict[str, Any] = {"ignore_eos": True, "allowed_token_ids": [first]}
+    done = llm.generate(PROMPT, max_tokens=1, **options)
+    assert (done.text, done.tokens, done.finish_reason) == ("", [first], "length")
+    assert [piece.text for piece in llm.stream(PROMPT, max_tokens=1, **options)] == [""]
+    assert llm.generate(PROMPT, max_tokens=2, **options).text == "\ufffd"
+    whole = llm.generate([*llm.tokenizer.encode(PROMPT), first], max_tokens=1, ignore_eos=True,
+                         allowed_token_ids=[second])  # fmt: skip
+    assert whole.text == "é"
 
 
 def test_prompt_as_tokens(llm: LLM) -> None:

@@ -181,6 +181,8 @@ def test_a_character_comes_whole(family: Callable[[str], Tokenizer], name: str) 
     assert "😀" in pieces
     assert len(ids) >= 6
     assert "".join(_stream(tokenizer, ids[:-2])).endswith("\ufffd")  # flushed, not lost
+    cut = Detokenizer(tokenizer)
+    assert "".join([*map(cut.push, ids[:-2]), cut.flush(cut=True)]) == "a"
 
 
 def test_an_unfinished_prompt_is_not_the_stream_s(family: Callable[[str], Tokenizer]) -> None:

@@ -261,13 +261,18 @@ class Detokenizer:
         self._first = False
         return self._stripped(self._utf8.decode(data))
 
-    def flush(self) -> str:
-        """The rest at the end of the stream: U+FFFD for a character that never completed."""
+    def flush(self, *, cut: bool = False) -> str:
+        """The rest at the end of the stream: U+FFFD for a character that never completed.
+
+        cut: whether the stream was stopped before its own end, whose last character is left out
+        where it is unfinished.
+        """
         if not self._pushed:
             return ""  # what is unfinished belongs to the prompt
         if self._spelling is None:
-            return self._decode_all(final=True)
-        return self._stripped(self._utf8.decode(b"", final=True))
+            rest = self._decode_all(final=True)
+            return rest.rstrip(_REPLACEMENT) if cut else rest
+        return "" if cut else self._stripped(self._utf8.decode(b"", final=True))
 
     def _stripped(self, text: str) -> str:
         while self._strip and text:

@@ -365,7 +365,8 @@ class Request:
     def _last(self, reason: str) -> Iterator[Piece]:
         """Finishes the answer, with the text that was held back."""
         done = self.completion
-        held_text = self._text.push(self._detokenizer.flush()) + self._text.flush()
+        rest = self._detokenizer.flush(cut=reason != "stop")
+        held_text = self._text.push(rest) + self._text.flush()
         self._finish("stop" if self._text.stopped else reason)
         done.text += held_text
         if held_text and done.tokens:
