@@ -23,7 +23,7 @@ NATIVE = Path(__file__).parent.parent / "native"
 # Imports go to a strictly lower layer, or stay inside one module or package.
 LAYERS = (
     ("_native", "errors"),
-    ("files", "checks", "spelling"),
+    ("files", "checks", "marks", "spelling"),
     ("formats", "runtime", "tokenizer", "chat"),
     ("graph", "checkpoints", "ops", "answers"),
     ("weights", "calibration"),

@@ -27,7 +27,7 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")  # strictly: "<0x-1>" is text
 class Spelling:
     """What a decoder of tokenizer.json makes of one token, for the two families of models.
 
-    Byte-level: a character is a byte. SentencePiece: `replace` (such as "▁" to " ") on each token,
+    `replace` (such as "▁" to " ") comes first. Byte-level: a character is a byte. SentencePiece:
     `<0x0A>` is a byte if `fallback`, the first token loses every `drop` (Metaspace), and the
     whole text up to `strip` leading `strip_char`.
     """
@@ -42,6 +42,8 @@ class Spelling:
     def spell(self, token: str, first: bool) -> bytes:
         """The token's bytes of UTF-8, perhaps part of a character."""
         if self.byte_level:
+            for old, new in self.replace:
+                token = token.replace(old, new)
             try:
                 return bytes([_BYTES[c] for c in token])
             except KeyError:  # an added token is spelt as it is
@@ -62,24 +64,25 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling | None:
     decoder = json.loads(backend.decoder.__getstate__())
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
-        return Spelling(byte_level=True)
     if kinds == ["Metaspace"]:
         mark = steps[0]["replacement"]
         drop = "" if steps[0]["prepend_scheme"] == "never" else mark
         return Spelling(replace=((mark, " "),), drop=drop)
+    n = kinds.count("Replace")
+    if any("String" not in step["pattern"] for step in steps if step["type"] == "Replace"):
+        return None
+    if kinds[:n] != ["Replace"] * n:
+        return None
+    replace = tuple((step["pattern"]["String"], step["content"]) for step in steps[:n])
+    if kinds == ["Replace"] * n + ["ByteLevel"]:
+        return Spelling(byte_level=True, replace=replace)
     # Replace* ByteFallback? Fuse Strip?: a strip of the whole text needs the tokens fused before.
-    order = ["Replace"] * kinds.count("Replace") + ["ByteFallback", "Fuse", "Strip"]
+    order = ["Replace"] * n + ["ByteFallback", "Fuse", "Strip"]
     if "Fuse" not in kinds or kinds != [kind for kind in order if kind in kinds]:
         return None
-    replace, strip, strip_char = [], 0, " "
-    for step in steps:
-        if step["type"] == "Replace":
-            if "String" not in step["pattern"]:
-                return None
-            replace.append((step["pattern"]["String"], step["content"]))
-        elif step["type"] == "Strip":
-            if step["stop"]:
-                return None
-            strip, strip_char = step["start"], step["content"]
-    return Spelling(False, tuple(replace), "ByteFallback" in kinds, "", strip, strip_char)
+    strip, strip_char = 0, " "
+    if kinds[-1] == "Strip":
+        if steps[-1]["stop"]:
+            return None
+        strip, strip_char = steps[-1]["start"], steps[-1]["content"]
+    return Spelling(False, replace, "ByteFallback" in kinds, "", strip, strip_char)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.checkpoints.gguf_vocab import pre_of_cuts
+from sterna.checkpoints.gguf_cuts import pre_of_cuts
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.jsonfile import load_json_object
 from sterna.models.config import TransformerConfig

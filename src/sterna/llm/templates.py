@@ -10,6 +10,7 @@ from typing import Any
 from sterna.checks import checked_flag, checked_items
 from sterna.errors import RequestError, shown
 from sterna.llm.loaded import Loaded
+from sterna.marks import inner_of
 
 __all__ = ["TEMPLATE_OPTIONS", "Templates"]
 
@@ -62,9 +63,16 @@ class Templates(Loaded):
 
     @cached_property
     def _turn_ends(self) -> frozenset[int]:
-        """The added token that the template writes after an answer: often not the model's EOS."""
-        added = self.tokenizer.added_at(self.template.after_answer()) if self.template else None
-        return frozenset() if added is None else frozenset([added])
+        """The added token that the template writes after an answer: often not the model's EOS.
+
+        None where it ends but a part of a turn in the model's family, such as gpt-oss's <|end|>.
+        """
+        tokenizer = self.tokenizer
+        added = tokenizer.added_at(self.template.after_answer()) if self.template else None
+        inner = inner_of(lambda mark: tokenizer.token_id(mark) is not None)
+        if added is None or added in map(tokenizer.token_id, inner):
+            return frozenset()
+        return frozenset([added])
 
     def _end_of_turn(self, tokens: list[int], messages: object, template: dict[str, Any]) -> int:
         """How many tokens a prompt has before what opens the answer, which templates may write

@@ -1,0 +1,235 @@
+"""llama.cpp's published vocabularies give the ids that are published with them.
+
+Each ggml-vocab-*.gguf has texts (.inp) and the ids of each (.out).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import assets
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, normalizers
+
+from sterna.checkpoints.gguf import GgufFile
+from sterna.checkpoints.gguf_metadata import Metadata
+from sterna.checkpoints.gguf_vocab import Vocabulary
+from sterna.errors import UnsupportedModelError
+from sterna.tokenizer import Tokenizer as SternaTokenizer
+
+# The id of each end of a text or a turn, as the models' generation_config.json have them.
+READ = {
+    "aquila": [0], "baichuan": [2], "command-r": [255001], "deepseek-coder": [32014],
+    "deepseek-llm": [100001], "falcon": [11], "gemma-4": [1, 50, 106], "gpt-2": [50256],
+    "gpt-neox": [0], "llama-bpe": [128001, 128009], "llama-spm": [2], "mpt": [0],
+    "phi-3": [32000, 32007], "qwen2": [151643, 151645], "qwen35": [151643, 151645], "refact": [0],
+    "starcoder": [0],
+}  # fmt: skip
+REFUSED = {"bert-bge": "bert", "nomic-bert-moe": "t5"}
+# Published without texts.
+SILENT = ("aquila", "baichuan", "gpt-neox")
+COMPOSED = ("qwen2", "qwen35")  # their makers' tokenizers bring text into NFC first
+SEPARATOR = b"\n__ggml_vocab_test__\n"
+
+
+@lru_cache(maxsize=4)
+def file(name: str) -> Metadata:
+    return GgufFile(assets.llama_cpp() / "models" / f"ggml-vocab-{name}.gguf").metadata
+
+
+def metadata(name: str, **changed: Any) -> Metadata:
+    """The metadata of a published vocabulary; changed: other values of keys, `.` being `__`."""
+    found = file(name)
+    values = {key.replace("__", "."): value for key, value in changed.items()}
+    return Metadata(found.path, {**found._values, **values}, {})
+
+
+@lru_cache(maxsize=6)
+def vocabulary(name: str) -> Vocabulary:
+    """A published vocabulary, read without any warning."""
+    return changed_vocabulary(name)
+
+
+def changed_vocabulary(name: str, **changed: Any) -> Vocabulary:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if name in SILENT[::2]:
+            warnings.filterwarnings("ignore", r".*tokenizer\.ggml\.pre")
+        return Vocabulary(metadata(name, **changed))
+
+
+def published(name: str) -> list[tuple[str, list[int]]]:
+    """Texts and their ids."""
+    path = assets.llama_cpp() / "models" / f"ggml-vocab-{name}.gguf"
+    texts = Path(f"{path}.inp").read_bytes().split(SEPARATOR)
+    lines = Path(f"{path}.out").read_text().splitlines()
+    ids = [[int(id) for id in line.split()] for line in lines]
+    return [(text.decode(), line) for text, line in zip(texts, ids, strict=False)]
+
+
+def ids_of(backend: Tokenizer, text: str) -> list[int]:
+    ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def test_every_vocabulary_is_known_here() -> None:
+    """One more in a later llama.cpp is not left out unseen."""
+    files = (assets.llama_cpp() / "models").glob("ggml-vocab-*.gguf")
+    assert {f.stem.removeprefix("ggml-vocab-") for f in files} == {*READ, *REFUSED}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_published_ids(name: str) -> None:
+    """Whoever wrote them: for BPE and SentencePiece transformers, for Qwen3.5 llama.cpp itself,
+    which does not compose characters as that model's own tokenizer does."""
+    read = vocabulary(name)
+    assert list(read.eos_ids) == READ[name]
+    if name in SILENT:
+        return
+    cases = published(name)
+    assert len(cases) >= 46
+    as_published = read.backend
+    if name in COMPOSED:
+        as_published = Tokenizer.from_str(read.backend.to_str())
+        as_published.normalizer = normalizers.Sequence([])
+    for text, ids in cases:
+        assert ids_of(as_published, text) == ids, repr(text)
+        if name in COMPOSED:
+            composed = unicodedata.normalize("NFC", text)
+            assert ids_of(read.backend, text) == ids_of(as_published, composed), repr(text)
+
+
+def test_qwen35_composes_as_its_makers_do() -> None:
+    """The class that transformers has for it, over the same tokens and merges."""
+    qwen = pytest.importorskip("transformers.models.qwen3_5.tokenization_qwen3_5")
+    read, values = vocabulary("qwen35"), metadata("qwen35")
+    merges = [tuple(merge.split(" ", 1)) for merge in values.texts("tokenizer.ggml.merges")]
+    theirs = qwen.Qwen3_5Tokenizer(vocab=dict(read._ids), merges=merges)
+    texts = [text for text, _ in published("qwen35")]
+    assert sum(unicodedata.normalize("NFC", text) != text for text in texts) == 3
+    for text in texts:
+        assert ids_of(read.backend, text) == theirs.encode(text, add_special_tokens=False), text
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_kinds_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"but got '{REFUSED[name]}'"):
+        vocabulary(name)
+
+
+def test_a_text_comes_back() -> None:
+    """Gemma 4's spaces and bytes, and its BOS even where an early file says that it has none."""
+    backend = changed_vocabulary("gemma-4", tokenizer__ggml__add_bos_token=False).backend
+    for text, _ in published("gemma-4"):
+        ids = backend.encode(text).ids
+        assert ids[0] == 2
+        assert backend.decode(ids) == text
+
+
+# ------------------------------------------------------ what files do not say, or say wrongly
+
+
+def test_phi3s_marks_take_the_white_space_behind_them() -> None:
+    """No key of GGUF says so; the ids are those of its tokenizer.json."""
+    text = "<|user|>\nHi there<|end|>\n<|assistant|>\n\n And</s>  <s> x<unk> y<|endoftext|> z"
+    for changed in ({}, {"general__name": "Phi 3.5 Mini Instruct"}):
+        backend = changed_vocabulary("phi-3", **changed).backend
+        plain = ["▁Hi", "▁there", "▁And", "▁", "▁x", "▁", "▁y", "▁", "▁z"]
+        tokens = [backend.id_to_token(id) for id in ids_of(backend, text)]
+        assert [t for t in tokens if t[0] != "<"] == plain
+    elsewhere = {"general__name": "Tuned", "general__architecture": "llama"}
+    backend = changed_vocabulary("phi-3", **elsewhere).backend
+    assert "<0x0A>" in backend.encode(text).tokens
+
+
+def retyped(name: str, *spellings: str, type: int = 1) -> dict[str, Any]:
+    """The types of a published vocabulary, as an exporter would write them who lost some."""
+    values = metadata(name)
+    types = np.array(values.array("tokenizer.ggml.token_type"))
+    tokens = values.texts("tokenizer.ggml.tokens")
+    for spelling in spellings:
+        types[tokens.index(spelling)] = type
+    return {"tokenizer__ggml__token_type": types}
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("qwen2", ["<|im_start|>", "<|im_end|>"]),
+        ("llama-bpe", ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]),
+        ("gemma-4", ["<|turn>", "<turn|>", "<|tool_response>"]),
+        ("phi-3", ["<|user|>", "<|end|>", "<|assistant|>"]),
+    ],
+)
+def test_marks_that_an_exporter_typed_as_words(name: str, marks: list[str]) -> None:
+    """They stay whole and end turns, and a warning names them."""
+    changed = retyped(name, *marks)
+    if (
+        name == "llama-bpe"
+    ):  # whose family's marks end with <|eot_id|>: the template names the other
+        changed["tokenizer__chat_template"] = "{{ '<|start_header_id|>user<|end_header_id|>' }}"
+    with pytest.warns(RuntimeWarning, match=r"marks by the chat template or their family"):
+        read = Vocabulary(metadata(name, **changed))
+    assert list(read.eos_ids) == READ[name]
+    for mark in marks:
+        assert ids_of(read.backend, f"a{mark}b").count(read.backend.token_to_id(mark)) == 1
+    untouched = vocabulary(name).backend
+    for text, _ in published(name):
+        assert ids_of(read.backend, text) == ids_of(untouched, text)
+
+
+def test_bytes_are_no_added_tokens() -> None:
+    """Typed as control or by a user, they would be hidden, or found in texts that spell them."""
+    for type in (3, 4):
+        changed = retyped("llama-spm", "<0xE2>", "<0x96>", "<0x41>", type=type)
+        read, untouched = changed_vocabulary("llama-spm", **changed), vocabulary("llama-spm")
+        for text in ("▁🦙 <0x41>", "⚡"):
+            assert ids_of(read.backend, text) == ids_of(untouched.backend, text)
+
+
+@pytest.mark.parametrize("name", ["llama-spm", "gpt-2"])
+def test_a_token_that_is_there_twice(name: str) -> None:
+    """The last id is the text's; the other is the same text to whoever decodes it."""
+    values = metadata(name)
+    tokens = list(values.texts("tokenizer.ggml.tokens"))
+    twice = [tokens[id] for id in (9_000, 9_001)]
+    tokens[20_000:20_002] = twice
+    with pytest.warns(RuntimeWarning, match="twice in the vocabulary"):
+        read = Vocabulary(metadata(name, tokenizer__ggml__tokens=tokens))
+    for first, last, spelling in zip((9_000, 9_001), (20_000, 20_001), twice, strict=True):
+        assert read.backend.token_to_id(spelling) == last
+        tokenizer = SternaTokenizer.from_parts(Path("x.gguf"), read.backend, {}, [])
+        assert read.backend.decode([first]) == read.backend.decode([last]) != ""
+        assert tokenizer.decode([first]) == tokenizer.decode([last]) == read.backend.decode([last])
+    ids = {id for text, _ in published(name) for id in ids_of(read.backend, text)}
+    assert not ids & {9_000, 9_001}
+
+
+# ------------------------------------------------------------------------ ends of a family
+
+
+def test_gpt_oss_goes_on_after_its_thoughts() -> None:
+    """<|end|> ends a message of a turn in Harmony, and a turn of Phi-3; here both have it."""
+    tokens = list(metadata("gpt-2").texts("tokenizer.ggml.tokens"))
+    harmony = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]
+    ids = dict(zip(harmony, range(50_000, 50_006), strict=True))
+    was = [tokens[id] for id in ids.values()]
+    for mark, id in ids.items():
+        tokens[id] = mark
+    template = assets.llama_cpp() / "models" / "templates" / "openai-gpt-oss-120b.jinja"
+    read = changed_vocabulary(
+        "gpt-2",
+        tokenizer__ggml__tokens=tokens,
+        tokenizer__ggml__merges=metadata("gpt-2").texts("tokenizer.ggml.merges")[:40_000],
+        **retyped("gpt-2", *was, type=3),
+        tokenizer__ggml__eos_token_id=ids["<|end|>"],  # as a wrong exporter has it
+        tokenizer__chat_template=template.read_text(encoding="utf-8"),
+    )
+    ends = {read.tokens[id] for id in read.eos_ids}
+    assert {"<|return|>", "<|call|>"} <= ends
+    assert "<|end|>" not in ends
