@@ -71,7 +71,7 @@ def test_cuts_change_nothing(
     data: st.DataObject,
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    reader, whole = Reader("", form), Reader("", form).message(text)
+    reader, whole = Reader(form), Reader(form).message(text)
     found: dict[str, str] = {}
     arguments: list[str] = []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
@@ -98,7 +98,7 @@ def test_arguments_come_in_pieces() -> None:
         (xml.FORM, XML),
         (xml.FORM, XML[:-30]),
     ):
-        reader, seen = Reader("", form), []
+        reader, seen = Reader(form), []
         for c in text:
             seen += [d.text for d in reader.feed(c) if d.kind == "tool_calls" and not d.id]
         before = "".join(seen)
@@ -110,14 +110,14 @@ def test_arguments_come_in_pieces() -> None:
 
 
 def test_thoughts_that_the_template_opened() -> None:
-    message = Reader("user: why?\n<think>\n").message("as so</think>yes")
+    message = Reader(opened=True).message("as so</think>yes")
     assert message == {"role": "assistant", "content": "yes", "reasoning_content": "as so"}
 
 
 def test_one_call_alone() -> None:
     """What comes behind it is left out, also where it is no call."""
     for rest in (HERMES, "text", HERMES[:-20]):
-        message = Reader("", hermes.FORM, several=False).message(HERMES + rest)
+        message = Reader(hermes.FORM, several=False).message(HERMES + rest)
         assert message["content"] is None
         assert len(message["tool_calls"]) == 1
 
@@ -129,7 +129,7 @@ def test_forms_read_what_they_write() -> None:
         if call is not None:
             assert call.begin.startswith(form.trigger)
             text = call.begin + '{"x": 1}' + call.end
-            (found,) = Reader("", form).message(text)["tool_calls"]
+            (found,) = Reader(form).message(text)["tool_calls"]
             assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
 
 

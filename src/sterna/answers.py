@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
+from sterna.chat.thoughts import parted
 from sterna.errors import RequestError
 
 __all__ = [
@@ -79,7 +80,8 @@ class Completion:
     """The answer to one request.
 
     finish_reason: "stop", "length", "cancelled", "deadline" or "error". stop_string: the one of
-    the stop strings that ended it.
+    the stop strings that ended it. thinks: whether the text begins within thoughts, which the
+    prompt has opened.
     """
 
     text: str = ""
@@ -88,6 +90,17 @@ class Completion:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     stop_string: str | None = None
+    thinks: bool = False
+
+    @property
+    def content(self) -> str:
+        """The text behind the thoughts; empty as long as these have not ended."""
+        return parted(self.text, self.thinks)[1]
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts (<think> … </think>) with which the text begins; empty without any."""
+        return parted(self.text, self.thinks)[0]
 
     @property
     def prompt_tokens(self) -> int:

@@ -109,10 +109,11 @@ class Tokenizer:
         file["added_tokens"] = [t for t in file["added_tokens"] if t["id"] < self._limit]
         return json.dumps(file)
 
-    def is_added(self, text: str) -> bool:
-        """Whether the text is an added token, such as <|im_end|>."""
-        added = self._backend.get_added_tokens_decoder().values()
-        return any(token.content == text for token in added)
+    @property
+    def added(self) -> dict[str, int]:
+        """Added tokens, such as <|im_end|>, and their ids."""
+        added = self._backend.get_added_tokens_decoder().items()
+        return {token.content: id for id, token in added if token.content}
 
     def same_ids(self, other: Tokenizer) -> bool:
         """Whether both mean the same tokens by the same ids."""
@@ -204,10 +205,7 @@ class Tokenizer:
 
     def added_at(self, text: str) -> int | None:
         """The id of the longest added token, such as <|im_end|>, that `text` begins with."""
-        added = self._backend.get_added_tokens_decoder().items()
-        matches = [
-            (len(t.content), id) for id, t in added if t.content and text.startswith(t.content)
-        ]
+        matches = [(len(t), id) for t, id in self.added.items() if text.startswith(t)]
         return max(matches)[1] if matches else None
 
     def _token(self, id: int) -> str | None:

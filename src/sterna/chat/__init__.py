@@ -15,6 +15,7 @@ import jinja2
 
 from sterna.chat.budget import MAX_CHARS, OverBudget, spending
 from sterna.chat.sandbox import BoundedEnvironment, Refusal
+from sterna.chat.thoughts import CLOSE, Thoughts, without_thoughts
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
 from sterna.files.reading import read_file
@@ -106,8 +107,10 @@ class ChatTemplate:
     ) -> str:
         """The prompt for `messages`, each a mapping with a "role" and usually "content".
 
-        variables: more names that the template may read. continue_final_message: the prompt stops
-        at the end of the last message's text, for the model to go on with it.
+        variables: more names that the template may read; where they say that there are no thoughts
+        (`without_thoughts`), and the template opens them all the same, they are closed.
+        continue_final_message: the prompt stops at the end of the last message's text, for the
+        model to go on with it.
 
         Raises RequestError if the arguments are malformed or the template does not accept them,
         ModelFormatError if the template is broken or exceeds the sandbox's limits.
@@ -116,16 +119,28 @@ class ChatTemplate:
         plain = [_message(message) for message in _plain(messages, "messages")]
         if continue_final_message:
             _mark_end(plain)
+        named = _variables(variables)
+        silent = without_thoughts(named)
+        if named.get("reasoning_effort") == "none":
+            named.setdefault("enable_thinking", False)
         values = {
             **self._tokens,
-            **_variables(variables),
+            **named,
             "documents": _objects(documents, "documents"),
             "messages": plain,
             "tools": _objects(tools, "tools"),
             "add_generation_prompt": bool(add_generation_prompt and not continue_final_message),
         }
         rendered = self._run("tool_use" if tools else "default", values)
-        return _until_mark(rendered) if continue_final_message else rendered
+        if continue_final_message:
+            return _until_mark(rendered)
+        if silent and self.thoughts(rendered) is Thoughts.OPENED:
+            return f"{rendered.rstrip()}\n\n{CLOSE}\n\n"
+        return rendered
+
+    def thoughts(self, prompt: str) -> Thoughts:
+        """How an answer to a rendered prompt begins."""
+        return Thoughts.at_the_end(prompt, self.mentions(CLOSE))
 
     def after_answer(self) -> str:
         """What the template writes after an assistant's message, without leading space.

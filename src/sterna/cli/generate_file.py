@@ -122,9 +122,11 @@ def _request(
     if ("prompt" in asked) == ("messages" in asked):
         raise RequestError("line: must have either a prompt or messages")
     own = {name: value for name, value in asked.items() if name not in OURS}
-    chat = "messages" in asked
-    prompt = llm.chat_tokens(asked["messages"]) if chat else asked["prompt"]
-    (request,) = llm.requests(prompt, 1, {**options, **own}, chat=chat)
+    chat, options = "messages" in asked, {**options, **own}
+    prompt: Any = asked.get("prompt")
+    if chat:
+        prompt, options, _ = llm.chat_ask(asked["messages"], options)
+    (request,) = llm.requests(prompt, 1, options, chat=chat)
     return request
 
 

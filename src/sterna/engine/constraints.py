@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sterna.chat.thoughts import CLOSE, OPEN
 from sterna.checks import checked_flag, checked_items
+from sterna.engine.grammars import Marks, ToolCall, behind_thoughts, quoted
+from sterna.engine.grammars import calls as calls_grammar
 from sterna.engine.guide import Guide
 from sterna.engine.schemas import for_llguidance, grammar_options, problems, read_schema
+from sterna.engine.thinking import ROOM, Thinking
 from sterna.errors import RequestError, shown
 from sterna.tokenizer import Tokenizer
 
@@ -29,21 +32,7 @@ T = TypeVar("T")
 DEADLINE_S = 10.0
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_CHOICES = 10_000
-#: Any text, and a JSON object of any kind.
-_TEXT = r"/(.|\n)*/"
 _ANY_OBJECT = {"type": "object"}
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """How an answer calls one tool: `begin`, a JSON value of the schema, `end`.
-
-    <tool_call>{"name": "f", "arguments": ...}</tool_call>, say, has the schema of f's parameters.
-    """
-
-    begin: str
-    schema: Mapping[str, Any] | bool
-    end: str = ""
 
 
 class Constraint:
@@ -53,15 +42,30 @@ class Constraint:
     """
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, of: Constraints, ends: Sequence[int],
+        self, matcher: llguidance.LLMatcher, grammar: str, of: Constraints, ends: Sequence[int],
         ignored: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self._matcher, self._of, self._ends = matcher, of, ends
-        self.ignored = ignored
+        self.grammar, self.ignored = grammar, ignored
+        #: Of one behind thoughts: whether the prompt has opened them.
+        self._opened: bool | None = None
+        self._behind: dict[bool, Constraint] = {}
 
-    def guide(self) -> Guide:
-        """For one answer."""
-        return Guide(self._matcher.deep_copy(), self._of.vocab, self._ends)
+    def behind_thoughts(self, opened: bool) -> Constraint:
+        """One that lets an answer think first. opened: whether the prompt has opened its thoughts;
+        else it may open them, or have none. RequestError where that is too complex."""
+        if opened not in self._behind:
+            self._behind[opened] = self._of.behind_thoughts(self, opened)
+        return self._behind[opened]
+
+    def guide(self, max_tokens: int = 0) -> Guide:
+        """For one answer, of at most so many tokens; 0: of any number, and with any thoughts."""
+        matcher, thinking = self._matcher.deep_copy(), None
+        if self._opened is not None and max_tokens:
+            tokenizer, budget = self._of.tokenizer, int(max_tokens * (1 - ROOM))
+            closing = tokenizer.encode(f"\n{CLOSE}\n\n", add_special=False)
+            thinking = Thinking(self._opened, budget, closing, tokenizer.spelling)
+        return Guide(matcher, self._of.vocab, self._ends, thinking)
 
     def fits(self, constraints: Constraints) -> bool:
         """Whether these make constraints for the same tokens."""
@@ -83,8 +87,8 @@ class Constraints:
         self.tokenizer, self.vocab = tokenizer, vocab
         self._lock = threading.Lock()
 
-    def guide(self, constraint: object) -> Guide | None:
-        """For an answer of this model; None where the constraint is."""
+    def guide(self, constraint: object, max_tokens: int = 0) -> Guide | None:
+        """For an answer of this model, as `Constraint.guide`; None where the constraint is."""
         if constraint is None:
             return None
         if not isinstance(constraint, Constraint):
@@ -96,7 +100,7 @@ class Constraints:
                 "constraint: must be for this model's tokens, but was made for another's; make it "
                 "with this LLM.constraints"
             )
-        return constraint.guide()
+        return constraint.guide(max_tokens)
 
     def json_schema(
         self, schema: Mapping[str, Any] | str | bool, *, strict: bool = True
@@ -137,40 +141,49 @@ class Constraints:
         texts = list(checked_items("choice", choices, "a sequence of texts"))
         if not 1 <= len(texts) <= MAX_CHOICES:
             raise RequestError(f"choice: must have 1..{MAX_CHOICES} texts, but has {len(texts)}")
-        quoted = [_quoted(_checked_text("choice", text)) for text in texts]
-        return self.lark("start: " + " | ".join(quoted))
+        quotes = [quoted(_checked_text("choice", text)) for text in texts]
+        return self.lark("start: " + " | ".join(quotes))
 
     def tools(
-        self, calls: Sequence[ToolCall], trigger: str, required: bool = False, several: bool = True
+        self,
+        calls: Sequence[ToolCall],
+        trigger: str,
+        required: bool = False,
+        several: bool = True,
+        answer: Constraint | None = None,
     ) -> Constraint:
         """A text in which each `trigger` opens a call of a tool, and nothing else.
 
         Each begin must start with the trigger. required: the answer is calls alone, one at least.
-        several: whether there may be more than one; else the answer ends with it.
+        several: whether there may be more than one; else the answer ends with it. answer: what an
+        answer keeps to that is no calls alone; None: any text, and calls within it.
         """
         if not calls or not trigger or not all(c.begin.startswith(trigger) for c in calls):
             raise RequestError(
                 "tools: must have calls, each of which begins with the trigger, but got "
                 f"{shown(trigger)} and {shown([c.begin for c in calls])}"
             )
-        head = "call_head" + ("" if required else "[lazy]")
-        opened = _quoted(trigger) if required else f"TEXT {_quoted(trigger)}"
-        if self.tokenizer.is_added(trigger):  # a token that no text spells
-            opened = trigger if required else f"TEXT {trigger}"
-            head = "call_head"
-        rules = [f"{head}: {opened}", f"TEXT: {_TEXT}"]
-        names = []
+        bodies, ignored = [], list(answer.ignored if answer else ())
         for i, call in enumerate(calls):
             read = read_schema(call.schema)
-            if wrong := problems(read):
+            if (wrong := problems(read)) and call.strict:
                 raise RequestError(_refusal(f"tool {i}", wrong[0]))
-            value = json.dumps({**for_llguidance(read), "x-guidance": grammar_options(strict=True)})
-            parts = (_quoted(call.begin.removeprefix(trigger)), f"%json {value}", _quoted(call.end))
-            rules.append(f"call_{i}: call_head {' '.join(p for p in parts if p != _quoted(''))}")
-            names.append(f"call_{i}")
-        one = f"({' | '.join(names)})"
-        start = one + "+" * several if required else f"{one}* TEXT" if several else f"{one} | TEXT"
-        return self.lark("\n".join(["%llguidance {}", f"start: {start}", *rules]))
+            ignored += [f"tool {i}: {what}" for what in wrong]
+            options = {"x-guidance": grammar_options(call.strict)}
+            bodies.append((call, f"%json {json.dumps({**for_llguidance(read), **options})}"))
+        grammar = calls_grammar(
+            bodies, self._marks, trigger, required=required, several=several,
+            answer=answer.grammar if answer else None,
+        )  # fmt: skip
+        strict = all(call.strict for call in calls) and not ignored
+        return self._compiled("tools", grammar, tuple(ignored), strict)
+
+    def behind_thoughts(self, constraint: Constraint, opened: bool) -> Constraint:
+        """As `Constraint.behind_thoughts`."""
+        grammar = behind_thoughts(constraint.grammar, self._marks, opened, OPEN, CLOSE)
+        made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
+        made._opened = opened
+        return made
 
     def _compiled(
         self, what: str, grammar: str, ignored: tuple[str, ...] = (), strict: bool = True
@@ -186,7 +199,7 @@ class Constraints:
             raise RequestError(_refusal(what, f"llguidance says {warnings[0]}"))
         if matcher.is_stopped():
             raise RequestError(f"{what}: must allow a text, but allows none but the empty one")
-        return Constraint(matcher, self, self._tokens.eos_tokens, (*ignored, *warnings))
+        return Constraint(matcher, grammar, self, self._tokens.eos_tokens, (*ignored, *warnings))
 
     @cached_property
     def _library(self) -> Any:
@@ -230,6 +243,13 @@ class Constraints:
         matcher.consume_tokens(tokens.tokenize_str('"'))
         matcher.compute_bitmask()
 
+    @cached_property
+    def _marks(self) -> Marks:
+        """Tokens that llguidance matches by their ids alone."""
+        tokens, added = self._tokens, self.tokenizer.added
+        below = {text: id for text, id in added.items() if id < self.vocab}
+        return Marks({text: id for text, id in below.items() if tokens.is_special_token(id)})
+
     @property
     def _limits(self) -> llguidance.LLParserLimits:
         """llguidance's own, but for errors, which would quote the text."""
@@ -268,11 +288,6 @@ def _checked_text(name: str, text: object) -> str:
     if size > MAX_GRAMMAR_BYTES:
         raise RequestError(f"{name}: must have at most {MAX_GRAMMAR_BYTES} bytes, but has {size}")
     return text
-
-
-def _quoted(text: str) -> str:
-    """As a grammar spells a text."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _refusal(what: str, reason: str) -> str:

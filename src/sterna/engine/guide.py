@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.engine.allowed import clear_bits, mask_words, set_bits
+from sterna.engine.thinking import Thinking
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -23,12 +24,20 @@ class Guide:
     """A matcher of llguidance that follows one answer.
 
     matcher: at the begin of the answer, and nobody else's; vocab: tokens of the model; own_ends:
-    ids by which the matcher says that the text may end. Its methods raise RequestError where the
-    grammar turns out too complex for its limits: such an answer ends, and is never left free.
+    ids by which the matcher says that the text may end; thinking: where the text begins with
+    thoughts. Its methods raise RequestError where the grammar turns out too complex for its limits:
+    such an answer ends, and is never left free.
     """
 
-    def __init__(self, matcher: LLMatcher, vocab: int, own_ends: Sequence[int]) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        vocab: int,
+        own_ends: Sequence[int],
+        thinking: Thinking | None = None,
+    ) -> None:
         self._matcher, self._vocab, self._own_ends = matcher, vocab, own_ends
+        self._thinking = thinking
         self._followed = 0
         self.ended = matcher.is_stopped()
 
@@ -38,25 +47,45 @@ class Guide:
         if new and not self.ended:
             self._matcher.consume_tokens(new)
             self._check()
+            if self._thinking:
+                self._thinking = self._thinking.after(new)
             #: Whether the text is complete and nothing may follow.
             self.ended = self._matcher.is_stopped()
         self._followed = len(answer)
 
     def valid(self, drafts: list[int]) -> int:
         """How many of the drafts the grammar takes."""
-        return 0 if self.ended else self._matcher.validate_tokens(drafts)
+        if self.ended:
+            return 0
+        count = self._matcher.validate_tokens(drafts)
+        if self._thinking:
+            thinking = self._thinking.after(())
+            for i, token in enumerate(drafts[:count]):
+                if thinking.due() not in (None, token):
+                    return i
+                thinking.take(token)
+        return count
 
     def forced(self) -> list[int]:
         """Tokens of the text that must come next."""
-        return [] if self.ended else self._matcher.compute_ff_tokens()
+        if self.ended:
+            return []
+        due = self._thinking.due() if self._thinking else None
+        return self._matcher.compute_ff_tokens() if due is None else [due]
 
     def masks(self, drafts: list[int], ends: Sequence[int]) -> I32:
         """Which tokens are allowed next, and after each of the drafts, all of which are valid:
         int32 [1 + drafts, words]. ends: allowed where the text may end."""
         masks = np.zeros((1 + len(drafts), mask_words(self._vocab)), np.int32)
+        thinking = self._thinking.after(()) if self._thinking else None
         for i, mask in enumerate(masks):
             if i:
                 self._matcher.consume_token(drafts[i - 1])
+                if thinking:
+                    thinking.take(drafts[i - 1])
+            if thinking and (due := thinking.due()) is not None:
+                set_bits(mask, [due])
+                continue
             self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             clear_bits(mask, self._own_ends)
             if self._matcher.is_accepting():

@@ -78,7 +78,8 @@ class Asking(Templates):
         if self.engine.model.config.pooling is not None:
             raise RequestError(f"generate: {self.name} makes vectors of texts, not text; use embed")
         ends = frozenset() if params.ignore_eos else ends.union(self.tokenizer.eos_ids)
-        guide = self.constraints.guide(beside.get("constraint"))
+        most = min(params.max_tokens, max(1, self.context - len(tokens)))
+        guide = self.constraints.guide(beside.get("constraint"), most)
         drafts = self._speculation(len(tokens), params, beside.get("prediction"), guide)
         adapter = self.adapters.chosen(beside.get("adapter"))
         return Request(

@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from sterna.answers import Completion, Stats, Stream
+from sterna.chat.thoughts import Thoughts
 from sterna.engine import Adapter
 from sterna.llm.asking import Asking
 from sterna.llm.embedding import Embedding
@@ -123,7 +124,8 @@ class LLM(Asking, Embedding, Scores):
         objects), template_options (more variables, such as {"enable_thinking": False}), and
         continue_final_message (True: the answer goes on with the last message). The answer ends
         with the template's own end of a turn, too. `Conversation` keeps what was computed between
-        turns.
+        turns. A constraint holds for what the answer says, behind its thoughts: the completion has
+        both parted, as `content` and `reasoning`.
 
         Raises RequestError if the model has no chat template or the template refuses the messages.
         """
@@ -137,11 +139,12 @@ class LLM(Asking, Embedding, Scores):
         return self._chat(messages, options)[1]
 
     def _chat(self, messages: object, options: dict[str, Any]) -> tuple[Completion, Stream]:
+        tokens, others, thoughts = self.chat_ask(messages, options)
         template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
-        others = {name: value for name, value in options.items() if name not in template}
-        tokens = self.chat_tokens(messages, **template)
         boundary = self._end_of_turn(tokens, messages, template) if self.engine.forgets else 0
-        return self._start(tokens, others, self._turn_ends, boundary)
+        done, pieces = self._start(tokens, others, self._turn_ends, boundary)
+        done.thinks = thoughts is Thoughts.OPENED
+        return done, pieces
 
     def _start(
         self,

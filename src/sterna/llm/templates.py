@@ -7,12 +7,14 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
+from sterna.chat.thoughts import Thoughts
 from sterna.checks import checked_flag, checked_items
+from sterna.engine.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.llm.loaded import Loaded
 from sterna.marks import inner_of
 
-__all__ = ["TEMPLATE_OPTIONS", "Templates"]
+__all__ = ["TEMPLATE_OPTIONS", "Templates", "behind"]
 
 TEMPLATE_OPTIONS = ("tools", "documents", "template_options", "continue_final_message")
 
@@ -61,6 +63,33 @@ class Templates(Loaded):
         # The template writes its own BOS.
         return self.tokenizer.encode(self.chat_prompt(messages, **template), add_special=False)
 
+    def chat_ask(
+        self, messages: object, options: Mapping[str, Any]
+    ) -> tuple[list[int], dict[str, Any], Thoughts]:
+        """A conversation's prompt as token ids, options of `generate` for its answer, and how that
+        begins.
+
+        options: of `chat`. A constraint is that of what the answer says, behind its thoughts.
+        """
+        template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
+        others = {name: value for name, value in options.items() if name not in template}
+        prompt = self.chat_prompt(messages, **template)
+        thoughts = self.thoughts(prompt, messages, bool(template.get("continue_final_message")))
+        if isinstance(others.get("constraint"), Constraint):
+            others["constraint"] = behind(thoughts, others["constraint"])
+        return self.tokenizer.encode(prompt, add_special=False), others, thoughts
+
+    def thoughts(self, prompt: str, messages: Any, continued: bool = False) -> Thoughts:
+        """How an answer to a conversation's prompt begins. continued: whether it goes on with the
+        last of the messages."""
+        if self.template is None:
+            return Thoughts.CLOSED
+        if not continued:
+            return self.template.thoughts(prompt)
+        content = messages[-1].get("content")
+        parts = [p.get("text") for p in content] if isinstance(content, list) else [content]
+        return Thoughts.within("".join(part for part in parts if isinstance(part, str)))
+
     @cached_property
     def _turn_ends(self) -> frozenset[int]:
         """The added token that the template writes after an answer: often not the model's EOS.
@@ -83,3 +112,10 @@ class Templates(Loaded):
             turn = tokens
         pairs = zip(tokens[:-1], turn, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def behind(thoughts: Thoughts, constraint: Constraint) -> Constraint:
+    """What an answer keeps to that begins so, and behind its thoughts to the constraint."""
+    if thoughts is Thoughts.CLOSED:
+        return constraint
+    return constraint.behind_thoughts(thoughts is Thoughts.OPENED)

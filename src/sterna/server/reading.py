@@ -6,12 +6,11 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.chat.thoughts import CLOSE, OPEN
 from sterna.server.forms import Form
 from sterna.server.forms.base import Calls, Part
 
 __all__ = ["Delta", "Reader"]
-
-OPEN, CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,15 @@ class Delta:
 class Reader:
     """Parts one answer. A stream and a whole text are read by the same steps.
 
-    prompt: what the answer goes on with: a template may have opened the thoughts already. form: of
-    calls, None: there are none. several: whether there may be more than one.
+    form: of calls, None: there are none. several: whether there may be more than one. opened:
+    whether the prompt has opened the thoughts already.
     """
 
-    def __init__(self, prompt: str, form: Form | None = None, several: bool = True) -> None:
+    def __init__(
+        self, form: Form | None = None, several: bool = True, opened: bool = False
+    ) -> None:
         self._form, self._several = form, several
-        self._thinking = prompt.rstrip().endswith(OPEN)
+        self._thinking = opened
         self._begun = self._trims = self._thinking
         self._calls: Calls | None = None
         self._held = ""

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from sterna.chat.clock import clock
+from sterna.chat.thoughts import Thoughts
+from sterna.llm.templates import behind
 from sterna.server.chatting import Conversation, prompt_text
 from sterna.server.constraining import constraint_of
 from sterna.server.errors import ApiError
@@ -35,7 +37,7 @@ class Turn:
         self.running, self.ask, self.tools = running, ask, tools
         self._conversation, self._structured = conversation, structured
         self._format = response_format
-        self._opened = ""
+        self._thoughts = Thoughts.CLOSED
 
     async def begin(self) -> None:
         """Makes the prompt and the constraint, and gives them to the engine."""
@@ -53,17 +55,20 @@ class Turn:
                     param="response_format",
                 )  # fmt: skip
             ask.constraint = await self.tools.constraint(llm)
+        if ask.constraint is not None:
+            ask.constraint = await asyncio.to_thread(behind, self._thoughts, ask.constraint)
         self.running.submit([ask])
 
     def _encode(self) -> None:
-        llm = self.running.hosted.llm
+        llm, asked = self.running.hosted.llm, self._conversation
         with clock() as stopped:
-            self._opened = prompt_text(llm, self._conversation)
+            prompt = prompt_text(llm, asked)
         if stopped.read:
             self.ask.rendered_at = stopped.moment.isoformat(timespec="seconds")
-        self.ask.prompt = llm.tokenizer.encode(self._opened, add_special=False)
+        self._thoughts = llm.thoughts(prompt, asked.messages, asked.continue_final_message)
+        self.ask.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def reader(self) -> Reader:
         """For one of the answers."""
         form = self.tools.form(self.running.hosted.llm)
-        return Reader(self._opened, form, self.tools.several)
+        return Reader(form, self.tools.several, self._thoughts is Thoughts.OPENED)
