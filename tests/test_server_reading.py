@@ -125,12 +125,19 @@ def test_one_call_alone() -> None:
 def test_forms_read_what_they_write() -> None:
     """What the engine lets an answer write is a call again."""
     for form in forms():
-        call = form.call('a"b', {})
-        if call is not None:
-            assert call.begin.startswith(form.trigger)
-            text = call.begin + '{"x": 1}' + call.end
-            (found,) = Reader(form).message(text)["tool_calls"]
-            assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
+        call, body = form.call('a"b', {}, True), '{"x": 1}'
+        assert call.begin.startswith(form.trigger)
+        if call.members:
+            body = call.members.opens.replace("{}", "x") + "1" + call.members.closes
+        (found,) = Reader(form).message(call.begin + body + call.end)["tool_calls"]
+        assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
+
+
+def test_a_text_that_looks_like_a_number() -> None:
+    """What an argument of XML is, its schema says."""
+    schemas = {"f": {"type": "object", "properties": {"b": {"type": "string"}}}}
+    (found,) = Reader(xml.FORM, schemas=schemas).message(XML)["tool_calls"]
+    assert json.loads(found["function"]["arguments"]) == {"a": "x\ny", "b": "2"}
 
 
 def test_choices_of_tools() -> None:

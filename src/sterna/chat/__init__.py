@@ -5,17 +5,21 @@ A template comes from the model's files only, never from a request.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from sterna.chat.budget import MAX_CHARS, OverBudget, spending
+from sterna.chat.calls import respelt
 from sterna.chat.sandbox import BoundedEnvironment, Refusal
 from sterna.chat.thoughts import CLOSE, Thoughts, without_thoughts
+from sterna.chat.tools import described, has_calls, told
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
 from sterna.files.reading import read_file
@@ -27,6 +31,7 @@ MAX_MESSAGE_DEPTH = 32
 _MARK = "STERNA0END0OF0TEXT"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
 _REMEDY = "put a working chat_template.jinja into the model's folder"
 
 
@@ -131,7 +136,7 @@ class ChatTemplate:
             "tools": _objects(tools, "tools"),
             "add_generation_prompt": bool(add_generation_prompt and not continue_final_message),
         }
-        rendered = self._run("tool_use" if tools else "default", values)
+        rendered = self._written("tool_use" if tools else "default", values)
         if continue_final_message:
             return _until_mark(rendered)
         if silent and self.thoughts(rendered) is Thoughts.OPENED:
@@ -141,6 +146,38 @@ class ChatTemplate:
     def thoughts(self, prompt: str) -> Thoughts:
         """How an answer to a rendered prompt begins."""
         return Thoughts.at_the_end(prompt, self.mentions(CLOSE))
+
+    def told(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
+        """Messages and tools for `render`; RequestError. Tools for which the template has no place
+        are told in the system prompt (`chat.tools`)."""
+        check_messages(messages)
+        if self.takes_tools or not (tools or has_calls(messages)):
+            return messages, tools
+        return told(messages, _objects(tools, "tools"), self.takes_system), None
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template writes the tools that it is given."""
+        tool = {"name": _MARK, "description": _MARK, "parameters": _NO_PARAMETERS}
+        given = {"tools": [{"type": "function", "function": tool}]}
+        return _MARK in self._probed([{"role": "user", "content": "Q"}], **given)
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Whether the template writes a system prompt."""
+        exchange = [{"role": "system", "content": _MARK}, {"role": "user", "content": "Q"}]
+        return _MARK in self._probed(exchange)
+
+    def _probed(self, messages: list[dict[str, Any]], **given: Any) -> str:
+        """What the template makes of messages; empty where it refuses them."""
+        values = {**self._tokens, "documents": None, "tools": None, **given, "messages": messages}
+        try:
+            name = "tool_use" if given else "default"
+            return self._run(name, {**values, "add_generation_prompt": True})
+        except (RequestError, ModelFormatError):
+            return ""
 
     def after_answer(self) -> str:
         """What the template writes after an assistant's message, without leading space.
@@ -154,6 +191,20 @@ class ChatTemplate:
         except (RequestError, ModelFormatError):
             return ""
         return parts[2].lstrip() if parts[1] else ""
+
+    def _written(self, name: str, values: Mapping[str, Any]) -> str:
+        """Of messages and tools as they are, or else as the template takes them."""
+        try:
+            return self._run(name, values)
+        except RequestError as error:
+            whole = described(values["tools"])
+            for messages in (values["messages"], *respelt(values["messages"])):
+                for tools in (values["tools"], whole):
+                    if messages is values["messages"] and tools == values["tools"]:
+                        continue  # tried
+                    with contextlib.suppress(RequestError):
+                        return self._run(name, {**values, "messages": messages, "tools": tools})
+            raise error
 
     def _run(self, name: str, values: Mapping[str, Any]) -> str:
         try:

@@ -165,12 +165,11 @@ class Constraints:
             )
         bodies, ignored = [], list(answer.ignored if answer else ())
         for i, call in enumerate(calls):
-            read = read_schema(call.schema)
-            if (wrong := problems(read)) and call.strict:
-                raise RequestError(_refusal(f"tool {i}", wrong[0]))
-            ignored += [f"tool {i}: {what}" for what in wrong]
-            options = {"x-guidance": grammar_options(call.strict)}
-            bodies.append((call, f"%json {json.dumps({**for_llguidance(read), **options})}"))
+            body, rules, left = _body(call, f"value_{i}")
+            if left and call.strict:
+                raise RequestError(_refusal(f"tool {i}", left[0]))
+            ignored += [f"tool {i}: {what}" for what in left]
+            bodies.append((call, body, rules))
         grammar = calls_grammar(
             bodies, self._marks, trigger, required=required, several=several,
             answer=answer.grammar if answer else None,
@@ -255,6 +254,18 @@ class Constraints:
         """llguidance's own, but for errors, which would quote the text."""
         limits: llguidance.LLParserLimits = self._library.LLParserLimits(verbose_errors=False)
         return limits
+
+
+def _body(call: ToolCall, name: str) -> tuple[str, list[str], list[str]]:
+    """What describes the value of a call in a grammar, the rules that this names, by this name, and
+    what of its schema is left out."""
+    read = read_schema(call.schema)
+    left = problems(read)
+    if call.members and isinstance(read, dict):
+        body, rules = call.members.rules(name, read)
+        return body, rules, [*left, *call.members.left_out(read)]
+    options = {"x-guidance": grammar_options(call.strict)}
+    return f"%json {json.dumps({**for_llguidance(read), **options})}", [], left
 
 
 def _within(seconds: float, what: str, work: Callable[[], T]) -> T:

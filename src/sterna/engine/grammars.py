@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.engine.members import Members
+
 __all__ = ["Marks", "ToolCall", "behind_thoughts", "calls", "quoted"]
 
 #: Any text, and the line breaks that may follow thoughts.
@@ -20,13 +22,14 @@ class ToolCall:
 
     <tool_call>{"name": "f", "arguments": ...}</tool_call>, say, has the schema of f's parameters.
     strict: whether a schema of which something would not be enforced is refused; else that is left
-    out.
+    out. members: how the arguments are written, where they are no JSON object.
     """
 
     begin: str
     schema: Mapping[str, Any] | bool
     end: str = ""
     strict: bool = True
+    members: Members | None = None
 
 
 class Marks:
@@ -61,7 +64,7 @@ def quoted(text: str) -> str:
 
 
 def calls(
-    bodies: Sequence[tuple[ToolCall, str]],
+    bodies: Sequence[tuple[ToolCall, str, Sequence[str]]],
     marks: Marks,
     trigger: str,
     *,
@@ -71,17 +74,18 @@ def calls(
 ) -> str:
     """The grammar of a text in which a trigger opens a call of a tool.
 
-    bodies: calls with what describes their value. answer: the grammar of an answer without calls;
-    None: any text, within which calls may be.
+    bodies: calls with what describes their value, and the rules that this names. answer: the
+    grammar of an answer without calls; None: any text, within which calls may be.
     """
     head = [f"call_head: {marks.spelt(trigger)}"]
     if not (required or answer):
         head = marks.up_to("call_head", trigger)
     rules, names = [*head, f"TEXT: {_TEXT}"], []
-    for i, (call, body) in enumerate(bodies):
+    for i, (call, body, others) in enumerate(bodies):
         begin = marks.spelt(call.begin.removeprefix(trigger))
         parts = ("call_head", begin, body, marks.spelt(call.end))
         rules.append(f"call_{i}: {' '.join(part for part in parts if part)}")
+        rules += others
         names.append(f"call_{i}")
     one = f"({' | '.join(names)})"
     some = one + "+" * several

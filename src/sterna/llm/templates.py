@@ -34,7 +34,8 @@ class Templates(Loaded):
     ) -> str:
         """The text that the model's template makes of a conversation; arguments as in `chat`.
 
-        add_generation_prompt: whether what opens the answer follows.
+        add_generation_prompt: whether what opens the answer follows. Tools for which the template
+        has no place are told in the system prompt.
         """
         if self.template is None:
             other = (
@@ -49,8 +50,9 @@ class Templates(Loaded):
         what = "a list of messages"
         if isinstance(messages, str):
             raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
+        listed, tools = self.template.told(list(checked_items("messages", messages, what)), tools)
         return self.template.render(
-            list(checked_items("messages", messages, what)),
+            listed,
             add_generation_prompt,
             tools=tools,
             documents=documents,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 from sterna.llm import LLM
 from sterna.server.errors import ApiError, wrong
 from sterna.server.folding import with_system
+from sterna.server.forms import shown
 
 __all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "text_of"]
 
@@ -38,20 +40,25 @@ def prompt_text(llm: LLM, conversation: Conversation) -> str:
     ):
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
+    messages, tools = shown(
+        llm.template,
+        [_message(i, message) for i, message in enumerate(conversation.messages)],
+        conversation.tools,
+    )
     render = partial(
         llm.chat_prompt,
-        tools=conversation.tools or None,
+        tools=tools or None,
         documents=conversation.documents,
         template_options=conversation.template_options or None,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
     )
-    messages = [_message(i, message) for i, message in enumerate(conversation.messages)]
     return with_system(messages, render)
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates read it: content in one text, arguments of calls as objects."""
+    """A message as templates read it: content in one text, arguments of calls as objects where they
+    are whole."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
         raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
@@ -85,9 +92,8 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
             raise wrong(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):
-            try:
+            # Those of a call that max_tokens has cut are taken as they are.
+            with contextlib.suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
-            except (ValueError, RecursionError):
-                raise wrong(f"{where}[{i}].function.arguments", "must be JSON", arguments) from None
         found.append({**call, "function": {**function, "arguments": arguments}})
     return found

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from functools import partial
+from typing import Any, NamedTuple
 
+from sterna.engine.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.errors import ApiError
@@ -12,54 +15,70 @@ from sterna.server.requests import StructuredOutputs
 
 __all__ = ["constraint_of"]
 
+log = logging.getLogger("sterna.server")
+
+
+class Wanted(NamedTuple):
+    """A field that asks for a constraint, and the method of `Constraints` with its arguments."""
+
+    param: str
+    method: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
 
 async def constraint_of(
     llm: LLM, asked: StructuredOutputs | None, response_format: dict[str, Any] | None = None
-) -> Any:
-    """The constraint, None for none. ApiError 400: what is not enforced is not accepted."""
+) -> Constraint | None:
+    """The constraint, None for none. ApiError 400: what is not enforced is not accepted, unless the
+    schema says strict: false; a line of log says then what is left out."""
     wanted = _wanted(asked, response_format)
     if wanted is None:
         return None
-    param, method, argument = wanted
+    param, method, argument, options = wanted
     make = getattr(llm.constraints, method)
     try:
         # Another thread: a schema may take seconds, and others are to be answered meanwhile.
-        return await asyncio.to_thread(make, *argument)
+        made: Constraint = await asyncio.to_thread(partial(make, *argument, **options))
     except RequestError as error:
         raise ApiError(400, str(error), param=param) from None
+    if made.ignored:
+        log.warning("%s: is not enforced in full: %s", param, "; ".join(made.ignored))
+    return made
 
 
 def _wanted(
     asked: StructuredOutputs | None, response_format: dict[str, Any] | None
-) -> tuple[str, str, tuple[Any, ...]] | None:
-    """The field that asks for a constraint, and the method of `Constraints` with its argument."""
-    found = []
+) -> Wanted | None:
+    """The field that asks for a constraint, and the method of `Constraints` with its arguments."""
+    found: list[Wanted] = []
     if asked is not None:
         for name, method in (
             ("json", "json_schema"), ("regex", "regex"), ("grammar", "lark"), ("choice", "choice"),
         ):  # fmt: skip
             value = getattr(asked, name)
             if value is not None:
-                found.append((f"structured_outputs.{name}", method, (value,)))
+                found.append(Wanted(f"structured_outputs.{name}", method, (value,), {}))
     if response_format is not None:
         found += _of_format(response_format)
     if len(found) > 1:
-        params = " and ".join(param for param, _, _ in found)
-        raise ApiError(400, f"{params}: must not come together", param=found[0][0])
+        params = " and ".join(one.param for one in found)
+        raise ApiError(400, f"{params}: must not come together", param=found[0].param)
     return found[0] if found else None
 
 
-def _of_format(given: dict[str, Any]) -> list[tuple[str, str, tuple[Any, ...]]]:
+def _of_format(given: dict[str, Any]) -> list[Wanted]:
     kind = given.get("type")
     if kind == "text":
         return []
     if kind == "json_object":
-        return [("response_format", "json_object", ())]
+        return [Wanted("response_format", "json_object", (), {})]
     if kind == "json_schema":
         inside = given.get("json_schema", given)  # responses have the schema beside the type
         schema = inside.get("schema") if isinstance(inside, dict) else None
         if isinstance(schema, (dict, bool)):
-            return [("response_format", "json_schema", (schema,))]
+            options = {"strict": False} if inside.get("strict") is False else {}
+            return [Wanted("response_format", "json_schema", (schema,), options)]
         raise ApiError(
             400, "response_format.json_schema.schema: must be a JSON schema",
             param="response_format.json_schema.schema",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +40,17 @@ class Reader:
     """Parts one answer. A stream and a whole text are read by the same steps.
 
     form: of calls, None: there are none. several: whether there may be more than one. opened:
-    whether the prompt has opened the thoughts already.
+    whether the prompt has opened the thoughts already. schemas: of the arguments of tools, by name.
     """
 
     def __init__(
-        self, form: Form | None = None, several: bool = True, opened: bool = False
+        self,
+        form: Form | None = None,
+        several: bool = True,
+        opened: bool = False,
+        schemas: Mapping[str, Any] | None = None,
     ) -> None:
+        self._schemas = schemas or {}
         self._form, self._several = form, several
         self._thinking = opened
         self._begun = self._trims = self._thinking
@@ -117,7 +123,7 @@ class Reader:
         if not self._until(found, "content", opens, final):
             return False
         assert self._form is not None
-        self._calls = self._form.calls()
+        self._calls = self._form.calls(self._schemas)
         return True
 
     def _until(

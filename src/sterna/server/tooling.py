@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.engine.constraints import Constraint, ToolCall
+from sterna.errors import RequestError
 from sterna.llm import LLM
 from sterna.server.chatting import MAX_TOOLS
 from sterna.server.errors import ApiError, wrong
@@ -26,37 +28,39 @@ class Tools:
     required: bool = False
     several: bool = True
 
-    def form(self, llm: LLM) -> Form | None:
-        """How the model writes calls; ApiError 400 where it must, and how is not known."""
-        form = form_of(llm) if self.shown else None
-        must = self.required or any(_function(tool).get("strict") for tool in self.shown)
-        if must and form is None:
-            raise ApiError(
-                400,
-                f"tools: must be left to the model (tool_choice auto, not strict), since it is not "
-                f"known how {llm.name} writes calls",
-                param="tools",
-            )
-        return form
+    @property
+    def schemas(self) -> dict[str, Any]:
+        """Of the arguments, by name."""
+        functions = map(_function, self.shown)
+        return {f["name"]: f.get("parameters") for f in functions}
 
-    async def constraint(self, llm: LLM) -> Any:
-        """Calls in the model's form, with arguments by their schema where that is strict."""
+    def form(self, llm: LLM) -> Form | None:
+        """How the model writes calls; None where there are no tools."""
+        return form_of(llm.template) if self.shown else None
+
+    async def constraint(self, llm: LLM, answer: Constraint | None) -> Constraint | None:
+        """Calls in the model's form, or the answer that is asked for beside them.
+
+        Arguments keep to their schema where that is strict, and where a call must be: then as far
+        as it can be enforced. answer: None: any text.
+        """
         form = self.form(llm)
         if form is None:
-            return None
-        callable_tools = [tool for tool in self.shown if _function(tool)["name"] in self.names]
-        calls = [form.call(_function(t)["name"], _schema(_function(t))) for t in callable_tools]
-        known = [call for call in calls if call is not None]
-        if len(known) < len(calls):
-            if self.required or any(_function(tool).get("strict") for tool in self.shown):
-                raise ApiError(
-                    400, "tools: strict and required are not enforced in the form of this model",
-                    param="tools",
-                )  # fmt: skip
-            return None
-        return await asyncio.to_thread(
-            llm.constraints.tools, known, form.trigger, self.required, self.several
-        )
+            return answer
+        functions = [_function(tool) for tool in self.shown]
+        calls = [self._call(form, f) for f in functions if f["name"] in self.names]
+        make = llm.constraints.tools
+        try:
+            return await asyncio.to_thread(
+                make, calls, form.trigger, self.required, self.several, answer
+            )
+        except RequestError as error:
+            raise ApiError(400, str(error), param="tools") from None
+
+    def _call(self, form: Form, function: dict[str, Any]) -> ToolCall:
+        strict = bool(function.get("strict"))
+        schema = function.get("parameters") if strict or self.required else None
+        return form.call(function["name"], schema or ANY_OBJECT, strict)
 
 
 def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | None) -> Tools:
@@ -115,10 +119,3 @@ def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
     function: dict[str, Any] = tool["function"]
     return function
-
-
-def _schema(function: dict[str, Any]) -> dict[str, Any]:
-    """What arguments follow: their schema if that is strict, else any object."""
-    if function.get("strict"):
-        return function.get("parameters") or ANY_OBJECT
-    return ANY_OBJECT

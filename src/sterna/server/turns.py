@@ -10,7 +10,6 @@ from sterna.chat.thoughts import Thoughts
 from sterna.llm.templates import behind
 from sterna.server.chatting import Conversation, prompt_text
 from sterna.server.constraining import constraint_of
-from sterna.server.errors import ApiError
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, StructuredOutputs
 from sterna.server.service import Running
@@ -47,14 +46,8 @@ class Turn:
         ask = self.ask
         if ask.options.get("max_tokens") is None:
             ask.options["max_tokens"] = max(1, llm.context - len(ask.prompt))
-        ask.constraint = await constraint_of(llm, self._structured, self._format)
-        if self.tools.shown:
-            if ask.constraint is not None:
-                raise ApiError(
-                    400, "response_format: must not come with tools, unless tool_choice is none",
-                    param="response_format",
-                )  # fmt: skip
-            ask.constraint = await self.tools.constraint(llm)
+        answer = await constraint_of(llm, self._structured, self._format)
+        ask.constraint = await self.tools.constraint(llm, answer)
         if ask.constraint is not None:
             ask.constraint = await asyncio.to_thread(behind, self._thoughts, ask.constraint)
         self.running.submit([ask])
@@ -71,4 +64,5 @@ class Turn:
     def reader(self) -> Reader:
         """For one of the answers."""
         form = self.tools.form(self.running.hosted.llm)
-        return Reader(form, self.tools.several, self._thoughts is Thoughts.OPENED)
+        opened = self._thoughts is Thoughts.OPENED
+        return Reader(form, self.tools.several, opened, self.tools.schemas)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.answers import Completion
+from sterna.chat.calls import object_of
 from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.answering import respond
@@ -163,7 +164,7 @@ class _Answering:
         for call in said.get("tool_calls", ()):
             function = call["function"]
             block = {"type": "tool_use", "id": call["id"], "name": function["name"]}
-            content.append({**block, "input": _input(function["arguments"])})
+            content.append({**block, "input": object_of(function["arguments"])})
         head = {
             **self._head(),
             "content": content,
@@ -197,14 +198,6 @@ class _Answering:
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.running.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
-
-
-def _input(arguments: str) -> Any:
-    """Of a call; {} where the answer was cut within it."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return {}
 
 
 class _Blocks:

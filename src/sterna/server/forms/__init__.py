@@ -1,31 +1,100 @@
 """How families of models write calls of tools, one family a file.
 
-A template tells which: each module has a FORM, and the first whose `marks` its template has is the
-model's. A model of none of them answers in text alone.
+A template tells which: the FORM of a module is the model's if it reads the call that the template
+writes. A template that writes them in no form that is known, or not at all, gets tools told in the
+system prompt (`chat.tools`), in the form of Hermes.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
-from sterna.llm import LLM
+from sterna.chat import ChatTemplate
+from sterna.chat.tools import has_calls, told
+from sterna.errors import ModelFormatError, RequestError
+from sterna.server.forms import hermes
 from sterna.server.forms.base import Form
 
-__all__ = ["Form", "form_of"]
+__all__ = ["Form", "form_of", "forms", "shown"]
+
+_NAME, _ARGUMENTS = "probe", {"place": "here or there"}
+_FUNCTION = {"name": _NAME, "arguments": _ARGUMENTS}
+_CALL = {"id": "a1b2c3d4e", "type": "function", "function": _FUNCTION}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "Tries a call.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "description": "Where."}},
+            "required": ["place"],
+        },
+    },
+}
 
 
 def forms() -> list[Form]:
-    """All of them, those with the most particular marks first."""
+    """All of them."""
     names = [module.name for module in iter_modules(__path__) if module.name != "base"]
-    found = [import_module(f"{__name__}.{name}").FORM for name in names]
-    return sorted(found, key=lambda form: form.rank)
+    return [import_module(f"{__name__}.{name}").FORM for name in names]
 
 
-def form_of(llm: LLM) -> Form | None:
-    """The form that a model's template shows, None for one that is not known."""
-    template = llm.template
-    if template is None:
+def form_of(template: ChatTemplate | None) -> Form:
+    """The form of calls that a model with this template is told of."""
+    own = _own_form(template) if template is not None else None
+    return own or hermes.FORM
+
+
+def shown(
+    template: ChatTemplate | None,
+    messages: list[dict[str, Any]],
+    tools: Sequence[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]:
+    """Messages and tools as the template can show them: those that it would write in a form that
+    is not known are told in one that is."""
+    if template is None or not (tools or has_calls(messages)) or _own_form(template):
+        return messages, tools
+    return told(messages, tools, template.takes_system), ()
+
+
+@lru_cache(maxsize=64)
+def _own_form(template: ChatTemplate) -> Form | None:
+    """The form in which the template writes calls, if that is known."""
+    if not template.takes_tools:
         return None
-    fitting = (f for f in forms() if all(template.mentions(mark) for mark in f.marks))
-    return next(fitting, None)
+    said = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": ""}]
+    said[1]["tool_calls"] = [_CALL]  # type: ignore[assignment]
+    try:
+        text = template.render(said, add_generation_prompt=False, tools=[_TOOL])
+    except (RequestError, ModelFormatError):
+        return None
+    return next((form for form in forms() if _reads(form, text)), None)
+
+
+def _reads(form: Form, text: str) -> bool:
+    """Whether the last thing in a text that begins as a call of this form is the call."""
+    if form.trigger not in text:
+        return False
+    for opens in form.opens:
+        at = text.rfind(opens)
+        if at < 0:
+            continue
+        parts = form.calls({}).feed(text[at:], True)
+        arguments = "".join(part.text for part in parts if part.kind == "arguments")
+        named = [part.text for part in parts if part.kind == "name"] == [_NAME]
+        if named and _same(arguments):
+            return True
+    return False
+
+
+def _same(arguments: str) -> bool:
+    try:
+        return bool(json.loads(arguments) == _ARGUMENTS)
+    except ValueError:
+        return False

@@ -31,14 +31,12 @@ class Part(NamedTuple):
 class Form:
     """Calls as JSON objects of a name and arguments.
 
-    marks: texts of the template by which it is known. trigger: what the model writes first, text
-    or a special token. begin, end: around the arguments of a call, {} for the name as JSON. opens:
-    the texts with which calls begin in an answer, where special tokens are left out; closes: the
-    text that ends them, none: the end of the answer. key: of the arguments. within: whether the
-    trigger is a part of the object. rank: forms of a lower one are looked for first.
+    trigger: what the model writes first, text or a special token. begin, end: around the arguments
+    of a call, {} for the name as JSON. opens: the texts with which calls begin in an answer, where
+    special tokens are left out; closes: the text that ends them, none: the end of the answer. key:
+    of the arguments. within: whether the trigger is a part of the object.
     """
 
-    marks: tuple[str, ...]
     trigger: str
     begin: str
     end: str
@@ -46,14 +44,14 @@ class Form:
     closes: str = ""
     key: str = "arguments"
     within: bool = False
-    rank: int = 1
 
-    def call(self, name: str, schema: Mapping[str, Any]) -> ToolCall | None:
-        """What the engine lets an answer write of a tool's call; None where it cannot."""
-        return ToolCall(self.begin.replace("{}", json.dumps(name)), schema, self.end)
+    def call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
+        """What the engine lets an answer write of a tool's call. strict: of `ToolCall`."""
+        return ToolCall(self.begin.replace("{}", json.dumps(name)), schema, self.end, strict)
 
-    def calls(self) -> Calls:
-        """A reader of what begins with one of `opens`."""
+    def calls(self, schemas: Mapping[str, Any]) -> Calls:
+        """A reader of what begins with one of `opens`. schemas: of arguments, by the tools' names,
+        where they tell a text from a number."""
         return JsonCalls(self)
 
     @cached_property

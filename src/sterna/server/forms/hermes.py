@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.server.forms.base import Form
 
 FORM = Form(
-    marks=("<tool_call>",),
     trigger="<tool_call>",
     begin='<tool_call>\n{"name": {}, "arguments": ',
     end="}\n</tool_call>",

@@ -5,12 +5,10 @@ from __future__ import annotations
 from sterna.server.forms.base import Form
 
 FORM = Form(
-    marks=('"parameters": ',),
     trigger='{"name": ',
     begin='{"name": {}, "parameters": ',
     end="}",
     opens=('{"name":', '{"type": "function"'),
     key="parameters",
     within=True,
-    rank=2,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.server.forms.base import Form
 
 FORM = Form(
-    marks=("[TOOL_CALLS]",),
     trigger="[TOOL_CALLS]",
     begin='[TOOL_CALLS][{"name": {}, "arguments": ',
     end="}]",

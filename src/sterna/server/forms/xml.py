@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.engine.constraints import ToolCall
+from sterna.engine.members import Members
 from sterna.server.forms.base import Calls, Form, Part
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")
@@ -18,15 +19,16 @@ _END = "</function>"
 
 @dataclass(frozen=True)
 class _Xml(Form):
-    """Arguments are texts, or JSON where they are not; what the engine enforces is their JSON."""
+    """Arguments are texts as they are, or JSON where their schema wants no text."""
 
-    def call(self, name: str, schema: Mapping[str, Any]) -> ToolCall | None:
-        """None: no grammar of arguments in this form."""
-        return None
+    def call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
+        """As `Form.call`."""
+        members = Members("<parameter={}>\n", "\n</parameter>\n")
+        return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, members)
 
-    def calls(self) -> Calls:
+    def calls(self, schemas: Mapping[str, Any]) -> Calls:
         """As `Form.calls`."""
-        return _XmlCalls(self)
+        return _XmlCalls(self, schemas)
 
 
 class _XmlCalls(Calls):
@@ -34,8 +36,10 @@ class _XmlCalls(Calls):
 
     _mark = "<function="
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Form, schemas: Mapping[str, Any]) -> None:
         super().__init__(form)
+        self._schemas = schemas
+        self._schema: Mapping[str, Any] = {}
         self._arguments = 0  # of the call, so far
 
     def _begin(self, found: list[Part], final: bool) -> bool:
@@ -45,6 +49,7 @@ class _XmlCalls(Calls):
                 return False
             self._step = self._junk
             return True
+        self._schema = self._schemas.get(head[1]) or {}
         found += [Part("name", head[1]), Part("arguments", "{")]
         self._held, self._unsure, self._arguments = self._held[head.end() :], "", 0
         self._count += 1
@@ -55,7 +60,7 @@ class _XmlCalls(Calls):
         self._held = self._held.lstrip()
         one = _PARAMETER.match(self._held)
         if one:
-            key, value = json.dumps(one[1], ensure_ascii=False), _value(one[2])
+            key, value = json.dumps(one[1], ensure_ascii=False), _value(one[2], self._texts(one[1]))
             comma = ", " if self._arguments else ""
             found.append(Part("arguments", f"{comma}{key}: {value}"))
             self._held, self._arguments = self._held[one.end() :], self._arguments + 1
@@ -69,9 +74,16 @@ class _XmlCalls(Calls):
         self._step = self._between
         return True
 
+    def _texts(self, name: str) -> bool:
+        properties = self._schema.get("properties")
+        given = properties.get(name) if isinstance(properties, dict) else None
+        return isinstance(given, dict) and given.get("type") == "string"
 
-def _value(text: str) -> str:
-    """An argument as JSON."""
+
+def _value(text: str, as_text: bool) -> str:
+    """An argument as JSON. as_text: whether its schema wants a text, whatever that looks like."""
+    if as_text:
+        return json.dumps(text, ensure_ascii=False)
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -80,11 +92,9 @@ def _value(text: str) -> str:
 
 
 FORM = _Xml(
-    marks=("<tool_call>", "<function="),
     trigger="<tool_call>",
-    begin="",
-    end="",
+    begin="<tool_call>\n<function={}>\n",
+    end="</function>\n</tool_call>",
     opens=("<tool_call>",),
     closes="</tool_call>",
-    rank=0,
 )

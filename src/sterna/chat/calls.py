@@ -1,0 +1,66 @@
+"""Arguments of tool calls in messages: objects for most templates, text for some, and cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["object_of", "respelt"]
+
+_TRIES = 4  #: ends of members before the cut; what ends nowhere there is no JSON
+
+
+def respelt(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The messages with the arguments of calls in the other spelling, for templates that cannot
+    write them as they are: objects for texts, then texts for objects. Nothing where none differ."""
+    for kind, spell in ((str, object_of), (dict, _text_of)):
+        if any(isinstance(call.get("arguments"), kind) for call in _calls(messages)):
+            yield [_with(message, kind, spell) for message in messages]
+
+
+def _calls(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function", call) if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                yield function
+
+
+def _with(message: dict[str, Any], kind: type, spell: Callable[[Any], Any]) -> dict[str, Any]:
+    copied: dict[str, Any] = json.loads(json.dumps(message))
+    for call in _calls([copied]):
+        if isinstance(call.get("arguments"), kind):
+            call["arguments"] = spell(call["arguments"])
+    return copied
+
+
+def _text_of(arguments: Any) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """The arguments that a text is, or was going to be where it was cut off: those of its members
+    that have begun to have a value."""
+    ends, closing, quoted, escaped = [(0, "")], "", False, False
+    for i, c in enumerate(text):
+        if quoted:
+            quoted, escaped = c != '"' or escaped, c == "\\" and not escaped
+        elif c == '"':
+            quoted = True
+        elif c in "{[":
+            closing = {"{": "}", "[": "]"}[c] + closing
+            ends.append((i + 1, closing))
+        elif c in "}]":
+            closing = closing[1:]
+        elif c == ",":
+            ends.append((i, closing))
+    cut = (text[:end] + left for end, left in ends[: -_TRIES - 1 : -1])
+    for tried in (text + closing, text + '"' + closing, *cut):
+        try:
+            found = json.loads(tried)
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -1,0 +1,157 @@
+"""Calls of tools in the forms of published templates: told, enforced, read, and sent back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import assets
+import jsonschema_rs
+import pytest
+
+from sterna import LLM
+from sterna.chat import ChatTemplate
+from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.forms import form_of, hermes, llama3, mistral, xml
+from sterna.server.forms import shown as told
+from sterna.server.reading import Reader
+from sterna.server.tooling import read_tools
+
+FORMS = {
+    "Qwen-Qwen2.5-7B-Instruct": hermes, "Qwen-Qwen3-0.6B": hermes,
+    "ibm-granite-granite-4.0": hermes,
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": hermes, "Qwen3.5-4B": xml, "Qwen3-Coder": xml,
+    "meta-llama-Llama-3.1-8B-Instruct": llama3, "meta-llama-Llama-3.3-70B-Instruct": llama3,
+    "mistralai-Mistral-Nemo-Instruct-2407": mistral,
+}  # fmt: skip
+#: Templates that have no place for tools, that write calls in forms of their own, and that mention
+#: <tool_call> or "parameters": for another form.
+NO_FORM = (
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "google-gemma-2-2b-it",
+    "microsoft-Phi-3.5-mini-instruct", "HuggingFaceTB-SmolLM3-3B", "GLM-4.6",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "google-gemma-4-31B-it",
+)  # fmt: skip
+CUT = '{"city": "Par'
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "unit": {"enum": ["C", "F"]},
+    },
+    "required": ["city", "days", "unit"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
+ASKED = {"role": "user", "content": "The weather?"}
+
+
+def template(name: str) -> ChatTemplate:
+    file = assets.llama_cpp() / "models" / "templates" / f"{name}.jinja"
+    return ChatTemplate(file, {"default": file.read_text()}, {"bos_token": "", "eos_token": ""})
+
+
+def called(arguments: Any) -> list[dict[str, Any]]:
+    """A conversation with a call and its result."""
+    function = {"name": "get_weather", "arguments": arguments}
+    call = {"id": "abcdefghi", "type": "function", "function": function}
+    return [
+        ASKED,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abcdefghi", "name": "get_weather", "content": "SUNNY"},
+    ]
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(assets.smollm2(), threads=1)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_template_shows_its_form(name: str) -> None:
+    assert form_of(template(name)) is FORMS[name].FORM
+    assert told(template(name), [ASKED], [TOOL]) == ([ASKED], [TOOL])
+
+
+@pytest.mark.parametrize("name", NO_FORM)
+def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
+    """In the system prompt, or where a template takes none, in the first message; calls and results
+    that come back are in the prompt as well."""
+    llm.template = template(name)
+    assert form_of(llm.template) is hermes.FORM
+    prompt = prompt_text(llm, Conversation(called({"city": "Oslo"}), [TOOL]))
+    for text in ('"get_weather"', "<tools>", '{"city": "Oslo"}', "<tool_response>\nSUNNY"):
+        assert text in prompt
+    assert "SUNNY" in prompt_text(llm, Conversation(called({"city": "Oslo"})))
+
+
+def test_of_python_as_well(llm: LLM) -> None:
+    """A template without a place for tools drops none, and one with a place is left alone."""
+    llm.template = template("microsoft-Phi-3.5-mini-instruct")
+    assert "get_weather" in llm.chat_prompt([ASKED], tools=[TOOL])
+    llm.template = template("GLM-4.6")
+    assert "<tool_response>" not in llm.chat_prompt([ASKED], tools=[TOOL])
+
+
+@pytest.mark.parametrize("name", [*FORMS, *NO_FORM])
+def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
+    llm.template = template(name)
+    prompt = prompt_text(llm, Conversation(called(CUT), [TOOL]))
+    assert "Par" in prompt
+    assert "SUNNY" in prompt
+
+
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3-Coder", *NO_FORM[:1]])
+@pytest.mark.parametrize("strict", [None, True])
+def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | None) -> None:
+    """Also without strict, and in XML, whose arguments stand one by one."""
+    llm.template = template(name)
+    function = {**TOOL["function"], "strict": strict}  # type: ignore[dict-item]
+    tools = read_tools([{"type": "function", "function": function}], "required", False)
+    constraint = asyncio.run(tools.constraint(llm, None))
+    prompt = prompt_text(llm, Conversation([ASKED], list(tools.shown)))
+    judge = jsonschema_rs.validator_for(SCHEMA)
+    for seed in range(3):
+        done = llm.generate(
+            prompt, constraint=constraint, seed=seed, temperature=1.0, max_tokens=200
+        )
+        message = Reader(tools.form(llm), schemas=tools.schemas).message(done.text)
+        (call,) = message["tool_calls"]
+        assert done.finish_reason == "length" or judge.is_valid(
+            json.loads(call["function"]["arguments"])
+        )
+
+
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3-Coder"])
+def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
+    llm.template = template(name)
+    tools = read_tools([TOOL], "auto", None)
+    answer = llm.constraints.json_schema(SCHEMA)
+    constraint = asyncio.run(tools.constraint(llm, answer))
+    assert constraint is not None
+    body = '{"city": "x", "days": 1, "unit": "C"}'
+    form = form_of(llm.template)
+    call = form.call("get_weather", SCHEMA, True)
+    if call.members:
+        members, pairs = call.members, {"city": "x", "days": "1", "unit": "C"}.items()
+        body = "".join(members.opens.replace("{}", k) + v + members.closes for k, v in pairs)
+    cases = {
+        call.begin + body + call.end: True,
+        '{"city": "x", "days": 1, "unit": "C"}': True,
+        "Hello": False,
+        '{"city": "x", "days": 0}': False,
+    }
+    for text, valid in cases.items():
+        ids = llm.tokenizer.encode(text, add_special=False)
+        assert (constraint.guide().valid(ids) == len(ids)) is valid, text
+
+
+def test_named_templates_of_a_folder(tmp_path: Path) -> None:
+    """Those of tool_use are asked, where there are such."""
+    file = assets.llama_cpp() / "models" / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja"
+    plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    named = {"default": plain, "tool_use": file.read_text()}
+    assert form_of(ChatTemplate(tmp_path, named, {})) is hermes.FORM
+    assert ChatTemplate(tmp_path, named, {}).takes_tools
