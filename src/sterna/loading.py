@@ -31,7 +31,7 @@ from sterna.weights.gguf import companions_of, config_of
 from sterna.weights.gguf_source import GgufWeights, i2s_layout, warn_of_i2s
 from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
 
-__all__ = ["Model", "from_weights", "layer_names", "load", "save"]
+__all__ = ["Model", "companions", "from_weights", "layer_names", "load", "save"]
 
 #: What names begin with in checkpoints of a model without its head, and with it.
 BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
@@ -204,6 +204,16 @@ def load(
     model = read()
     model.cache_key = key
     return model
+
+
+def companions(path: str | Path) -> Companions:
+    """What a model has besides its weights, none of which are read; raises as `load`."""
+    source = Path(path)
+    if is_gguf(source):
+        file = GgufModel(source)
+        return companions_of(file, config_of(file))
+    checkpoint = Checkpoint.open(source)
+    return FolderCompanions.of(checkpoint.path, checkpoint.config)
 
 
 def _read_checkpoint(

@@ -16,29 +16,33 @@ __all__ = ["ALL_MARKS", "ends_of", "inner_of", "marks_of"]
 class _Family:
     """A family's marks.
 
-    known_by: all of these are in its vocabularies; ends: those that end a turn; inner: those that
-    end a part of a turn, whatever a file says of them.
+    known_by: all of these are in its vocabularies, and in no other family's; ends: those that end
+    a turn; opens: those that begin one; inner: those that end a part of a turn, whatever a file
+    says of them.
     """
 
     known_by: tuple[str, ...]
     ends: tuple[str, ...]
+    opens: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
         """All of these."""
-        return (*self.known_by, *self.ends, *self.inner)
+        return (*self.known_by, *self.ends, *self.opens, *self.inner)
 
 
 # Ends of a text in every family that has them.
 _TEXT_ENDS = ("<|endoftext|>", "<|end_of_text|>")
 # From the templates and generation_config.json that the families' makers publish.
 _FAMILIES = (
-    _Family(("<|start_header_id|>",), ("<|eot_id|>", "<|eom_id|>")),  # Llama 3
-    _Family(("<|header_start|>",), ("<|eot|>", "<|eom|>")),  # Llama 4
-    _Family(("<|im_start|>",), ("<|im_end|>",)),  # ChatML: Qwen, SmolLM, Hermes
-    _Family(("<start_of_turn>",), ("<end_of_turn>",)),  # Gemma 1 to 3
-    _Family(("<|turn>",), ("<turn|>", "<|tool_response>")),  # Gemma 4
+    _Family(  # Llama 3
+        ("<|eot_id|>",), ("<|eot_id|>", "<|eom_id|>"), ("<|start_header_id|>", "<|end_header_id|>")
+    ),
+    _Family(("<|header_start|>",), ("<|eot|>", "<|eom|>"), ("<|header_end|>",)),  # Llama 4
+    _Family(("<|im_end|>",), ("<|im_end|>",), ("<|im_start|>",)),  # ChatML: Qwen, SmolLM, Hermes
+    _Family(("<end_of_turn>",), ("<end_of_turn>",), ("<start_of_turn>",)),  # Gemma 1 to 3
+    _Family(("<turn|>",), ("<turn|>", "<|tool_response>"), ("<|turn>",)),  # Gemma 4
     _Family(("<|user|>", "<|assistant|>", "<|end|>"), ("<|end|>",)),  # Phi-3, Phi-4-mini
     _Family(  # gpt-oss: Harmony
         ("<|start|>", "<|channel|>", "<|message|>", "<|return|>"),
@@ -49,7 +53,7 @@ _FAMILIES = (
         ("<|begin|>", "<|content|>", "<|flush|>"), ("<|flush|>", "<|calls|>"), inner=("<|end|>",)
     ),
     _Family(("<|im_user|>",), ("<|im_end|>", "[EOT]", "[EOS]")),  # Kimi
-    _Family(("<｜Assistant｜>",), ("<｜end▁of▁sentence｜>",)),  # DeepSeek
+    _Family(("<｜Assistant｜>",), ("<｜end▁of▁sentence｜>",), ("<｜User｜>",)),  # DeepSeek
     _Family(("<|end_of_turn|>",), ("<|end_of_turn|>",)),  # OpenChat
     _Family(("<end_of_utterance>",), ("<end_of_utterance>",)),  # SmolVLM, Docling
 )  # fmt: skip

@@ -161,7 +161,7 @@ def retyped(name: str, *spellings: str, type: int = 1) -> dict[str, Any]:
     ("name", "marks"),
     [
         ("qwen2", ["<|im_start|>", "<|im_end|>"]),
-        ("llama-bpe", ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]),
+        ("llama-bpe", ["<|start_header_id|>", "<|eot_id|>", "<|reserved_special_token_0|>"]),
         ("gemma-4", ["<|turn>", "<turn|>", "<|tool_response>"]),
         ("phi-3", ["<|user|>", "<|end|>", "<|assistant|>"]),
     ],
@@ -169,10 +169,8 @@ def retyped(name: str, *spellings: str, type: int = 1) -> dict[str, Any]:
 def test_marks_that_an_exporter_typed_as_words(name: str, marks: list[str]) -> None:
     """They stay whole and end turns, and a warning names them."""
     changed = retyped(name, *marks)
-    if (
-        name == "llama-bpe"
-    ):  # whose family's marks end with <|eot_id|>: the template names the other
-        changed["tokenizer__chat_template"] = "{{ '<|start_header_id|>user<|end_header_id|>' }}"
+    if name == "llama-bpe":  # the last of its marks is known by the template alone
+        changed["tokenizer__chat_template"] = "{{ '<|reserved_special_token_0|>' }}"
     with pytest.warns(RuntimeWarning, match=r"marks by the chat template or their family"):
         read = Vocabulary(metadata(name, **changed))
     assert list(read.eos_ids) == READ[name]

@@ -5,29 +5,48 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.options import console, json_option, print_json, status, threads_options
+from sterna.cli.options import (
+    console,
+    fetch_model,
+    json_option,
+    print_json,
+    status,
+    threads_options,
+)
 
 if TYPE_CHECKING:
     from sterna.runtime import Threads
+    from sterna.tokenizer import Tokenizer
 
 BANDWIDTH_BYTES = 1 << 30  # as in bench: median of five reads of 1 GiB
 LARGE = 1 << 40  # bytes of weights that no cache holds
 _CPUS = Path("/sys/devices/system/cpu")
 
 
-@click.command(short_help="Show this machine: CPU, kernels, threads, memory, cache.")
+@click.command(short_help="Show this machine: CPU, kernels, threads, memory, cache; or a model.")
+@click.argument("model", required=False)
 @threads_options
 @click.option(
     "--bandwidth/--no-bandwidth", default=True, help="Measure the memory; takes a moment."
 )
 @json_option
-def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bool) -> None:
-    """Show the CPU, the chosen kernels and threads, the memory's speed and the cache."""
+def command(
+    model: str | None, threads: int | None, cores: str | None, bandwidth: bool, as_json: bool
+) -> None:
+    """Show the CPU, the chosen kernels and threads, the memory's speed and the cache.
+
+    With MODEL, show what that model's files say besides its weights: its architecture, tokenizer,
+    chat template and ends of an answer, and the defaults of sampling.
+    """
+    if model is not None:
+        _tell_model(model, as_json)
+        return
     from sterna import __version__, _native
     from sterna.calibration.few_tokens import known
     from sterna.calibration.reading import current, prepare
@@ -74,7 +93,46 @@ def command(threads: int | None, cores: str | None, bandwidth: bool, as_json: bo
     if as_json:
         print_json([row])
     else:
-        _show(row)
+        _table(_lines(row))
+
+
+def _tell_model(model: str, as_json: bool) -> None:
+    from sterna import loading, models
+    from sterna.checkpoints.resolve import resolve
+    from sterna.llm.defaults import sampling_of
+
+    fetch_model(model)
+    beside = loading.companions(resolve(model, inspect=models.require_architecture))
+    tokenizer = beside.tokenizer()
+    row = {
+        "model": model,
+        "path": str(beside.path),
+        "architecture": (beside.config.get("architectures") or [None])[0],
+        "vocab_size": tokenizer.vocab_size,
+        "around": _spelt(tokenizer, tokenizer.encode("")),
+        "ends": _spelt(tokenizer, tokenizer.eos_ids),
+        "chat_template": beside.template() is not None,
+        "sampling": sampling_of(beside.generation_config, beside.generation_file),
+    }
+    if as_json:
+        print_json([row])
+        return
+    sampling = ", ".join(f"{name} {value:g}" for name, value in row["sampling"].items())
+    _table(
+        [
+            ("model", model if model == row["path"] else f"{model} ({row['path']})"),
+            ("architecture", str(row["architecture"])),
+            ("tokens", f"{row['vocab_size']:,}"),
+            ("around a text", ", ".join(row["around"]) or "nothing"),
+            ("ends", ", ".join(row["ends"]) or "none"),
+            ("chat template", "yes" if row["chat_template"] else "none"),
+            ("sampling", sampling or "greedy: neither file nor template says more"),
+        ]
+    )
+
+
+def _spelt(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    return [tokenizer.spelling(id).decode(errors="replace") for id in ids]
 
 
 def _topology(native: Any) -> dict[str, Any]:
@@ -119,12 +177,12 @@ def _line(path: Path) -> str:
         return ""
 
 
-def _show(row: dict[str, Any]) -> None:
+def _table(lines: Sequence[tuple[str, str]]) -> None:
     from rich.table import Table
 
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
-    for name, value in _lines(row):
+    for name, value in lines:
         table.add_row(name, value)
     console().print(table)
 

@@ -162,7 +162,7 @@ drafting_options = _all(
 sampling_options = _all(
     click.option("--max-tokens", type=int, default=128, show_default=True, help="Tokens at most."),
     click.option(
-        "--temperature", type=float, help="0 is greedy; default: generation_config.json's, else 0."
+        "--temperature", type=float, help="0 is greedy; default: the model's own, else 0."
     ),
     click.option("--top-k", type=int, help="Sample among the k likeliest tokens; 0: all."),
     click.option("--top-p", type=float, help="Sample among the likeliest that sum to p."),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sterna import formats, loading
 from sterna.checkpoints.gguf_header import read_header
 from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.convert.gguf_metadata import add_sizes, add_tokenizer, rope_factors
+from sterna.convert.gguf_metadata import add_sampling, add_sizes, add_tokenizer, rope_factors
 from sterna.convert.packing import Progress, Squares, default_name
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
@@ -150,6 +150,7 @@ def to_gguf(
     beside = companions_of(model)
     with beside.as_folder() as folder:
         add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
+    add_sampling(writer, beside.generation_config)
     with replacing(Path(dst), writing.nbytes()) as file:
         writing.write(gguf, writer, Path(dst), file, factors, progress)
     return writing.losses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.checkpoints.gguf_cuts import pre_of_cuts
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.jsonfile import load_json_object
+from sterna.llm.defaults import sampling_of
 from sterna.models.config import TransformerConfig
 from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
 from sterna.weights.gguf import GGUF_POOLINGS
 from sterna.weights.gguf_rope import LONGROPE, ROPE_FACTORS
 
-__all__ = ["add_sizes", "add_tokenizer", "rope_factors"]
+__all__ = ["add_sampling", "add_sizes", "add_tokenizer", "rope_factors"]
 
 _LEAST_SCORE = -1e9  # of a token that no merge makes
 
@@ -232,3 +234,19 @@ def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
         return []
     steps: list[dict[str, Any]] = whole.get("pretokenizers") or whole.get("normalizers") or [whole]
     return steps
+
+
+def add_sampling(writer: Any, generation: Mapping[str, Any]) -> None:
+    """How the model's makers sample, from generation_config.json; nothing where that is greedily.
+
+    GGUF has no word for do_sample, so a model that is not sampled from says nothing here.
+    """
+    add = {
+        "temperature": writer.add_sampling_temp,
+        "top_k": writer.add_sampling_top_k,
+        "top_p": writer.add_sampling_top_p,
+        "min_p": writer.add_sampling_min_p,
+        "repetition_penalty": writer.add_sampling_penalty_repeat,
+    }
+    for name, value in sampling_of(generation, Path(GENERATION_CONFIG)).items():
+        add[name](value)

@@ -128,6 +128,12 @@ class SamplingParams:
                     f"{name}: token ids must lie in 0..{vocab - 1}, but got {highest}"
                 )
 
+    @property
+    def sampling(self) -> dict[str, float]:
+        """How tokens are chosen: the fields that a model's files may set."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        return {name: getattr(self, name) for name in names}
+
     @staticmethod
     def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
         """`stop` as a tuple."""

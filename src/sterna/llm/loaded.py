@@ -19,12 +19,12 @@ from sterna.engine import (
     PrefixCache,
     PrefixStore,
     Request,
-    SamplingParams,
     Scheduler,
 )
 from sterna.engine.constraints import Constraints
-from sterna.errors import ContextError, ModelFormatError, RequestError, shown
+from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.adapters import Adapters
+from sterna.llm.defaults import sampling_of
 from sterna.runtime import resolve_threads
 
 __all__ = ["Loaded"]
@@ -82,29 +82,13 @@ class Loaded:
         beside = loaded.companions
         assert beside is not None  # as of every model that is loaded from a path
         self.tokenizer, self.template = beside.tokenizer(), beside.template()
-        self._defaults = self._generation_defaults(beside.generation_config, beside.generation_file)
+        self._defaults = sampling_of(beside.generation_config, beside.generation_file)
         self.tokenizer.check(loaded.config.vocab_size)
         self._draft = self._checked_draft(draft) if draft is not None else None
         self.adapters = Adapters(self.engine, self.name)
         self.adapters.begin(adapter)
         self.last = Completion()
         loaded.keep()
-
-    @staticmethod
-    def _generation_defaults(config: dict[str, Any], file: Path) -> dict[str, Any]:
-        """Sampling that generation_config.json asks for, when it asks for sampling at all."""
-        if config.get("do_sample") is not True:
-            return {}
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        # A model that samples and names no temperature means 1, as in transformers.
-        defaults = {"temperature": 1.0} | {n: config[n] for n in names if config.get(n) is not None}
-        try:
-            SamplingParams(**defaults)
-        except RequestError as e:
-            raise ModelFormatError(
-                file=file, field="generation", expected="usable sampling values", got=e
-            ) from None
-        return defaults
 
     @property
     def engine(self) -> Engine:
@@ -138,7 +122,8 @@ class Loaded:
         """What runs: model, architecture, isa, threads, format, head, context, n_params,
         n_active_params (of its own experts alone, as a token needs them), bytes_per_token (weights
         and scales that a decode step reads), mmap (whether weights are mapped), pooling (of a model
-        of embeddings, else None), adapters (what each says of its base, by name)."""
+        of embeddings, else None), sampling (`defaults`), adapters (what each says of its base, by
+        name)."""
         m = self.engine.model
         return {
             "model": self.name,
@@ -154,6 +139,7 @@ class Loaded:
             "bytes_per_token": m.weight_bytes_per_token,
             "mmap": m.mapped,
             "pooling": m.config.pooling.kind if m.config.pooling else None,
+            "sampling": self.defaults,
             "adapters": {name: adapter.base for name, adapter in self.adapters.items()},
         }
 
@@ -164,7 +150,7 @@ class Loaded:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Sampling options that the model's generation_config.json sets."""
+        """Sampling options that the model's generation_config.json or GGUF file sets."""
         return dict(self._defaults)
 
     def _checked_draft(self, draft: Loaded) -> Loaded:

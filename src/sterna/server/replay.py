@@ -28,6 +28,8 @@ PATHS = {
     "message": "/v1/messages",
 }
 COMPARED = ("seed", "prompt_sha256", "tokens_sha256")
+#: Compared where the receipt has it: earlier ones do not.
+SAMPLING = "sampling"
 
 
 def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[str]:
@@ -52,7 +54,7 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
         raise RequestError(f"request: is refused: {again['error']['message']}")
     found = [
         f"{name}: the answer has {shown(receipt.get(name))}, this machine {shown(made)}"
-        for name in COMPARED
+        for name in (*COMPARED, *([SAMPLING] if SAMPLING in receipt else []))
         if receipt.get(name) != (made := again["receipt"][name])
     ]
     there, here = answer.get("system_fingerprint"), again.get("system_fingerprint")

@@ -358,11 +358,13 @@ class Running:
         """What another machine needs, with the request, to check the answer.
 
         rendered_at is there where the template asked for the time: the prompt depends on it.
+        sampling: what was used, the model's own values being there where the request had none.
         """
         moment = self._asks[0].rendered_at
         return {
             **({} if moment is None else {"rendered_at": moment}),
             "seed": self._asks[0].options.get("seed"),
+            "sampling": self._tickets[0].requests[0].params.sampling,
             "prompt_sha256": receipt.digest(ask.prompt for ask in self._asks),
             "tokens_sha256": receipt.digest(done.tokens for done in self.completions),
         }

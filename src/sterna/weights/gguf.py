@@ -9,6 +9,8 @@ import re
 import warnings
 from typing import Any
 
+import numpy as np
+
 from sterna.checkpoints.companions import FileCompanions
 from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_metadata import Metadata
@@ -309,8 +311,9 @@ def _sampling(m: Metadata) -> dict[str, Any]:
     for key, name in keys.items():
         if f"general.sampling.{key}" in m:
             number = m.number(f"general.sampling.{key}")
-            settings[name] = int(number) if key == "top_k" else number
-    return {"do_sample": True, **settings} if settings else {}
+            # The shortest number that is this float32, which is what was meant: 0.7
+            settings[name] = int(number) if key == "top_k" else float(str(np.float32(number)))
+    return settings
 
 
 def _warn_of_floats(model: GgufModel) -> None:

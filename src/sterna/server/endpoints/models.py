@@ -48,7 +48,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         row["max_model_len"] = info["context"]
         keys = (
             "architecture", "format", "head", "kv_dtype", "context", "n_params", "bytes_per_token",
-            "isa", "threads",
+            "isa", "threads", "sampling",
         )  # fmt: skip
         row["meta"] = {key: info[key] for key in keys}
         row["meta"]["threads"] = int(info["threads"])  # an int that knows its CPUs

@@ -1,0 +1,103 @@
+"""Sampling where a request says nothing: what a model's makers published."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import command, failure
+
+import sterna
+from sterna import LLM
+from sterna.convert import convert
+from sterna.errors import ModelFormatError
+from sterna.llm.defaults import sampling_of
+from sterna.server import replay
+
+# As models on the Hub have them, and what vLLM takes of each; the last two are transformers' words
+# for a greedy model.
+PUBLISHED: list[tuple[dict[str, Any], dict[str, float]]] = [
+    (
+        {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20,
+         "repetition_penalty": 1.1, "eos_token_id": [1, 2]},
+        {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1},
+    ),
+    ({"do_sample": True, "top_k": 64, "top_p": 0.95},
+     {"temperature": 1.0, "top_k": 64, "top_p": 0.95}),
+    ({"temperature": 0.15, "bos_token_id": 1}, {"temperature": 0.15}),
+    ({"min_p": 0.05}, {"temperature": 1.0, "min_p": 0.05}),
+    ({"do_sample": True}, {"temperature": 1.0}),
+    ({"temperature": 0.6, "top_k": -1}, {"temperature": 0.6, "top_k": 0}),
+    ({"repetition_penalty": 1.05, "top_p": None}, {"repetition_penalty": 1.05}),
+    ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.05},
+     {"repetition_penalty": 1.05}),
+    ({}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "expected"), PUBLISHED)
+def test_what_files_say(config: dict[str, Any], expected: dict[str, float]) -> None:
+    assert sampling_of(config, Path("generation_config.json")) == expected
+
+
+@pytest.mark.parametrize("config", [{"temperature": -1}, {"top_p": "x"}, {"top_k": 2.5}])
+def test_unusable_values(config: dict[str, Any]) -> None:
+    failure(lambda: sampling_of(config, Path("g.json")), ModelFormatError, "g.json", *config)
+
+
+def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """llama.cpp's keys are written and read: 0.7 is 0.7, though the file has a float32."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("llama-256"), folder)
+    file = folder / "generation_config.json"
+    ends = json.loads(file.read_text())
+    assert ends.pop("do_sample") is False
+    asked = {"temperature": 0.7, "top_k": 7, "top_p": 0.95, "min_p": 0.05}
+    file.write_text(json.dumps({**ends, **asked, "repetition_penalty": 1.1}))
+    convert(folder, tmp_path / "m.gguf", "gguf:F32")
+    llms = [LLM(folder, threads=1), LLM(tmp_path / "m.gguf", threads=1)]
+    assert llms[0].defaults == llms[1].defaults == {**asked, "repetition_penalty": 1.1}
+    for llm in llms:
+        assert llm.info()["sampling"] == llm.defaults
+        assert llm._params({}).sampling == llm.defaults
+        assert llm._params({"temperature": 0.0, "top_k": 0}).sampling == {
+            **llm.defaults, "temperature": 0.0, "top_k": 0,
+        }  # fmt: skip
+        assert llm._params({"top_k": None}).top_k == 7
+    (row,) = json.loads(command("info", str(tmp_path / "m.gguf"), "--json").stdout)
+    assert row["sampling"] == llms[0].defaults
+    assert row["architecture"] == "LlamaForCausalLM"
+    tokenizer = llms[0].tokenizer
+    assert row["ends"] == [tokenizer.spelling(id).decode() for id in tokenizer.eos_ids]
+    assert "temperature 0.7, top_k 7" in command("info", str(folder)).stdout
+    file.write_text(json.dumps({**ends, "do_sample": False, "temperature": 0.7}))
+    convert(folder, tmp_path / "greedy.gguf", "gguf:F32")
+    assert LLM(tmp_path / "greedy.gguf", threads=1).defaults == {}
+
+
+def test_a_receipt_says_what_was_used(tmp_path: Path) -> None:
+    """The model's own values with the request's over them; a machine with others is told so."""
+    folder = tmp_path / "model"
+    shutil.copytree(Path(sterna.__file__).parent / "data" / "nano", folder)
+    own = LLM(folder, threads=1).defaults
+    assert own
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "top_p": 0.5}
+
+    def opener() -> LLM:
+        return LLM(folder, threads=1)
+
+    answer = asyncio.run(replay._again(opener, "/v1/chat/completions", body))
+    said = answer["receipt"]["sampling"]
+    assert said == {"top_k": 0, **own, "top_p": 0.5}
+    assert replay.differences(opener, body, answer) == []
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "min_p": 0.25}))
+    assert any(line.startswith("sampling") for line in replay.differences(opener, body, answer))
+    del answer["receipt"]["sampling"]  # as earlier versions wrote it
+    found = replay.differences(opener, body, answer)
+    assert not any(line.startswith("sampling") for line in found)
