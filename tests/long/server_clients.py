@@ -245,12 +245,19 @@ def test_openai_agents(server: ServerProcess, expected: str) -> None:
 
     settings = agents.ModelSettings(temperature=0, max_tokens=24)
     forced = agents.ModelSettings(temperature=0, max_tokens=60, tool_choice="required")
-    for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):
+
+    async def ask(kind: Any) -> None:
         model = kind(model="smol", openai_client=client)
         agent = agents.Agent(name="plain", model=model, model_settings=settings)
-        assert asyncio.run(agents.Runner.run(agent, QUESTION)).final_output == expected
+        assert (await agents.Runner.run(agent, QUESTION)).final_output == expected
         agent = agents.Agent(name="tools", model=model, model_settings=forced, tools=[get_weather])
-        asyncio.run(agents.Runner.run(agent, QUESTION, max_turns=3))
+        await agents.Runner.run(agent, QUESTION, max_turns=3)
+
+    async def ask_both() -> None:
+        await ask(agents.OpenAIChatCompletionsModel)
+        await ask(agents.OpenAIResponsesModel)
+
+    asyncio.run(ask_both())
     assert len(asked) == 2
 
 
