@@ -125,14 +125,183 @@ def test_stop_edit_again(page: Any, server: ServerProcess) -> None:
     while server.running():
         assert time.monotonic() < until
     settings(page, max_tokens="4")
+    stopped = answer(page).locator(".text").text_content()
     answer(page).get_by_role("button", name="Again").click()
     answer(page)
+    assert page.locator("article.assistant .version").text_content() == "2/2"
+    page.get_by_role("button", name="Version before").click()
+    assert answer(page).locator(".text").text_content() == stopped
     page.locator("article.user").hover()
     page.get_by_role("button", name="Edit").click()
     assert page.input_value("#say") == "x = 1"
     say(page, "y = 2")
     answer(page)
     assert page.locator("article").count() == 2
+    assert page.locator("article.user .version").text_content() == "2/2"
+    page.get_by_role("button", name="Version before").first.click()
+    assert answer(page).locator(".text").text_content() == stopped
+
+
+def test_nothing_is_lost_by_editing(page: Any) -> None:
+    """Neither by the arrow nor by Edit, before anything is sent, nor after a reload."""
+    instead(page, "first")
+    say(page, "one")
+    answer(page)
+    say(page, "two")
+    answer(page, 1)
+    page.press("#say", "ArrowUp")
+    assert page.input_value("#say") == "two"
+    assert page.locator("article").count() == 4
+    page.keyboard.press("Escape")
+    assert page.input_value("#say") == ""
+    page.locator("article.user").first.hover()
+    page.get_by_role("button", name="Edit").first.click()
+    assert page.input_value("#say") == "one"
+    page.reload()
+    page.locator("article").nth(3).wait_for()
+    assert page.locator("article.user .text").all_text_contents() == ["one", "two"]
+
+
+def test_what_is_typed_stays(page: Any) -> None:
+    """In its conversation, also where another is opened, and behind a reload."""
+    instead(page, "x")
+    say(page, "one")
+    answer(page)
+    page.fill("#say", "half a thought")
+    page.click("#new")
+    assert page.input_value("#say") == ""
+    page.get_by_role("button", name="one", exact=True).click()
+    assert page.input_value("#say") == "half a thought"
+    page.wait_for_timeout(1500)
+    page.reload()
+    page.locator("article").nth(1).wait_for()
+    assert page.input_value("#say") == "half a thought"
+
+
+def test_an_answer_goes_on(page: Any, server: ServerProcess) -> None:
+    """While another conversation is open; a reload makes it again, to the bit."""
+    settings(page, max_tokens="400", temperature="1", seed="7")
+    say(page, "import os")
+    page.locator("article.assistant .t").first.wait_for(state="attached")
+    page.click("#new")
+    assert page.locator("article").count() == 0
+    page.locator("#list li.running button").first.click()
+    page.locator("article.assistant .t").nth(10).wait_for(state="attached")
+    page.reload()
+    text = answer(page).locator(".text").text_content()
+    body = {"messages": [{"role": "user", "content": "import os"}], "max_tokens": 400}
+    same = server.post("/v1/chat/completions", **body, temperature=1, seed=7).json()
+    assert text == same["choices"][0]["message"]["content"]
+
+
+def test_enter_queues(page: Any) -> None:
+    """What is sent while an answer runs is asked behind it; stopped, it waits to be sent."""
+    settings(page, max_tokens="100", temperature="1")
+    say(page, "one")
+    page.locator("article.assistant .t").first.wait_for(state="attached")
+    say(page, "two")
+    say(page, "three")
+    assert page.locator("#queue li").count() == 2
+    answer(page, 2)
+    assert page.locator("article.user .text").all_text_contents() == ["one", "two", "three"]
+    assert page.locator("#queue li").count() == 0
+    settings(page, max_tokens="900")
+    say(page, "four")
+    page.locator("article.assistant").nth(3).locator(".t").first.wait_for(state="attached")
+    say(page, "five")
+    page.click("#stop")
+    page.get_by_role("button", name="Take back").click()
+    assert page.input_value("#say") == "five"
+    assert page.locator("#queue li").count() == 0
+
+
+def test_a_failed_turn_is_not_sent(page: Any) -> None:
+    """No empty message: the question that had no answer is joined with the next."""
+    sent: list[Any] = []
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: (sent.append(route.request.post_data_json), route.fulfill(status=500)),
+    )
+    say(page, "one")
+    answer(page).locator(".wrong").wait_for()
+    say(page, "two")
+    answer(page, 1).locator(".wrong").wait_for()
+    assert sent[1]["messages"] == [{"role": "user", "content": "one\n\ntwo"}]
+
+
+def test_deleting_can_be_undone(page: Any) -> None:
+    instead(page, "x")
+    say(page, "one")
+    answer(page)
+    page.locator("#list li").hover()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    assert page.locator("#list li").count() == 0
+    page.click("#toast button")
+    assert page.locator("article").count() == 2
+    page.locator("#list li").hover()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.reload()
+    page.click("#bin summary")
+    page.get_by_role("button", name="Restore").click()
+    assert page.locator("article").count() == 2
+    page.locator("#list li").hover()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.click("#purge")
+    assert page.locator("#bin li").count() == 1
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.click("#purge")
+    page.locator("#bin").wait_for(state="hidden")
+    page.reload()
+    assert page.locator("#list li, #bin li").count() == 0
+
+
+def test_a_full_store(page: Any) -> None:
+    """It is said, and no conversation goes."""
+    instead(page, "x")
+    devtools = page.context.new_cdp_session(page)
+    quota = {"origin": page.evaluate("origin"), "quotaSize": 1}
+    devtools.send("Storage.overrideQuotaForOrigin", quota)
+    for count, text in enumerate(("one", "two")):
+        page.click("#new")
+        say(page, text)
+        page.get_by_text("storage is full").wait_for()
+        assert page.locator("#list li").count() == count + 1
+
+
+def test_conversations_of_an_earlier_page(page: Any) -> None:
+    """They move from localStorage, in their order."""
+    old = [
+        {"id": name, "title": name, "messages": [
+            {"role": "user", "content": name}, {"role": "assistant", "content": "y"}]}
+        for name in ("newer", "older")
+    ]  # fmt: skip
+    page.evaluate("old => localStorage.setItem('sterna.talks', JSON.stringify(old))", old)
+    page.reload()
+    page.locator("#list li").nth(1).wait_for()
+    assert page.locator("#list li button:first-child").all_text_contents() == ["newer", "older"]
+    page.reload()
+    page.get_by_role("button", name="older").click()
+    assert page.locator("article").count() == 2
+    assert page.evaluate("localStorage.getItem('sterna.talks')") is None
+
+
+@pytest.mark.parametrize(("nbytes", "seen"), [(1e3, True), (1e15, False)])
+def test_the_share_of_memory(page: Any, nbytes: float, seen: bool) -> None:
+    """No more than all of it: weights that come from a cache have no share."""
+    meta = {"bytes_per_token": nbytes, "bandwidth_gb_s": 1e-3 if seen else 1.0}
+    page.route(
+        "**/v1/models",
+        lambda route: route.fulfill(json={"data": [{"id": "nano", "meta": meta}]}),
+    )
+    page.reload()
+    page.locator("#model option").wait_for(state="attached")
+    settings(page, max_tokens="400", temperature="1", seed="7")
+    say(page, "import os")
+    answer(page)
+    said = page.locator("#status").text_content()
+    assert "tok/s" in said
+    assert ("of memory's speed" in said) == seen
 
 
 def test_hostile_output(page: Any) -> None:

@@ -1,10 +1,9 @@
-"""GET /: a page to talk to the models, one file without anything from elsewhere."""
+"""GET /: a page to talk to the models, sent as one file without anything from elsewhere."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,31 +12,37 @@ from starlette.responses import Response
 
 from sterna.server.routing import Endpoint
 
-FILE = Path(__file__).parent.parent / "page.html"
+FOLDER = Path(__file__).parent.parent / "page"
+#: Parts of the one script, in the order in which they run.
+SCRIPTS = ("tree", "text", "view", "alternatives", "asking", "store", "main")
 
 
 @lru_cache(maxsize=1)
 def _page() -> tuple[bytes, str]:
-    """The file, and the policy that lets its own style and script run and nothing else."""
-    data = FILE.read_bytes()
-
-    def own(tag: bytes) -> str:
-        (inside,) = re.findall(rb"<%b>(.*?)</%b>" % (tag, tag), data, re.DOTALL)
-        return f"'sha256-{base64.b64encode(hashlib.sha256(inside).digest()).decode()}'"
-
-    return data, "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {own(b'script')}",
-            f"style-src {own(b'style')}",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-        )
+    """The page with its style and script inside, and the policy that lets these run and nothing
+    else."""
+    style = "\n" + (FOLDER / "style.css").read_text("utf-8")
+    parts = [(FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
+    script = "\n".join(['\n"use strict";', *parts])
+    page = (FOLDER / "page.html").read_text("utf-8")
+    for tag, inside in (("style", style), ("script", script)):
+        page = page.replace(f"<{tag}></{tag}>", f"<{tag}>{inside}</{tag}>")
+    policy = (
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
     )
+    return page.encode(), "; ".join(policy)
+
+
+def _hash(inside: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'"
 
 
 async def page(request: Request) -> Response:

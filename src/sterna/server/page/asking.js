@@ -1,0 +1,202 @@
+// Messages to the server, and answers as they come. Each conversation has at most one answer that
+// runs, whether or not it is the open one.
+const FIELDS = ["system", "temperature", "top_p", "max_tokens", "seed", "schema", "key"];
+const ABANDONED_MS = 10000;  // an answer that no tab has written to for so long was cut off
+const runs = new Map();  // by the conversation's id: { message, control }
+let facts = {};
+
+function settings() { return Object.fromEntries(FIELDS.map(id => [id, $(id).value])); }
+
+// A request but for its messages, which are those before the answer (`bodyOf`).
+function requestBody() {
+  const set = settings(), body = { model: $("model").value || undefined };
+  if (set.system) body.system = set.system;
+  for (const name of ["temperature", "top_p", "max_tokens", "seed"]) if (set[name] !== "") body[name] = Number(set[name]);
+  // With a seed of its own, an answer that a reload cuts off can be made again as it was.
+  body.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
+  if (set.schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: JSON.parse(set.schema) } };
+  return body;
+}
+
+function bodyOf(one, message) {
+  if (message.body.messages) return message.body;  // of an earlier page
+  const { system, ...body } = message.body, messages = messagesOf(pathTo(one, one.nodes[message.parent]));
+  return { ...body, messages: system ? [{ role: "system", content: system }, ...messages] : messages };
+}
+
+function headers() {
+  const key = $("key").value;
+  return { "content-type": "application/json", ...(key ? { authorization: "Bearer " + key } : {}) };
+}
+
+function curl(body) {
+  const quoted = text => "'" + text.replaceAll("'", "'\\''") + "'";
+  const key = $("key").value ? ' -H "authorization: Bearer $STERNA_API_KEY"' : "";
+  return `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json'${key} -d ${quoted(JSON.stringify(body))}`;
+}
+
+function lastOf(one) { return pathOf(one).at(-1)?.id ?? ""; }
+
+// What the box holds: another version of a message, a message, or one that waits for the answer to end.
+function send() {
+  const content = $("say").value;
+  if (!content.trim()) return;
+  if (editing) {
+    const { parent } = editing;
+    stop(chat);
+    endEditing();
+    ask(chat, parent, content);
+    return;
+  }
+  $("say").value = chat.draft = "";
+  if (runs.has(chat.id) || chat.queue.length) {
+    chat.queue.push(content);
+    save(chat);
+    drawQueue();
+    if (!runs.has(chat.id)) next(chat);
+  } else ask(chat, lastOf(chat), content);
+}
+
+function ask(one, parent, content) {
+  one.title ||= content.trim().slice(0, 60);
+  one.changed = Date.now();
+  answer(one, addMessage(one, parent, "user", content));
+}
+
+function next(one) {
+  if (one.queue.length) ask(one, lastOf(one), one.queue.shift());
+}
+
+function stop(one) { runs.get(one.id)?.control.abort(); }
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (held + value).split("\n\n");
+    held = parts.pop();
+    for (const part of parts) if (part.startsWith("data: ")) yield part.slice(6);
+  }
+}
+
+// Another answer to a message of a user.
+function answer(one, question) {
+  stop(one);
+  let body;
+  try { body = requestBody(); }
+  catch (error) { status("The schema is not JSON: " + error.message); $("settings").showModal(); if (one === chat) draw(); return; }
+  run(one, Object.assign(addMessage(one, question.id, "assistant", ""), { body }));
+}
+
+// Asks for the answer that a message is to hold, and writes it there.
+async function run(one, message) {
+  const mine = { message, control: new AbortController() }, own = { prompt: [], ids: [], pieces: [] };
+  const before = message.content;
+  Object.assign(message, { content: "", thoughts: undefined, wrong: undefined, facts: undefined, tab: TAB, beat: Date.now() });
+  live.set(message.id, own);
+  runs.set(one.id, mine);
+  save(one);
+  if (one === chat) draw();
+  const seen = { began: performance.now(), first: 0, count: 0, usage: null };
+  try { await read(one, message, own, seen, mine.control.signal); }
+  catch (error) {
+    if (error.name !== "AbortError") message.wrong = error instanceof TypeError ? "The server cannot be reached." : "Not finished: " + error.message + ".";
+  }
+  // One that was made again and stopped before the place where it had been.
+  if (before.startsWith(message.content)) message.content = before;
+  message.tab = message.beat = undefined;
+  message.facts = [`${seen.usage?.completion_tokens ?? seen.count} tokens`, speed(seen)].filter(Boolean).join(" · ");
+  const last = runs.get(one.id) === mine;
+  if (last) runs.delete(one.id);
+  if (one === chat) {
+    shown.get(message.id)?.writer.end();
+    if (before && message.content === before) draw(); else finish(message);
+    status(summary(seen, message.body.model));
+    if (last) { $("stop").hidden = true; drawQueue(); }
+    follow();
+  }
+  drawList();
+  await save(one);
+  if (facts[message.body.model]?.bandwidth_gb_s === null) models();  // measured by now
+  if (last && !message.wrong && !mine.control.signal.aborted) next(one);
+}
+
+async function read(one, message, own, seen, signal) {
+  const asked = { ...bodyOf(one, message), stream: true, stream_options: { include_usage: true }, return_token_ids: true };
+  const response = await fetch("/v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(asked), signal });
+  if (!response.ok) {
+    const said = await response.json().catch(() => null);
+    if (response.status === 401) $("settings").showModal();
+    throw new Error(said?.error?.message ?? "the server answers with " + response.status);
+  }
+  let drawn = 0;
+  for await (const data of events(response)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Error(chunk.error.message);
+    seen.usage = chunk.usage ?? seen.usage;
+    own.prompt = chunk.prompt_token_ids ?? own.prompt;
+    const choice = chunk.choices[0];
+    if (!choice) continue;
+    take(message, own, seen, choice);
+    if (performance.now() - drawn <= 100) continue;
+    drawn = performance.now();
+    message.beat = Date.now();
+    saveSoon(one);
+    // Time for the browser to draw, however fast the answer is.
+    await new Promise(resolve => setTimeout(resolve));
+    if (one === chat) { status(speed(seen)); follow(); }
+  }
+  throw new Error("the connection was lost");
+}
+
+function take(message, own, seen, { delta, token_ids: ids = [] }) {
+  const writer = shown.get(message.id)?.writer;
+  if (ids.length) { seen.count += ids.length; seen.first ||= performance.now(); own.ids.push(...ids); }
+  if (delta.reasoning_content) {
+    message.thoughts = (message.thoughts ?? "") + delta.reasoning_content;
+    writer?.think(delta.reasoning_content);
+  }
+  if (delta.content) {
+    const at = ids.length ? own.ids.length - 1 : null;
+    message.content += delta.content;
+    own.pieces.push([delta.content, at]);
+    writer?.write(delta.content, at === null ? null : { message, at });
+  }
+}
+
+// Answers that ran when their page went away: this tab's are asked for again, with the same seed and so
+// to the same bits; those of others that no longer write are marked.
+function resume() {
+  for (const one of chats.values()) for (const message of Object.values(one.nodes)) {
+    if (!message.beat) continue;
+    if (message.tab === TAB && !runs.has(one.id)) run(one, message);
+    else if (Date.now() - message.beat > ABANDONED_MS) {
+      Object.assign(message, { tab: undefined, beat: undefined, wrong: "Not finished: its page was closed." });
+      save(one);
+    }
+  }
+}
+
+// Tokens per second; 0 where they came too close together to say, as those that were waiting somewhere do.
+function rate(count, first) {
+  const seconds = (performance.now() - first) / 1000;
+  return count > 1 && seconds > 0.1 ? (count - 1) / seconds : 0;
+}
+function speed({ count, first }) { const r = rate(count, first); return r ? r.toFixed(r < 10 ? 2 : 1) + " tok/s" : ""; }
+
+// How much of memory's speed the steps took. A step of several tokens (drafts) reads the weights once.
+// Where it would be more than all, the weights came from a cache, and there is nothing to say.
+function share({ count, first, usage }, model) {
+  const steps = count - (usage?.completion_tokens_details?.accepted_prediction_tokens ?? 0);
+  const meta = facts[model], part = rate(steps, first) * meta?.bytes_per_token / (meta?.bandwidth_gb_s * 1e9);
+  return part > 0 && part <= 1 ? Math.round(100 * part) + " % of memory's speed" : "";
+}
+
+function summary(seen, model) {
+  const { began, first, usage } = seen;
+  return [speed(seen), share(seen, model), first && `first token after ${Math.round(first - began)} ms`,
+    usage && `${usage.prompt_tokens} tokens of prompt, ${usage.prompt_tokens_details?.cached_tokens ?? 0} from the cache`].filter(Boolean).join(" · ");
+}

@@ -1,0 +1,118 @@
+// What stays in this browser: conversations in IndexedDB, settings in localStorage. Nothing is removed
+// to make room: where there is none, the page says so.
+const store = {
+  read(name, otherwise) {
+    try { return JSON.parse(localStorage.getItem("sterna." + name)) ?? otherwise; } catch { return otherwise; }
+  },
+  write(name, value) {
+    try { localStorage.setItem("sterna." + name, JSON.stringify(value)); } catch { /* settings hold until the page closes */ }
+  },
+};
+
+// A name for this tab that a reload keeps.
+const TAB = (() => {
+  try {
+    const name = sessionStorage.getItem("sterna.tab") ?? newId();
+    sessionStorage.setItem("sterna.tab", name);
+    return name;
+  } catch { return newId(); }
+})();
+const tab = {
+  get open() { try { return sessionStorage.getItem("sterna.open"); } catch { return null; } },
+  set open(id) { try { sessionStorage.setItem("sterna.open", id); } catch { /* a reload begins anew */ } },
+};
+
+const chats = new Map();  // all, by id
+let database = null;
+const others = "BroadcastChannel" in self ? new BroadcastChannel("sterna") : null;
+
+function finished(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+async function openStore() {
+  try {
+    const request = indexedDB.open("sterna", 1);
+    request.onupgradeneeded = () => request.result.createObjectStore("chats", { keyPath: "id" });
+    database = await finished(request);
+    database.onversionchange = () => database.close();
+    for (const chat of await finished(database.transaction("chats").objectStore("chats").getAll())) chats.set(chat.id, chat);
+    await moveOld();
+  } catch {
+    database = null;
+    status("This browser keeps no data for this page: conversations last until it is closed.");
+  }
+}
+
+// Conversations of earlier pages, which had them in localStorage.
+async function moveOld() {
+  const now = Date.now();
+  for (const [i, old] of store.read("talks", []).entries()) {
+    const chat = { ...chatOfList(old), changed: now - i };
+    await put(chat);
+    chats.set(chat.id, chat);
+  }
+  localStorage.removeItem("sterna.talks");
+}
+
+// Resolves once the conversation is on disk, together with what another tab has written of it.
+function put(chat) {
+  return new Promise((resolve, reject) => {
+    const transaction = database.transaction("chats", "readwrite"), all = transaction.objectStore("chats");
+    all.get(chat.id).onsuccess = event => {
+      try { all.put(Object.assign(chat, merged(event.target.result, chat))); }
+      catch (error) { reject(error); transaction.abort(); }
+    };
+    transaction.oncomplete = resolve;
+    transaction.onabort = () => reject(transaction.error);
+  });
+}
+
+async function save(chat) {
+  if (!Object.keys(chat.nodes).length && !chat.draft) {  // nothing was written, or what was is gone
+    if (chats.has(chat.id)) await erase([chat.id]);
+    return;
+  }
+  if (!chats.has(chat.id)) { chats.set(chat.id, chat); drawList(); }
+  if (!database) return;
+  try {
+    await put(chat);
+    others?.postMessage(chat.id);
+  } catch (error) {
+    status(error?.name === "QuotaExceededError"
+      ? "This browser's storage is full: what is new is not kept. Delete conversations for good to make room."
+      : "This conversation could not be kept: " + (error?.message ?? "the store was closed"));
+  }
+}
+
+// Of a conversation that is written to as an answer comes: soon, but no more often than the disk likes.
+const pending = new Map(), slowness = new Map();
+function saveSoon(chat) {
+  if (pending.has(chat.id)) return;
+  pending.set(chat.id, setTimeout(async () => {
+    pending.delete(chat.id);
+    const began = performance.now();
+    await save(chat);
+    slowness.set(chat.id, performance.now() - began);
+  }, Math.max(500, 10 * (slowness.get(chat.id) ?? 0))));
+}
+
+async function erase(ids) {
+  for (const id of ids) chats.delete(id);
+  if (!database) return;
+  const transaction = database.transaction("chats", "readwrite");
+  for (const id of ids) transaction.objectStore("chats").delete(id);
+  await new Promise(resolve => { transaction.oncomplete = transaction.onabort = resolve; });
+  for (const id of ids) others?.postMessage(id);
+}
+
+async function readAgain(id) {
+  const found = await finished(database.transaction("chats").objectStore("chats").get(id));
+  if (!found) chats.delete(id);
+  else if (runs.has(id)) Object.assign(chats.get(id), merged(found, chats.get(id)));
+  else chats.set(id, found);
+  return found;
+}

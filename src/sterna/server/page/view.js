@@ -1,0 +1,166 @@
+// How the list of conversations and the open one look.
+let chat = null;  // the open one
+let editing = null;  // the message of it that the box holds for another version
+const live = new Map();  // of messages of this session, by id: { prompt, ids, pieces }, for clicks on tokens
+let atEnd = true;  // someone who has scrolled up to read is left there
+const shown = new Map();  // of the messages on the page, by id: { node, writer }
+
+function status(text) { $("status").textContent = text; }
+
+function toast(text, name, action) {
+  const [said, button] = $("toast").children;
+  said.textContent = text;
+  button.textContent = name;
+  button.onclick = () => { $("toast").hidden = true; action(); };
+  $("toast").hidden = false;
+}
+
+function titleOf(one) { return one.title || one.draft.trim().slice(0, 60) || "…"; }
+
+function drawList() {
+  const all = [...chats.values()].sort((one, other) => other.changed - one.changed);
+  const button = (text, onclick, label) => make("button", { type: "button", text, onclick, ...(label ? { "aria-label": label, title: label } : {}) });
+  $("list").replaceChildren(...all.filter(one => !one.deleted).map(one => {
+    const item = make("li", {}, button(titleOf(one), () => open(one.id)), button("×", () => remove(one), "Delete"));
+    if (runs.has(one.id)) item.classList.add("running");
+    if (chat && one.id === chat.id) item.setAttribute("aria-current", "true");
+    return item;
+  }));
+  const deleted = all.filter(one => one.deleted);
+  $("bin").hidden = !deleted.length;
+  $("bin").querySelector("summary").textContent = `Deleted (${deleted.length})`;
+  $("bin").querySelector("ul").replaceChildren(...deleted.map(one => make("li", {}, button(titleOf(one), () => restore(one), "Restore"))));
+}
+
+function draw() {
+  document.body.classList.remove("open");
+  hideCard();
+  drawList();
+  drawQueue();
+  $("stop").hidden = !runs.has(chat.id);
+  shown.clear();
+  const path = pathOf(chat), scrolled = $("talk").scrollTop;
+  if (!path.length) {
+    const bird = document.querySelector("#side svg").cloneNode(true);
+    $("talk").replaceChildren(make("div", { id: "hello" }, bird, make("p", { text: "Nothing you write leaves this server." })));
+    return;
+  }
+  $("talk").replaceChildren(...path.map(article));
+  $("talk").scrollTop = atEnd ? $("talk").scrollHeight : scrolled;
+}
+
+function article(message) {
+  const text = make("div", { class: "text", dir: "auto" }), node = make("article", { class: message.role }, text);
+  const writer = new Writer(text), pieces = live.get(message.id)?.pieces;
+  shown.set(message.id, { node, writer });
+  if (message.thoughts) writer.think(message.thoughts);
+  if (pieces) for (const [piece, at] of pieces) writer.write(piece, at === null ? null : { message, at });
+  else writer.write(message.content);
+  if (runs.get(chat.id)?.message === message) text.classList.add("busy");
+  else { writer.end(); finish(message); }
+  return node;
+}
+
+// What follows a message that is whole: what went wrong, and what can be done with it.
+function finish(message) {
+  const node = shown.get(message.id)?.node;
+  if (!node) return;
+  node.querySelector(".busy")?.classList.remove("busy");
+  node.querySelector(".tools")?.remove();
+  node.querySelector(".wrong")?.remove();
+  if (message.wrong) node.append(make("div", { class: "wrong", text: message.wrong }));
+  const action = (text, onclick, more = {}) => make("button", { type: "button", text, onclick, ...more });
+  const tools = make("div", { class: "tools" }), versions = siblingsOf(chat, message), at = versions.indexOf(message);
+  if (versions.length > 1) {
+    const step = (by, text, label) => action(text, () => choose(versions[at + by]), { "aria-label": label, ...(versions[at + by] ? {} : { disabled: "" }) });
+    tools.append(step(-1, "‹", "Version before"), make("span", { class: "version", text: `${at + 1}/${versions.length}` }), step(1, "›", "Version after"));
+  }
+  if (message.role === "user") tools.append(action("Edit", () => edit(message)));
+  else {
+    tools.append(action(message.wrong ? "Try again" : "Again", () => answer(chat, chat.nodes[message.parent])));
+    tools.append(action("Copy", event => copy(message.content, event.target)));
+    if (message.body) tools.append(action("Copy as curl", event => copy(curl(bodyOf(chat, message)), event.target)));
+    if (message.facts) tools.append(make("span", { class: "facts", text: message.facts }));
+  }
+  node.append(tools);
+}
+
+function drawQueue() {
+  const running = runs.has(chat.id);
+  $("queue").replaceChildren(...chat.queue.map((text, i) => {
+    const item = make("li", {}, make("span", { text, dir: "auto" }));
+    const button = (name, onclick) => item.append(make("button", { type: "button", text: name, onclick }));
+    if (!running) button("Send now", () => { chat.queue.splice(i, 1); ask(chat, lastOf(chat), text); });
+    button("Take back", () => { chat.queue.splice(i, 1); $("say").value = [text, $("say").value].filter(Boolean).join("\n"); keepDraft(); drawQueue(); });
+    return item;
+  }));
+}
+
+function choose(message) {
+  chat.chosen[message.parent] = message.id;
+  save(chat);
+  draw();
+}
+
+// ------------------------------------------------------------------------- which one is open
+function begin() { show(newChat()); }
+
+function open(id) { if (chats.has(id)) show(chats.get(id)); }
+
+function show(other) {
+  endEditing();
+  chat = other;
+  status("");
+  atEnd = true;
+  tab.open = chat.id;
+  $("say").value = chat.draft;
+  draw();
+}
+
+function remove(one) {
+  one.deleted = Date.now();
+  stop(one);
+  save(one);
+  if (one === chat) begin(); else drawList();
+  toast(`“${titleOf(one)}” is deleted.`, "Undo", () => { restore(one); });
+}
+
+function restore(one) {
+  one.deleted = 0;
+  save(one);
+  show(one);
+}
+
+// ---------------------------------------------------------------------------------- the box
+function keepDraft() {
+  if (editing) return;
+  chat.draft = $("say").value;
+  saveSoon(chat);
+}
+
+function edit(message) {
+  editing = message;
+  $("say").value = message.content;
+  $("say").focus();
+  status("Editing: Enter sends another version, and the first one stays. Esc leaves it.");
+}
+
+function endEditing() {
+  if (!editing) return;
+  editing = null;
+  $("say").value = chat.draft;
+  status("");
+}
+
+$("talk").addEventListener("scroll", () => {
+  const view = $("talk");
+  atEnd = view.scrollHeight - view.scrollTop - view.clientHeight < 80;
+}, { passive: true });
+function follow() { if (atEnd) $("talk").scrollTop = $("talk").scrollHeight; }
+
+async function copy(text, button) {
+  const said = button.textContent;
+  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; }
+  catch { button.textContent = "Not allowed"; }  // a browser allows it over https and on this machine
+  setTimeout(() => { button.textContent = said; }, 1200);
+}
