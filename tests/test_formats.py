@@ -92,10 +92,10 @@ def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
 
 def plane_codes(name: str) -> tuple[int, int]:
     """(low bits, high bits) of a code of three, five or six."""
-    return {"q3_k": (2, 1), "q5_k": (4, 1), "q6_k": (4, 2)}[name]
+    return {"q3_k": (2, 1), "q5_k": (4, 1), "q5_0": (4, 1), "q6_k": (4, 2)}[name]
 
 
-@pytest.mark.parametrize("name", ["q3_k", "q5_k", "q6_k"])
+@pytest.mark.parametrize("name", ["q3_k", "q5_k", "q5_0", "q6_k"])
 def test_layout_of_planes(name: str) -> None:
     """b3, b5 and b6: lines of low bits and a plane of high ones, byte by byte as planes.h says."""
     (low, high), M, K = plane_codes(name), 70, 256
@@ -158,13 +158,14 @@ def test_codes_of_files() -> None:
     """What the codes of packed files mean: another offset or step is another LAYOUT_VERSION."""
     rules = {
         (1, 1): "i2 t5 tq1_0 tq2_0 tl1_0 tl1_1 tl2_0 tl2_1 tmac2_0 tmac2_1 pq2_0",
-        (0, 1): "q2_0 q4_1 q2_k q4_k q5_k pot4 pot4z",
+        (0, 1): "q2_0 q4_1 q5_1 q2_k q4_k q5_k pot4 pot4z",
         (1, 2): "i1 q1_0",
         (3, 2): "i2p elut4",
         (2, 1): "elut5",
         (4, 1): "q3_k",
         (8, 1): "i4 q4_0",
         (12, 1): "mxfp4",
+        (16, 1): "q5_0",
         (32, 1): "q6_k",
         (128, 1): "i8 q8_0 iq4_nl iq4_xs",
     }

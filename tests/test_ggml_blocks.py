@@ -19,7 +19,7 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install s
 HALVES = {
     "q4_0": (1,), "q4_1": (1, 3), "q8_0": (1,), "mxfp4": (), "q2_k": (81, 83), "q3_k": (109,),
     "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,), "tq1_0": (53,), "tq2_0": (65,),
-    "iq4_nl": (1,), "iq4_xs": (1,), "q5_0": (1,), "q1_0": (1,), "q2_0": (1,),
+    "iq4_nl": (1,), "iq4_xs": (1,), "q5_0": (1,), "q5_1": (1, 3), "q1_0": (1,), "q2_0": (1,),
     "q2_0_ternary": (1,), "pq2_0": (1,), "pq2_0_ternary": (1,), "ptq1_0": (27,),
 }  # fmt: skip
 

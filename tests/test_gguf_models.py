@@ -42,8 +42,8 @@ MODELS = {
     **{
         kind: Tiny(types={"": kind}, seed=i)
         for i, kind in enumerate(
-            ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-             "Q6_K", "TQ1_0", "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS")
+            ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K",
+             "Q5_K", "Q6_K", "TQ1_0", "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS")
         )
     },
     "mixed": Tiny(types=MIXED, table="Q6_K", seed=20),

@@ -52,6 +52,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---------------------------------------------------------------------------------------- blocks
 
 
+#: Types that the package rounds as well; others it only reads.
+ROUNDED_BY_GGUF = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq2_0")
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
     rng = np.random.default_rng(0)
@@ -59,9 +63,10 @@ def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
     values[1] = 0
     values[2, :256] = np.where(values[2, :256] > 0, 1, -1)
     weight = ops.quantize(values, name)
-    got = to_ggml(weight)
-    want = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name.upper()])
-    np.testing.assert_array_equal(got, want)
+    got, kind = to_ggml(weight), gguf.GGMLQuantizationType[name.upper()]
+    np.testing.assert_array_equal(gguf.quants.dequantize(got, kind), ops.dequantize(weight))
+    if name in ROUNDED_BY_GGUF:
+        np.testing.assert_array_equal(got, gguf.quants.quantize(values, kind))
     np.testing.assert_array_equal(to_ggml(from_ggml(name, got)), got)  # any block, and back
 
 
@@ -69,16 +74,16 @@ def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
 def test_all_levels_come_back(name: str) -> None:
     f = formats.get(name)
     assert f.codebook is not None
-    low, high = f.codebook.ends
-    levels = (np.arange(3 * 512) % (high - low + 1) + low).astype(np.int8).reshape(3, 512)
-    scales = np.arange(1, 1 + np.prod(f.scales.shape(3, 512))).reshape(f.scales.shape(3, 512)) / 64
-    weight = ops.pack(levels, scales.astype(np.float32), format=name)
-    blocks = blocks_of(name, levels, scales.astype(np.float32))
+    levels = np.resize(f.codebook.array, (3, 512))
+    values = np.random.default_rng(7).standard_normal((3, 512)).astype(np.float32)
+    scales = ops.unpack(ops.quantize(values, name))[1]
+    weight = ops.pack(levels, scales, format=name)
+    blocks = blocks_of(name, levels, scales)
     back = from_ggml(name, blocks)
     np.testing.assert_array_equal(back.codes, weight.codes)
     np.testing.assert_array_equal(back.scale, weight.scale)
     with pytest.raises(RequestError, match="to_ggml"):
-        blocks_of("q6_k", levels, scales)
+        blocks_of("q1_0", levels, scales)
 
 
 # ---------------------------------------------------------------------------- read by Sterna
@@ -421,7 +426,7 @@ def test_refusals(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RequestError, match="gguf: must be one of F32"):
         convert(sources / "float", dst, "gguf:Q9_0")
     with pytest.raises(RequestError, match="head"):
-        convert(sources / "float", dst, "gguf:F16", "q6_k")
+        convert(sources / "float", dst, "gguf:F16", "i4")
     strange = factory.write(tmp_path / "strange", FLOAT)
     document: dict[str, Any] = json.loads((strange / "tokenizer.json").read_text())
     document["pre_tokenizer"] = {"type": "Whitespace"}
@@ -445,11 +450,38 @@ def test_refusals(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.glob(".*"))
 
 
-def test_rows_that_are_no_whole_blocks_become_f16(tmp_path: Path) -> None:
-    src = factory.write(tmp_path / "m", factory.RECIPES["llama-96"])  # 96 and 160 columns
-    losses = convert(src, tmp_path / "m.gguf", "gguf:TQ2_0")
-    assert {loss.format for loss in losses} == {"F16", "F32"}
-    assert loading.load(tmp_path / "m.gguf", cached=False).format == "f16"
+def test_rows_that_are_no_blocks_at_all_become_f16(tmp_path: Path) -> None:
+    """llama.cpp's quantiser does so too."""
+    src = factory.write(tmp_path / "m", replace(FLOAT, intermediate=272))
+    losses = convert(src, tmp_path / "m.gguf", "gguf:Q4_0")
+    by_name = {loss.name.rpartition(".")[2]: loss.format for loss in losses}
+    assert (by_name["down_proj"], by_name["up_proj"]) == ("F16", "Q4_0")
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    types = {t.name: t.tensor_type.name for t in reader.tensors}
+    assert types["blk.1.ffn_down.weight"] == "F16"
+
+
+#: Types of layers, of an embedding that makes no logits, and of a table that does: the rules of
+#: llama.cpp's quantiser (`llama-quantize --pure` for layers).
+TABLES = [
+    ("Q4_0", "Q4_0", "Q6_K"), ("Q5_1", "Q5_1", "Q6_K"), ("Q4_K", "Q4_K", "Q6_K"),
+    ("Q2_K", "Q2_K", "Q6_K"), ("IQ4_NL", "IQ4_NL", "Q6_K"), ("TQ2_0", "Q4_K", "Q6_K"),
+    ("Q8_0", "Q8_0", "Q8_0"), ("BF16", "BF16", "BF16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type", "embedding", "head"), TABLES)
+def test_tables_of_floats(
+    sources: Path, tmp_path: Path, type: str, embedding: str, head: str
+) -> None:
+    for source, expected in (("float", (embedding, head)), ("tied", (head, None))):
+        convert(sources / source, path := tmp_path / f"{source}.gguf", f"gguf:{type}")
+        types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+        assert (types["token_embd.weight"], types.get("output.weight")) == expected
+        assert types["blk.0.attn_q.weight"] == type
+        again = tmp_path / f"{source}-again.gguf"
+        convert(path, again, f"gguf:{type}")  # what is quantised stays as it is
+        assert {t.name: t.tensor_type.name for t in gguf.GGUFReader(again).tensors} == types
 
 
 def test_a_full_disk_leaves_the_old_file(

@@ -202,7 +202,9 @@ def test_the_reference_of_super_blocks(name: str) -> None:
     assert (error <= 100 * 2.0**-24 * size).all()
 
 
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "mxfp4", "tq1_0", "tq2_0"])
+@pytest.mark.parametrize(
+    "name", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4", "tq1_0", "tq2_0"]
+)
 def test_blocks_are_those_of_gguf(name: str) -> None:
     """Rounding gives the gguf package's blocks, and they stand for the weights that it says."""
     gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")

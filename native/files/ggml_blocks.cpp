@@ -70,16 +70,30 @@ struct q4_1 {
     }
 };
 
-// d, four bytes of high bits, 16 of low ones.
+// Codes of five bits: four bytes of high bits, 16 of low ones.
+void five_bits(In from, Levels levels) {
+    int8_t high[32];
+    unpack<1>(from, 4, high);
+    add_fields<4, 16>(from + 4, 16, levels);
+    for (int i = 0; i < 32; ++i) levels[i] = static_cast<int8_t>(levels[i] | high[i] << 4);
+}
+
 struct q5_0 {
     static constexpr int k = 32, bytes = 22, halves = 1, singles = 0;
     static bool decode(In block, Levels levels, Out scales) {
         half(block, scales);
-        int8_t high[32];
-        unpack<1>(block + 2, 4, high);
-        add_fields<4, 16>(block + 6, 16, levels);
-        for (int i = 0; i < 32; ++i)
-            levels[i] = static_cast<int8_t>((levels[i] | high[i] << 4) - 16);
+        five_bits(block + 2, levels);
+        lower<32>(levels, 16);
+        return true;
+    }
+};
+
+struct q5_1 {
+    static constexpr int k = 32, bytes = 24, halves = 2, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        half(block + 2, scales + 2);
+        five_bits(block + 4, levels);
         return true;
     }
 };
@@ -331,6 +345,7 @@ constexpr BlockType kTypes[] = {
     type<q4_0>("q4_0"),
     type<q4_1>("q4_1"),
     type<q5_0>("q5_0"),
+    type<q5_1>("q5_1"),
     type<q8_0>("q8_0"),
     type<mxfp4>("mxfp4"),
     type<iq4_nl>("iq4_nl"),

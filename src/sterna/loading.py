@@ -29,6 +29,7 @@ from sterna.runtime import resolve_threads
 from sterna.weights import storages
 from sterna.weights.gguf import companions_of, config_of
 from sterna.weights.gguf_source import GgufWeights, i2s_layout, warn_of_i2s
+from sterna.weights.replaced import warn_of_replaced
 from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
 
 __all__ = ["Model", "companions", "from_weights", "layer_names", "load", "save"]
@@ -169,9 +170,21 @@ def load(
     A checkpoint is packed as it is read and ready at once; `Model.keep` writes the packed form to
     the cache, which is read from there the next time. `i2s`: as in `LLM`. `wrap`: makes a
     source of weights that the architecture asks in place of the model's own, which then reads each
-    as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Raises ModelFormatError,
-    UnsupportedModelError, RequestError or NonFiniteError.
+    as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Matrices whose rows are
+    no whole blocks of `format` or `head` get what `formats.fitting` has for them, with a warning.
+    Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
+    model = _opened(path, format, head, cached, threads, i2s, wrap, progress, mmap)
+    if wrap is None:
+        warn_of_replaced(model.weights.modules, format, head)
+    return model
+
+
+def _opened(
+    path: str | Path, format: str | None, head: str | None, cached: bool, threads: int | None,
+    i2s: str | None, wrap: Wrap | None, progress: Progress | None, mmap: bool,
+) -> Model:  # fmt: skip
+    """As `load`."""
     source, parts, stored = Path(path), list[Path](), format
     beside: Companions | None = None  # what a packed copy does not have to be asked for
     read: Callable[[], Model]

@@ -43,7 +43,6 @@ NEAREST = {
     for other, kinds in {
         "Q2_K": ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
         "Q3_K_M or IQ4_XS": ("IQ3_XXS", "IQ3_S"),
-        "Q5_K_M": ("Q5_1",),
         "MXFP4 or Q4_K_M": ("NVFP4",),
     }.items()
     for kind in kinds

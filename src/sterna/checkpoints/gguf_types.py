@@ -25,8 +25,8 @@ I2_S = Layout("I2_S", 4, 1, 32)
 FLOAT_TYPES = ("F32", "F16", "BF16")
 #: Types whose blocks `formats.ggml_blocks` reads.
 BLOCK_TYPES = (
-    "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0",
-    "MXFP4", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0",
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0",
+    "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0",
 )  # fmt: skip
 
 _LAYOUTS: dict[int, tuple[Layout, ...]] = {

@@ -63,7 +63,8 @@ def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -
     started = time.perf_counter()
     with progress_bar(f"converting {src}", "million weights") as progress:
         losses = convert(src, dst, progress=progress, **options)
-    row = finished(src, dst, options["format"], losses, time.perf_counter() - started)
+    asked = options["format"], options["head"]
+    row = finished(src, dst, *asked, losses, time.perf_counter() - started)
     if as_json:
         print_json([row])
     else:
@@ -71,9 +72,14 @@ def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -
 
 
 def finished(
-    src: str, dst: Path, format: str | None, losses: list[Any], seconds: float
+    src: str,
+    dst: Path,
+    format: str | None,
+    head: str | None,
+    losses: list[Any],
+    seconds: float,
 ) -> dict[str, Any]:
-    """What a conversion did, as a row."""
+    """What a conversion did, as a row; format, head: as `convert` takes them."""
     rounded = [loss for loss in losses if not loss.exact]
     worst = max(rounded, key=lambda loss: loss.relative_rms, default=None)
     return {
@@ -87,7 +93,17 @@ def finished(
         "worst_tensor": worst and worst.name,
         "worst_relative_rms_error": worst.relative_rms if worst else 0.0,
         "moved_zeros": sum(loss.moved_zeros for loss in losses),
+        "replaced": _replaced(format, head, losses),
     }
+
+
+def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[str]:
+    """The lines that name matrices which could not have the format."""
+    from sterna.convert import weight_format
+    from sterna.weights.replaced import Made, replaced
+
+    made = (Made(loss.name, loss.K, loss.format) for loss in losses)
+    return [str(one) for one in replaced(made, weight_format(format), head)]
 
 
 def report(row: dict[str, Any]) -> None:
@@ -98,6 +114,8 @@ def report(row: dict[str, Any]) -> None:
         f"{row['path']}: {size / 1e6:,.1f} MB in {row['seconds']:.1f} s ({speed:,.0f} MB/s)",
         soft_wrap=True,
     )
+    for line in row["replaced"]:
+        out.print(line, soft_wrap=True)
     if row["rounded"] == 0:
         out.print(f"lossless: all {row['matrices']} matrices have the weights they had")
         return

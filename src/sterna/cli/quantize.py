@@ -87,7 +87,7 @@ def command(
         print_json([*(loss.row() for loss in losses), *([] if gain is None else [gain])])
         return
     table([_row(loss) for loss in losses], COLUMNS, right=FIGURES)
-    report(finished(src, dst, format, losses, time.perf_counter() - started))
+    report(finished(src, dst, name, options["head"], losses, time.perf_counter() - started))
     if gain is not None:
         show_gain(gain)
     elif text is not None:

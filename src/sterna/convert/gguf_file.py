@@ -1,8 +1,9 @@
 """A model of any kind to a GGUF file that llama.cpp and its kin load.
 
-Weights are those of the model's own format, rounded by ggml's rules to the type that is asked for;
-rows that are no whole blocks of it become F16. A SHA-256 of each tensor, with its name, type and
-shape, is in `sterna.sha256.tensors`, one of the other metadata in `sterna.sha256.metadata`.
+Weights are those of the model's own format, rounded to the type that is asked for. Tensors whose
+rows are no whole blocks, and an embedding and an output head of floats, get the types that
+llama.cpp's quantiser gives them. A SHA-256 of each tensor, with its name, type and shape, is in
+`sterna.sha256.tensors`, one of the other metadata in `sterna.sha256.metadata`.
 """
 
 from __future__ import annotations
@@ -40,15 +41,21 @@ __all__ = ["BARE_HASHES", "HASHES", "TYPES", "heading", "metadata_hash", "to_ggu
 
 #: GGUF type -> Sterna's format of the same values.
 TYPES = {
-    "F32": "f32", "F16": "f16", "BF16": "bf16", "Q8_0": "q8_0", "Q4_0": "q4_0", "Q4_1": "q4_1",
-    "TQ2_0": "tq2_0",
+    "F32": "f32", "F16": "f16", "BF16": "bf16",
+    "Q8_0": "q8_0", "Q5_0": "q5_0", "Q5_1": "q5_1", "Q4_0": "q4_0", "Q4_1": "q4_1",
+    "Q6_K": "q6_k", "Q5_K": "q5_k", "Q4_K": "q4_k", "Q3_K": "q3_k", "Q2_K": "q2_k",
+    "IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs", "TQ2_0": "tq2_0",
 }  # fmt: skip
 HASHES = "sterna.sha256.tensors"  # key of the tensors' hashes, in file order
 METADATA_HASH = "sterna.sha256.metadata"
 BARE_HASHES = "sterna.sha256"  # the same of the bytes alone, as in files written earlier
 _NAMES = {format: name for name, format in TYPES.items()}
-_KEEPS_TABLES = ("Q4_0", "Q4_1", "TQ2_0")  # too coarse for an embedding, unless asked for
-_FILE_TYPE = {"F32": "ALL_F32"}  # of gguf.LlamaFileType, else MOSTLY_ and the type
+_FOR_TABLES = ("F32", "F16", "BF16", "Q8_0")  # fine enough for all tables
+#: What tables of floats get with other types, as in llama.cpp's quantiser: one that makes logits,
+#: and one that is an embedding alone, where that is not the type of the layers.
+_HEAD, _EMBEDDINGS = "q6_k", {"TQ2_0": "q4_k"}
+#: Of gguf.LlamaFileType, else MOSTLY_ and the type.
+_FILE_TYPE = {"F32": "ALL_F32", **{kind: f"MOSTLY_{kind}_S" for kind in ("Q3_K", "Q4_K", "Q5_K")}}
 #: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function.
 _ARCHITECTURES = {
     kind.architecture: name for name, kind in reversed(ARCHITECTURES_OF.items()) if kind.written
@@ -113,7 +120,9 @@ def to_gguf(
 
     name: what the caller calls the model, where that is no path. i2s: as in `LLM`; squares: as in
     `to_directory`. head: format of the embedding and the output head; default: the same type for
-    F32, F16, BF16 and Q8_0, else the model's own, or F16. Returns what happened to each matrix.
+    F32, F16, BF16 and Q8_0. With other types, tables that are quantised stay as they are, or become
+    F16 where GGUF lacks their format; those of floats become Q6_K where they make logits, else the
+    type of the layers (Q4_K for TQ2_0). Returns what happened to each matrix.
     Raises RequestError (no gguf package, an unknown type, a full disk) and UnsupportedModelError
     (an architecture or a tokenizer that GGUF has no words for).
     """
@@ -177,7 +186,7 @@ class _Writing:
         self._squares = squares
         self.architecture, self.losses = architecture, list[Loss]()
         self._plan, self._model, self._type, self._threads = planned, model, type, threads
-        self._head = TYPES[type] if head is None and type not in _KEEPS_TABLES else head
+        self._head = TYPES[type] if head is None and type in _FOR_TABLES else head
         self._tensors = {item.name: self._of(item) for item in planned.items.values()}
 
     def nbytes(self) -> int:
@@ -205,23 +214,27 @@ class _Writing:
         return permutes(self.architecture, module)
 
     def _format(self, item: Item) -> Format:
-        """The format of an item: what is asked for, or F16 where its rows are no whole blocks."""
-        name = TYPES[self._type]
-        if item.kind == "table":
-            name = self._table_format(item)
-        f = formats.get(name)
+        """The format of an item: what is asked for, or what takes its place where its rows are no
+        whole blocks, F16 where nothing does."""
+        name = self._table_format(item) if item.kind == "table" else TYPES[self._type]
+        f = formats.fitting(formats.get(name), item.K)
         return formats.get("f16") if item.K % f.scales.block else f
 
     def _table_format(self, item: Item) -> str:
-        stored = self._plan.stored_format(item) if self._head in (None, "exact") else ""
-        asked = stored if self._head in (None, "exact") else head_format(self._head or "", stored)
-        if asked in _NAMES:
-            return asked
-        if self._head in (None, "exact"):
-            return "f16"
-        raise RequestError(
-            f"head: must be one of {', '.join(_NAMES)} in a GGUF file, but got {shown(self._head)}"
-        )
+        if self._head is not None and self._head != "exact":
+            asked = head_format(self._head, "")
+            if asked in _NAMES:
+                return asked
+            raise RequestError(
+                f"head: must be one of {', '.join(_NAMES)} in a GGUF file, "
+                f"but got {shown(self._head)}"
+            )
+        stored = self._plan.stored_format(item)
+        if self._head is None and not formats.get(stored).scaled:
+            if item.name == "lm_head" or self._model.config.tied:
+                return _HEAD
+            return _EMBEDDINGS.get(self._type, TYPES[self._type])
+        return stored if stored in _NAMES else "f16"
 
     def write(
         self, gguf: Any, writer: Any, path: Path, file: BinaryIO,

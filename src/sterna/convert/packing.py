@@ -163,8 +163,10 @@ class _Writing:
     def _target(self, item: Item, stored: Format) -> Format:
         """The format of an item whose pieces are stored in `stored`."""
         if item.kind in ("matrix", "experts"):
-            return stored if item.exact else self._format or stored
-        return formats.get(head_format(self._head, stored.name)) if self._head else stored
+            asked = None if item.exact else self._format
+        else:
+            asked = formats.get(head_format(self._head, stored.name)) if self._head else None
+        return stored if asked is None else formats.fitting(asked, item.K)
 
     def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from math import gcd
 
 from sterna.errors import RequestError, shown
 from sterna.formats.base import Format
@@ -25,6 +26,7 @@ __all__ = [
     "Format",
     "PackedWeight",
     "Shadow",
+    "fitting",
     "float_format",
     "get",
     "names",
@@ -56,6 +58,24 @@ def get(name: str | Format) -> Format:
         if base in _FORMATS:
             return _with_scale(_FORMATS[base], scale) if colon else _FORMATS[base]
     raise RequestError(f"format: must be one of {', '.join(names())}, but got {shown(name)}")
+
+
+def fitting(format: Format, K: int) -> Format:
+    """A format for a matrix of K columns: the given one, or what takes its place there.
+
+    Where rows are no whole blocks, GGUF's formats give way to one of shorter blocks, as in
+    llama.cpp's quantiser (q4_k to q5_0, q6_k to q8_0 …), and groups to the longest that fit
+    (`i4:g128` to `i4:g64`). Where nothing fits, it is the given one, which `check_shape` refuses.
+    """
+    if K % format.scales.block == 0:
+        return format
+    other = format
+    if format.instead:
+        other = get(format.instead)
+    elif ":g" in format.name and (group := gcd(K, format.scales.group)) % GROUP_K == 0:
+        name = f"{format.name.partition(':')[0]}:g{group}"
+        other = replace(format, name=name, scales=GroupScales(group))
+    return format if K % other.scales.block else other
 
 
 def float_format(name: str) -> FloatFormat:

@@ -33,7 +33,8 @@ class Format:
     it for its name.
 
     codebook: None where the codes are floats. lossless: of integers, whether sums of products are
-    exact; False: they are sums of rounded table entries.
+    exact; False: they are sums of rounded table entries. instead: the name of the format, of about
+    the same bits, for a matrix whose rows are no whole blocks (`formats.fitting`).
 
     A subclass says what is special to some formats: how they are rounded (`quantize`,
     `quantize_blocks`), or what they store (`encode`, `decode`, `codes_valid`).
@@ -46,6 +47,7 @@ class Format:
     scales: ScaleLayout
     codebook: Codebook | None = None
     lossless: bool = True
+    instead: str = ""
 
     def __eq__(self, other: object) -> bool:
         """Whether its name is the same, or is `other`."""
@@ -125,9 +127,10 @@ class Format:
                 f"but {name} has K={K}; use a float format"
             )
         if K % self.scales.block:
+            other = self.instead or "i8, which has a scale for each row"
             raise RequestError(
                 f"{self.name}: K must be a multiple of {self.scales.block}, but {name} has K={K}; "
-                "choose a format with a scale for each row, such as i8"
+                f"choose another format, such as {other}"
             )
         if not (0 <= M < 2**31 and 0 <= K < 2**31):
             raise RequestError(f"{self.name}: M and K must lie below 2^31, but {name} is {M}x{K}")

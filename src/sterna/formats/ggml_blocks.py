@@ -29,6 +29,8 @@ from sterna.formats import (
     q4_0,
     q4_1,
     q4_k,
+    q5_0,
+    q5_1,
     q5_k,
     q6_k,
     q8_0,
@@ -165,9 +167,15 @@ def _q4_1(raw: U8) -> Parsed:
 
 
 def _q5_0(raw: U8) -> Parsed:
-    """d, four bytes of high bits, 16 of low ones; the levels fit those of q8_0."""
+    """d, four bytes of high bits, 16 of low ones."""
     codes = _fields(raw[:, 6:], 4, 16) | _bits(raw[:, 2:6]) << 4
     return codes.astype(np.int8) - np.int8(16), _f16(raw[:, :2])[:, 0]
+
+
+def _q5_1(raw: U8) -> Parsed:
+    """Blocks as of q5_0, with a minimum after d."""
+    codes = _fields(raw[:, 8:], 4, 16) | _bits(raw[:, 4:8]) << 4
+    return codes.astype(np.int8), _f16(raw[:, :4])
 
 
 def _q1_0(raw: U8) -> Parsed:
@@ -298,7 +306,8 @@ def _groups(format: Format, k: int) -> Format:
 BLOCKS = {
     "q4_0": Block(32, 18, _q4_0, q4_0.FORMAT),
     "q4_1": Block(32, 20, _q4_1, q4_1.FORMAT),
-    "q5_0": Block(32, 22, _q5_0, q8_0.FORMAT),
+    "q5_0": Block(32, 22, _q5_0, q5_0.FORMAT),
+    "q5_1": Block(32, 24, _q5_1, q5_1.FORMAT),
     "q8_0": Block(32, 34, _q8_0, q8_0.FORMAT),
     "mxfp4": Block(32, 17, _mxfp4, mxfp4.FORMAT),
     "iq4_nl": Block(32, 18, _iq4_nl, iq4_nl.FORMAT),

@@ -25,4 +25,5 @@ FORMAT = Iq4Xs(
     name="iq4_xs", layout=Layout("iq4"), bits=4.3125,
     summary="sixteen uneven levels, super-blocks (GGUF IQ4_XS)",
     codebook=CODEBOOK, scales=SuperBlockScales(32, scale_range=(-32, 31)),
+    instead="iq4_nl",
 )  # fmt: skip

@@ -12,4 +12,5 @@ FORMAT = KQuant(
     summary="two-bit super-blocks (GGUF Q2_K)",
     codebook=Codebook(range(4), offset=0),
     scales=SuperBlockScales(16, scale_range=(0, 15), minimum_range=(0, 15), nibbles=True),
+    instead="q4_0",
 )  # fmt: skip

@@ -12,4 +12,5 @@ FORMAT = KQuant(
     summary="three-bit super-blocks (GGUF Q3_K)",
     codebook=Codebook(range(-4, 4), offset=4),
     scales=SuperBlockScales(16, scale_range=(-32, 31)),
+    instead="q4_0",
 )  # fmt: skip

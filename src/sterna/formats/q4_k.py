@@ -12,4 +12,5 @@ FORMAT = KQuant(
     summary="four-bit super-blocks (GGUF Q4_K)",
     codebook=Codebook(range(16), offset=0),
     scales=SuperBlockScales(32, scale_range=(0, 63), minimum_range=(0, 63)),
+    instead="q5_0",
 )  # fmt: skip

@@ -12,4 +12,5 @@ FORMAT = KQuant(
     summary="five-bit super-blocks (GGUF Q5_K)",
     codebook=Codebook(range(32), offset=0),
     scales=SuperBlockScales(32, scale_range=(0, 63), minimum_range=(0, 63)),
+    instead="q5_1",
 )  # fmt: skip

@@ -12,4 +12,5 @@ FORMAT = KQuant(
     summary="six-bit super-blocks (GGUF Q6_K)",
     codebook=Codebook(range(-32, 32), offset=32),
     scales=SuperBlockScales(16, scale_range=(-128, 127)),
+    instead="q8_0",
 )  # fmt: skip

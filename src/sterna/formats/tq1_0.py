@@ -11,4 +11,5 @@ FORMAT = TernaryBlocks(
     name="tq1_0", layout=Layout("t5"), bits=5 / 3 + 16 / BLOCK_K,
     summary="ternary, three in five bits, blocks (GGUF TQ1_0)",
     codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
+    instead="q4_0",
 )  # fmt: skip

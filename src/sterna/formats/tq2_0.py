@@ -35,4 +35,5 @@ FORMAT = TernaryBlocks(
     name="tq2_0", layout=Layout("b2"), bits=2.0625,
     summary="ternary, two bits, blocks (GGUF TQ2_0)",
     codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
+    instead="q4_0",
 )  # fmt: skip

@@ -282,6 +282,8 @@ class GgufWeights:
     ) -> PackedWeight:  # fmt: skip
         """Rows of blocks in the format asked for. narrows: as `from_ggml`, if it may."""
         name = info.dtype.lower()
+        if asked is not None:
+            asked = formats.fitting(formats.get(asked), info.shape[-1]).name
         narrow = narrows and asked != BLOCKS[name].format.name
         try:
             weight = from_ggml(name, raw, threads=self.threads, order=order, narrow=narrow)

@@ -47,14 +47,17 @@ class Choice:
 def choose(part: Levels | Floats, asked: str | None) -> Choice:
     """The format asked for, or the layer's own: the narrowest with all its levels, or its dtype.
 
+    For rows that are no whole blocks it is what takes the asked one's place (`formats.fitting`).
     Raises RequestError for a format that the weights cannot be held in.
     """
     if isinstance(part, Floats):
-        return Choice(part.format if asked is None else formats.get(asked).name, False)
+        if asked is None:
+            return Choice(part.format, False)
+        return Choice(formats.fitting(formats.get(asked), part.bits.shape[1]).name, False)
     if asked is None:
         name = part.stored_format or next(n for n in NARROWEST if can_keep(formats.get(n), part, 0))
         return Choice(f"{name}:g{part.group}" if part.group else name, True)
-    format = formats.get(asked)
+    format = formats.fitting(formats.get(asked), part.K)
     keeps = can_keep(format, part, part.group)
     if not keeps and part.as_floats is None:
         raise RequestError(

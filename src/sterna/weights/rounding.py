@@ -86,13 +86,17 @@ def repacked(
 ) -> PackedWeight:
     """`weight` in `format` (None: its own), where nothing is lost, or floats are rounded anew.
 
+    For rows that are no whole blocks, `format` is what takes its place (`formats.fitting`).
+
     Levels that the format has go there with the same scales: the same matrix. Floats are rounded as
     those of a checkpoint, a layer's (or an embedding's). Raises RequestError for any other pair,
     since to round what is rounded already would lose twice; `name` says whose weight it is.
     """
-    if format is None or weight.format == format:
+    if format is None:
         return weight
-    old, new = weight.format, formats.get(format)
+    old, new = weight.format, formats.fitting(formats.get(format), weight.K)
+    if new == old:
+        return weight
     keeps = _keeps(new, old) and new.scales.group == old.scales.group
     if keeps or not old.scaled:
         new.check_shape(weight.M, weight.K, name)

@@ -1,0 +1,78 @@
+"""Matrices whose rows are no whole blocks of the format that was asked for, told in a line."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from sterna import formats
+from sterna.formats import Format, PackedWeight
+
+__all__ = ["Made", "Replaced", "replaced", "warn_of_replaced"]
+
+MOST_NAMES = 8  # that a line lists
+_LAYER = re.compile(r"\.\d+(?=\.|$)")
+
+
+class Made(NamedTuple):
+    """A matrix of K columns, and the format that it got."""
+
+    name: str
+    K: int
+    format: str
+
+
+class Replaced(NamedTuple):
+    """Matrices that have the format `taken` in the place of `asked`."""
+
+    asked: Format
+    taken: str
+    made: tuple[Made, ...]
+
+    def __str__(self) -> str:
+        """A line that names the matrices, the number of a layer left out."""
+        kinds = [*dict.fromkeys(_LAYER.sub(".*", one.name) for one in self.made)]
+        more = f" and {len(kinds) - MOST_NAMES} more" if len(kinds) > MOST_NAMES else ""
+        widths = " and ".join(map(str, sorted({one.K for one in self.made})))
+        matrices = "1 matrix has" if len(self.made) == 1 else f"{len(self.made)} matrices have"
+        return (
+            f"{self.asked}: rows of {widths} are no whole blocks of {self.asked.scales.block}, so "
+            f"{matrices} {self.taken} in its place: {', '.join(kinds[:MOST_NAMES])}{more}"
+        )
+
+
+def replaced(made: Iterable[Made], format: str | None, head: str | None) -> list[Replaced]:
+    """What became of matrices that could not have the format asked for, of layers or of tables.
+
+    Where no other format fits, a GGUF file has them in f16.
+    """
+    layers, tables = list[Made](), list[Made]()
+    for one in made:
+        (tables if "embed_tokens" in one.name or one.name == "lm_head" else layers).append(one)
+    return [
+        found
+        for asked, some in ((format, layers), (head, tables))
+        if asked is not None and formats.known(asked)  # heads have names that are no formats
+        for found in _of_one(formats.get(asked), some)
+    ]
+
+
+def _of_one(asked: Format, made: list[Made]) -> list[Replaced]:
+    found: dict[str, list[Made]] = {}
+    for one in made:
+        other = formats.fitting(asked, one.K).name
+        taken = other if other != asked.name else "f16"
+        if one.K % asked.scales.block and one.format.lower() == taken:
+            found.setdefault(one.format, []).append(one)
+    return [Replaced(asked, taken, tuple(some)) for taken, some in found.items()]
+
+
+def warn_of_replaced(
+    modules: Mapping[str, PackedWeight], format: str | None, head: str | None
+) -> None:
+    """A warning for each line that `replaced` has to tell of a model's weights."""
+    made = (Made(name, weight.K, weight.format.name) for name, weight in modules.items())
+    for one in replaced(made, format, head):
+        warnings.warn(str(one), RuntimeWarning, stacklevel=3)
