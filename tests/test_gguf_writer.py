@@ -91,7 +91,8 @@ def test_all_levels_come_back(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("source", "type"),
-    [(source, type) for source in ("float", "rope", "tied") for type in TYPES]
+    [("float", type) for type in TYPES]
+    + [(source, type) for source in ("rope", "tied") for type in ("F32", "BF16", "Q8_0", "Q4_K")]
     # A packed directory does not make floats of what rounds activations.
     + [("ternary", type) for type in ("Q8_0", "Q4_0", "Q4_1", "TQ2_0")],
 )

@@ -69,9 +69,7 @@ def test_a_start_from_the_cache_says_it_too(
 ) -> None:
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
-        with pytest.warns(
-            RuntimeWarning, match="q6_k: rows of 192 .* q8_0 .*: model.emb.*, lm_"
-        ):
+        with pytest.warns(RuntimeWarning, match="q6_k: rows of 192 .* q8_0 .*: model.emb.*, lm_"):
             model = loading.load(source, head="q6_k")
         assert model.head == "q8_0"
         model.keep()
@@ -83,9 +81,7 @@ def test_groups_are_made_to_fit(source: Path, tmp_path: Path) -> None:
     """Of groups, the longest that divide a row and the group asked for."""
     losses = convert(source, tmp_path / "m", "i4:g128")
     assert {loss.format for loss in losses if ".layers." in loss.name} == {"i4:g64"}
-    with pytest.warns(
-        RuntimeWarning, match="i4:g128: rows of 192 and 320 .* have i4:g64"
-    ):
+    with pytest.warns(RuntimeWarning, match="i4:g128: rows of 192 and 320 .* have i4:g64"):
         assert loading.load(source, format="i4:g128", cached=False).format == "i4:g64"
 
 
