@@ -295,3 +295,38 @@ def test_schemas(server: ServerProcess, client: openai.OpenAI) -> None:
     refused = server.post("/v1/chat/completions", messages=SAID, response_format=form)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "response_format"
+
+
+def test_schemas_that_are_relaxed(server: ServerProcess) -> None:
+    """With strict: false, as strict=False does; without it the schema is refused."""
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 2}
+    for strict, status in ((False, 200), (True, 400), (None, 400)):
+        named: dict[str, Any] = {"name": "a", "schema": schema}
+        if strict is not None:
+            named["strict"] = strict
+        form = {"type": "json_schema", "json_schema": named}
+        said = server.post("/v1/chat/completions", messages=SAID, response_format=form)
+        assert said.status_code == status, said.text
+        if status == 200:
+            assert len(json.loads(said.json()["choices"][0]["message"]["content"])) <= 2
+
+
+def test_a_template_of_a_request(model: Path, server: ServerProcess, tmp_path: Path) -> None:
+    """Refused, unless the server trusts requests; then the answer is the one with this template."""
+    template = "{% for m in messages %}{{ m.content }}<eos>{% endfor %}# "
+    refused = server.post("/v1/chat/completions", messages=SAID, chat_template=template)
+    assert refused.status_code == 400
+    assert "--trust-request-chat-template" in refused.json()["error"]["message"]
+    with serving(
+        tmp_path, str(model), "--trust-request-chat-template", "--chat-template", "chatml"
+    ) as trusting:
+        own = trusting.post("/apply-template", messages=SAID).json()["prompt"]
+        assert own.startswith("<|im_start|>user")
+        asked: dict[str, Any] = {"messages": SAID, "chat_template": template}
+        written = trusting.post("/apply-template", **asked).json()["prompt"]
+        assert written == SAID[0]["content"] + "<eos># "
+        said = trusting.post("/v1/chat/completions", **asked, max_tokens=4, temperature=0)
+        assert said.status_code == 200
+        broken = trusting.post("/v1/chat/completions", messages=SAID, chat_template="{% for %}")
+        assert broken.status_code == 400
+        assert broken.json()["error"]["param"] == "chat_template"

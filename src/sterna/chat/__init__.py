@@ -1,6 +1,7 @@
 """Chat templates of a model folder, rendered in a sandbox with limits.
 
-A template comes from the model's files only, never from a request.
+A template comes from the model's files, from who opens the model, or from a request where the
+server's settings trust these.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import jinja2
 
 from sterna.chat.budget import MAX_CHARS, OverBudget, spending
 from sterna.chat.calls import respelt
+from sterna.chat.named import NAMED
 from sterna.chat.sandbox import BoundedEnvironment, Refusal
 from sterna.chat.thoughts import CLOSE, Thoughts, without_thoughts
 from sterna.chat.tools import described, has_calls, told
@@ -84,6 +86,30 @@ class ChatTemplate:
         named = _named_templates(file, settings["chat_template"])
         named.setdefault("default", next(iter(named.values())))
         return cls(file, named, _special_tokens(settings))
+
+    @classmethod
+    def chosen(cls, given: str | Path, settings: Mapping[str, Any]) -> ChatTemplate:
+        """The template of a name in `named.NAMED`, or of a file of Jinja; RequestError where there
+        is neither. settings: as tokenizer_config.json, whose tokens it may name."""
+        source = NAMED.get(str(given))
+        if source is None and isinstance(given, (str, Path)) and "\0" not in str(given):
+            source = _read_text(Path(given)) if Path(given).is_file() else None
+        if source is None:
+            raise RequestError(
+                f"chat_template: must be a file, or one of {', '.join(NAMED)}, but got "
+                f"{shown(given)}"
+            )
+        return cls.given(source, settings, Path(given))
+
+    @classmethod
+    def given(
+        cls, source: str, settings: Mapping[str, Any], file: Path = Path("chat_template")
+    ) -> ChatTemplate:
+        """A template of this text. ModelFormatError where it is no template."""
+        made = cls(file, {"default": source}, _special_tokens(settings))
+        with spending():
+            made._template("default")
+        return made
 
     @property
     def source(self) -> str:

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from sterna.cli.options import (
+    chat_template_option,
     drafting_options,
     model_options,
     open_model,
@@ -31,6 +32,7 @@ QUOTES = '"""'
     short_help="Talk with a model.", context_settings={"default_map": {"max_tokens": MAX_TOKENS}}
 )
 @model_options
+@chat_template_option
 @drafting_options
 @sampling_options
 @click.option("--system", metavar="TEXT", help="System prompt.")

@@ -12,6 +12,7 @@ import click
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.options import (
     VISIBLE,
+    chat_template_option,
     drafting_options,
     json_option,
     model_options,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Continue a prompt.")
 @click.argument("prompt", required=False)
 @model_options
+@chat_template_option
 @drafting_options
 @sampling_options
 @constraint_options

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "VISIBLE",
     "adapter_named",
+    "chat_template_option",
     "console",
     "cores_option",
     "deterministic_option",
@@ -148,6 +149,13 @@ model_options = _all(
     run_options,
 )
 
+chat_template_option = click.option(
+    "--chat-template",
+    metavar="FILE|NAME",
+    help="How conversations are written, in place of the model's own template: a file of Jinja, or "
+    "chatml, gemma, llama2, llama3, mistral, phi3 or zephyr.",
+)
+
 drafting_options = _all(
     click.option(
         "--speculate",
@@ -178,7 +186,7 @@ def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> L
 
     chosen_by_name: whether requests may choose among adapters that have names. RequestError.
     """
-    given = {n: options[n] for n in (*MODEL, "speculate", *MEMORY) if n in options}
+    given = {n: options[n] for n in (*MODEL, "speculate", "chat_template", *MEMORY) if n in options}
     if options.get("draft"):
         team = {n: options[n] for n in ("threads", "cores", "mmap")}
         given["draft"] = _open(options["draft"], options, team)

@@ -14,6 +14,7 @@ from sterna.cli.options import (
     MEMORY,
     MODEL,
     adapter_named,
+    chat_template_option,
     drafting_options,
     fetch_model,
     offline_option,
@@ -215,6 +216,12 @@ def duration(value: str | float) -> float:
     "may be repeated.",
 )
 @run_options
+@chat_template_option
+@click.option(
+    "--trust-request-chat-template",
+    is_flag=True,
+    help="Take templates from requests (chat_template), which run in a sandbox with limits.",
+)
 @drafting_options
 def command(
     models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
@@ -231,7 +238,7 @@ def command(
     from sterna.server.hosting import Source
     from sterna.server.run import serve
 
-    of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft")}
+    of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft", "chat_template")}
     memory = {name: options.pop(name) for name in MEMORY}
     of_model |= {name: value for name, value in memory.items() if value is not None}
     settings = _settings(max_seqs, step_ms, options)

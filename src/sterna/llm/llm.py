@@ -50,9 +50,12 @@ class LLM(Asking, Embedding, Scores):
     the same without `draft` and a model's own MTP layer, or "off"; draft: another, smaller LLM of
     the same tokenizer that guesses ahead. adapter: a folder of a LoRA adapter as PEFT saves one,
     which all requests have unless they say otherwise, or folders by the names that requests choose
-    among; they stay apart from the packed weights (docs/training.md). progress: called with the
+    among; they stay apart from the packed weights (docs/training.md). chat_template: a file of
+    Jinja, or a name (chatml, gemma, llama2, llama3, mistral, phi3, zephyr), in place of the model's
+    own (docs/chat.md). progress: called with the
     bytes of weights read so far and those of all, by one thread at a time, not always the caller's.
-    `tokenizer` and `template` are the model's own; template is None where it has none.
+    `tokenizer` is the model's own, and so is `template`, unless chat_template is given; None where
+    it has none.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.

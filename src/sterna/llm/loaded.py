@@ -11,6 +11,7 @@ import numpy as np
 
 from sterna import loading, models
 from sterna.answers import Completion
+from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.checks import checked_flag, checked_items, checked_name, checked_whole
 from sterna.engine import (
@@ -59,6 +60,7 @@ class Loaded:
         speculate: str = "auto",
         draft: Loaded | None = None,
         adapter: str | Path | Mapping[str, str | Path] | None = None,
+        chat_template: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._caching = checked_flag("prefix_cache", prefix_cache)
@@ -68,7 +70,7 @@ class Loaded:
         checked_flag("mmap", mmap)
         self._speculate = checked_name("speculate", speculate, SPECULATE)
         path = resolve(model, inspect=models.require_architecture)
-        self.name, self._is_file = str(model), path.is_file()
+        self.name = str(model)
         team = resolve_threads(threads, cores)
         loaded = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
@@ -81,7 +83,11 @@ class Loaded:
         )  # fmt: skip
         beside = loaded.companions
         assert beside is not None  # as of every model that is loaded from a path
-        self.tokenizer, self.template = beside.tokenizer(), beside.template()
+        self.tokenizer, self._token_settings = beside.tokenizer(), beside.tokenizer_config
+        if chat_template is None:
+            self.template = beside.template()
+        else:
+            self.template = ChatTemplate.chosen(chat_template, self._token_settings)
         self._defaults = sampling_of(beside.generation_config, beside.generation_file)
         self.tokenizer.check(loaded.config.vocab_size)
         self._draft = self._checked_draft(draft) if draft is not None else None

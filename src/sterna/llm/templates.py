@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
+from sterna.chat import ChatTemplate
 from sterna.chat.thoughts import Thoughts
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.constraints import Constraint
@@ -31,27 +32,24 @@ class Templates(Loaded):
         template_options: Mapping[str, Any] | None = None,
         continue_final_message: bool = False,
         add_generation_prompt: bool = True,
+        template: ChatTemplate | None = None,
     ) -> str:
         """The text that the model's template makes of a conversation; arguments as in `chat`.
 
         add_generation_prompt: whether what opens the answer follows. Tools for which the template
-        has no place are told in the system prompt.
+        has no place are told in the system prompt. template: in place of the model's.
         """
-        if self.template is None:
-            other = (
-                "another file, with tokenizer.chat_template in its metadata"
-                if self._is_file
-                else "add chat_template.jinja to the model's folder"
-            )
+        template = template or self.template
+        if template is None:
             raise RequestError(
-                f"chat: the model must have a chat template, but {self.name} has none; "
-                f"use generate, or {other}"
+                f"chat: the model must have a chat template, but {self.name} has none; use "
+                "generate, or give one (chat_template, --chat-template)"
             )
         what = "a list of messages"
         if isinstance(messages, str):
             raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
-        listed, tools = self.template.told(list(checked_items("messages", messages, what)), tools)
-        return self.template.render(
+        listed, tools = template.told(list(checked_items("messages", messages, what)), tools)
+        return template.render(
             listed,
             add_generation_prompt,
             tools=tools,
@@ -81,25 +79,39 @@ class Templates(Loaded):
             others["constraint"] = behind(thoughts, others["constraint"])
         return self.tokenizer.encode(prompt, add_special=False), others, thoughts
 
-    def thoughts(self, prompt: str, messages: Any, continued: bool = False) -> Thoughts:
+    def template_of(self, source: str) -> ChatTemplate:
+        """A template for this model of the text of one; ModelFormatError where it is none."""
+        return ChatTemplate.given(source, self._token_settings)
+
+    def thoughts(
+        self,
+        prompt: str,
+        messages: Any,
+        continued: bool = False,
+        template: ChatTemplate | None = None,
+    ) -> Thoughts:
         """How an answer to a conversation's prompt begins. continued: whether it goes on with the
         last of the messages."""
-        if self.template is None:
+        template = template or self.template
+        if template is None:
             return Thoughts.CLOSED
         if not continued:
-            return self.template.thoughts(prompt)
+            return template.thoughts(prompt)
         content = messages[-1].get("content")
         parts = [p.get("text") for p in content] if isinstance(content, list) else [content]
         return Thoughts.within("".join(part for part in parts if isinstance(part, str)))
 
     @cached_property
     def _turn_ends(self) -> frozenset[int]:
-        """The added token that the template writes after an answer: often not the model's EOS.
+        return self.turn_ends(self.template)
+
+    def turn_ends(self, template: ChatTemplate | None) -> frozenset[int]:
+        """The added token that a template writes after an answer: often not the model's EOS.
 
         None where it ends but a part of a turn in the model's family, such as gpt-oss's <|end|>.
         """
         tokenizer = self.tokenizer
-        added = tokenizer.added_at(self.template.after_answer()) if self.template else None
+        added = tokenizer.added_at(template.after_answer()) if template else None
         inner = inner_of(lambda mark: tokenizer.token_id(mark) is not None)
         if added is None or added in map(tokenizer.token_id, inner):
             return frozenset()

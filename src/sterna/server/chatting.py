@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from sterna.chat import ChatTemplate
+from sterna.errors import ModelFormatError, RequestError
 from sterna.llm import LLM
 from sterna.server.errors import ApiError, wrong
 from sterna.server.folding import with_system
 from sterna.server.forms import shown
 
-__all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "text_of"]
+__all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "read_template", "text_of"]
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -30,6 +32,7 @@ class Conversation:
     template_options: dict[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    template: ChatTemplate | None = None  # in place of the model's
 
 
 def prompt_text(llm: LLM, conversation: Conversation) -> str:
@@ -41,7 +44,7 @@ def prompt_text(llm: LLM, conversation: Conversation) -> str:
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
     messages, tools = shown(
-        llm.template,
+        conversation.template or llm.template,
         [_message(i, message) for i, message in enumerate(conversation.messages)],
         conversation.tools,
     )
@@ -52,8 +55,24 @@ def prompt_text(llm: LLM, conversation: Conversation) -> str:
         template_options=conversation.template_options or None,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
+        template=conversation.template,
     )
     return with_system(messages, render)
+
+
+def read_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
+    """The template of a request. ApiError 400 where it is none, or requests are not trusted."""
+    if source is None:
+        return None
+    if not trusted:
+        raise ApiError(
+            400, "chat_template: must be the server's, which takes none from requests; start it "
+            "with --chat-template, or with --trust-request-chat-template", param="chat_template",
+        )  # fmt: skip
+    try:
+        return llm.template_of(source)
+    except (ModelFormatError, RequestError) as error:
+        raise ApiError(400, str(error), param="chat_template") from None
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,6 @@ _ROWS = (
     *_only("return_prompt_text", (False,), "use /apply-template", *BOTH),
     *_only("echo", (False,), "use continue_final_message", CHAT),
     *_only("add_special_tokens", (False,), "a template writes its own", CHAT),
-    *_only("chat_template", (), "no template is taken from a request", CHAT),
     *_only("include_reasoning", (True,), "leave reasoning_content unread", CHAT),
     *_only("thinking_token_budget", (), "use max_tokens", *BOTH),
     *_only("repetition_detection", (), "use repetition_penalty", *BOTH),

@@ -77,7 +77,10 @@ def _moment(receipt: dict[str, Any]) -> datetime | None:
 
 
 async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> dict[str, Any]:
-    service = Service(Settings(metrics=False), Models({"model": Source(opener)}, {}))
+    service = Service(
+        Settings(metrics=False, trust_request_chat_template=True),
+        Models({"model": Source(opener)}, {}),
+    )
     try:
         _, said = await ask(create_app(service), path, encode(body), {"id": "again", "key": ""})
     finally:

@@ -25,6 +25,7 @@ class Settings:
     model that nobody asks stays in memory; max_loaded: how many models stay at most.
     share_cache: prefixes that were computed for one key serve the others. files: a folder for files
     and batches, None: there are none; files_max: their bytes.
+    trust_request_chat_template: templates of requests are rendered.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +55,7 @@ class Settings:
     page: bool = True
     log_format: str = "text"
     log_prompts: bool = False
+    trust_request_chat_template: bool = False
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
     engine: dict[str, object] = field(default_factory=dict)  # options of AsyncLLM

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.chat import ChatTemplate
 from sterna.engine.constraints import Constraint, ToolCall
 from sterna.errors import RequestError
 from sterna.llm import LLM
@@ -34,17 +35,19 @@ class Tools:
         functions = map(_function, self.shown)
         return {f["name"]: f.get("parameters") for f in functions}
 
-    def form(self, llm: LLM) -> Form | None:
-        """How the model writes calls; None where there are no tools."""
-        return form_of(llm.template) if self.shown else None
+    def form(self, llm: LLM, template: ChatTemplate | None = None) -> Form | None:
+        """How the model writes calls; None where there are no tools. template: the request's."""
+        return form_of(template or llm.template) if self.shown else None
 
-    async def constraint(self, llm: LLM, answer: Constraint | None) -> Constraint | None:
+    async def constraint(
+        self, llm: LLM, answer: Constraint | None, template: ChatTemplate | None = None
+    ) -> Constraint | None:
         """Calls in the model's form, or the answer that is asked for beside them.
 
         Arguments keep to their schema where that is strict, and where a call must be: then as far
         as it can be enforced. answer: None: any text.
         """
-        form = self.form(llm)
+        form = self.form(llm, template)
         if form is None:
             return answer
         functions = [_function(tool) for tool in self.shown]

@@ -47,7 +47,7 @@ class Turn:
         if ask.options.get("max_tokens") is None:
             ask.options["max_tokens"] = max(1, llm.context - len(ask.prompt))
         answer = await constraint_of(llm, self._structured, self._format)
-        ask.constraint = await self.tools.constraint(llm, answer)
+        ask.constraint = await self.tools.constraint(llm, answer, self._conversation.template)
         if ask.constraint is not None:
             ask.constraint = await asyncio.to_thread(behind, self._thoughts, ask.constraint)
         self.running.submit([ask])
@@ -58,11 +58,17 @@ class Turn:
             prompt = prompt_text(llm, asked)
         if stopped.read:
             self.ask.rendered_at = stopped.moment.isoformat(timespec="seconds")
-        self._thoughts = llm.thoughts(prompt, asked.messages, asked.continue_final_message)
+        template = asked.template
+        self._thoughts = llm.thoughts(
+            prompt, asked.messages, asked.continue_final_message, template
+        )
+        if template is not None:  # the engine knows the ends of the model's own
+            ends = {*self.ask.options.get("stop_token_ids", ()), *llm.turn_ends(template)}
+            self.ask.options["stop_token_ids"] = sorted(ends)
         self.ask.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def reader(self) -> Reader:
         """For one of the answers."""
-        form = self.tools.form(self.running.hosted.llm)
+        form = self.tools.form(self.running.hosted.llm, self._conversation.template)
         opened = self._thoughts is Thoughts.OPENED
         return Reader(form, self.tools.several, opened, self.tools.schemas)

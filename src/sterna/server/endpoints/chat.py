@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from sterna.server.answering import respond
 from sterna.server.bodies import read
-from sterna.server.chatting import Conversation, text_of
+from sterna.server.chatting import Conversation, read_template, text_of
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import own_tools
 from sterna.server.reading import Delta, Reader
@@ -55,6 +55,7 @@ class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
     prediction: Prediction | None = None
     reasoning_effort: str | None = None
     documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -122,6 +123,11 @@ class _Answering:
             template_options=options,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
+            template=read_template(
+                self.llm,
+                body.chat_template,
+                self.running.service.settings.trust_request_chat_template,
+            ),
         )
 
     def _prediction(self) -> list[int] | None:

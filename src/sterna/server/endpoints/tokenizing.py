@@ -9,8 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.llm import LLM
 from sterna.server.bodies import read
-from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.chatting import Conversation, prompt_text, read_template
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.wording import token_text
@@ -24,6 +25,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     content: str | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -46,6 +48,7 @@ class TemplateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     messages: list[dict[str, Any]]
     model: str | None = None
     tools: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -65,7 +68,7 @@ async def tokenize(request: Request) -> Response:
         if special is None:  # llama-server's name, and its default
             special = body.add_special if body.content is None else bool(body.add_special)
         if body.messages is not None:
-            text = await asyncio.to_thread(prompt_text, llm, _conversation(body, body.messages))
+            text = await asyncio.to_thread(prompt_text, llm, _conversation(request, llm, body))
             special = False  # the template writes its own BOS
         else:
             text = str(given[0])
@@ -116,14 +119,16 @@ async def apply_template(request: Request) -> Response:
     """The prompt of a conversation, as text."""
     body = await read(request, TemplateBody)
     async with service_of(request).models.use(body.model) as hosted:
-        conversation = _conversation(body, body.messages)
+        conversation = _conversation(request, hosted.llm, body)
         text = await asyncio.to_thread(prompt_text, hosted.llm, conversation)
     return as_json({"prompt": text})
 
 
-def _conversation(body: Any, messages: list[dict[str, Any]]) -> Conversation:
+def _conversation(request: Request, llm: LLM, body: Any) -> Conversation:
+    trusted = service_of(request).settings.trust_request_chat_template
     return Conversation(
-        messages=messages,
+        messages=body.messages,
+        template=read_template(llm, body.chat_template, trusted),
         tools=body.tools or [],
         template_options=body.chat_template_kwargs or {},
         add_generation_prompt=body.add_generation_prompt,
