@@ -208,15 +208,19 @@ class ChatTemplate:
     def after_answer(self) -> str:
         """What the template writes after an assistant's message, without leading space.
 
-        It begins with the token that ends a turn, where there is one; empty if the template does
+        It begins with the token that ends a turn, where there is one; where the template writes
+        none behind the last message, with what stands before the next. Empty if the template does
         not accept a plain exchange.
         """
         exchange = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": _MARK}]
-        try:
-            parts = self.render(exchange, add_generation_prompt=False).rpartition(_MARK)
-        except (RequestError, ModelFormatError):
-            return ""
-        return parts[2].lstrip() if parts[1] else ""
+        for messages in (exchange, [*exchange, exchange[0]]):
+            try:
+                parts = self.render(messages, add_generation_prompt=False).rpartition(_MARK)
+            except (RequestError, ModelFormatError):
+                return ""
+            if end := parts[2].lstrip() if parts[1] else "":
+                return end
+        return ""
 
     def _written(self, name: str, values: Mapping[str, Any]) -> str:
         """Of messages and tools as they are, or else as the template takes them."""
