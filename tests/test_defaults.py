@@ -80,6 +80,33 @@ def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], P
     assert LLM(tmp_path / "greedy.gguf", threads=1).defaults == {}
 
 
+def test_suppressed_tokens_never_come(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """From either kind of file, beside what a request forbids; ids of no token are left out."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("llama-256"), folder)
+    options: dict[str, Any] = {"max_tokens": 6, "ignore_eos": True}
+    first = LLM(folder, threads=1).generate("def", **options).tokens[0]
+    file = folder / "generation_config.json"
+    config = {**json.loads(file.read_text()), "suppress_tokens": [first, 10**6]}
+    file.write_text(json.dumps(config))
+    convert(folder, tmp_path / "m.gguf", "gguf:F32")
+    answers = []
+    for path in (folder, tmp_path / "m.gguf"):
+        llm = LLM(path, threads=1)
+        answers.append(llm.generate("def", **options).tokens)
+        forbidden = answers[-1][0]
+        assert first not in answers[-1]
+        assert not {first, forbidden} & {
+            *llm.generate("def", bad_words=[[forbidden]], **options).tokens
+        }
+    assert answers[0] == answers[1]
+    file.write_text(json.dumps({**config, "suppress_tokens": None, "bad_words_ids": [[first]]}))
+    assert LLM(folder, threads=1).generate("def", **options).tokens == answers[0]
+    for spoilt in ([1.5], ["a"], 7, [[1]]):
+        file.write_text(json.dumps({**config, "suppress_tokens": spoilt}))
+        failure(lambda: LLM(folder, threads=1), ModelFormatError, "suppress_tokens")
+
+
 def test_a_receipt_says_what_was_used(tmp_path: Path) -> None:
     """The model's own values with the request's over them; a machine with others is told so."""
     folder = tmp_path / "model"

@@ -239,7 +239,8 @@ def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def add_sampling(writer: Any, generation: Mapping[str, Any]) -> None:
     """How the model's makers sample, from generation_config.json; nothing where that is greedily.
 
-    GGUF has no word for do_sample, so a model that is not sampled from says nothing here.
+    GGUF has no word for do_sample, so a model that is not sampled from says nothing here; and the
+    tokens that no answer may have.
     """
     add = {
         "temperature": writer.add_sampling_temp,
@@ -250,3 +251,5 @@ def add_sampling(writer: Any, generation: Mapping[str, Any]) -> None:
     }
     for name, value in sampling_of(generation, Path(GENERATION_CONFIG)).items():
         add[name](value)
+    if tokens := generation.get("suppress_tokens"):
+        writer.add_array("tokenizer.ggml.suppress_tokens", tokens)

@@ -105,7 +105,10 @@ class Asking(Templates):
         }
         given["stop"] = SamplingParams.stops(given.get("stop"))
         given.setdefault("seed", SamplingParams.fresh_seed())
-        return SamplingParams(**{**self._defaults, **given})
+        params = SamplingParams(**{**self._defaults, **given})
+        if not self._suppressed:
+            return params
+        return replace(params, bad_words=(*params.bad_words, *self._suppressed))
 
     def _predicted(self, prediction: str | Sequence[int] | None) -> list[int]:
         """Tokens of the text that an answer may have; RequestError."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sterna.engine import SamplingParams
-from sterna.errors import ModelFormatError, RequestError
+from sterna.errors import ModelFormatError, RequestError, shown
 
-__all__ = ["sampling_of"]
+__all__ = ["sampling_of", "suppressed_of"]
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
@@ -36,3 +36,23 @@ def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
             file=file, field="generation", expected="usable sampling values", got=e
         ) from None
     return found
+
+
+def suppressed_of(config: Mapping[str, Any], vocab: int, file: Path) -> tuple[tuple[int, ...], ...]:
+    """What no answer may have: suppress_tokens and bad_words_ids of generation_config.json.
+
+    Gemma 4 names its marks of pictures and sound there. Ids that are none of the model's `vocab`
+    are left out, as in llama.cpp. ModelFormatError for what is no such list, in `file`.
+    """
+    tokens, words = (config.get(key) or [] for key in ("suppress_tokens", "bad_words_ids"))
+    try:
+        named = [*((token,) for token in tokens), *map(tuple, words)]
+        whole = all(type(id) is int and id >= 0 for word in named for id in word)
+    except TypeError:
+        whole = False
+    if not whole:
+        raise ModelFormatError(
+            file=file, field="suppress_tokens, bad_words_ids", expected="ids, and lists of ids",
+            got=shown([tokens, words]),
+        )  # fmt: skip
+    return tuple(word for word in named if word and max(word) < vocab)

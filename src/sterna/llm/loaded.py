@@ -25,7 +25,7 @@ from sterna.engine import (
 from sterna.engine.constraints import Constraints
 from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.adapters import Adapters
-from sterna.llm.defaults import sampling_of
+from sterna.llm.defaults import sampling_of, suppressed_of
 from sterna.runtime import resolve_threads
 
 __all__ = ["Loaded"]
@@ -89,6 +89,9 @@ class Loaded:
         else:
             self.template = ChatTemplate.chosen(chat_template, self._token_settings)
         self._defaults = sampling_of(beside.generation_config, beside.generation_file)
+        self._suppressed = suppressed_of(
+            beside.generation_config, loaded.config.vocab_size, beside.generation_file
+        )
         self.tokenizer.check(loaded.config.vocab_size)
         self._draft = self._checked_draft(draft) if draft is not None else None
         self.adapters = Adapters(self.engine, self.name)

@@ -284,6 +284,11 @@ def companions_of(model: GgufModel, config: dict[str, Any]) -> FileCompanions:
     generation: dict[str, Any] = {"eos_token_id": list(vocabulary.eos_ids), **_sampling(m)}
     if bos is not None:
         generation["bos_token_id"] = bos
+    if (key := "tokenizer.ggml.suppress_tokens") in m:
+        ids = m.array(key)
+        if ids.dtype.kind not in "iu":
+            raise m.error(key, "token ids", "other numbers")
+        generation["suppress_tokens"] = ids[ids >= 0].tolist()
     _warn_of_floats(model)
     return FileCompanions(model.path, config, settings, generation, vocabulary.backend)
 
