@@ -111,7 +111,9 @@ class AsyncLLM:
         """As `LLM.prompt_logprobs`, scheduled with the others; key, priority: as in `submit`."""
         self._check_open()
         request = self.llm.scoring(prompt, top, adapter, **_checked_place(key, priority, None, ""))
-        await self._queued([request]).result()
+        ticket = self._queued([request])
+        ticket.read_at_end()  # it decodes nothing
+        await ticket.result()
         return request.scores
 
     def _check_open(self) -> None:

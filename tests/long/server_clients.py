@@ -181,10 +181,12 @@ def test_litellm(server: ServerProcess, expected: str) -> None:
 
 def test_langchain(server: ServerProcess, expected: str) -> None:
     langchain = pytest.importorskip("langchain_openai")
-    model = langchain.ChatOpenAI(base_url=f"{server.url}/v1", api_key="none", model="smol", **SAME)
+    asked = {"base_url": f"{server.url}/v1", "api_key": "none", "model": "smol"}
+    model = langchain.ChatOpenAI(**asked, **SAME)
     assert model.invoke(QUESTION).content == expected
     assert "".join(c.content for c in model.stream(QUESTION)) == expected
-    called = model.bind_tools(TOOLS, tool_choice="required").invoke(QUESTION, max_tokens=64)
+    calling = langchain.ChatOpenAI(**asked, **CALLING).bind_tools(TOOLS, tool_choice="required")
+    called = calling.invoke(QUESTION)
     assert called.tool_calls[0]["args"]["city"] in ("Paris", "Rome")
 
 
@@ -250,8 +252,11 @@ def test_openai_agents(server: ServerProcess, expected: str) -> None:
         model = kind(model="smol", openai_client=client)
         agent = agents.Agent(name="plain", model=model, model_settings=settings)
         assert (await agents.Runner.run(agent, QUESTION)).final_output == expected
-        agent = agents.Agent(name="tools", model=model, model_settings=forced, tools=[get_weather])
-        await agents.Runner.run(agent, QUESTION, max_turns=3)
+        agent = agents.Agent(
+            name="tools", model=model, model_settings=forced, tools=[get_weather],
+            tool_use_behavior="stop_on_first_tool",
+        )  # fmt: skip
+        assert (await agents.Runner.run(agent, QUESTION)).final_output.startswith("Sun in")
 
     async def ask_both() -> None:
         await ask(agents.OpenAIChatCompletionsModel)
@@ -349,11 +354,16 @@ def test_claude_code(server: ServerProcess, tmp_path: Path) -> None:
 
 
 def test_guidellm(server: ServerProcess, tmp_path: Path) -> None:
-    ran(
-        server, tmp_path, "guidellm", "benchmark", "run", "--target", server.url,
-        "--profile", "synchronous", "--max-requests", "3",
-        "--data", '{"prompt_tokens": 16, "output_tokens": 8}', "--processor", "gpt2",
+    """It asks for the usage in every chunk."""
+    (tmp_path / "questions.jsonl").write_text(3 * (json.dumps({"text": QUESTION}) + "\n"))
+    said = ran(
+        server, tmp_path, "guidellm", "run", "--profile", "kind=synchronous",
+        "--backend", f"kind=openai_http,target={server.url},model=smol,max_tokens=8",
+        "--constraint", "kind=max_requests,count=3",
+        "--data", f"kind=json_file,path={tmp_path / 'questions.jsonl'}",
+        "--disable-console-interactive", HF_HUB_OFFLINE="1",
     )  # fmt: skip
+    assert "Benchmarking complete" in said
 
 
 def test_inspect(server: ServerProcess, tmp_path: Path) -> None:
