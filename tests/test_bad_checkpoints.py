@@ -104,8 +104,8 @@ def test_config_of_a_wrong_type(folder: Path) -> None:
     for value, got in ((True, "a boolean, True"), ([256], "an array, [256]"), (2.5, "got 2.5")):
         edit_config(folder, hidden_size=value)
         failure(lambda: LLM(folder), ModelFormatError, "hidden_size", got)
-    edit_config(folder, hidden_size=None)
-    failure(lambda: LLM(folder), ModelFormatError, "hidden_size", "got none")
+    edit_config(folder, hidden_size=None)  # left out, it is the class's own, 2,560
+    failure(lambda: LLM(folder), ModelFormatError, "embed_tokens", "2560", "got BF16 shape [320, 8")
 
 
 def test_missing_tensor(folder: Path) -> None:

@@ -190,6 +190,21 @@ def test_gguf(types: str, tmp_path: Path) -> None:
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
 
 
+def test_gpt_oss_without_a_scaling(tmp_path: Path) -> None:
+    """A file without rope.scaling.* has none: YaRN is what config.json alone may leave to its
+    class."""
+    recipe = replace(
+        RECIPES["gpt_oss"], rope_scaling=None,
+        config={
+            **RECIPES["gpt_oss"].config, "swiglu_limit": 7.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+        },
+    )  # fmt: skip
+    write_gguf(tmp_path / "m.gguf", "gpt-oss", recipe, {"gpt-oss.attention.sliding_window": 40}, {})
+    got = engine(loading.load(tmp_path / "m.gguf")).logits([PROMPT])[0]
+    assert_same_bits(got, engine(loading.load(write(tmp_path / "hf", recipe))).logits([PROMPT])[0])
+
+
 #: Without what no key says, or value heads that would change places.
 OTHER_KINDS = {
     "llama": (RECIPES["mixtral"], {"llama.expert_feed_forward_length": None}),

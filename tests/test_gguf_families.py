@@ -119,6 +119,39 @@ FAMILIES = {
     ),
     "olmo2": Family(of("olmo2"), "olmo2", {}),
     "olmo3": Family(of("olmo3"), "olmo2", {"attention.sliding_window": 70, **_YARN}),
+    # As the converter writes it: which layers have a window, one by one, the base of these, and
+    # config.json's attention_factor, here the paper's.
+    "olmo3-list": Family(
+        of(
+            "olmo3",
+            layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention"],
+        ),
+        "olmo2",
+        {
+            "attention.sliding_window": 70, **_YARN, "rope.freq_base_swa": 500000.0,
+            "attention.sliding_window_pattern": [False, True, False, False],
+            "rope.scaling.yarn_attn_factor": 0.1 * np.log(4.0) + 1,
+        },
+        exact=False, theirs=False,
+    ),
+    "gemma2-list": Family(
+        of(
+            "gemma2", query_pre_attn_scalar=48,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention",
+                         "sliding_attention"],
+        ),
+        "gemma2",
+        {
+            "attention.sliding_window": 40, "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 0.7,
+            "attention.sliding_window_pattern": [True, True, False, True],
+        },
+    ),
+    # Layers that read others' keys have no attn_v, and the others without a window do.
+    "gemma4-values": Family(
+        of("gemma4", attention_k_eq_v=False, num_global_key_value_heads=None), "gemma4",
+        {**_GEMMA4, "attention.head_count_kv": 2},
+    ),
     "glm4": Family(of("glm4"), "glm4", {"rope.dimension_count": 20}),
     "glm4-part": Family(of("glm4-part"), "glm4", {"rope.dimension_count": 32}),
     "hunyuan": Family(
@@ -228,6 +261,33 @@ def test_a_file_is_its_checkpoint(name: str, tmp_path: Path) -> None:
         assert_same_bits(got, expected)
     else:
         np.testing.assert_allclose(got, expected, atol=1e-4 * expected.std())
+
+
+def test_layers_that_read_others_keys_have_none(tmp_path: Path) -> None:
+    """As the converter writes Gemma 4: the last layers have neither attn_k nor attn_v, which does
+    not mean that keys are values in the layers before."""
+    family = FAMILIES["gemma4-values"]
+
+    def drop(tensors: dict[str, np.ndarray]) -> None:
+        for layer in (4, 5):
+            for part in ("attn_k", "attn_v", "attn_k_norm"):
+                tensors.pop(f"blk.{layer}.{part}.weight", None)
+
+    expected = logits(factory.write(tmp_path / "m", family.recipe))
+    assert_same_bits(logits(write(tmp_path / "m.gguf", family, drop)), expected)
+
+    def drop_one(tensors: dict[str, np.ndarray]) -> None:
+        del tensors["blk.1.attn_v.weight"]
+
+    some = write(tmp_path / "some.gguf", family, drop_one)
+    failure(lambda: loading.load(some), ModelFormatError, "attn_v.weight", "or in none")
+
+
+def test_a_tensor_that_nothing_reads(tmp_path: Path) -> None:
+    """A bias of a norm would change every answer."""
+    bias = {"blk.1.attn_norm.bias": np.ones(96, np.float32)}
+    path = write(tmp_path / "m.gguf", FAMILIES["smollm3"], lambda t: t.update(bias))
+    failure(lambda: loading.load(path), UnsupportedModelError, "blk.1.attn_norm.bias")
 
 
 @pytest.mark.parametrize("name", ["gemma2", "granite", "phi3", "glm4"])

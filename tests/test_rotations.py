@@ -21,6 +21,7 @@ from sterna.convert import convert
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
 from sterna.graph import Rotary
+from sterna.models import llama
 from sterna.models.config import TransformerConfig
 
 gguf_factory: Any = pytest.importorskip("gguf_factory", reason="needs the gguf package")
@@ -31,9 +32,8 @@ LARGE = {"original_max_position_embeddings": 1 << 24}
 
 def parsed(**changes: Any) -> TransformerConfig:
     """llama-f32's config.json with these fields: heads of 16, a context of 512."""
-    return TransformerConfig.from_json(
-        {**config(RECIPES["llama-f32"]), **changes}, Path("config.json"), "silu"
-    )
+    fields = {**config(RECIPES["llama-f32"]), **changes}
+    return TransformerConfig.of(llama, fields, Path("config.json"))
 
 
 def rotary(c: TransformerConfig) -> Rotary:
@@ -148,6 +148,12 @@ def tiny(arch: str, **keys: Any) -> Any:
                 "beta_fast": 8, "beta_slow": 2, "attention_factor": 0.5 * (0.1 * math.log(2) + 1),
             },
         ),
+        (  # as the converter writes an attention_factor
+            {"type": "yarn", "factor": 4.0, "original_context_length": 128,
+             "yarn_attn_factor": 1.25},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+             "attention_factor": 1.25},
+        ),
     ],
 )  # fmt: skip
 def test_yarn_in_gguf(
@@ -202,7 +208,11 @@ def test_longrope_in_gguf(tmp_path: Path) -> None:
     [
         ({"type": "ntk"}, UnsupportedModelError, "ntk"),
         ({"type": "yarn"}, ModelFormatError, "rope.scaling.factor"),
-        ({**GGUF_YARN, "yarn_attn_factor": 1.2}, UnsupportedModelError, "yarn_attn"),
+        (
+            {**GGUF_YARN, "yarn_attn_factor": 1.2, "attn_factor": 0.5},
+            UnsupportedModelError,
+            "attn_factor",
+        ),
         ({**GGUF_YARN, "yarn_log_multiplier": 0.1}, UnsupportedModelError, "yarn_log"),
         ({**GGUF_YARN, "yarn_ext_factor": 0.5}, UnsupportedModelError, "yarn_ext"),
         ({**GGUF_YARN, "type": "linear", "attn_factor": 1.5}, UnsupportedModelError, "attn_factor"),

@@ -100,7 +100,7 @@ DAMAGE: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_damage(family: str, tmp_path: Path) -> None:
-    """No other exception, no warning, no wait."""
+    """No other exception, no warning of arithmetic, no wait."""
     folder = FAMILIES[family].write(tmp_path / "model")
     sound = {name: (folder / name).read_bytes() for name in DAMAGE}
     refused = 0
@@ -112,6 +112,8 @@ def test_damage(family: str, tmp_path: Path) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
+                # What the head is said to be may be what was damaged; both are sound models.
+                warnings.filterwarnings("ignore", ".*tie_word_embeddings is true")
                 model = loading.load(folder, cached=False, threads=1)
                 assert model.n_params > 0
         except SternaError:

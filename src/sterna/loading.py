@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
@@ -102,19 +102,26 @@ class Model:
 
 
 def from_weights(
-    json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource]
-) -> Model:
-    """Trace a model from its config.json and a source of weights; `file` is named in errors."""
+    json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
+    own_head: Callable[[int, int], bool] = lambda *_: False,
+) -> Model:  # fmt: skip
+    """Trace a model from its config.json and a source of weights; `file` is named in errors.
+
+    own_head: whether a head [vocab, hidden] is there, although the embedding is said to be it.
+    """
     module = module_of(json, file)
     quantization = json.get("quantization_config")
     if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
         json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
-    config = TransformerConfig.of(module, json, file)
-    graph, source = Graph(config.heads), weights(module)
+    config, source = TransformerConfig.of(module, json, file), weights(module)
+    if config.tied and own_head(config.vocab_size, config.hidden_size):
+        json, config = _untied(json, file), replace(config, tied=False)
+    graph = Graph(config.heads)
     module.build(graph, config, source)
     predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
-    if isinstance(source, CheckpointWeights):
-        source.refuse_unread(getattr(module, "unread", lambda _: ())(config))
+    if isinstance(source, CheckpointWeights | GgufWeights):
+        unread = getattr(module, "unread", lambda _: ())(config)
+        source.refuse_unread(unread, getattr(module, "SKIPPED", ()))
     kv_dtype = getattr(module, "KV_DTYPE", "i16")
     models = [
         Model(None, json, config, one, source, *_formats(one), kv_dtype)
@@ -122,6 +129,20 @@ def from_weights(
     ]  # fmt: skip
     models[0].mtp = models[1] if predictor is not None else None
     return models[0]
+
+
+def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:
+    """config.json of a model whose head is there and is not the embedding, with a warning."""
+    warnings.warn(
+        f"{file}: tie_word_embeddings is true, but lm_head.weight is there and is not the "
+        "embedding: it is used, as in transformers",
+        RuntimeWarning, stacklevel=2,
+    )  # fmt: skip
+    untied = {**json, "tie_word_embeddings": False}
+    untied.pop("share_embedding", None)
+    if isinstance(json.get("text_config"), dict):
+        untied["text_config"] = {**json["text_config"], "tie_word_embeddings": False}
+    return untied
 
 
 def _formats(graph: Graph) -> tuple[str, str]:
@@ -241,16 +262,21 @@ def _read_checkpoint(
     """A published checkpoint in safetensors, packed as it is read."""
     checkpoint = _with_own_norms(checkpoint)
 
+    team, sources = resolve_threads(threads), list[CheckpointWeights]()
+
     def weights(module: ModuleType) -> WeightSource:
         renamed = checkpoint.renamed(partial(_name_of, module))
-        source = CheckpointWeights(renamed, format, head, resolve_threads(threads), module.TERNARY)
-        return wrap(source) if wrap else source
+        sources.append(CheckpointWeights(renamed, format, head, team, module.TERNARY))
+        return wrap(sources[0]) if wrap else sources[0]
+
+    def own_head(vocab: int, hidden: int) -> bool:
+        return sources[0].has_own_head(vocab, hidden)
 
     config = _with_pooling(checkpoint.config, checkpoint.path)
     if POOLING in config and "lm_head.weight" not in checkpoint.tensors:
         config["tie_word_embeddings"] = True  # it was saved without a head, and none is needed
     with reading(checkpoint.files, progress):
-        model = from_weights(config, checkpoint.path / "config.json", weights)
+        model = from_weights(config, checkpoint.path / "config.json", weights, own_head)
     model.path, model.companions = checkpoint.path, companions
     _warn_of_skipped(checkpoint, reads_mtp=model.mtp is not None)
     return model

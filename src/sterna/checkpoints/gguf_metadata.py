@@ -122,6 +122,16 @@ class Metadata:
             raise self.error(key, f"{size} times true or false", "other numbers")
         return [bool(value) for value in array]
 
+    def windowed(self, key: str, size: int, period: int) -> list[bool]:
+        """`size` times true or false, stored one by one; else all true but every so many-th, a
+        number that is stored, or `period` where nothing is."""
+        if isinstance(self._values.get(key), np.ndarray):
+            return self.flags(key, size)
+        period = self.integer(key, period)
+        if period < 1:
+            raise self.error(key, "at least 1", period)
+        return [(i + 1) % period != 0 for i in range(size)]
+
     def same(self, key: str, size: int, default: int | None = None) -> int:
         """A whole number, stored alone or `size` times over."""
         value = self._values.get(key)

@@ -155,7 +155,7 @@ def to_gguf(
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
-    factors = rope_factors(gguf, writer, model.json, model.config)
+    factors = rope_factors(gguf, writer, model.config)
     beside = companions_of(model)
     with beside.as_folder() as folder:
         add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)

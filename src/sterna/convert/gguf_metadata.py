@@ -49,7 +49,7 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
 
 
 def rope_factors(
-    gguf: Any, writer: Any, json: dict[str, Any], c: TransformerConfig
+    gguf: Any, writer: Any, c: TransformerConfig
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Adds the base and scaling of the rotations; the tensors [head_dim / 2] that divide their
     frequencies, by name.
@@ -57,8 +57,8 @@ def rope_factors(
     One tensor of factors holds Llama 3's scaling or a linear one; YaRN and LongRoPE have words of
     their own. UnsupportedModelError for a YaRN that they do not hold.
     """
-    scaling = json.get("rope_parameters") or json.get("rope_scaling") or {}
-    theta = float({**json, **scaling}.get("rope_theta") or 10000.0)
+    scaling = c.fields.mapping("rope_parameters")
+    theta = c.fields.having({**c.fields.config, **scaling}).number("rope_theta")
     writer.add_rope_freq_base(theta)
     base = np.asarray(_native.inverse_frequencies(theta, c.head_dim), np.float32)
     (rotary,) = {a.rotary for a in c.attention}  # the architectures that GGUF files have

@@ -1,12 +1,13 @@
 """Architectures, one file each.
 
 A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
-It may have DEFAULTS: fields of config.json that its class fills in where a file leaves them out;
-`complete`, a function of the fields that gives those that follow from others; KV_DTYPE, the type
-of the key-value cache that it needs where i16 is too coarse; PREFIXES, what tensors' names begin
-with in files and what here; SKIPPED, by the beginnings of their names, tensors that are there
-and are not read, and what they are; and `predictor`, after `build` the graph of an MTP layer, or
-None.
+It may have `complete`, a function of the fields that gives those that follow from others;
+KV_DTYPE, the type of the key-value cache that it needs where i16 is too coarse; PREFIXES, what
+tensors' names begin with in files and what here; SKIPPED, by the beginnings of their names, tensors
+that are there and are not read, and what they are; and `predictor`, after `build` the graph of an
+MTP layer, or None.
+
+What a file leaves out is in `defaults`, and the names that a field may have are in `spellings`.
 """
 
 from __future__ import annotations

@@ -9,10 +9,12 @@ from typing import Any
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
+from sterna.models.defaults import DEFAULTS
 from sterna.models.fields import Fields
 from sterna.models.hadamard import Hadamard
 from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, rotary_of
+from sterna.models.spellings import spelled
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
 
@@ -56,19 +58,21 @@ class TransformerConfig:
     @classmethod
     def of(cls, module: ModuleType, config: dict[str, Any], file: Path) -> TransformerConfig:
         """The config.json of a model of this architecture, with what the file leaves out."""
-        filled = {**getattr(module, "DEFAULTS", {}), **config}
+        given = spelled(config, file)
+        filled = {**DEFAULTS.get(_architecture(config), {}), **given.config}
+        fields = given.having(filled)
         if complete := getattr(module, "complete", None):
-            filled |= complete(Fields(filled, file))
-        return cls.from_json(filled, file, module.ACTIVATION)
+            fields = fields.having(filled | complete(fields))
+        return cls.of_fields(fields, module.ACTIVATION)
 
     @classmethod
-    def from_json(cls, config: dict[str, Any], file: Path, activation: str) -> TransformerConfig:
+    def of_fields(cls, fields: Fields, activation: str) -> TransformerConfig:
         """Reads the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature
         that Sterna does not have.
 
-        activation: the hidden_act, or hidden_activation, that the architecture must have.
+        activation: the hidden_act that the architecture must have.
         """
-        fields = Fields(config, file)
+        config = fields.config
         heads = fields.count("num_attention_heads")
         kv_heads = fields.count("num_key_value_heads", heads)
         hidden = fields.count("hidden_size")
@@ -77,9 +81,7 @@ class TransformerConfig:
             fields.fail(
                 "num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads
             )
-        architecture = str((config.get("architectures") or ["?"])[0])
-        act = "hidden_act" if config.get("hidden_activation") is None else "hidden_activation"
-        fields.supported(act, config.get(act, activation), activation)
+        fields.supported("hidden_act", config.get("hidden_act", activation), activation)
         for feature in ("layer_sharing", "use_bidirectional_attention"):
             fields.supported(feature, fields.flag(feature), False)
         fields.supported("is_causal", fields.config.get("is_causal", True), True)
@@ -92,8 +94,8 @@ class TransformerConfig:
             # The architecture does not say which layers it is of: within it they are all alike.
             context = window if config.get("use_sliding_window", True) else context
         return cls(
-            file=file,
-            architecture=architecture,
+            file=fields.file,
+            architecture=_architecture(config),
             vocab_size=fields.count("vocab_size"),
             hidden_size=hidden,
             intermediate_size=fields.count("intermediate_size"),
@@ -103,7 +105,7 @@ class TransformerConfig:
             head_dim=head_dim,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             max_position=context,
-            tied=bool(config.get("tie_word_embeddings") or config.get("share_embedding")),
+            tied=bool(config.get("tie_word_embeddings")),
             activation=activation,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
@@ -113,6 +115,11 @@ class TransformerConfig:
             pooling=Pooling.of(fields),
             fields=fields,
         )
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    """The name of the class."""
+    return str((config.get("architectures") or ["?"])[0])
 
 
 def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tuple[Attention, ...]:
@@ -136,7 +143,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
                 fields,
                 parameters,
                 # Where heads of one kind of layers are wider, their parameters say it.
-                Fields(parameters, fields.file).count("rotary_dim", rotary_dim, MAX_HEAD_DIM),
+                fields.having(parameters).count("rotary_dim", rotary_dim, MAX_HEAD_DIM),
             ),
             interleaved=interleaved,
         )
@@ -153,14 +160,14 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
 
 def _rope_parameters(fields: Fields, types: list[str] | None) -> dict[str, dict[str, Any]]:
     """The fields of the rotary embedding for each type of layer."""
-    name = "rope_parameters" if fields.config.get("rope_parameters") else "rope_scaling"
+    name = "rope_parameters"
     parameters = fields.mapping(name)
     sets = [kind for kind, value in parameters.items() if isinstance(value, dict)]
     if not sets:
         return dict.fromkeys((FULL, SLIDING), parameters)
     if types is None or set(types) - set(sets):
         raise UnsupportedModelError(
-            f"{fields.file}: {name} must be one set for all layers, or one for each of layer_types,"
-            f" but got {shown(', '.join(sets))}; Sterna does not run this variant"
+            f"{fields.file}: {fields.name(name)} must be one set for all layers, or one for each "
+            f"of layer_types, but got {shown(', '.join(sets))}; Sterna does not run this variant"
         )
     return {kind: parameters[kind] for kind in sorted(set(types))}

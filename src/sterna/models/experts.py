@@ -36,14 +36,12 @@ class ExpertFields:
     shared: int = 0
 
     @classmethod
-    def of(
-        cls, f: Fields, count: str, width: str, *, of_all: bool = False, shared: int = 0
-    ) -> ExpertFields:
-        """Those of config.json; count, width: the names of fields. ModelFormatError."""
-        experts = f.count(count, most=MAX_EXPERTS)
+    def of(cls, f: Fields, width: str, *, of_all: bool = False, shared: int = 0) -> ExpertFields:
+        """Those of config.json; width: the name of a field. ModelFormatError."""
+        experts = f.count("num_experts", most=MAX_EXPERTS)
         chosen = f.count("num_experts_per_tok")
         if chosen > experts:
-            f.fail("num_experts_per_tok", f"at most {count}={experts}", chosen)
+            f.fail("num_experts_per_tok", f"at most {f.name('num_experts')}={experts}", chosen)
         return cls(experts, chosen, f.count(width), of_all, shared)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
@@ -17,13 +19,27 @@ MAX_LAYERS = 1 << 16  # what each is like is listed before a tensor's shape can 
 
 
 class Fields:
-    """Typed access to a JSON object; errors name the file and the field."""
+    """Typed access to a JSON object; errors name the file and the field.
 
-    def __init__(self, config: dict[str, Any], file: Path) -> None:
-        self.config, self.file = config, file
+    names: of fields that the file calls otherwise.
+    """
+
+    def __init__(
+        self, config: dict[str, Any], file: Path, names: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.config, self.file, self.names = config, file, names
+
+    def having(self, config: dict[str, Any]) -> Fields:
+        """Another object of the same file."""
+        return Fields(config, self.file, self.names)
+
+    def name(self, field: str) -> str:
+        """What the file calls a field."""
+        return self.names.get(field, field)
 
     def fail(self, field: str, expected: str, got: object) -> None:
         """Raises ModelFormatError for a field."""
+        field = self.name(field)
         plain = isinstance(got, (int, float)) and not isinstance(got, bool)
         value = got if plain else f"{json_kind(got)}, {shown(got)}" if got is not None else "none"
         raise ModelFormatError(file=self.file, field=field, expected=expected, got=value)
@@ -104,8 +120,8 @@ class Fields:
         for value in values:
             if isinstance(value, bool) or value not in known:
                 raise UnsupportedModelError(
-                    f"{self.file}: {field} must be of {', '.join(map(str, known))}, but got "
-                    f"{shown(value)}; Sterna does not run this kind of layer"
+                    f"{self.file}: {self.name(field)} must be of {', '.join(map(str, known))}, but "
+                    f"got {shown(value)}; Sterna does not run this kind of layer"
                 )
         return values
 
@@ -113,6 +129,6 @@ class Fields:
         """Raises UnsupportedModelError unless the value is the one that Sterna runs."""
         if value != wanted:
             raise UnsupportedModelError(
-                f"{self.file}: {field} must be {shown(wanted)} for this architecture, but got "
-                f"{shown(value)}; Sterna does not run this variant"
+                f"{self.file}: {self.name(field)} must be {shown(wanted)} for this "
+                f"architecture, but got {shown(value)}; Sterna does not run this variant"
             )

@@ -22,17 +22,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Gemma2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-    "head_dim": 256,
-    "hidden_activation": ACTIVATION,
-    "max_position_embeddings": 8192,
-    "num_key_value_heads": 4,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "tie_word_embeddings": True,
-}
 
 NORMS = Norms(
     reads=("input_layernorm", "pre_feedforward_layernorm"),

@@ -12,40 +12,28 @@ from sterna.models import gemma2
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.layers import HeadNorms
+from sterna.models.rotations import rotations_of
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel")
 ACTIVATION = gemma2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {
-    **gemma2.DEFAULTS,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "max_position_embeddings": 131072,
-}
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The fields that follow from others, and the rotations of both kinds of layers.
-
-    Files have rope_theta, rope_scaling and rope_local_base_freq, or rope_parameters of either kind.
-    """
+    """The fields that follow from others, and the rotations of both kinds of layers."""
     f.supported("attn_logit_softcapping", f.config.get("attn_logit_softcapping"), None)
-    given = Fields(f.mapping("rope_parameters"), f.file)
-    rotations = {
-        FULL: {
-            "rope_theta": f.number("rope_theta", 1e6),
-            **f.mapping("rope_scaling"),
-            **given.mapping(FULL),
-        },
-        SLIDING: {
-            "rope_theta": f.number("rope_local_base_freq", 10000.0),
-            **given.mapping(SLIDING),
-        },
+    found: dict[str, Any] = {
+        "rope_parameters": rotations_of(
+            f,
+            {
+                FULL: {"rope_theta": f.number("rope_theta")},
+                SLIDING: {"rope_theta": f.number("rope_local_base_freq")},
+            },
+        )
     }
-    found: dict[str, Any] = {"rope_parameters": rotations}
     if f.config.get("layer_types") is None:
-        n, pattern = f.n_layers, f.count("sliding_window_pattern", 6)
+        n, pattern = f.n_layers, f.count("sliding_window_pattern")
         found["layer_types"] = [SLIDING if (i + 1) % pattern else FULL for i in range(n)]
     return found
 

@@ -23,20 +23,12 @@ from sterna.graph import Graph, Heads, Value
 from sterna.models import experts, layers
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
+from sterna.models.rotations import rotations_of
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {
-    "head_dim": 256,
-    "hidden_activation": ACTIVATION,
-    "hidden_size_per_layer_input": 256,
-    "max_position_embeddings": 131072,
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-6,
-    "sliding_window": 512,
-}
 #: What tensors' names begin with in a checkpoint with towers, and in one without.
 PREFIXES = {"model.language_model.": "model."}
 #: Tensors beside the text's layers, by what their names begin with.
@@ -61,7 +53,7 @@ KV_HEADS, HEAD_DIM = "full_kv_heads", "full_head_dim"  # fields of ours, of laye
 def complete(f: Fields) -> dict[str, Any]:
     """The fields of the text alone, its layers' kinds, and the heads and rotations of either."""
     text = f.mapping("text_config")
-    t = Fields({**f.config, **text}, f.file)
+    t = f.having({**f.config, **text})
     if t.config.get("use_bidirectional_attention") not in (None, "vision"):  # that of images
         t.supported("use_bidirectional_attention", t.config["use_bidirectional_attention"], None)
     kinds = t.items("layer_types", t.n_layers, (SLIDING, FULL))
@@ -69,16 +61,14 @@ def complete(f: Fields) -> dict[str, Any]:
     kinds[-1] = FULL  # as transformers has it, whatever the file says
     kv_heads, head_dim = _full_heads(t, kinds)
     _check(t, kinds, kv_heads)
-    given = Fields(t.mapping("rope_parameters") or ROTATIONS, f.file)
-    rotations = {kind: {**ROTATIONS[kind], **given.mapping(kind)} for kind in ROTATIONS}
+    rotations = rotations_of(t, ROTATIONS)
     rotations[FULL]["rotary_dim"] = head_dim
     return {
         **text,
         "layer_types": kinds,
         "rope_parameters": rotations,
         "use_bidirectional_attention": None,
-        "tie_word_embeddings": t.config.get("tie_word_embeddings", True),
-        "num_experts_per_tok": t.config.get("top_k_experts"),
+        "tie_word_embeddings": f.flag("tie_word_embeddings") or t.flag("tie_word_embeddings"),
         KV_HEADS: kv_heads,
         HEAD_DIM: head_dim,
     }
@@ -91,12 +81,13 @@ def _full_heads(t: Fields, kinds: list[str]) -> tuple[int, int]:
     if not each:
         named = "num_global_key_value_heads" if t.flag("attention_k_eq_v") else ""
         kv_heads = t.count(named, t.count("num_key_value_heads"))
-        return kv_heads, t.count("global_head_dim", 512, MAX_HEAD_DIM)
+        return kv_heads, t.count("global_head_dim", most=MAX_HEAD_DIM)
+    each = {name.lstrip("0") or "0": value for name, value in each.items()}  # "05" of 12 layers
     full = {str(i) for i, kind in enumerate(kinds) if kind == FULL}
     if each.keys() != full or any(value != each[min(full)] for value in each.values()):
         rule = f"one entry, the same, for each of the layers {', '.join(sorted(full))}"
         t.fail("per_layer_config", rule, ", ".join(sorted(each)))
-    entry = Fields(Fields(each, t.file).mapping(min(full)), t.file)
+    entry = t.having(t.having(each).mapping(min(full)))
     known = {"head_dim", "num_key_value_heads"}
     if entry.config.keys() - known:
         t.fail("per_layer_config", f"of {' and '.join(sorted(known))} alone", [*entry.config])
@@ -139,7 +130,7 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     k_eq_v, first_shared = f.flag("attention_k_eq_v"), c.n_layers - _shared(f)
     wide, how = f.flag("use_double_wide_mlp"), None
     if f.flag("enable_moe_block"):
-        how = experts.ExpertFields.of(f, "num_experts", "moe_intermediate_size")
+        how = experts.ExpertFields.of(f, "moe_intermediate_size")
     x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
     rows = _rows(g, c, w, x)
     keys: dict[str, Value] = {}  # of each kind, what the last layer that stores some made

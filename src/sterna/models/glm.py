@@ -18,23 +18,15 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("GlmForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {
-    "attention_bias": True,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1.5625e-7,
-}
 QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that of o here
 
 
 def complete(f: Fields) -> dict[str, Any]:
     """The part of a head that is rotated, and which layers have biases."""
-    name = "rope_parameters" if f.config.get("rope_parameters") else "rope_scaling"
     head_dim = f.count("head_dim", most=MAX_HEAD_DIM)
-    rotary_dim, rope = rotated_part(f, f.mapping(name), head_dim, 0.5)
+    rotary_dim, rope = rotated_part(f, f.mapping("rope_parameters"), head_dim)
     return {
-        name: rope,
+        "rope_parameters": rope,
         "rotary_dim": rotary_dim,
         "partial_rotary_factor": None,
         "rope_interleaved": True,

@@ -16,7 +16,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Glm4ForCausalLM",)
 ACTIVATION = glm.ACTIVATION
 TERNARY = glm.TERNARY
-DEFAULTS = glm.DEFAULTS
 NORMS = Norms(adds=("post_self_attn_layernorm", "post_mlp_layernorm"))
 complete = glm.complete
 

@@ -20,9 +20,6 @@ ARCHITECTURES = ("GptOssForCausalLM",)
 ACTIVATION = "silu"  # what config.json calls it
 TERNARY = False  # float tensors of linear layers are the weights themselves
 KV_DTYPE = "f16"  # keys have biases
-DEFAULTS = {
-    "attention_bias": True, "head_dim": 64, "rope_theta": 150000.0, "sliding_window": 128,
-}  # fmt: skip
 YARN = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
@@ -34,19 +31,19 @@ STACKING = Stacking(transposed=True, alternating=True)
 
 def complete(f: Fields) -> dict[str, Any]:
     """The layers' windows and the rotations, where the file says nothing of them."""
-    f.supported("swiglu_alpha", f.config.get("swiglu_alpha", 1.702), 1.702)
+    f.supported("swiglu_alpha", f.number("swiglu_alpha"), 1.702)
     found: dict[str, Any] = {}
     if f.config.get("layer_types") is None:
         found["layer_types"] = [FULL if i % 2 else SLIDING for i in range(f.n_layers)]
-    if not f.mapping("rope_parameters") and not f.mapping("rope_scaling"):
-        found["rope_scaling"] = YARN
+    if not f.mapping("rope_parameters"):
+        found["rope_parameters"] = YARN
     return found
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    how = experts.ExpertFields.of(c.fields, "num_local_experts", "intermediate_size")
-    limit = c.fields.factor("swiglu_limit", 7.0)
+    how = experts.ExpertFields.of(c.fields, "intermediate_size")
+    limit = c.fields.factor("swiglu_limit")
 
     def ffn(h: Value, x: Value, _: int, name: str) -> Value:
         return experts.feed_forward(

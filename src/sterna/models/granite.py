@@ -16,12 +16,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("GraniteForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {
-    "attention_multiplier": 1.0,
-    "embedding_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "residual_multiplier": 1.0,
-}
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:

@@ -23,7 +23,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {"rms_norm_eps": 1e-5}
 QK_NORM = HeadNorms(names=("query_layernorm", "key_layernorm"), last=True)
 
 
@@ -31,8 +30,7 @@ def complete(f: Fields) -> dict[str, Any]:
     """The base of the rotations; UnsupportedModelError for what the first code alone had."""
     f.supported("use_cla", f.flag("use_cla"), False)
     f.supported("use_qk_norm", f.config.get("use_qk_norm", True), True)
-    name = "rope_parameters" if f.config.get("rope_parameters") else "rope_scaling"
-    rope = Fields({"rope_theta": f.number("rope_theta", 10000.0), **f.mapping(name)}, f.file)
+    rope = f.having({"rope_theta": f.number("rope_theta"), **f.mapping("rope_parameters")})
     if scaling_kind(rope.config) != "dynamic" or rope.config.get("alpha") is None:
         return {}
     head_dim = f.count("hidden_size") // f.count("num_attention_heads")
@@ -40,7 +38,7 @@ def complete(f: Fields) -> dict[str, Any]:
     if head_dim < 4:
         f.fail("head_dim", "at least 4, where rope_scaling has an alpha", head_dim)
     stretched = _native.power(rope.factor("alpha"), head_dim / (head_dim - 2))
-    return {name: {"rope_theta": rope.number("rope_theta") * stretched}}
+    return {"rope_parameters": {"rope_theta": rope.number("rope_theta") * stretched}}
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:

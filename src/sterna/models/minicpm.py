@@ -19,12 +19,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("MiniCPMForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {
-    "dim_model_base": 1,
-    "scale_depth": 1.0,
-    "scale_emb": 1.0,
-    "tie_word_embeddings": True,
-}
 
 
 def complete(f: Fields) -> dict[str, Any]:

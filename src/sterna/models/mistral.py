@@ -14,7 +14,6 @@ from sterna.models.fields import Fields
 ARCHITECTURES = ("MistralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {"sliding_window": 4096}
 build = llama.build
 
 

@@ -15,7 +15,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("MixtralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {"rope_theta": 1e6}
 #: What a checkpoint calls the parts of a layer of experts.
 NAMES = experts.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 complete = mistral.complete
@@ -23,7 +22,7 @@ complete = mistral.complete
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    how = experts.ExpertFields.of(c.fields, "num_local_experts", "intermediate_size")
+    how = experts.ExpertFields.of(c.fields, "intermediate_size")
 
     def ffn(h: Value, x: Value, layer: int, _: str) -> Value:
         name = f"model.layers.{layer}.block_sparse_moe"

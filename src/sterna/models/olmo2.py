@@ -15,7 +15,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Olmo2ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {"rms_norm_eps": 1e-5}
 NORMS = layers.Norms(
     reads=(None, None), adds=("post_attention_layernorm", "post_feedforward_layernorm")
 )

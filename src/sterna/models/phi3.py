@@ -18,23 +18,21 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Phi3ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
-ORIGINAL_CONTEXT = 4096  # of its class, where a file has none
+ORIGINAL_CONTEXT = 4096  # of its class, where a file has none, within rope_parameters or without
 OLDER_NAMES = ("su", "yarn")  # of LongRoPE in the first files; this family has no other YaRN
 
 
 def complete(f: Fields) -> dict[str, Any]:
     """The window of all layers, the part of a head that is rotated, and the scaling's name."""
-    name = "rope_parameters" if f.config.get("rope_parameters") else "rope_scaling"
     head_dim = f.count("hidden_size") // f.count("num_attention_heads")
     head_dim = f.count("head_dim", head_dim, MAX_HEAD_DIM)
-    rotary_dim, rope = rotated_part(f, f.mapping(name), head_dim, 1.0)
+    rotary_dim, rope = rotated_part(f, f.mapping("rope_parameters"), head_dim)
     kind = scaling_kind(rope)
     rope["rope_type"] = "longrope" if kind in OLDER_NAMES else kind
     if f.config.get(ORIGINAL) is None:
         rope.setdefault(ORIGINAL, ORIGINAL_CONTEXT)
     return mistral.complete(f) | {
-        name: rope,
+        "rope_parameters": rope,
         "rotary_dim": rotary_dim,
         "partial_rotary_factor": None,
     }

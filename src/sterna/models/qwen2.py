@@ -16,7 +16,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {"max_window_layers": 28, "use_sliding_window": False}
 # Keys may have biases of hundreds beside values of one: 13 bits for all of a vector are too few.
 KV_DTYPE = "f16"
 

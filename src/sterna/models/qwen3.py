@@ -16,7 +16,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {**qwen2.DEFAULTS, "head_dim": 128}
 complete = qwen2.complete
 
 

@@ -27,17 +27,6 @@ from sterna.weights.sources import Linear, WeightSource
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6,
-}
 #: What tensors' names begin with in a checkpoint with a vision tower, and in one without.
 PREFIXES = {"model.language_model.": "model."}
 #: Tensors beside the text's layers, by what their names begin with.
@@ -53,20 +42,19 @@ MAX_CONV_WIDTH = 16  # native kMaxConvWidth
 def complete(f: Fields) -> dict[str, Any]:
     """The fields of the text alone, its layers' kinds, and the part of a head that is rotated."""
     text = f.mapping("text_config")
-    t = Fields({**f.config, **text}, f.file)
+    t = f.having({**f.config, **text})
     t.supported("attn_output_gate", t.config.get("attn_output_gate", True), True)
-    rope = Fields({**t.mapping("rope_scaling"), **t.mapping("rope_parameters")}, f.file)
+    rope = t.having(t.mapping("rope_parameters"))
     head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
-    rotary_dim, rotations = rotated_part(t, rope.config, head_dim, 0.25)
+    rotary_dim, rotations = rotated_part(t, rope.config, head_dim)
     _check_sections(rope, rotary_dim)
     for name in ("mrope_section", "mrope_interleaved"):
         rotations.pop(name, None)
-    tied = f.config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     return {
         **text,
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": f.flag("tie_word_embeddings") or t.flag("tie_word_embeddings"),
         "rotary_dim": rotary_dim,
-        "rope_parameters": {"rope_theta": t.number("rope_theta", 10000.0), **rotations},
+        "rope_parameters": {"rope_theta": t.number("rope_theta"), **rotations},
         "partial_rotary_factor": None,
         "layer_types": None,
         MIXERS: _mixers(t),

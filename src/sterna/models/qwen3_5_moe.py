@@ -17,7 +17,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 ACTIVATION = qwen3_5.ACTIVATION
 TERNARY = qwen3_5.TERNARY
-DEFAULTS = qwen3_5.DEFAULTS
 PREFIXES = qwen3_5.PREFIXES
 SKIPPED = qwen3_5.SKIPPED
 
@@ -25,7 +24,7 @@ SKIPPED = qwen3_5.SKIPPED
 def complete(f: Fields) -> dict[str, Any]:
     """As of the dense models, and for all layers the width of an expert."""
     fields = qwen3_5.complete(f)
-    text = Fields({**f.config, **fields}, f.file)
+    text = f.having({**f.config, **fields})
     return {**fields, "intermediate_size": text.count("moe_intermediate_size")}
 
 
@@ -41,7 +40,7 @@ def predictor(g: Graph, c: TransformerConfig, w: WeightSource) -> Graph | None:
 
 def _experts(c: TransformerConfig, w: WeightSource) -> FeedForward:
     shared = c.fields.count("shared_expert_intermediate_size")
-    how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", shared=shared)
+    how = experts.ExpertFields.of(c.fields, "moe_intermediate_size", shared=shared)
 
     def feed_forward(g: Graph, h: Value, x: Value, name: str) -> Value:
         return experts.feed_forward(g, c, w, h, x, name, how)

@@ -18,7 +18,6 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Qwen3MoeForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS = {"decoder_sparse_step": 1, "rms_norm_eps": 1e-6, "use_sliding_window": False}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     of_all = not c.fields.flag("norm_topk_prob")
-    how = experts.ExpertFields.of(c.fields, "num_experts", "moe_intermediate_size", of_all=of_all)
+    how = experts.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all)
     dense = _dense_layers(c.fields)
 
     def ffn(h: Value, x: Value, layer: int, name: str) -> Value:

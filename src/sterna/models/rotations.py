@@ -25,6 +25,7 @@ __all__ = [
     "extended_context",
     "rotary_of",
     "rotated_part",
+    "rotations_of",
     "scaling_kind",
     "yarn_of",
 ]
@@ -37,7 +38,7 @@ F64 = npt.NDArray[np.float64]
 def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Rotary:
     """The rotations of the first `rotary_dim` values of a head.
 
-    parameters: rope_parameters, or rope_scaling. `rope_factors` [rotary_dim / 2] is a field of
+    parameters: rope_parameters, of a kind of layers. `rope_factors` [rotary_dim / 2] is a field of
     ours: numbers to divide frequencies by, as GGUF stores Llama 3's scaling.
     """
     rope = _Rope(fields, parameters, rotary_dim)
@@ -55,15 +56,25 @@ def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Ro
     return replace(rotary, inverse_frequencies=_rounded(rotary.inverse_frequencies, factors))
 
 
+def rotations_of(fields: Fields, kinds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """rope_parameters of each kind of layers, over those in `kinds`; what a file has for none in
+    particular is of those without a window."""
+    given = fields.mapping("rope_parameters")
+    if not any(kind in given for kind in kinds):
+        given = {"full_attention": given}
+    inner = fields.having(given)
+    return {kind: {**defaults, **inner.mapping(kind)} for kind, defaults in kinds.items()}
+
+
 def rotated_part(
-    fields: Fields, parameters: dict[str, Any], head_dim: int, default: float
+    fields: Fields, parameters: dict[str, Any], head_dim: int
 ) -> tuple[int, dict[str, Any]]:
     """How many of a head's features are rotated, where an architecture rotates a part of them, and
     `parameters` without the field that says it, partial_rotary_factor; it may be either's."""
     name = "partial_rotary_factor"
     rest = {key: value for key, value in parameters.items() if key != name}
-    holder = fields if parameters.get(name) is None else Fields(parameters, fields.file)
-    part = holder.number(name, default)
+    holder = fields if parameters.get(name) is None else fields.having(parameters)
+    part = holder.number(name)
     rotary_dim = fields.count("rotary_dim", max(1, int(head_dim * min(part, 2))))
     if rotary_dim % 2 or rotary_dim > head_dim:
         rule = f"a part of head_dim={head_dim} that is an even number of features"
@@ -72,8 +83,8 @@ def rotated_part(
 
 
 def scaling_kind(parameters: dict[str, Any]) -> Any:
-    """How the context was made longer: rope_type, or type in older files."""
-    return parameters.get("rope_type", parameters.get("type", "default"))
+    """How the context was made longer."""
+    return parameters.get("rope_type", "default")
 
 
 def extended_context(fields: Fields) -> int:
@@ -81,8 +92,9 @@ def extended_context(fields: Fields) -> int:
 
     Files that were extended by hand, as Qwen3's makers describe it, leave max_position_embeddings.
     """
-    context = fields.count("max_position_embeddings", 2048)
-    parameters = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
+    context = fields.count("max_position_embeddings")
+    parameters = fields.mapping("rope_parameters")
+    parameters = parameters.get("full_attention") or parameters
     if scaling_kind(parameters) != "yarn" or parameters.get(ORIGINAL) is None:
         return context
     rope = _Rope(fields, parameters, 2)
@@ -98,7 +110,7 @@ class _Rope(Fields):
     """The fields of rotary embeddings: those of `parameters`, else of config.json itself."""
 
     def __init__(self, fields: Fields, parameters: dict[str, Any], dim: int) -> None:
-        super().__init__({**fields.config, **parameters}, fields.file)
+        super().__init__({**fields.config, **parameters}, fields.file, fields.names)
         self.outer, self.parameters, self.dim = fields, parameters, dim
         self.theta = self.number("rope_theta", 10000.0)
 
@@ -115,13 +127,13 @@ class _Rope(Fields):
             self.fail(
                 ORIGINAL, f"one number, but {outer} beside rope_parameters", self.config[ORIGINAL]
             )
-        return self.count(ORIGINAL, self.outer.count("max_position_embeddings", 2048))
+        return self.count(ORIGINAL, self.outer.count("max_position_embeddings"))
 
     @property
     def extension(self) -> float:
         """How many times as long the context became: at least 1."""
         if self.config.get("factor") is None:
-            return max(1.0, self.outer.count("max_position_embeddings", 2048) / self.original)
+            return max(1.0, self.outer.count("max_position_embeddings") / self.original)
         factor = self.factor("factor")
         if factor < 1:
             self.fail("factor", "at least 1", factor)

@@ -11,19 +11,12 @@ from sterna.models.fields import Fields
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS = {
-    "max_position_embeddings": 32768,
-    "num_key_value_heads": 4,
-    "rope_theta": 2000000.0,
-    "tie_word_embeddings": True,
-    "use_sliding_window": False,
-}
 build = llama.build
 
 
 def complete(f: Fields) -> dict[str, Any]:
     """Which layers have rotations; those without have a window, if there is one."""
-    n, interval = f.n_layers, f.count("no_rope_layer_interval", 4)
+    n, interval = f.n_layers, f.count("no_rope_layer_interval")
     rotated = f.items("no_rope_layers", n, (0, 1))
     rotated = rotated or [int((i + 1) % interval != 0) for i in range(n)]
     windowed = f.flag("use_sliding_window") and f.config.get("sliding_window") is not None

@@ -20,10 +20,11 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.weights.gguf_families import (
     ARCHITECTURES_OF,
     BITNET,
+    FULL,
     NORM_IN,
     PREDICTING,
     PROJECTIONS,
-    WHOLE,
+    SLIDING,
     WITH_EXPERTS,
     Kind,
     require_neutral,
@@ -36,6 +37,8 @@ __all__ = [
     "companions_of",
     "config_of",
     "gguf_name",
+    "has_module",
+    "is_array",
     "permutes",
 ]
 
@@ -71,12 +74,13 @@ BITNET_TEMPLATE = (
 def gguf_name(architecture: str, name: str) -> str:
     """The tensor of a GGUF architecture for a tensor's name in a Hugging Face checkpoint."""
     inside = _LAYER.fullmatch(name)
-    if inside and inside[2] in WHOLE:
-        return f"blk.{inside[1]}.{WHOLE[inside[2]]}"
+    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
+    arrays = {key: to for kind in kinds if kind for key, to in kind.arrays.items()}
+    if inside and inside[2] in arrays:
+        return f"blk.{inside[1]}.{arrays[inside[2]]}"
     if inside and inside[2].endswith((".sinks", "layer_scalar")):
         name += ".weight"
     module, _, suffix = name.rpartition(".")
-    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
     outer = {**_OUTER, **kinds[0].outer}
     if module in outer:
         return f"{outer[module]}.{suffix}"
@@ -84,6 +88,19 @@ def gguf_name(architecture: str, name: str) -> str:
     assert match is not None, name
     tensor = next(kind.modules[match[2]] for kind in kinds if kind and match[2] in kind.modules)
     return f"blk.{match[1]}.{tensor}.{suffix}"
+
+
+def has_module(architecture: str, module: str) -> bool:
+    """Whether files of an architecture may have a module of a layer."""
+    inside = _LAYER.fullmatch(module)
+    return inside is not None and inside[2] in ARCHITECTURES_OF[architecture].modules
+
+
+def is_array(architecture: str, tensor: str) -> bool:
+    """Whether a tensor of the file is an array of its own, though its name is of a layer's."""
+    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
+    arrays = {name for kind in kinds if kind for name in kind.arrays.values()}
+    return tensor.split(".", 2)[-1] in arrays
 
 
 def permutes(architecture: str, module: str) -> bool:
@@ -120,7 +137,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     reads_mtp = predicting == 1 and not folded and _is_mtp(model, kind, layers)
     _check_names(model, kind, layers, reads_mtp)
     width = _head_dim(m, name, hidden, heads, kind.partial)
-    experts = _experts(m, name, layers, *kind.experts) if kind.experts else {}
+    experts = _experts(m, name, layers, kind.experts) if kind.experts else {}
     own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
     eps = m.number(f"{name}.attention.layer_norm_rms_epsilon")
     wide = experts.get("moe_intermediate_size")  # where no layer has another FFN
@@ -137,8 +154,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "hidden_act": kind.activation,
         "rms_norm_eps": eps,
         **({"linear_norm_eps": eps} if own_norms else {}),
-        "max_position_embeddings": m.integer(f"{name}.context_length"),
-        "sliding_window": m.integer(f"{name}.attention.sliding_window", 0) or None,
+        **_windows(m, name, kind, layers),
         "tie_word_embeddings": "output.weight" not in model.tensors,
         "attention_bias": "blk.0.attn_output.bias" in model.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in model.tensors,
@@ -153,16 +169,33 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     return fields | (kind.settings(model, name, fields) if kind.settings else {})
 
 
+def _windows(m: Metadata, name: str, kind: Kind, layers: int) -> dict[str, Any]:
+    """The context, and which layers have a window: all but every so many-th, or those of a list."""
+    key, base = f"{name}.attention.sliding_window", f"{name}.rope.freq_base"
+    window, context = m.integer(key, 0) or None, m.integer(f"{name}.context_length")
+    if "rope.freq_base_swa" not in kind.reads:
+        require_neutral(m, f"{base}_swa", (m.number(base, 10000.0),))
+    found = {"max_position_embeddings": context, "sliding_window": window}
+    if not kind.period:
+        return found
+    if window is None and kind.architecture == "Gemma2ForCausalLM":
+        found["sliding_window"] = window = 4096  # as llama.cpp has it
+    types = m.windowed(f"{key}_pattern", layers, kind.period)
+    if window is None:
+        types = [False] * layers
+    return found | {"layer_types": [SLIDING if windowed else FULL for windowed in types]}
+
+
 def _of_first(m: Metadata, kind: Kind, key: str, layers: int, default: int | None) -> int:
     """A number of all layers; where a kind's layers differ, that of the first."""
     return m.each(key, layers)[0] if kind.varied else m.same(key, layers, default)
 
 
-def _experts(m: Metadata, name: str, layers: int, count: str, width: str) -> dict[str, Any]:
+def _experts(m: Metadata, name: str, layers: int, width: str) -> dict[str, Any]:
     """How many experts there are and a token has, and how wide they are."""
     key = f"{name}.expert_feed_forward_length"
     return {
-        count: m.integer(f"{name}.expert_count"),
+        "num_experts": m.integer(f"{name}.expert_count"),
         width: m.integer(key) if key in m else m.same(f"{name}.feed_forward_length", layers),
         "num_experts_per_tok": m.integer(f"{name}.expert_used_count"),
         "norm_topk_prob": True,
@@ -242,7 +275,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> 
     architecture = model.metadata.text("general.architecture")
     longrope = scaling_of(model, architecture) == "longrope"
     known = {*kind.modules.values()}
-    whole = {*WHOLE.values()} if kind.hybrid else set()
+    whole = {*kind.arrays.values()}
     outer = {f"{module}.weight" for module in {**_OUTER, **kind.outer}.values()}
     skipped = []
     for name, info in model.tensors.items():

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sterna.checkpoints.gguf import GgufModel
 from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.errors import UnsupportedModelError, brief
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 
 __all__ = [
     "ARCHITECTURES_OF",
     "AS_GGUF",
     "BITNET",
+    "FULL",
     "NORM_IN",
     "PREDICTING",
     "PROJECTIONS",
-    "WHOLE",
+    "SLIDING",
     "WITH_EXPERTS",
     "Kind",
     "require_neutral",
@@ -29,6 +30,7 @@ __all__ = [
 #: 0 0 1 1 2 2.
 AS_GGUF = "stored_as_gguf"
 
+FULL, SLIDING = "full_attention", "sliding_attention"  # config.json's layer_types
 _LINEARS = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -63,7 +65,11 @@ PREDICTING = {
     "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm",
     "pre_fc_norm_hidden": "nextn.hnorm", "norm": "nextn.shared_head_norm",
 }  # fmt: skip
-WHOLE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+#: Arrays of layers, whose names have no suffix in common with others'.
+_RECURRENT_ARRAYS = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+_ROUTER_ARRAYS = {
+    "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+}  # fmt: skip
 #: FFNs of experts, whose tensors are those of all, in the place of a dense one.
 _EXPERTS = {
     **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
@@ -97,9 +103,10 @@ class Kind:
     a head may be rotated. settings: further fields, of the model, its architecture's name there and
     the fields that all have. reads: keys that it asks for,
     which must be neutral elsewhere (weights/gguf.py). written: whether Sterna
-    writes such files. experts: the fields for how many experts there are and how wide they are.
+    writes such files. experts: the field for how wide its experts are; empty: it has none.
     outer: modules beside the layers that other architectures have not. varied: layers may differ in
-    KV heads and the width of FFNs.
+    KV heads and the width of FFNs. arrays: of a layer, by whole names. period: where some layers
+    have a window, every so many-th has none, unless a file says it otherwise.
     """
 
     architecture: str
@@ -111,9 +118,11 @@ class Kind:
     settings: Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]] | None = None
     reads: tuple[str, ...] = ()
     written: bool = False
-    experts: tuple[str, str] | None = None
+    experts: str = ""
     outer: Mapping[str, str] = field(default_factory=dict)
     varied: bool = False
+    arrays: Mapping[str, str] = field(default_factory=dict)
+    period: int = 0
 
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
@@ -128,17 +137,15 @@ def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
         )
 
 
-def _hybrid(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+def _hybrid(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Recurrent layers."""
     m = model.metadata
     v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
     if not v_heads or inner % v_heads:
         raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={v_heads}", inner)
-    sections: dict[str, Any] = {}
-    key = f"{name}.rope.dimension_sections"
+    rope, key = fields["rope_parameters"], f"{name}.rope.dimension_sections"
     if key in m:
-        three = m.numbers(key, 4)[:3].tolist()
-        sections = {"rope_parameters": {"mrope_section": three}}
+        rope = {**rope, "mrope_section": m.numbers(key, 4)[:3].tolist()}
     return {
         AS_GGUF: True,
         "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
@@ -147,7 +154,7 @@ def _hybrid(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
         "linear_value_head_dim": inner // v_heads,
         "linear_num_key_heads": m.integer(f"{name}.ssm.group_count"),
         "linear_num_value_heads": v_heads,
-        **sections,
+        "rope_parameters": rope,
     }
 
 
@@ -159,8 +166,7 @@ def _hybrid_experts(model: GgufModel, name: str, fields: dict[str, Any]) -> dict
 
 def _gpt_oss(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
     """What no key says: YaRN's ramp ends within pairs."""
-    scaling = fields.get("rope_scaling")
-    return {"rope_scaling": {**scaling, "truncate": False}} if scaling else {}
+    return {"rope_parameters": {**fields["rope_parameters"], "truncate": False}}
 
 
 def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -173,14 +179,9 @@ def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if f"{name}.{cap}" in m:
             found[cap] = m.number(f"{name}.{cap}") or None
-    if name == "gemma2":
-        return found | {"sliding_window": fields["sliding_window"] or 4096}
-    if not fields["sliding_window"]:
-        return found | {"layer_types": ["full_attention"] * fields["num_hidden_layers"]}
-    return found | {
-        "sliding_window_pattern": m.integer(f"{name}.attention.sliding_window_pattern", 6),
-        "rope_local_base_freq": m.number(f"{name}.rope.freq_base_swa", 10000.0),
-    }
+    if name == "gemma3":
+        found["rope_local_base_freq"] = m.number(f"{name}.rope.freq_base_swa", 10000.0)
+    return found
 
 
 def _gemma4(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +196,12 @@ def _gemma4(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, An
         rule = f"{widths[0]} in all layers, or twice that in the last {shared}"
         raise m.error(f"{name}.feed_forward_length", rule, widths)
     full = [i for i in range(n) if not windowed[i]]
+    without_v = {
+        f"blk.{i}.attn_v.weight" not in model.tensors for i in full if i < n - shared
+    }  # layers that read others' keys have neither
+    if len(without_v) > 1:
+        rule = "in all layers without a window that have keys, or in none"
+        raise ModelFormatError(file=model.path, field="attn_v.weight", expected=rule, got="some")
     of_windows = {heads[i] for i in range(n) if windowed[i]} or {heads[0]}
     if len(of_windows) > 1:
         rule = "the same number in all layers within a window"
@@ -203,27 +210,33 @@ def _gemma4(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, An
     for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
         require_neutral(m, f"{name}.{key}", (head_dim,))
     return {
-        "layer_types": ["sliding_attention" if w else "full_attention" for w in windowed],
+        "layer_types": [SLIDING if w else FULL for w in windowed],
+        "vocab_size_per_layer_input": fields["vocab_size"],
         "num_key_value_heads": min(of_windows),
         "head_dim": head_dim,
         "per_layer_config": {
             str(i): {"head_dim": fields["head_dim"], "num_key_value_heads": heads[i]} for i in full
         },
         # A layer without values of its own takes its keys for them.
-        "attention_k_eq_v": any(f"blk.{i}.attn_v.weight" not in model.tensors for i in full),
+        "attention_k_eq_v": True in without_v,
         "num_kv_shared_layers": shared,
         "use_double_wide_mlp": bool(shared) and widths == doubled,
         "hidden_size_per_layer_input": m.integer(f"{name}.embedding_length_per_layer_input", 0),
         "final_logit_softcapping": m.number(f"{name}.final_logit_softcapping", 0.0) or None,
         "rope_parameters": {
-            "sliding_attention": {"rope_theta": m.number(f"{name}.rope.freq_base_swa", 10000.0)},
-            "full_attention": {
+            SLIDING: {"rope_theta": m.number(f"{name}.rope.freq_base_swa", 10000.0)},
+            FULL: {
                 "rope_theta": fields["rope_theta"],
                 "partial_rotary_factor": _turning(m, fields.get("rope_factors")),
             },
         },
         "rope_factors": None,
     }
+
+
+def _gemma4_experts(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The same with experts, which each layer has as well."""
+    return {**_gemma4(model, name, fields), "enable_moe_block": True}
 
 
 def _turning(m: Metadata, factors: list[float] | None) -> float:
@@ -262,9 +275,14 @@ def _minicpm(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, A
     }
 
 
-def _olmo2(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A file with a window is OLMo 3's."""
-    return {"architectures": ["Olmo3ForCausalLM"]} if fields["sliding_window"] else {}
+def _olmo2(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A file with a window is OLMo 3's; its longer contexts are of the layers without one."""
+    if not fields["sliding_window"]:
+        return {}
+    theta = fields["rope_theta"]
+    swa = model.metadata.number(f"{name}.rope.freq_base_swa", theta)
+    rope = {FULL: {"rope_theta": theta, **fields["rope_parameters"]}, SLIDING: {"rope_theta": swa}}
+    return {"architectures": ["Olmo3ForCausalLM"], "rope_parameters": rope}
 
 
 def _glm4(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
@@ -283,6 +301,27 @@ BITNET = Kind(
 _LLAMA = Kind("LlamaForCausalLM", permuted=True, written=True)
 _SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
+_SWA_BASE = "rope.freq_base_swa"
+_GEMMA4 = Kind(
+    "Gemma4ForCausalLM",
+    "gelu_pytorch_tanh",
+    _GEMMA2
+    | _QK_NORMS
+    | {
+        "layer_scalar": "layer_output_scale",
+        "per_layer_input_gate": "inp_gate",
+        "per_layer_projection": "proj",
+        "post_per_layer_input_norm": "post_norm",
+    },
+    settings=_gemma4,
+    reads=(*_SOFT_CAPS, _SWA_BASE),
+    outer={
+        "model.embed_tokens_per_layer": "per_layer_token_embd",
+        "model.per_layer_model_projection": "per_layer_model_proj",
+        "model.per_layer_projection_norm": "per_layer_proj_norm",
+    },
+    varied=True,
+)
 ARCHITECTURES_OF = {
     "llama": _LLAMA,
     "falcon3": _LLAMA,
@@ -297,6 +336,7 @@ ARCHITECTURES_OF = {
         modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
         partial=True,
+        arrays=_RECURRENT_ARRAYS,
         settings=_hybrid,
     ),
     "qwen35moe": Kind(
@@ -304,39 +344,27 @@ ARCHITECTURES_OF = {
         modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
         partial=True,
+        arrays=_RECURRENT_ARRAYS,
         settings=_hybrid_experts,
-        experts=("num_experts", "moe_intermediate_size"),
+        experts="moe_intermediate_size",
     ),
     "gemma2": Kind(
-        "Gemma2ForCausalLM", "gelu_pytorch_tanh", _GEMMA2, settings=_gemma, reads=_SOFT_CAPS
+        "Gemma2ForCausalLM",
+        "gelu_pytorch_tanh",
+        _GEMMA2,
+        settings=_gemma,
+        reads=_SOFT_CAPS,
+        period=2,
     ),
     "gemma3": Kind(
         "Gemma3ForCausalLM",
         "gelu_pytorch_tanh",
         _GEMMA2 | _QK_NORMS | _INPUT_NORMS,
         settings=_gemma,
-        reads=_SOFT_CAPS,
+        reads=(*_SOFT_CAPS, _SWA_BASE),
+        period=6,
     ),
-    "gemma4": Kind(
-        "Gemma4ForCausalLM",
-        "gelu_pytorch_tanh",
-        _GEMMA2
-        | _QK_NORMS
-        | {
-            "layer_scalar": "layer_output_scale",
-            "per_layer_input_gate": "inp_gate",
-            "per_layer_projection": "proj",
-            "post_per_layer_input_norm": "post_norm",
-        },
-        settings=_gemma4,
-        reads=_SOFT_CAPS,
-        outer={
-            "model.embed_tokens_per_layer": "per_layer_token_embd",
-            "model.per_layer_model_projection": "per_layer_model_proj",
-            "model.per_layer_projection_norm": "per_layer_proj_norm",
-        },
-        varied=True,
-    ),
+    "gemma4": _GEMMA4,
     "granite": Kind(
         "GraniteForCausalLM",
         permuted=True,
@@ -345,7 +373,13 @@ ARCHITECTURES_OF = {
     ),
     "smollm3": Kind("SmolLM3ForCausalLM", permuted=True),
     "phi3": Kind("Phi3ForCausalLM", modules=_READS | _QKV | _GATE_UP, partial=True),
-    "olmo2": Kind("Olmo2ForCausalLM", modules=_LINEARS | _QK_NORMS | _ADDS, settings=_olmo2),
+    "olmo2": Kind(
+        "Olmo2ForCausalLM",
+        modules=_LINEARS | _QK_NORMS | _ADDS,
+        settings=_olmo2,
+        reads=(_SWA_BASE,),
+        period=4,
+    ),
     "glm4": Kind(
         "Glm4ForCausalLM",
         modules={
@@ -368,13 +402,14 @@ ARCHITECTURES_OF = {
     "qwen3moe": Kind(
         "Qwen3MoeForCausalLM",
         modules=_EXPERTS | _READS | _QK_NORMS,
-        experts=("num_experts", "moe_intermediate_size"),
+        experts="moe_intermediate_size",
     ),
     "gpt-oss": Kind(
         "GptOssForCausalLM",
         modules=_GPT_OSS,
         settings=_gpt_oss,
-        experts=("num_local_experts", "intermediate_size"),
+        experts="intermediate_size",
+        period=2,
     ),
     # 1bitLLM's models; their names there are those of BitNet, but for the small n
     "bitnet": Kind(
@@ -394,6 +429,23 @@ WITH_EXPERTS = {
         "MixtralForCausalLM",
         modules=_MIXTRAL | _READS,
         permuted=True,
-        experts=("num_local_experts", "intermediate_size"),
+        experts="intermediate_size",
+    ),
+    "gemma4": replace(
+        _GEMMA4,
+        modules={
+            **_GEMMA4.modules,
+            "router.proj": "ffn_gate_inp",
+            "experts.gate_proj": "ffn_gate_exps",
+            "experts.up_proj": "ffn_up_exps",
+            "experts.gate_up_proj": "ffn_gate_up_exps",
+            "experts.down_proj": "ffn_down_exps",
+            "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+            "post_feedforward_layernorm_1": "post_ffw_norm_1",
+            "post_feedforward_layernorm_2": "post_ffw_norm_2",
+        },
+        arrays=_ROUTER_ARRAYS,
+        settings=_gemma4_experts,
+        experts="moe_intermediate_size",
     ),
 }

@@ -28,8 +28,7 @@ def rope_of(model: GgufModel, name: str) -> dict[str, Any]:
             f"{m.path}: {name}.rope.scaling.type must be one of {', '.join(_SCALINGS)}, but got "
             f"{shown(kind)}; Sterna does not run this scaling of the context"
         )
-    if scaling := _SCALINGS[kind](model, name):
-        settings["rope_scaling"] = scaling
+    settings["rope_parameters"] = _SCALINGS[kind](model, name) or {"rope_type": "default"}
     if ROPE_FACTORS in model.tensors:
         settings["rope_factors"] = _factors(model, ROPE_FACTORS)
     return settings
@@ -52,11 +51,11 @@ def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
 def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
     """YaRN's keys, as llama.cpp reads them for these architectures.
 
-    Its attn_factor is a factor of the paper's. Of yarn_attn_factor and yarn_log_multiplier readers
-    make different things; so they must say nothing.
+    Its attn_factor is a factor of the paper's. yarn_attn_factor is config.json's attention_factor,
+    as the converter writes it; 1 says nothing, as where llama.cpp saves a model. Of
+    yarn_log_multiplier readers make different things; so it must say nothing.
     """
     m, at = model.metadata, f"{name}.rope.scaling."
-    require_neutral(m, f"{at}yarn_attn_factor", (1.0,))
     require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
     require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
     factor = m.number(f"{at}factor")
@@ -64,7 +63,10 @@ def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
     for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
         if at + theirs in m:
             scaling[ours] = m.number(at + theirs)
-    more = m.number(f"{at}attn_factor", 1.0)
+    whole, more = m.number(f"{at}yarn_attn_factor", 1.0), m.number(f"{at}attn_factor", 1.0)
+    if whole != 1.0:
+        require_neutral(m, f"{at}attn_factor", (1.0,))
+        scaling["attention_factor"] = whole
     if more != 1.0:
         scaling["attention_factor_times"] = more
     return scaling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -27,7 +28,7 @@ from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.weights import packing, sources
 from sterna.weights.experts import joined
-from sterna.weights.gguf import gguf_name, permutes
+from sterna.weights.gguf import gguf_name, has_module, is_array, permutes
 from sterna.weights.rounding import repacked
 from sterna.weights.sources import STACKED, Linear, Stacking, head_format, in_runs
 from sterna.weights.storages import Floats, Levels
@@ -60,6 +61,7 @@ class GgufWeights:
     i2s: str = "128"
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set, repr=False)
 
     def has(self, name: str) -> bool:
         """Whether the file has a matrix of this name."""
@@ -150,6 +152,30 @@ class GgufWeights:
         """The int8 shadow of the output head's table, if the head is exact."""
         return sources.shadow_of(table, self.head, self.threads)
 
+    def refuse_unread(
+        self,
+        without_effect: Iterable[str] = (),
+        skipped: Iterable[str] = (),
+    ) -> None:
+        """UnsupportedModelError for a tensor of the layers that the architecture did not ask for,
+        such as a norm's bias, but for modules that have no effect, and are named."""
+        m = self.model.metadata
+        blocks = m.integer(f"{self._architecture}.block_count")
+        blocks -= m.integer(f"{self._architecture}.nextn_predict_layers", 0)
+        unused = {
+            self._name(f"{module}.weight")
+            for module in without_effect
+            if has_module(self._architecture, module)
+        }
+        for name, info in self.model.tensors.items():
+            inside = name.startswith(tuple(f"blk.{i}." for i in range(blocks)))
+            ignored = name in self._read or name in unused or name.endswith("attn_rot_embd.weight")
+            if inside and not ignored:
+                raise UnsupportedModelError(
+                    f"{info.file}: {name}: must be a tensor that {self._architecture} has, but its "
+                    "layers have none of this name; Sterna does not run this variant"
+                )
+
     # --------------------------------------------------------------------------------- tensors
 
     @cached_property
@@ -175,6 +201,7 @@ class GgufWeights:
                 file=self.model.path, field=name, expected=f"shape {list(shape)}",
                 got="no such tensor",
             )  # fmt: skip
+        self._read.add(name)
         if info.shape != shape:
             raise self._error(info, f"shape {list(shape)}", f"shape {list(info.shape)}")
         return info
@@ -184,6 +211,7 @@ class GgufWeights:
         name = self._name(f"{part.name}.weight")
         stored = self.model.tensors.get(name)
         if part.M == 1 and stored is not None and stored.shape == (part.K,):
+            self._read.add(name)
             return stored
         return self._info(name, (part.M, part.K))
 
@@ -208,9 +236,11 @@ class GgufWeights:
 
     def _scale(self, part: Linear) -> np.float32 | None:
         """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
-        info = self.model.tensors.get(self._name(f"{part.name}.scale"))
-        if info is None:
+        name = self._name(f"{part.name}.scale")
+        info = self.model.tensors.get(name)
+        if info is None or is_array(self._architecture, name):
             return None
+        self._read.add(name)
         if info.shape != (1,) or info.dtype != "F32":
             raise self._error(info, "one F32", f"{info.dtype} {list(info.shape)}")
         scale = self._floats(info).values().reshape(-1)[0]

@@ -278,6 +278,26 @@ class CheckpointWeights:
         """Whether the checkpoint has some tensor of a layer of this name."""
         return any(f"{name}.{suffix}" in self.checkpoint.tensors for suffix in storages.SUFFIXES)
 
+    def has_own_head(self, vocab: int, hidden: int) -> bool:
+        """Whether there is an output head [vocab, hidden] that is not the embedding again."""
+        head, embedding = (self._table_name(n) for n in ("lm_head", "model.embed_tokens"))
+        tensors = self.checkpoint.tensors
+        if head not in tensors or embedding not in tensors:
+            return self.has("lm_head")
+        if tensors[head].shape != tensors[embedding].shape:
+            return True
+        self._read.add(head)
+        one, other = (self._stored.read(name, (vocab, hidden)) for name in (head, embedding))
+        if one.format == other.format:
+            return not np.array_equal(one.bits, other.bits)
+        return not np.array_equal(one.values(), other.values())
+
+    def _table_name(self, name: str) -> str:
+        """The tensor of a table: some ternary checkpoints nest lm_head."""
+        tensor, nested = f"{name}.weight", f"model.{name}.weight"
+        tensors = self.checkpoint.tensors
+        return nested if tensor not in tensors and nested in tensors else tensor
+
     def vector(self, name: str, *shape: int) -> F32:
         """A small array, float32 of this shape."""
         self._read.add(name)
@@ -286,9 +306,8 @@ class CheckpointWeights:
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
         """The embedding or the output head [M, K], in the head's format."""
-        tensor = f"{name}.weight"
-        if tensor not in self.checkpoint.tensors and f"model.{tensor}" in self.checkpoint.tensors:
-            tensor = f"model.{tensor}"  # some ternary checkpoints nest lm_head
+        tensor = self._table_name(name)
+        self._read.add(tensor)
         rows = self._stored.read(tensor, (M, K))
         asked = None if self.head is None else head_format(self.head, rows.format)
         part = rows if asked == rows.format else ternary_table(rows)
@@ -381,9 +400,11 @@ class CheckpointWeights:
                 )
         return layer
 
-    def refuse_unread(self, without_effect: Iterable[str] = ()) -> None:
-        """UnsupportedModelError for a tensor of a layer that the architecture did not ask for,
-        but for modules that are stored and have no effect, and are named.
+    def refuse_unread(
+        self, without_effect: Iterable[str] = (), skipped: Iterable[str] = ()
+    ) -> None:
+        """UnsupportedModelError for a tensor of the model that the architecture did not ask for,
+        but for modules that are stored and have no effect, and those whose names begin as skipped.
 
         Such a checkpoint is of another architecture than it says: a norm or a bias more changes
         every result. What can be computed again is left out by design.
@@ -392,10 +413,11 @@ class CheckpointWeights:
         for name, info in self.checkpoint.tensors.items():
             known = name in self._read or name.endswith(".rotary_emb.inv_freq")
             known = known or name.rpartition(".")[0] in unused
-            if name.startswith("model.layers.") and not known:
+            known = known or name.startswith(tuple(skipped))
+            if name.startswith(("model.", "lm_head.")) and not known:
                 raise UnsupportedModelError(
                     f"{info.file}: {name}: must be a tensor of "
                     f"{brief((self.checkpoint.config.get('architectures') or ['?'])[0])}, "
-                    "but its layers "
-                    "have none of this name; config.json names another architecture"
+                    "but it has none of this name; config.json names another architecture or other "
+                    "sizes"
                 )

@@ -1,0 +1,100 @@
+"""The spellings of config.json: one field has several names, by version of transformers and family.
+
+`spelled` is where all of them are read; architectures know one name for each field:
+
+    num_experts             num_local_experts, as transformers 5 saves every family
+    num_experts_per_tok     top_k_experts (Gemma 4)
+    hidden_act              hidden_activation (Gemma), which wins where a file has both
+    sliding_window_pattern  _sliding_window_pattern
+    tie_word_embeddings     share_embedding (MobileLLM): either may say that they are tied
+    rope_parameters         rope_scaling, until transformers 5; the rope_type within was `type`
+    text_config             its fields, where a model has towers as well, are spelled alike
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from sterna.errors import shown
+from sterna.models.fields import Fields
+
+__all__ = ["spelled"]
+
+#: Other names of a field, which say the same.
+_SAME = {
+    "num_local_experts": "num_experts", "top_k_experts": "num_experts_per_tok",
+    "_sliding_window_pattern": "sliding_window_pattern",
+}  # fmt: skip
+_ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
+
+
+def spelled(config: dict[str, Any], file: Path) -> Fields:
+    """The fields of a config.json by one name each; errors name a field as the file does.
+
+    ModelFormatError where two names of one field say different things.
+    """
+    found, names = dict(config), dict[str, str]()
+    for other, name in _SAME.items():
+        value = found.pop(other, None)
+        if value is None:
+            continue
+        if found.get(name) not in (None, value):
+            rule = f"{found[name]}, as {name} says, which is the same field"
+            Fields(config, file).fail(other, rule, value)
+        found[name], names[name] = value, other
+    if found.get("hidden_activation") is not None:
+        found["hidden_act"], names["hidden_act"] = found["hidden_activation"], "hidden_activation"
+    found.pop("hidden_activation", None)
+    if found.pop("share_embedding", None):
+        found["tie_word_embeddings"] = True
+    if isinstance(found.get("text_config"), dict):
+        text = spelled(found["text_config"], file)
+        found["text_config"], names = text.config, {**text.names, **names}
+    names |= _spell_rotations(found, file)
+    return Fields(found, file, names)
+
+
+def _spell_rotations(config: dict[str, Any], file: Path) -> dict[str, str]:
+    """Leaves rope_parameters alone in `config`; returns how the file calls it.
+
+    rope_scaling goes over rope_parameters, as in transformers 5, which reads files of either kind;
+    where each kind of layers has parameters, it is of those without a window.
+    """
+    fields = Fields(config, file)
+    parameters = {
+        name: _typed(value) if isinstance(value, dict) else value
+        for name, value in _typed(fields.mapping(_ROPE)).items()
+    }
+    scaling = _typed(fields.mapping(_SCALING))
+    names = {_ROPE: _SCALING} if scaling and not parameters else {}
+    config.pop(_SCALING, None)
+    each = [kind for kind, value in parameters.items() if isinstance(value, dict)]
+    if scaling:
+        at = parameters.get(_FULL, {}) if each else parameters
+        lost = [key for key in scaling if at.get(key, scaling[key]) != scaling[key]]
+        if lost:
+            warnings.warn(
+                f"{file}: {_ROPE} and {_SCALING} differ in {shown(', '.join(lost))}: {_SCALING} "
+                "is used, as in transformers",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+        parameters = {**parameters, _FULL: {**at, **scaling}} if each else {**at, **scaling}
+    if parameters or _ROPE in config:
+        config[_ROPE] = parameters
+    base = parameters.get("rope_theta")
+    if base is not None and config.get("rope_theta", base) != base:
+        warnings.warn(
+            f"{file}: rope_theta is {shown(config['rope_theta'])}, but {shown(base)} within {_ROPE}"
+            ", which is used, as in transformers",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+    return names
+
+
+def _typed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Rotations whose kind is called rope_type."""
+    if "type" not in parameters:
+        return parameters
+    return {"rope_type": parameters["type"], **parameters}

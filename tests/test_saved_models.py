@@ -1,0 +1,278 @@
+"""Every supported class as the installed transformers saves it, opened; and what files leave out.
+
+The table of defaults is that of the installed config classes, field by field.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import saved_models
+import transformers
+from helpers import failure
+from safetensors.torch import load_file, save_file
+from saved_models import MODELS, POSITIONS
+
+from sterna import LLM, loading
+from sterna.engine import Engine
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.models import architectures, module_of
+from sterna.models.config import TransformerConfig
+from sterna.models.defaults import DEFAULTS
+
+TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
+#: Classes that transformers has not: their authors' own code has.
+OTHERS = {"BitnetForCausalLM", "MiniCPMForCausalLM", "MobileLLMForCausalLM"}
+#: Of the classes' fields, those that say nothing of how a text is computed.
+SAYS_NOTHING = {
+    "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "use_cache",
+    "bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id", "initializer_range",
+    "attention_dropout", "resid_pdrop", "embd_pdrop", "router_jitter_noise", "pretraining_tp",
+    "output_router_logits", "router_aux_loss_coef", "output_attentions", "output_hidden_states",
+    "return_dict", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
+    "problem_type", "_name_or_path",
+}  # fmt: skip
+#: Those that follow from others, which an architecture's `complete` fills in.
+FOLLOWS = {
+    "layer_types", "rope_parameters", "no_rope_layers", "per_layer_config", "mlp_only_layers",
+    "use_bidirectional_attention", "original_max_position_embeddings",
+}  # fmt: skip
+#: Fields that older files have, in the place of rope_parameters and layer_types.
+OLDER = {
+    "rope_theta", "partial_rotary_factor", "rope_local_base_freq", "full_attention_interval",
+    "global_head_dim",
+}  # fmt: skip
+
+
+def logits(path: Path) -> np.ndarray:
+    """Sterna's, float32 [n, vocab], with float32 keys and the file's own weights."""
+    model = loading.load(path, cached=False)
+    return Engine(model, threads=1, kv_dtype="f32", deterministic=True).logits([TOKENS])[0]
+
+
+def error(got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, relative to the spread of logits."""
+    return float(np.abs(got - expected).max() / expected.std())
+
+
+@pytest.mark.filterwarnings("ignore:.*are skipped, a vision tower")
+@pytest.mark.parametrize("name", MODELS)
+def test_what_transformers_saves_opens(name: str, tmp_path: Path) -> None:
+    """Its logits are those of the model that was saved."""
+    model = saved_models.write(tmp_path, MODELS[name])
+    # Ternary layers round their inputs to int8; floats differ by the order of sums alone.
+    bound = 0.3 if MODELS[name].ternary else 1e-3
+    assert error(logits(tmp_path), saved_models.logits_of(model, TOKENS)) < bound
+
+
+def test_every_class_is_among_them() -> None:
+    """That transformers has and Sterna runs."""
+    assert {saved.name for saved in MODELS.values()} == set(architectures()) - OTHERS
+    assert set(DEFAULTS) == set(architectures())
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - OTHERS))
+def test_defaults_are_those_of_the_class(name: str) -> None:
+    """Every field of the class is in the table, with its value, and no other field is."""
+    kind = getattr(transformers, name).config_class
+    text = kind().get_text_config()
+    theirs = {k: v for k, v in text.to_dict().items() if k not in SAYS_NOTHING | FOLLOWS}
+    theirs["num_experts"] = theirs.pop("num_local_experts", theirs.get("num_experts"))
+    theirs["hidden_act"] = theirs.pop("hidden_activation", theirs.get("hidden_act"))
+    theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern", None)
+    theirs["num_experts_per_tok"] = theirs.pop("top_k_experts", theirs.get("num_experts_per_tok"))
+    ours = dict(DEFAULTS[name])
+    if theirs.get("use_sliding_window") is False:  # which makes null of a window
+        theirs.pop("sliding_window")
+        ours.pop("sliding_window")
+    heads = ours["num_attention_heads"]
+    if ours.get("num_key_value_heads") is None:
+        ours["num_key_value_heads"] = heads
+    if theirs.get("head_dim") == ours["hidden_size"] // heads:
+        ours.setdefault("head_dim", theirs["head_dim"])
+    assert {k: v for k, v in ours.items() if k not in OLDER and v is not None} == {
+        k: v for k, v in theirs.items() if v is not None
+    }
+    rope = text.rope_parameters
+    full = rope.get("full_attention", rope)
+    if "rope_theta" in ours:
+        assert ours["rope_theta"] == full["rope_theta"]
+    for field in {"partial_rotary_factor"} & ours.keys():
+        assert ours[field] == full[field]
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - {"Gemma4ForConditionalGeneration"}))
+def test_a_config_may_say_nothing(name: str) -> None:
+    """Heads, experts and the context are the class's."""
+    fields, file = {"architectures": [name]}, Path("config.json")
+    config = TransformerConfig.of(module_of(fields, file), fields, file)
+    if name in OTHERS:
+        assert config.max_position == 2048
+        return
+    theirs = getattr(transformers, name).config_class().get_text_config()
+    kv_heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
+    assert (config.n_heads, config.n_kv_heads) == (theirs.num_attention_heads, kv_heads)
+    windowed = name == "MistralForCausalLM"  # all of its layers, so the window is no bound
+    assert config.max_position == theirs.max_position_embeddings or windowed
+    assert config.fields.config.get("num_experts") == getattr(theirs, "num_experts", None)
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    """Sets fields of config.json; "absent" removes one."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
+
+
+@pytest.fixture
+def moe(tmp_path: Path) -> Path:
+    """Qwen3 with experts."""
+    saved_models.write(tmp_path, MODELS["qwen3-moe"])
+    return tmp_path
+
+
+def test_two_names_of_one_field(moe: Path) -> None:
+    """May both be there, and may not differ; an error names the file's own."""
+    expected = logits(moe)
+    edit(moe, num_experts=6)
+    np.testing.assert_array_equal(logits(moe), expected)
+    edit(moe, num_experts=5)
+    failure(lambda: loading.load(moe), ModelFormatError, "num_local_experts", "num_experts", "6")
+    edit(moe, num_experts="absent", num_local_experts=0)
+    failure(lambda: loading.load(moe), ModelFormatError, "num_local_experts", "whole number")
+
+
+def test_scaling_that_was_added_by_hand(tmp_path: Path) -> None:
+    """rope_scaling beside rope_parameters, as guides to longer contexts tell, goes over it."""
+    saved_models.write(tmp_path, MODELS["qwen3"])
+    edit(tmp_path, rope_scaling={"type": "yarn", "factor": 4.0,
+                                 "original_max_position_embeddings": 32})  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="rope_parameters and rope_scaling differ"):
+        got = loading.load(tmp_path, cached=False).config
+    assert got.attention[0].rotary is not None
+    assert got.attention[0].rotary.factor > 1.1
+    edit(tmp_path, rope_scaling="absent", rope_theta=5.0)
+    with pytest.warns(RuntimeWarning, match="rope_theta is 5.0, but 10000.0 within"):
+        loading.load(tmp_path, cached=False)
+
+
+# ------------------------------------------------------------- contradictions of config and tensors
+
+
+def change(folder: Path, **tensors: Any) -> None:
+    """Replaces tensors, whose names have _ for each dot; None removes one."""
+    path = folder / "model.safetensors"
+    stored = load_file(path)
+    names = {name.replace(".", "_"): name for name in stored}
+    for key, make in tensors.items():
+        name = names.get(key, key)
+        value = make(stored)
+        stored.pop(name, None)
+        if value is not None:
+            stored[name] = value.contiguous().clone()
+    save_file(stored, path, {"format": "pt"})
+
+
+@pytest.fixture
+def untied(tmp_path: Path) -> Path:
+    """A Llama with a head of its own."""
+    saved_models.write(tmp_path, MODELS["llama"])
+    return tmp_path
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_head_that_differs_is_used(dtype: str, untied: Path, tmp_path: Path) -> None:
+    """With a warning, as transformers does; a packed folder has it, too."""
+    import torch
+
+    change(untied, lm_head_weight=lambda t: t["lm_head.weight"].to(getattr(torch, dtype)))
+    expected = logits(untied)
+    edit(untied, tie_word_embeddings=True)
+    with pytest.warns(RuntimeWarning, match="tie_word_embeddings is true, but lm_head.weight"):
+        model = loading.load(untied, cached=False)
+    with pytest.warns(RuntimeWarning):
+        np.testing.assert_array_equal(logits(untied), expected)
+    loading.save(model, tmp_path / "packed")
+    np.testing.assert_array_equal(logits(tmp_path / "packed"), expected)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(untied, dtype=torch.float32)
+    assert error(expected, saved_models.logits_of(theirs.eval(), TOKENS)) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_head_that_is_the_embedding_is_tied(dtype: str, tmp_path: Path) -> None:
+    """Silently, and once in memory, also in another type that holds the same values."""
+    import torch
+
+    saved_models.write(tmp_path, MODELS["llama-tied"])
+
+    def embedding(t: dict[str, Any]) -> Any:
+        return t["model.embed_tokens.weight"].bfloat16()
+
+    change(tmp_path, model_embed_tokens_weight=lambda t: embedding(t).float())
+    expected = logits(tmp_path)
+    change(tmp_path, **{"lm_head.weight": lambda t: embedding(t).to(getattr(torch, dtype))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = loading.load(tmp_path, cached=False)
+    assert "lm_head" not in model.weights.modules
+    np.testing.assert_array_equal(logits(tmp_path), expected)
+
+
+CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no head": ("llama-tied", {"tie_word_embeddings": False}, "lm_head.weight"),
+    "a bias that is said": ("llama", {"attention_bias": True}, "q_proj.bias"),
+    "a bias that is not": ("llama-bias", {"attention_bias": False}, "q_proj.bias"),
+    "a bias of the FFN": ("llama-bias", {"mlp_bias": False}, "_proj.bias"),
+    "wider heads": ("llama", {"head_dim": 32}, "q_proj.weight"),
+    "more KV heads": ("llama", {"num_key_value_heads": 4}, "k_proj.weight"),
+    "fewer KV heads": ("llama", {"num_key_value_heads": 1}, "k_proj.weight"),
+    "other heads": (
+        "qwen3", {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 48}, "q_norm",
+    ),
+    "a longer vocabulary": ("llama", {"vocab_size": 300}, "embed_tokens.weight"),
+    "a shorter vocabulary": ("llama", {"vocab_size": 259}, "embed_tokens.weight"),
+    "a wider FFN": ("llama", {"intermediate_size": 128}, "_proj.weight"),
+    "fewer layers": ("llama", {"num_hidden_layers": 4}, "model.layers.4."),
+    "more layers": ("llama", {"num_hidden_layers": 6}, "model.layers.5."),
+    "no norms of heads": ("llama", {"architectures": ["Qwen3ForCausalLM"]}, "_norm.weight"),
+    "norms of heads": ("qwen3", {"architectures": ["LlamaForCausalLM"]}, "_norm.weight"),
+    "fewer experts": ("qwen3-moe", {"num_local_experts": 5}, "mlp."),
+    "more experts": ("qwen3-moe", {"num_local_experts": 7}, "mlp."),
+    "wider experts": ("qwen3-moe", {"moe_intermediate_size": 48}, "experts"),
+    "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
+    "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),
+    "rotations of fewer layers": ("smollm3", {"no_rope_layers": [1, 1]}, "no_rope_layers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_contradiction_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    """The message names the field or the tensor."""
+    name, fields, word = CONTRADICTIONS[case]
+    saved_models.write(tmp_path, MODELS[name])
+    edit(tmp_path, **fields)
+    failure(
+        lambda: loading.load(tmp_path, cached=False),
+        (ModelFormatError, UnsupportedModelError),
+        word,
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.norm.bias", "lm_head.bias", "lm_head.qweight", "model.layers.2.input_layernorm.bias"],
+)
+def test_a_tensor_that_nothing_reads_is_refused(name: str, untied: Path) -> None:
+    """Left out, it would change every answer."""
+    change(untied, **{name: lambda t: t["model.norm.weight"]})
+    failure(lambda: loading.load(untied), UnsupportedModelError, name)
+
+
+def test_texts_of_a_saved_model(moe: Path) -> None:
+    """From the folder's own tokenizer to tokens."""
+    assert len(LLM(moe, cache=False).generate("hi", max_tokens=4, ignore_eos=True).tokens) == 4
