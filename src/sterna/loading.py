@@ -24,6 +24,7 @@ from sterna.errors import RequestError, SternaError
 from sterna.graph import Graph, identity
 from sterna.models import module_of
 from sterna.models.config import LINEAR_NORM, TransformerConfig
+from sterna.models.longer import AS_IT_IS, Longer
 from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights import storages
@@ -103,7 +104,7 @@ class Model:
 
 def from_weights(
     json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
-    own_head: Callable[[int, int], bool] = lambda *_: False,
+    own_head: Callable[[int, int], bool] = lambda *_: False, longer: Longer = AS_IT_IS,
 ) -> Model:  # fmt: skip
     """Trace a model from its config.json and a source of weights; `file` is named in errors.
 
@@ -113,7 +114,7 @@ def from_weights(
     quantization = json.get("quantization_config")
     if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
         json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
-    config, source = TransformerConfig.of(module, json, file), weights(module)
+    config, source = TransformerConfig.of(module, json, file, longer), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)
     graph = Graph(config.heads)
@@ -185,17 +186,19 @@ def load(
     wrap: Wrap | None = None,
     progress: Progress | None = None,
     mmap: bool = False,
+    longer: Longer = AS_IT_IS,
 ) -> Model:
     """Open a model folder, a published checkpoint or a packed directory, or a GGUF file.
 
     A checkpoint is packed as it is read and ready at once; `Model.keep` writes the packed form to
     the cache, which is read from there the next time. `i2s`: as in `LLM`. `wrap`: makes a
     source of weights that the architecture asks in place of the model's own, which then reads each
-    as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`. Matrices whose rows are
+    as it is asked for; without the cache. `progress`, `mmap`: as in `LLM`, as what is `longer`: its
+    `context` and `rope_scaling`. Matrices whose rows are
     no whole blocks of `format` or `head` get what `formats.fitting` has for them, with a warning.
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
-    model = _opened(path, format, head, cached, threads, i2s, wrap, progress, mmap)
+    model = _opened(path, format, head, cached, threads, i2s, wrap, progress, mmap, longer)
     if wrap is None:
         warn_of_replaced(model.weights.modules, format, head)
     return model
@@ -203,7 +206,7 @@ def load(
 
 def _opened(
     path: str | Path, format: str | None, head: str | None, cached: bool, threads: int | None,
-    i2s: str | None, wrap: Wrap | None, progress: Progress | None, mmap: bool,
+    i2s: str | None, wrap: Wrap | None, progress: Progress | None, mmap: bool, longer: Longer,
 ) -> Model:  # fmt: skip
     """As `load`."""
     source, parts, stored = Path(path), list[Path](), format
@@ -212,13 +215,17 @@ def _opened(
     if is_gguf(source):
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
         stored = f"{format}-{layout}"
-        read = partial(_read_gguf, source, format, head, layout, threads, wrap, progress)
+        read = partial(_read_gguf, source, format, head, layout, threads, wrap, progress, longer)
     else:
         checkpoint = Checkpoint.open(source)
         beside = FolderCompanions.of(checkpoint.path, checkpoint.config)
         if checkpoint.is_packed:
-            return _load_packed(checkpoint, beside, head, threads, format, wrap, progress, mmap)
-        read = partial(_read_checkpoint, checkpoint, beside, format, head, threads, wrap, progress)
+            return _load_packed(
+                checkpoint, beside, head, threads, format, wrap, progress, mmap, longer
+            )
+        read = partial(
+            _read_checkpoint, checkpoint, beside, format, head, threads, wrap, progress, longer
+        )
     if not cached or wrap is not None or cache.cache_dir() is None:
         return read()
     # An exact head is stored as the checkpoint's own, and so is the default.
@@ -232,7 +239,9 @@ def _opened(
             packed = Checkpoint.open(hit)
             # A single file has no tokenizer beside it: its packed form has.
             beside = beside or FolderCompanions.of(hit, packed.config)
-            return _load_packed(packed, beside, head, threads, progress=progress, mmap=mmap)
+            return _load_packed(
+                packed, beside, head, threads, progress=progress, mmap=mmap, longer=longer
+            )
         except SternaError:  # damaged, of another version, gone or unreadable: make it again
             cache.discard(key)
     model = read()
@@ -258,6 +267,7 @@ def _read_checkpoint(
     threads: int | None,
     wrap: Wrap | None,
     progress: Progress | None,
+    longer: Longer,
 ) -> Model:
     """A published checkpoint in safetensors, packed as it is read."""
     checkpoint = _with_own_norms(checkpoint)
@@ -276,7 +286,7 @@ def _read_checkpoint(
     if POOLING in config and "lm_head.weight" not in checkpoint.tensors:
         config["tie_word_embeddings"] = True  # it was saved without a head, and none is needed
     with reading(checkpoint.files, progress):
-        model = from_weights(config, checkpoint.path / "config.json", weights, own_head)
+        model = from_weights(config, checkpoint.path / "config.json", weights, own_head, longer)
     model.path, model.companions = checkpoint.path, companions
     _warn_of_skipped(checkpoint, reads_mtp=model.mtp is not None)
     return model
@@ -328,6 +338,7 @@ def _read_gguf(
     threads: int | None,
     wrap: Wrap | None,
     progress: Progress | None,
+    longer: Longer,
 ) -> Model:
     """A GGUF file, packed as it is read; layout: of I2_S tensors, None for the usual one."""
     file = GgufModel(path)
@@ -336,7 +347,9 @@ def _read_gguf(
     companions = companions_of(file, config)
     source = GgufWeights(file, format, head, config["head_dim"], team, layout or "128")
     with reading(file.files.values(), progress):
-        model = from_weights(config, path, lambda _: wrap(source) if wrap else source)
+        model = from_weights(
+            config, path, lambda _: wrap(source) if wrap else source, longer=longer
+        )
     model.path, model.companions = path, companions
     return model
 
@@ -362,6 +375,7 @@ def _load_packed(
     wrap: Wrap | None = None,
     progress: Progress | None = None,
     mmap: bool = False,
+    longer: Longer = AS_IT_IS,
 ) -> Model:
     if wrap:
         packed = open_packed(folder, threads)
@@ -374,6 +388,7 @@ def _load_packed(
         _with_pooling(packed.config, companions.path),
         folder.path / "config.json",
         lambda _: wrap(weights) if wrap else weights,
+        longer=longer,
     )
     model.path, model.companions = companions.path, companions
     model.mapped = packed.mapped is not None

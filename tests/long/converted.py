@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import saved_models
-from real.assets import llama_cpp_sources
+from assets import llama_cpp
 from saved_models import MODELS
 from test_saved_models import TOKENS, error, logits
 
@@ -58,7 +58,7 @@ UNSAID = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with NAME.gguf, or NAME.error, and NAME.npy, the logits of transformers."""
     root = tmp_path_factory.mktemp("converted")
-    sources = llama_cpp_sources()
+    sources = llama_cpp()
     for name, saved in MODELS.items():
         model = saved_models.write(root / name, saved)
         np.save(root / f"{name}.npy", saved_models.logits_of(model, TOKENS))

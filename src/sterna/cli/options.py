@@ -48,7 +48,8 @@ __all__ = [
 TOLD_S = 10.0  #: between two lines of what is under way, where there is no terminal
 
 MODEL = (
-    "threads", "cores", "format", "head", "context", "kv_dtype", "deterministic", "i2s", "mmap",
+    "threads", "cores", "format", "head", "context", "rope_scaling", "kv_dtype", "deterministic",
+    "i2s", "mmap",
 )  # fmt: skip
 
 #: What `sterna serve` says beside it of memory for keys and values.
@@ -116,7 +117,17 @@ offline_option = click.option(
 run_options = _all(
     click.option("--format", help="Weight format of the layers; default: the checkpoint's."),
     head_option,
-    click.option("--context", type=int, help="Tokens of context; default: the model's."),
+    click.option(
+        "--context",
+        type=int,
+        help="Tokens of context; default: the model's. More than that is possible, with a warning.",
+    ),
+    click.option(
+        "--rope-scaling",
+        metavar="KIND:FACTOR",
+        help="Make the context longer: yarn:4 for four times, or linear:4 where the model was "
+        "tuned for it; in the place of the file's own scaling.",
+    ),
     kv_dtype_option,
     deterministic_option,
     i2s_option,

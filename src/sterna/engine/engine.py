@@ -7,6 +7,7 @@ change a bit of the logits that decide (with an exact head, others may be -inf).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence as SequenceOf
 from functools import cached_property
 
@@ -47,9 +48,10 @@ class Engine(Memory):
     """A model with a KV cache and a place to run.
 
     threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES,
-    default the model's; context: positions of a sequence, at most (and by default) the model's;
-    skip_zeros: whether a step of one token leaves out weights that meet a zero (`Graph.skips`), for
-    which these have copies of two bits; default: where weights come from memory and not a cache;
+    default the model's; context: positions of a sequence, default the model's, or more, with a
+    warning; skip_zeros: whether a step of one token leaves out weights that meet a zero
+    (`Graph.skips`), for which these have copies of two bits; default: where weights come from
+    memory and not a cache;
     kv_bytes: what keys and values of all sequences may take, in pages of 64 positions that take
     memory when they are first written, and states of recurrent layers; default: eight full
     contexts, or a quarter of the available memory where that is more.
@@ -73,13 +75,19 @@ class Engine(Memory):
         self._deterministic, self._kv_bytes = deterministic, kv_bytes
         self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
-        limit = model.config.max_position
+        limit, most = model.config.max_position, model.config.most_positions
         chosen = model.kv_dtype if kv_dtype is None else kv_dtype
         kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)
         if context is None:
             context = limit
         else:
-            context = checked_whole("context", context, 1, limit, " for this model")
+            context = checked_whole("context", context, 1, most, " for this model")
+            if context > limit:
+                warnings.warn(
+                    f"context: {context} positions are more than the {limit} that the model was "
+                    "made for; answers may be nonsense beyond them (rope_scaling extends it)",
+                    RuntimeWarning, stacklevel=2,
+                )  # fmt: skip
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
         #: Whether the layers, all of floats, use the unit's bf16 products.

@@ -29,7 +29,9 @@ class LLM(Asking, Embedding, Scores):
     kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
     the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
     default the checkpoint's own and exact where that is float. context: positions, default the
-    model's. kv_dtype: i16 (integers of 13 bits with a scale for each vector; the default of all
+    model's; more come with a warning. rope_scaling: "yarn:4" or "linear:4" makes the context four
+    times as long, in the place of the file's own scaling, which changes the bits. kv_dtype: i16
+    (integers of 13 bits with a scale for each vector; the default of all
     architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. kv_bytes: what
     keys and values of all sequences may take, default as in `Engine`; one request needs at most
     those of its context. prefix_cache: keep those of prompts and answers for requests that begin

@@ -26,6 +26,7 @@ from sterna.engine.constraints import Constraints
 from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.llm.defaults import sampling_of, suppressed_of
+from sterna.models.longer import Longer
 from sterna.runtime import resolve_threads
 
 __all__ = ["Loaded"]
@@ -48,6 +49,7 @@ class Loaded:
         format: str | None = None,
         head: str | None = None,
         context: int | None = None,
+        rope_scaling: str | None = None,
         kv_dtype: str | None = None,
         kv_bytes: int | None = None,
         prefix_cache: bool = True,
@@ -74,6 +76,7 @@ class Loaded:
         team = resolve_threads(threads, cores)
         loaded = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
+            longer=Longer.of(context, rope_scaling),
             # What is copied near threads needs no memory of its own besides.
             mmap=mmap or bool(team.nodes),
         )  # fmt: skip

@@ -10,8 +10,9 @@ from typing import Any
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
 from sterna.models.defaults import DEFAULTS
-from sterna.models.fields import Fields
+from sterna.models.fields import MAX_SIZE, Fields
 from sterna.models.hadamard import Hadamard
+from sterna.models.longer import AS_IT_IS, Longer
 from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, rotary_of
 from sterna.models.spellings import spelled
@@ -39,7 +40,8 @@ class TransformerConfig:
     n_kv_heads: int
     head_dim: int
     rms_norm_eps: float
-    max_position: int
+    max_position: int  # the model's own, or what a scaling of its rotations makes of it
+    most_positions: int  # beyond which it would be another model
     tied: bool
     activation: str
     attention_bias: bool  # of q, k, v and o
@@ -56,17 +58,22 @@ class TransformerConfig:
         return Heads(self.n_heads, self.n_kv_heads, self.head_dim)
 
     @classmethod
-    def of(cls, module: ModuleType, config: dict[str, Any], file: Path) -> TransformerConfig:
-        """The config.json of a model of this architecture, with what the file leaves out."""
+    def of(
+        cls, module: ModuleType, config: dict[str, Any], file: Path, longer: Longer = AS_IT_IS
+    ) -> TransformerConfig:
+        """The config.json of a model of this architecture, with what the file leaves out.
+
+        longer: what is asked for beyond the file's own context.
+        """
         given = spelled(config, file)
         filled = {**DEFAULTS.get(_architecture(config), {}), **given.config}
-        fields = given.having(filled)
+        fields = longer.over(given.having(filled))
         if complete := getattr(module, "complete", None):
-            fields = fields.having(filled | complete(fields))
-        return cls.of_fields(fields, module.ACTIVATION)
+            fields = fields.having(fields.config | complete(fields))
+        return cls._of_fields(fields, module.ACTIVATION, longer)
 
     @classmethod
-    def of_fields(cls, fields: Fields, activation: str) -> TransformerConfig:
+    def _of_fields(cls, fields: Fields, activation: str, longer: Longer) -> TransformerConfig:
         """Reads the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature
         that Sterna does not have.
 
@@ -87,12 +94,13 @@ class TransformerConfig:
         fields.supported("is_causal", fields.config.get("is_causal", True), True)
         if head_dim % 2:
             fields.fail("head_dim", "an even number, as rotations are of pairs", head_dim)
-        context = extended_context(fields)
+        context, most = longer.factor_of_linear * extended_context(fields), MAX_SIZE
         n_layers = fields.n_layers
         window = config.get("sliding_window")
-        if config.get("layer_types") is None and type(window) is int and 0 < window < context:
+        if config.get("layer_types") is None and type(window) is int and window > 0:
             # The architecture does not say which layers it is of: within it they are all alike.
-            context = window if config.get("use_sliding_window", True) else context
+            most = window if config.get("use_sliding_window", True) else most
+        context = min(int(context), most)
         return cls(
             file=fields.file,
             architecture=_architecture(config),
@@ -105,12 +113,13 @@ class TransformerConfig:
             head_dim=head_dim,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             max_position=context,
+            most_positions=most,
             tied=bool(config.get("tie_word_embeddings")),
             activation=activation,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             linear_norm_eps=fields.number(LINEAR_NORM) if LINEAR_NORM in config else 0.0,
-            attention=_attention(fields, n_layers, head_dim, context),
+            attention=_attention(fields, n_layers, head_dim, max(context, longer.context)),
             hadamard=Hadamard.of(fields),
             pooling=Pooling.of(fields),
             fields=fields,
