@@ -41,7 +41,9 @@ async def constraint_of(
         # Another thread: a schema may take seconds, and others are to be answered meanwhile.
         made: Constraint = await asyncio.to_thread(partial(make, *argument, **options))
     except RequestError as error:
-        raise ApiError(400, str(error), param=param) from None
+        relaxed = param == "response_format" and method == "json_schema" and "strict" not in options
+        remedy = "; strict: false leaves out what cannot be enforced" if relaxed else ""
+        raise ApiError(400, f"{error}{remedy}", param=param) from None
     if made.ignored:
         log.warning("%s: is not enforced in full: %s", param, "; ".join(made.ignored))
     return made
