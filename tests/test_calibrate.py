@@ -17,7 +17,7 @@ from sterna import LLM, formats, loading, ops
 from sterna.convert import calibrate, convert, parts_of
 from sterna.errors import ModelFormatError, RequestError
 from sterna.evaluate.perplexity import perplexity
-from sterna.formats import codec, weighted
+from sterna.formats import weighted
 
 TEXTS = [f"def f{i}(x):\n    return x + {i}\n" * 3 for i in range(6)]
 CODEBOOKS = [n for n in formats.names() if formats.get(n).codebook is not None]
@@ -88,15 +88,15 @@ def test_rounding_never_gets_worse(name: str) -> None:
     w[2] = 0
     squares = np.exp(2 * rng.standard_normal(512)).astype(np.float32)
     squares[:3] = 0
-    made = weighted.rounded(f, w, squares)
+    made = weighted.rounded(f, w, squares=squares)
     packed = ops.pack(*made, format=f)
     real = ops.dequantize(packed)
-    plain = ops.dequantize(ops.pack(*codec.rounded(f, w), format=f))
+    plain = ops.dequantize(ops.pack(*weighted.rounded(f, w), format=f))
     errors = [(np.square(x - w).astype(np.float64) * squares).sum() for x in (real, plain)]
     assert errors[0] < 0.995 * errors[1]
     assert np.array_equal(ops.unpack(packed)[0], made[0])
-    nothing = weighted.rounded(f, w, np.zeros(512, np.float32))
-    assert np.array_equal(nothing[0], codec.rounded(f, w)[0])
+    nothing = weighted.rounded(f, w, squares=np.zeros(512, np.float32))
+    assert np.array_equal(nothing[0], weighted.rounded(f, w)[0])
 
 
 def test_command_tells_the_gain(llama: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
-from sterna.formats.codec import rounded
+from sterna.formats.weighted import rounded
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import Rows, has_levels_of, row_chunks
 from sterna.weights.sources import WeightSource

@@ -27,6 +27,7 @@ from sterna.convert import convert, gguf_file
 from sterna.convert.gguf_file import HASHES, TYPES
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, Check, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.formats import codec
 from sterna.formats.ggml_blocks import from_ggml
 from sterna.formats.ggml_encode import ENCODERS, blocks_of, to_ggml
 
@@ -62,7 +63,7 @@ def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
     values = rng.standard_normal((5, 512)).astype(np.float32)
     values[1] = 0
     values[2, :256] = np.where(values[2, :256] > 0, 1, -1)
-    weight = ops.quantize(values, name)
+    weight = ops.pack(*codec.by_rule(formats.get(name), values), format=name)
     got, kind = to_ggml(weight), gguf.GGMLQuantizationType[name.upper()]
     np.testing.assert_array_equal(gguf.quants.dequantize(got, kind), ops.dequantize(weight))
     if name in ROUNDED_BY_GGUF:

@@ -376,7 +376,7 @@ class RandomWeights:
         fill(codes.reshape(-1), pool, self._start)
         if rows := M % f.tile_rows:  # rows beyond M are zeros, as in any packed weight
             values = self.rng.standard_normal((rows, K), np.float32) * np.float32(K**-0.5)
-            levels, _ = codec.rounded(f, values, "tensor")
+            levels, _ = codec.by_rule(f, values, "tensor")
             codes[-1] = codec.pack_codes(f, levels)[0]
         return PackedWeight(f, M, K, codes, constant_scales(f, M, K, scale))
 

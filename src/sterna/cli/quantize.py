@@ -23,9 +23,12 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 @click.option(
     "--format",
     "format",
-    required=True,
-    help="Weight format of the layers: i2 and t5 (ternary), i2p (four levels), i1, i4, i8, q4_0, "
-    "q8_0, q4_k, pot4, gguf:Q8_0 …; `sterna formats` lists them.",
+    default="iq4_nl",
+    show_default=True,
+    help="Weight format of the layers. For float models, bits a weight, the best first: q8_0 (8.5), "
+    "q6_k (6.6), q5_k (5.6), iq4_nl (4.5), q4_0 and i4:g32 (4.5), mxfp4 (4.25); i4 (4, a scale a "
+    "row) is far worse. For models trained for few levels: i2, t5 (ternary), i2p, i1, pot4. "
+    "gguf:Q8_0 … write a GGUF file; `sterna formats` lists all.",
 )
 @click.option(
     "--scales",
@@ -65,6 +68,9 @@ def command(
     **options: Any,
 ) -> None:
     """Round the weights of SRC (as for --model of `sterna generate`) and write them at DST.
+
+    The default is the format of least loss at its size that any width takes. A scale for each row
+    (i4) loses far more than scales in groups (i4:g32, iq4_nl) at nearly the same size.
 
     This is lossy. The table has a line for each matrix: the root of mean squares of the error over
     that of the weights, the largest error, and their ratio in decibels, in which 6 are one bit. How

@@ -25,6 +25,7 @@ from sterna.convert.gguf_metadata import add_sampling, add_sizes, add_tokenizer,
 from sterna.convert.packing import Progress, Squares, default_name
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
+from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
@@ -152,6 +153,7 @@ def to_gguf(
         planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads),
         squares or {},
     )  # fmt: skip
+    warn_if_useless(planned, formats.get(TYPES[type]), default_name(name))
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))

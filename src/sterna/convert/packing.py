@@ -14,6 +14,7 @@ from sterna.checkpoints.packed import CODES
 from sterna.checkpoints.packed_writer import packing
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
+from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError
 from sterna.formats import Experts, Format, PackedWeight
 from sterna.runtime import resolve_threads
@@ -58,6 +59,7 @@ def to_directory(
         layers = formats.with_method(layers, method)
     model, planned = plan(src, threads, i2s)
     check_companions(model, required=False)  # else broken ones would travel
+    warn_if_useless(planned, layers, default_name(src))
     writing = _Writing(planned, layers, head, resolve_threads(threads), squares or {})
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))

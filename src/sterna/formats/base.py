@@ -34,7 +34,9 @@ class Format:
 
     codebook: None where the codes are floats. lossless: of integers, whether sums of products are
     exact; False: they are sums of rounded table entries. instead: the name of the format, of about
-    the same bits, for a matrix whose rows are no whole blocks (`formats.fitting`).
+    the same bits, for a matrix whose rows are no whole blocks (`formats.fitting`). searched:
+    whether rounding looks for scales of less error than its rule's. Rules that models are trained
+    with (of up to five levels, and powers of two) stay; of 256 levels there is nothing to gain.
 
     A subclass says what is special to some formats: how they are rounded (`quantize`,
     `quantize_blocks`), or what they store (`encode`, `decode`, `codes_valid`).
@@ -48,6 +50,7 @@ class Format:
     codebook: Codebook | None = None
     lossless: bool = True
     instead: str = ""
+    searched: bool = False
 
     def __eq__(self, other: object) -> bool:
         """Whether its name is the same, or is `other`."""

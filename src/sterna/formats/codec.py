@@ -12,16 +12,18 @@ from sterna import _native
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
 
-__all__ = ["codes_of", "held_scale", "pack_codes", "real_values", "rounded"]
+__all__ = ["by_rule", "codes_of", "held_scale", "pack_codes", "real_values"]
 
 Array = npt.NDArray[Any]
 
 
-def rounded(format: Format, w: F32, scale: str | None = None) -> tuple[Array, F32]:
-    """Round real weights float32 [M, K] -> (levels int8 [M, K], scales as their layout has them).
+def by_rule(format: Format, w: F32, scale: str | None = None) -> tuple[Array, F32]:
+    """Round real weights float32 [M, K] by the format's own rule: what `weighted.rounded` begins
+    with, and for formats whose rule models were trained with all there is.
 
-    scale: "tensor" or "row", of formats that have their scales so; None: the format's own.
-    Raises RequestError for a shape or a weight that the format cannot hold.
+    Returns (levels int8 [M, K], scales as their layout has them). scale: "tensor" or "row", of
+    formats that have their scales so; None: the format's own. Raises RequestError for a shape or a
+    weight that the format cannot hold.
     """
     scales = format.scales
     if not scales.group:

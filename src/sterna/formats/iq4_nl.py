@@ -10,7 +10,6 @@ import numpy.typing as npt
 from sterna.formats.arithmetic import F32, half_if_finite, inverse_or_zero
 from sterna.formats.base import Format
 from sterna.formats.codebook import Codebook
-from sterna.formats.kquants import SEARCH
 from sterna.formats.layout import Layout
 from sterna.formats.scales import GroupScales
 
@@ -25,27 +24,20 @@ class Iq4Nl(Format):
     """A scale puts the block's largest value near the first level."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """The nearest levels for the scale of least square error, of nine around largest / -127.
+        """The nearest levels for the scale largest / -127.
 
         blocks float32 [B, 32] -> (levels int8 [B, 32], scales float32 [B]).
         """
         at = np.abs(blocks).argmax(axis=1)[:, None]
         start = np.take_along_axis(blocks, at, 1)[:, 0] / np.float32(LEVELS[0])
-        best, least = start, np.full(start.shape, np.inf, np.float32)
-        kept = np.zeros(blocks.shape, np.int8)
-        for factor in SEARCH:
-            d = half_if_finite(start * factor)
-            levels = CODEBOOK.nearest(blocks.astype(np.float64) * inverse_or_zero(d)[:, None])
-            with np.errstate(over="ignore"):
-                error = np.square(levels * d[:, None] - blocks).sum(axis=1)
-            better = error < least
-            best, least = np.where(better, d, best), np.minimum(error, least)
-            kept = np.where(better[:, None], levels, kept)
-        return kept.astype(np.int8), best.astype(np.float32)
+        d = half_if_finite(start)
+        levels = CODEBOOK.nearest(blocks.astype(np.float64) * inverse_or_zero(d)[:, None])
+        return levels, d
 
 
 FORMAT = Iq4Nl(
     name="iq4_nl", layout=Layout("iq4"), bits=4.5,
     summary="sixteen uneven levels, blocks (GGUF IQ4_NL)",
     codebook=CODEBOOK, scales=GroupScales(32),
+    searched=True,
 )  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna.formats.arithmetic import F32, half_or_smallest
+from sterna.formats import search
+from sterna.formats.arithmetic import F32, half_or_smallest, inverse_or_zero
 from sterna.formats.base import Format
 from sterna.formats.scales import SuperBlockScales
 from sterna.formats.scales.numbers import COARSE
@@ -16,103 +17,128 @@ from sterna.formats.scales.superblocks import SUPER_K
 
 __all__ = ["KQuant"]
 
-#: Factors of what a group's largest value asks for: rounding takes that of the least square error.
-SEARCH = np.linspace(0.7, 1.1, 9, dtype=np.float32)
-#: Those where errors are weighted: the largest value may be one that hardly counts.
-WEIGHTED_SEARCH = np.linspace(0.4, 1.15, 16, dtype=np.float32)
-#: Parts of a group's smallest value that are tried as its minimum then.
-MINIMA = (1.0, 0.9, 0.8, 0.65, 0.5)
+Levels = npt.NDArray[Any]
 
 
 class KQuant(Format):
     """A format of super-blocks."""
 
-    def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
+    @property
+    def _layout(self) -> SuperBlockScales:
+        assert isinstance(self.scales, SuperBlockScales)
+        return self.scales
+
+    def quantize_blocks(self, blocks: F32) -> tuple[Levels, F32]:
         """Round super-blocks float32 [B, 256] -> (levels int8 [B, 256], scales float32 [B, ...]).
 
-        A group's scale is one of nine around what its largest value (or range) asks for, that of
-        the least square error; these are rounded to whole multiples of a 16-bit float. Simpler than
-        ggml's iterated search, so ggml's files have smaller errors.
+        A group's scale is what its largest value (or range) asks for; these are rounded to whole
+        multiples of a 16-bit float.
         """
-        return self._made(blocks, None, np.float32(1))
+        assert self.codebook is not None
+        groups = self._groups(blocks)
+        if self.scales.minima:
+            m = np.minimum(groups.min(axis=0), 0)
+            d = (groups.max(axis=0, initial=0.0) - m) / np.float32(self.codebook.high)
+            whole_m = _Whole.of(self._by_block(m), 0, self._layout.minimum_range)
+            return self._made(groups, self._by_block(np.asarray(d, np.float32)), whole_m)
+        largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=0)[None], 0)[0]
+        return self._made(groups, self._by_block(largest / np.float32(self.codebook.low)), None)
 
-    def weighted_blocks(self, blocks: F32, weight: F32) -> Iterator[tuple[npt.NDArray[Any], F32]]:
-        """As `quantize_blocks`, several to choose from, with errors that count by `weight`.
+    def searched_blocks(self, blocks: F32, weight: F32) -> tuple[Levels, F32]:
+        """As `quantize_blocks`, with scales of less error, which counts by `weight` [B, 256].
 
-        weight: float32 [B, 256]. Minima are some parts of a group's smallest value.
+        Groups are searched as if each had a
+        scale (and minimum) of its own; then minima are rounded, scales fitted to these and rounded.
         """
-        layout = self.scales
-        assert isinstance(layout, SuperBlockScales)
-        for part in MINIMA if layout.minima else MINIMA[:1]:
-            yield self._made(blocks, weight, np.float32(part))
-
-    def _made(
-        self, blocks: F32, weight: F32 | None, part: np.float32
-    ) -> tuple[npt.NDArray[Any], F32]:
-        layout = self.scales
-        assert isinstance(layout, SuperBlockScales)
-        groups = np.asarray(blocks, np.float32).reshape(-1, layout.groups, layout.group)
-        e = None if weight is None else weight.reshape(groups.shape)
-        m = np.minimum(groups.min(axis=2, initial=0.0), 0) if layout.minima else np.float32(0)
-        if part != 1:
-            m = m * part
-        if layout.minimum_range:
-            d_m, whole_m = _whole(m, 0, layout.minimum_range)
-            m = (d_m[:, None] * whole_m)[..., None]
-            scales = self._searched(groups - m, (groups - m).max(axis=2, initial=0.0), 1, e)
+        assert self.codebook is not None
+        groups = self._groups(blocks)
+        shift = np.frexp(np.abs(blocks).max(axis=1, initial=0.0))[1].astype(np.int32)
+        of_group = np.repeat(shift, self._layout.groups)
+        x = np.ldexp(groups, -of_group)
+        e, nothing = self._groups(weight), np.zeros(x.shape[1], np.float32)
+        weighed = search.Weighed(x, e)
+        whole_m = None
+        if self._layout.minimum_range:
+            d, m = search.scale_and_minimum(weighed, self.codebook, (nothing, nothing), True)
+            whole_m = _Whole.of(
+                self._by_block(np.ldexp(m, of_group)), 0, self._layout.minimum_range
+            )
+            held = np.ldexp(whole_m.values.reshape(-1), -of_group)
+            above = search.Weighed(x - held, e)
+            d = search.fitted(above, self.codebook, search.fitted(above, self.codebook, d))
         else:
-            at = np.abs(groups).argmax(axis=2)[..., None]
-            scales = self._searched(groups, np.take_along_axis(groups, at, 2)[..., 0], 0, e)
-        d, whole = _whole(scales, 1 if layout.minima else 0, layout.scale_range)
-        levels = self._levels(groups - m, d[:, None] * whole)
-        parts = np.concatenate([d[:, None], whole], axis=1)
+            d = search.scales(weighed, self.codebook, nothing)
+        return self._made(groups, self._by_block(np.ldexp(d, of_group)), whole_m)
+
+    def _groups(self, blocks: F32) -> F32:
+        """[B, 256] -> [group, B * groups]."""
+        return np.ascontiguousarray(np.asarray(blocks, np.float32).reshape(-1, self.scales.group).T)
+
+    def _by_block(self, values: F32) -> F32:
+        """[B * groups] -> [B, groups]."""
+        return np.asarray(values, np.float32).reshape(-1, self._layout.groups)
+
+    def _made(self, groups: F32, scales: F32, minima: _Whole | None) -> tuple[Levels, F32]:
+        """Levels and parts of groups [group, B * groups] for scales [B, groups] and minima."""
+        layout = self._layout
+        end = 1 if layout.minima else 0
+        whole = _Whole.of(scales, end, layout.scale_range)
+        m = np.float32(0) if minima is None else minima.values.reshape(-1)
+        d = whole.values.reshape(-1)
+        levels = self._levels(groups - m, d)
         # An f16 as small as this has few bits left: zeros may be nearer than what it makes.
-        coarse = np.flatnonzero(np.abs(d) < COARSE)
-        w, real = groups[coarse], levels[coarse] * (d[:, None] * whole)[coarse, :, None]
-        error = real + (m[coarse] if layout.minima else m) - w
-        zeros = coarse[np.square(error).sum(axis=(1, 2)) > np.square(w).sum(axis=(1, 2))]
-        parts[zeros] = 0
-        if layout.minima:
-            d_m[zeros], whole_m[zeros] = 0, 0
-            parts = np.stack([parts, np.concatenate([d_m[:, None], whole_m], axis=1)], axis=1)
-        return levels.reshape(len(blocks), SUPER_K).astype(np.int8), parts
+        error, size = (
+            np.square(values, dtype=np.float64).sum(axis=0).reshape(scales.shape).sum(axis=1)
+            for values in (levels * d + m - groups, groups)
+        )
+        zeros = (np.abs(whole.d) < COARSE) & (error > size)
+        parts = [part.parts(zeros) for part in (whole, *([minima] if minima else []))]
+        made = np.stack(parts, axis=1) if minima else parts[0]
+        return (
+            np.ascontiguousarray(levels.T).reshape(-1, SUPER_K).astype(np.int8),
+            np.asarray(made, np.float32),
+        )
 
     def _levels(self, groups: F32, scales: F32) -> F32:
-        """Groups [B, G, group] over their scales [B, G], to the nearest level."""
+        """Groups [group, G] over their scales [G], to the nearest level."""
         assert self.codebook is not None
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            ratio = np.where(scales[..., None] == 0, np.float32(0), groups / scales[..., None])
-        return np.asarray(np.clip(np.rint(ratio), *self.codebook.ends), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratios = np.nan_to_num(groups * inverse_or_zero(scales))
+        return search.Nearest(self.codebook)(ratios)
 
-    def _searched(self, groups: F32, largest: F32, end: int, weight: F32 | None) -> F32:
-        """Scales [B, G] around the one that puts `largest` on the first (0) or last (1) level.
 
-        weight: of the squares of errors, float32 [B, G, group]; None: all count the same.
+@dataclass(frozen=True)
+class _Whole:
+    """Values as d [B] times whole numbers [B, G]."""
+
+    d: F32
+    whole: F32
+
+    @classmethod
+    def of(cls, values: F32, end: int, limits: tuple[int, int] | None) -> _Whole:
+        """The largest of values [B, G] is on the given limit.
+
+        The other end of `limits` is as far from zero or nearer. d is rounded to f16 first, and to
+        the smallest rather than to 0. end: 0 where the limit's sign is that of the largest value's
+        opposite (ggml's choice of signs), 1 where values are not negative.
         """
-        assert self.codebook is not None
-        start = largest / np.float32(self.codebook.ends[end])
-        best, least = start, np.full(start.shape, np.inf, np.float32)
-        for factor in SEARCH if weight is None else WEIGHTED_SEARCH:
-            scales = start * factor
-            rounded = self._levels(groups, scales) * scales[..., None]
-            with np.errstate(over="ignore"):
-                error = np.square(rounded - groups)
-                error = (error if weight is None else error * weight).sum(axis=2)
-            best, least = np.where(error < least, scales, best), np.minimum(error, least)
-        return np.asarray(best, np.float32)
+        assert limits is not None
+        at = np.abs(values).argmax(axis=1)[:, None]
+        largest = np.take_along_axis(values, at, 1)[:, 0]
+        d = half_or_smallest(
+            largest / np.float32(limits[0] if limits[0] and not end else limits[1])
+        )
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            whole = np.where(d[:, None] == 0, np.float32(0), values / d[:, None])
+        return cls(d, np.clip(np.rint(whole), *limits).astype(np.float32))
 
+    @property
+    def values(self) -> F32:
+        """d times whole numbers, [B, G]."""
+        return np.asarray(self.d[:, None] * self.whole, np.float32)
 
-def _whole(values: F32, end: int, limits: tuple[int, int]) -> tuple[F32, F32]:
-    """Values [B, G] as d [B] times whole numbers [B, G]: the largest is on the given limit.
-
-    The other end of `limits` is as far from zero or nearer. d is rounded to f16 first, and to the
-    smallest rather than to 0. end: 0 where the limit's sign is that of the largest value's opposite
-    (ggml's choice of signs), 1 where values are not negative.
-    """
-    at = np.abs(values).argmax(axis=1)[:, None]
-    largest = np.take_along_axis(values, at, 1)[:, 0]
-    d = largest / np.float32(limits[0] if limits[0] and not end else limits[1])
-    d = half_or_smallest(d)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        whole = np.where(d[:, None] == 0, np.float32(0), values / d[:, None])
-    return d, np.clip(np.rint(whole), *limits).astype(np.float32)
+    def parts(self, zeros: npt.NDArray[np.bool_]) -> F32:
+        """[B, 1 + G], 0 in the blocks that are to be zeros."""
+        parts = np.concatenate([self.d[:, None], self.whole], axis=1)
+        parts[zeros] = 0
+        return parts

@@ -13,4 +13,5 @@ FORMAT = KQuant(
     codebook=Codebook(range(4), offset=0),
     scales=SuperBlockScales(16, scale_range=(0, 15), minimum_range=(0, 15), nibbles=True),
     instead="q4_0",
+    searched=True,
 )  # fmt: skip

@@ -13,4 +13,5 @@ FORMAT = KQuant(
     codebook=Codebook(range(-4, 4), offset=4),
     scales=SuperBlockScales(16, scale_range=(-32, 31)),
     instead="q4_0",
+    searched=True,
 )  # fmt: skip

@@ -11,4 +11,5 @@ FORMAT = LargestAtLow(
     name="q5_0", layout=Layout("b5"), bits=5.5,
     summary="five-bit blocks (GGUF Q5_0)",
     codebook=Codebook(range(-16, 16), offset=16), scales=GroupScales(32),
+    searched=True,
 )  # fmt: skip

@@ -11,4 +11,5 @@ FORMAT = OverRange(
     name="q5_1", layout=Layout("b5"), bits=6.0,
     summary="five-bit blocks with a minimum (GGUF Q5_1)",
     codebook=Codebook(range(32), offset=0), scales=GroupScales(32, minima=True),
+    searched=True,
 )  # fmt: skip

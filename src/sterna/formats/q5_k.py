@@ -13,4 +13,5 @@ FORMAT = KQuant(
     codebook=Codebook(range(32), offset=0),
     scales=SuperBlockScales(32, scale_range=(0, 63), minimum_range=(0, 63)),
     instead="q5_1",
+    searched=True,
 )  # fmt: skip

@@ -13,4 +13,5 @@ FORMAT = KQuant(
     codebook=Codebook(range(-32, 32), offset=32),
     scales=SuperBlockScales(16, scale_range=(-128, 127)),
     instead="q8_0",
+    searched=True,
 )  # fmt: skip

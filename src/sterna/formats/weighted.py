@@ -1,27 +1,33 @@
-"""Rounding that knows what the weights will meet: some inputs of a layer are larger than others.
+"""Rounding real weights to a format: the scales, and levels, of least error.
 
-A layer's output moves by (w - ŵ)^T x; over a text its mean square is (w - ŵ)^T E[x x^T] (w - ŵ),
-of which the diagonal is kept:
+A format has a rule (`Format.quantize`); models that were trained for few levels were trained with
+it. Where a format is `searched`, scales of less error than its rule's are looked for (`search`).
+
+Errors count by what the weights will meet. A layer's output moves by (w - ŵ)^T x; over a text its
+mean square is (w - ŵ)^T E[x x^T] (w - ŵ), of which the diagonal is kept:
 
     Σ_k e_k (w_k - ŵ_k)²,  e_k = E[x_k²]
 
 This is what the importance matrix of llama.cpp weighs by (ggml-org/llama.cpp PR 4861), and the
 channels that it tells apart are those that AWQ (arXiv 2306.00978, section 3) protects by scaling.
-Here scales and levels are chosen for it, and the format stays what it is.
+Without a text, e_k = w_k² + its mean over the group: a few weights that are far larger than others
+carry a model, and least squares would cut them off (docs/formats.md has figures).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats import codec
+from sterna.formats import codec, search
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.base import Format
-from sterna.formats.codebook import Codebook
 from sterna.formats.kquants import KQuant
 from sterna.formats.pot_levels import Powers
 from sterna.formats.scales import GroupScales
@@ -29,12 +35,10 @@ from sterna.formats.scales import GroupScales
 __all__ = ["check_weighted", "rounded"]
 
 Array = npt.NDArray[Any]
-#: Factors of the format's own scale, from each of which a search starts.
-STARTS = tuple(np.float32(f) for f in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.12, 1.25, 1.4, 1.6))
-REFITS = 2  # of the scale to the levels, and of the levels to the scale, from a start
-LAST_REFITS = 4  # from the best
+Rounded = tuple[Array, F32]
 #: A part of the mean that every e_k gets: what the text had no use for is not worthless.
 DAMPING = 0.01
+CHUNK_WEIGHTS, CHUNK_ROWS = 1 << 16, 64  # searched at a time: a dozen arrays in the cache
 
 
 def check_weighted(format: Format) -> None:
@@ -50,156 +54,167 @@ def check_weighted(format: Format) -> None:
         )
 
 
-def rounded(format: Format, w: F32, squares: F32, scale: str | None = None) -> tuple[Array, F32]:
-    """As `codec.rounded`, of less Σ_k e_k (w_k - ŵ_k)², or the same.
+def rounded(
+    format: Format,
+    w: F32,
+    scale: str | None = None,
+    squares: F32 | None = None,
+    threads: int = 1,
+) -> Rounded:
+    """Round real weights float32 [M, K] -> (levels int8 [M, K], scales as their layout has them).
 
-    w: float32 [M, K]; squares: E[x_k²], float32 [K]. Each scale is searched for by itself: from
-    some factors of what the format's own rounding finds, least squares for the levels and nearest
-    levels for the scale take turns. Raises as `codec.rounded` and `check_weighted`.
+    scale: "tensor" or "row", of formats that have their scales so; None: the format's own. squares:
+    E[x_k²] of what the weights meet, float32 [K], by which errors then count; no group of scales
+    has a larger such error than without. The bits depend on neither machine nor threads. Raises
+    RequestError for a shape or a weight that the format cannot hold, and as `check_weighted`.
     """
-    check_weighted(format)
-    levels, scales = codec.rounded(format, w, scale)
+    if squares is not None:
+        check_weighted(format)
+    e = None if squares is None else _damped(squares)
+    if not format.searched and e is None:
+        return codec.by_rule(format, w, scale)
+    M, K = w.shape
+    format.check_shape(M, K)
+    format.scales.check_weights(w, format.name)
+    one = partial(_of_least_error, format, scale=scale, e=e)
+    step = max(CHUNK_ROWS, CHUNK_WEIGHTS // max(K, 1))
+    if step >= M or (not format.scales.group and (scale or format.scales.default) == "tensor"):
+        return one(w)
+    with ThreadPoolExecutor(threads) as pool:
+        made = list(pool.map(one, (w[start : start + step] for start in range(0, M, step))))
+    return np.concatenate([levels for levels, _ in made]), np.concatenate([s for _, s in made])
+
+
+def _damped(squares: F32) -> F32 | None:
+    """e_k of mean 1, float32 [K]; None of inputs that are always 0: any weights are right."""
     e = squares + np.float32(DAMPING) * squares.mean(dtype=np.float64)
     e = np.asarray(e / max(float(e.mean(dtype=np.float64)), 1e-30), np.float32)
-    if not e.any():  # of inputs that are always 0, any weights are right
-        return levels, scales
-    if isinstance(format, KQuant):
-        return _super_blocks(format, w, e, levels, scales)
-    search = _Search(format, w, e, scales)
-    made, parameters = search.best(levels)
-    return made.reshape(w.shape), search.scales(parameters)
+    return e if e.any() else None
 
 
-class _Search:
-    """The weights as groups [..., G, n] that share a scale, and what they weigh.
-
-    parameters: float32 [..., G, 1], the scale of each group, or with minima [..., G, 2].
-    """
-
-    def __init__(self, format: Format, w: F32, e: F32, scales: F32) -> None:
-        assert format.codebook is not None
-        self._format, self._codebook = format, format.codebook
-        self._shape = np.shape(scales)
-        self._minima = format.scales.minima
-        M = len(w)
-        group = format.scales.group
-        self._w: F32
-        self._e: F32
-        if group:
-            self._w, self._e = w.reshape(M, -1, group), e.reshape(1, -1, group)
-        elif self._shape:
-            self._w, self._e = w, e[None]
-        else:
-            self._w = w.reshape(1, -1)
-            self._e = np.ascontiguousarray(np.broadcast_to(e, w.shape)).reshape(1, -1)
-        self._first = np.asarray(scales, np.float32).reshape(*self._w.shape[:-1], -1)
-
-    def scales(self, parameters: F32) -> F32:
-        """Parameters in the shape that the format has them."""
-        return np.ascontiguousarray(parameters, np.float32).reshape(self._shape)
-
-    def best(self, levels: Array) -> tuple[Array, F32]:
-        """The best that is found; levels: those of the format's own rounding."""
-        made, parameters = levels.reshape(self._w.shape), self._first
-        error = self._error(made, parameters)
-        for start in STARTS:
-            tried = self._first.copy()
-            tried[..., 0] *= start
-            made, parameters, error = self._refitted(made, parameters, error, tried, REFITS)
-        made, parameters, error = self._refitted(made, parameters, error, parameters, LAST_REFITS)
-        return made, parameters
-
-    def _refitted(
-        self, made: Array, parameters: F32, error: Array, tried: F32, times: int
-    ) -> tuple[Array, F32, Array]:
-        """The better of what there is and what comes of `tried`, for each group."""
-        tried = self._held(tried)
-        levels = self._nearest(tried)
-        for _ in range(times):
-            tried = self._held(self._fitted(levels, tried))
-            levels = self._nearest(tried)
-        found = self._error(levels, tried)
-        better = (found < error)[..., None]
-        return (
-            np.where(better, levels, made),
-            np.where(better, tried, parameters),
-            np.minimum(found, error),
-        )
-
-    def _real(self, levels: Array, parameters: F32) -> F32:
-        real = levels * (parameters[..., :1] * np.float32(self._format.value))
-        return np.asarray(real + parameters[..., 1:] if self._minima else real, np.float32)
-
-    def _error(self, levels: Array, parameters: F32) -> Array:
-        with np.errstate(over="ignore"):
-            apart = np.square(self._real(levels, parameters) - self._w)
-            return np.asarray((apart * self._e).sum(axis=-1, dtype=np.float64))
-
-    def _nearest(self, parameters: F32) -> Array:
-        inverse = inverse_or_zero(parameters[..., :1] * np.float32(self._format.value))
-        with np.errstate(over="ignore", invalid="ignore"):
-            above = self._w - parameters[..., 1:] if self._minima else self._w
-            return _nearest(self._codebook, np.nan_to_num(above * inverse))
-
-    def _fitted(self, levels: Array, parameters: F32) -> F32:
-        """The parameters of least squares for given levels; those there are where none is."""
-        q = levels.astype(np.float32) * np.float32(self._format.value)
-        weight = np.broadcast_to(self._e, q.shape)
-        qq, qw = (_sum(weight * q * other) for other in (q, self._w))
-        if not self._minima:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                made = np.where(qq > 0, qw / qq, parameters[..., 0])
-            return np.asarray(made[..., None], np.float32)
-        one, of_q, of_w = _sum(weight), _sum(weight * q), _sum(weight * self._w)
-        below = one * qq - of_q * of_q
-        with np.errstate(divide="ignore", invalid="ignore"):
-            d = np.where(below > 0, (one * qw - of_q * of_w) / below, parameters[..., 0])
-            m = np.where(one > 0, (of_w - d * of_q) / one, parameters[..., 1])
-        return np.asarray(np.stack([d, m], axis=-1), np.float32)
-
-    def _held(self, parameters: F32) -> F32:
-        """Parameters as the format holds them; what it could not hold stays as it was found."""
-        scales = self._format.scales
-        if not isinstance(scales, GroupScales):
-            return np.where(np.isfinite(parameters), parameters, self._first)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            near = scales.number.nearest(parameters)
-        held, fits = scales.number.held(np.where(np.isfinite(near), near, 0).astype(np.float32))
-        return np.where(fits & np.isfinite(near), held, self._first)
+def _of_least_error(format: Format, w: F32, scale: str | None, e: F32 | None) -> Rounded:
+    made = codec.by_rule(format, w, scale)
+    if not w.size:
+        return made
+    searched = _super_blocks if isinstance(format, KQuant) else _groups
+    with np.errstate(all="ignore"):  # what is tried and is no number is not less than what there is
+        if format.searched:
+            made = searched(format, w, None, *made)
+        return made if e is None else searched(format, w, e, *made)
 
 
-def _sum(values: F32) -> Array:
-    return np.asarray(values.sum(axis=-1, dtype=np.float64))
+def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
+    """The better of what there is and of what is found, for each group that shares a scale."""
+    assert format.codebook is not None
+    n = format.scales.group or (w.shape[1] if np.ndim(scales) else w.size)
+    columns = _columns(w, n)
+    x, shift = _normal(columns)
+    value, minima = np.float32(format.codebook.value), format.scales.minima
+    weight = search.by_size(x) if e is None else _columns_of(e, len(w), n, x.shape[1])
+    weighed = search.Weighed(x, weight)
+    old = np.reshape(scales, (x.shape[1], -1)).T  # [1 or 2, G]
+    first = np.ldexp(old, -shift).astype(np.float32)
+    first[0] *= value
+    if minima:
+        found = np.stack(search.scale_and_minimum(weighed, format.codebook, (first[0], first[1])))
+    else:
+        found = search.scales(weighed, format.codebook, first[0], _few(format, shift))[None]
+    found[0] /= value
+    new = _held(format, np.ldexp(found, shift).astype(np.float32), old)
+    q, before = _nearest(format, x, shift, new), _columns(levels, n)
+    errors = (
+        search.total(np.square(_real(format, *made) - columns) * weight)
+        for made in ((q, new), (before, old))
+    )
+    better = next(errors) < next(errors)
+    kept = np.where(better, q, before).astype(levels.dtype)
+    parameters = np.where(better, new, old).T
+    return (
+        np.ascontiguousarray(kept.T).reshape(w.shape),
+        np.ascontiguousarray(parameters, np.float32).reshape(np.shape(scales)),
+    )
 
 
-def _nearest(codebook: Codebook, ratios: F32) -> Array:
-    """The nearest levels; faster than `Codebook.nearest` where these are evenly spaced."""
-    if not codebook.is_even:
-        return codebook.nearest(ratios.astype(np.float64))
-    low, step = np.float32(codebook.low), np.float32(codebook.step)
-    places = np.rint((np.clip(ratios, codebook.low, codebook.high) - low) / step)
-    return np.asarray(places * step + low).astype(codebook.dtype)
+def _columns(values: Array, n: int) -> Array:
+    """[M, K] as groups of n, [n, G]."""
+    return np.ascontiguousarray(values.reshape(-1, n).T)
 
 
-def _super_blocks(format: KQuant, w: F32, e: F32, levels: Array, scales: F32) -> tuple[Array, F32]:
-    """The better of a super-block's own rounding and of those that weigh by e, for each of them."""
+def _columns_of(e: F32, M: int, n: int, G: int) -> F32:
+    """e [K] as groups of n of M rows, [n, G], or where these are the rows [n, 1]."""
+    if n == len(e):
+        return e[:, None]
+    return np.ascontiguousarray(np.broadcast_to(e, (M, len(e))).reshape(G, n).T)
+
+
+def _normal(x: F32) -> tuple[F32, npt.NDArray[np.int32]]:
+    """(x / 2^shift, shift [G]): the largest of a group is 1/2 to 1, so that squares are floats."""
+    shift = np.frexp(np.abs(x).max(axis=0))[1].astype(np.int32)
+    return np.ldexp(x, -shift), shift
+
+
+def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] | None:
+    """What a normal scale is held as, where few numbers are; None: any will do nearly."""
+    scales, value = format.scales, np.float32(format.value)
+    if not isinstance(scales, GroupScales) or scales.any_number:
+        return None
+    number = scales.number
+
+    def held(d: F32) -> F32:
+        near, fits = number.held(number.nearest(np.ldexp(d / value, shift).astype(np.float32)))
+        return np.asarray(np.where(fits, np.ldexp(near, -shift) * value, 0), np.float32)
+
+    return held
+
+
+def _held(format: Format, parameters: F32, old: F32) -> F32:
+    """Parameters [1 or 2, G] as the format holds them; what it cannot hold stays as it was."""
+    scales = format.scales
+    if not isinstance(scales, GroupScales):
+        return np.where(np.isfinite(parameters), parameters, old)
+    near = scales.number.nearest(np.where(np.isfinite(parameters), parameters, 0))
+    held, fits = scales.number.held(np.where(np.isfinite(near), near, 0).astype(np.float32))
+    return np.where((fits & np.isfinite(near)).all(axis=0), held, old).astype(np.float32)
+
+
+def _nearest(format: Format, x: F32, shift: npt.NDArray[np.int32], parameters: F32) -> F32:
+    """The levels nearest to weights x 2^shift [n, G] for parameters as they are held."""
+    assert format.codebook is not None
+    normal = np.ldexp(parameters, -shift).astype(np.float32)
+    above = x - normal[1] if format.scales.minima else x
+    inverse = inverse_or_zero(normal[0] * np.float32(format.value))
+    return search.Nearest(format.codebook)(above * inverse)
+
+
+def _real(format: Format, levels: Array, parameters: F32) -> npt.NDArray[np.float64]:
+    """The weights of groups [n, G] as they will be: rounded to float32."""
+    real = levels * (parameters[0] * np.float32(format.value))
+    return np.asarray(real + parameters[1] if format.scales.minima else real, np.float64)
+
+
+def _super_blocks(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
+    """The better of what there is and of what is found, for each super-block."""
+    assert isinstance(format, KQuant)
     M, K = w.shape
-    block = format.scales.block
-    blocks = w.reshape(-1, block)
-    weight = np.ascontiguousarray(np.broadcast_to(e, w.shape)).reshape(blocks.shape)
-    best, found = levels.reshape(blocks.shape), scales.reshape(len(blocks), *scales.shape[2:])
-    error = _block_error(format, blocks, weight, best, found)
-    for made, parts in format.weighted_blocks(blocks, weight):
-        less = _block_error(format, blocks, weight, made, parts)
-        better = less < error
-        best = np.where(better[:, None], made, best)
-        found = np.where(better.reshape(-1, *[1] * (found.ndim - 1)), parts, found)
-        error = np.minimum(less, error)
-    return best.reshape(M, K), np.asarray(found, np.float32).reshape(scales.shape)
+    blocks = w.reshape(-1, format.scales.block)
+    if e is None:
+        normal = _normal(np.ascontiguousarray(blocks.T))[0].T
+        groups = search.by_size(_columns(np.ascontiguousarray(normal), format.scales.group))
+        weight = np.ascontiguousarray(groups.T).reshape(blocks.shape)
+    else:
+        weight = np.ascontiguousarray(np.broadcast_to(e, w.shape)).reshape(blocks.shape)
+    best, parts = levels.reshape(blocks.shape), scales.reshape(len(blocks), *scales.shape[2:])
+    found, new = format.searched_blocks(blocks, weight)
+    better = _block_errors(format, blocks, weight, found, new) < _block_errors(
+        format, blocks, weight, best, parts
+    )
+    best = np.where(better[:, None], found, best)
+    parts = np.where(better.reshape(-1, *[1] * (parts.ndim - 1)), new, parts)
+    return best.reshape(M, K), np.asarray(parts, np.float32).reshape(scales.shape)
 
 
-def _block_error(format: KQuant, blocks: F32, weight: F32, levels: Array, scales: F32) -> Array:
+def _block_errors(format: KQuant, blocks: F32, weight: F32, levels: Array, scales: F32) -> Array:
     shaped = scales.reshape(format.scales.shape(*blocks.shape))
     real = format.scales.weights(levels, shaped, format.value)
-    with np.errstate(over="ignore"):
-        return _sum(np.square(real - blocks) * weight)
+    apart = np.square(real.astype(np.float64) - blocks)
+    return search.total(np.ascontiguousarray((apart * weight).T))

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
-from sterna.formats.codec import held_scale, pack_codes, rounded
+from sterna.formats.codec import held_scale, pack_codes
+from sterna.formats.weighted import rounded
 from sterna.weights.storages import Floats, Levels
 
 __all__ = [
@@ -144,7 +145,7 @@ def pack_floats(
 def _round_floats(
     parts: list[Floats], format: Format, threads: int, scale: str | None
 ) -> PackedWeight:
-    made = [rounded(format, part.values(), scale) for part in parts]
+    made = [rounded(format, part.values(), scale, threads=threads) for part in parts]
     levels = [levels for levels, _ in made]
     if len(parts) == 1:
         scales = made[0][1]

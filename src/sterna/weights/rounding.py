@@ -114,7 +114,7 @@ def repacked(
 class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
-    M: rows that there will be at most. scale: as `codec.rounded` takes it. measures: whether
+    M: rows that there will be at most. scale: as `weighted.rounded` takes it. measures: whether
     losses learn what changed. squares: of what the weights meet (`formats.weighted`), float32 [K].
     """
 
@@ -218,7 +218,7 @@ def converted(
         else:
             values = ops.dequantize(chunk, threads=threads)
             if new.scaled:
-                made = _rounded(new, values, scale, squares)
+                made = _rounded(new, values, scale, squares, threads)
                 if loss is not None:
                     loss.add(values, codec.real_values(new, *made))
                 yield made
@@ -265,11 +265,8 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
 
 
 def _rounded(
-    format: Format, values: F32, scale: str | None, squares: F32 | None
+    format: Format, values: F32, scale: str | None, squares: F32 | None, threads: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Real weights -> (levels, scales), the scales being those that the format can hold."""
-    if squares is None:
-        levels, scales = codec.rounded(format, values, scale)
-    else:
-        levels, scales = weighted.rounded(format, values, squares, scale)
+    levels, scales = weighted.rounded(format, values, scale, squares, threads)
     return levels, format.check_scales(scales, *values.shape)

@@ -104,7 +104,9 @@ class _PowerOfTwo(ScaleNumber):
 
     def nearest(self, scales: F32) -> F32:
         """2^round(log2 scale), of positive scales."""
-        return np.exp2(np.rint(np.log2(scales))).astype(np.float32)
+        mantissa, exponent = np.frexp(scales)  # 1/2 to 1; not log2, whose last bits are libm's
+        lower = mantissa < np.float32(np.sqrt(0.5))
+        return np.asarray(np.ldexp(np.float32(1), exponent - lower), np.float32)
 
     def lifted(self, scales: F32) -> F32:
         """`nearest`, since no power is 0."""

@@ -1,0 +1,210 @@
+"""The scales of least error for groups of weights, searched for.
+
+A group's weights w_k become level_k * d, or level_k * d + m. For given levels least squares has the
+best d and m, for given d and m the nearest levels are best; neither says where to begin, so that
+several beginnings are tried and the best is refined. Errors count by e_k.
+
+Weights are arrays [n, G]: a column is a group. Sums over n are then sums of whole lines, which
+numpy adds one after the other on every machine; sums along a line it adds in an order of the CPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.arithmetic import F32, inverse_or_zero
+from sterna.formats.codebook import Codebook
+
+__all__ = ["Nearest", "Weighed", "by_size", "fitted", "scale_and_minimum", "scales", "total"]
+
+Array = npt.NDArray[Any]
+#: Where a search puts a group's largest weight, times the last level of its side. Below 1 all
+#: levels of a matrix that was rounded before may be found again; above 1 the largest is cut off.
+NEAR = (0.625, 0.75, 0.875, 0.94, 1.0, 1.06, 1.125, 1.19, 1.25, 1.375)
+FAR = (*NEAR, 1.5, 1.7, 2.0, 2.4, 3.0)  # of long groups, and of few levels
+LONG, FEW = 256, 5
+STEPS_OF_TWO = (0.5, 1.0, 2.0)
+#: Levels beyond either end that a group's ends are put at, and within the upper one.
+CUT = (0.0, 0.25, 0.5, 0.8, 1.2)
+INSET = (1, 2, 3)
+REFITS = 3
+PRECISE = 4096  # sums of more are of doubles
+
+
+def total(values: Array) -> Array:
+    """The sums [G] of values [n, G], line after line."""
+    if values.shape[1] == 1:  # numpy would sum it as one line
+        return total(np.concatenate([values, values], axis=1))[:1]
+    precise = len(values) > PRECISE or values.dtype == np.float64
+    return np.asarray(values.sum(axis=0, dtype=np.float64 if precise else np.float32))
+
+
+class Nearest:
+    """The nearest levels of a codebook, for arrays of ratios that it may overwrite."""
+
+    def __init__(self, codebook: Codebook) -> None:
+        self._low, self._high = np.float32(codebook.low), np.float32(codebook.high)
+        self._step = np.float32(codebook.step)
+        self._of_halves: F32 | None = None
+        if not codebook.is_even:  # all bounds between levels are whole numbers or halves
+            halves = np.arange(2 * codebook.low, 2 * codebook.high + 1) / 2
+            self._of_halves = codebook.nearest(halves).astype(np.float32)
+
+    def __call__(self, ratios: F32) -> F32:
+        """float32 of any shape -> levels float32, of two the even one, or in a list the lower."""
+        if self._of_halves is not None:
+            np.clip(ratios, self._low, self._high, out=ratios)
+            ratios += ratios
+            np.ceil(ratios, out=ratios)
+            ratios -= 2 * self._low
+            return np.asarray(self._of_halves[ratios.astype(np.int16)])
+        if self._step != 1:
+            ratios -= self._low
+            ratios /= self._step
+            np.rint(ratios, out=ratios)
+            ratios *= self._step
+            ratios += self._low
+        else:
+            np.rint(ratios, out=ratios)
+        return np.asarray(np.clip(ratios, self._low, self._high, out=ratios))
+
+
+def by_size(x: F32) -> F32:
+    """What errors of weights x [n, G] count where no more is known of them: x² + its mean."""
+    squares = x * x
+    squares += total(squares) / np.float32(len(x))
+    return np.asarray(squares, np.float32)
+
+
+class Weighed:
+    """Weights x [n, G] and what their errors count, e [n, G] or [n, 1]; and sums of products."""
+
+    def __init__(self, x: F32, e: F32) -> None:
+        self.x, self._e, self._ex = x, e, x * e
+
+    def products(self, q: F32) -> tuple[Array, Array]:
+        """Σ e x q and Σ e q² [G]."""
+        return total(self._ex * q), total(q * q * self._e)
+
+    def sums(self, q: F32) -> tuple[Array, Array, Array]:
+        """Σ e, Σ e q and Σ e x [G]."""
+        e = np.broadcast_to(self._e, self.x.shape)
+        return total(e), total(e * q), total(self._ex)
+
+
+class _Best:
+    """The best of what has been tried for each group: of the largest gain."""
+
+    def __init__(self, *parameters: F32) -> None:
+        self.parameters = parameters
+        self._gain = np.zeros(len(parameters[0]), np.float64)
+
+    def offer(self, gain: Array, *parameters: Array) -> None:
+        better = gain > self._gain
+        self._gain = np.where(better, gain, self._gain)
+        pairs = zip(parameters, self.parameters, strict=True)
+        self.parameters = tuple(
+            np.asarray(np.where(better, new, old), np.float32) for new, old in pairs
+        )
+
+
+def scales(
+    weighed: Weighed,
+    codebook: Codebook,
+    first: F32,
+    held: Callable[[F32], F32] | None = None,
+) -> F32:
+    """A scale for each group [G], so that a weight is level * scale.
+
+    first: a scale to try, too. held: which number a scale becomes, where numbers are few.
+    """
+    nearest, best = Nearest(codebook), _Best(first)
+    x = weighed.x
+    largest = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], 0)[0]
+    # The largest weight goes to the last level that is farthest from zero, with either sign; in a
+    # list of levels that has no mirror, to the other last one as well.
+    ends = sorted({codebook.low, codebook.high}, key=abs)[codebook.is_even :]
+    if -codebook.low == codebook.high:
+        largest, ends = np.abs(largest), [codebook.high]
+
+    def offer(tried: F32) -> None:
+        d = tried if held is None else held(tried)
+        q = nearest(x * inverse_or_zero(d))
+        xq, qq = weighed.products(q)
+        if held is None:
+            d = _ratio(xq, qq)
+        best.offer(d * (2 * xq - d * qq), d)
+
+    offer(first)
+    far = len(x) > LONG or len(codebook.levels) <= FEW
+    factors = STEPS_OF_TWO if held is not None else FAR if far else NEAR
+    for end in ends:
+        for factor in factors:
+            offer(largest / np.float32(end * factor))
+    for _ in range(REFITS if held is None else 0):
+        offer(best.parameters[0])
+    return best.parameters[0]
+
+
+def scale_and_minimum(
+    weighed: Weighed, codebook: Codebook, first: tuple[F32, F32], below_zero: bool = False
+) -> tuple[F32, F32]:
+    """(d, m) [G], so that a weight is level * d + m, of levels 0 … n.
+
+    first: d and m to try, too. below_zero: m is 0 at most.
+    """
+    x, top = weighed.x, np.float32(codebook.high)
+    nearest, best = Nearest(codebook), _Best(*first)
+    low, high = x.min(axis=0), x.max(axis=0)
+    if below_zero:
+        low = np.minimum(low, np.float32(0))
+
+    def offer(d: F32, m: F32) -> None:
+        above = x - m
+        above *= inverse_or_zero(d)
+        q = nearest(above)
+        d, m, gain = _line(weighed, q, below_zero)
+        best.offer(np.where(d > 0, gain, 0), d, m)
+
+    offer(*first)
+    for cut in CUT:
+        d = (high - low) / np.float32(top + 2 * cut)
+        offer(d, low + np.float32(cut) * d)
+    for inset in INSET if codebook.high > FEW else ():
+        offer((high - low) / (top - np.float32(inset)), low)
+    for _ in range(REFITS):
+        offer(*best.parameters)
+    return best.parameters[0], best.parameters[1]
+
+
+def fitted(weighed: Weighed, codebook: Codebook, d: F32) -> F32:
+    """The scale of least squares for the levels nearest to x / d [G]; d where all are 0."""
+    q = Nearest(codebook)(weighed.x * inverse_or_zero(d))
+    xq, qq = weighed.products(q)
+    return np.asarray(np.where(qq > 0, _ratio(xq, qq), d), np.float32)
+
+
+def _line(weighed: Weighed, q: F32, below_zero: bool) -> tuple[F32, F32, Array]:
+    """The line d q + m of least squares, and what it takes off Σ e x²."""
+    xq, qq = (part.astype(np.float64) for part in weighed.products(q))
+    e, eq, ex = (part.astype(np.float64) for part in weighed.sums(q))
+    d = _ratio(e * xq - ex * eq, e * qq - eq * eq)
+    m = _ratio(ex - d * eq, e)
+    if below_zero:
+        above = m > 0
+        d, m = np.where(above, _ratio(xq, qq), d), np.where(above, 0, m)
+    d, m = np.asarray(d, np.float32), np.asarray(m, np.float32)
+    gain = (
+        2 * d * xq + 2 * m * ex - d * d * qq - 2 * d * m * eq - np.square(m, dtype=np.float64) * e
+    )
+    return d, m, gain
+
+
+def _ratio(a: Array, b: Array) -> Array:
+    """a / b where b is positive, else 0."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.asarray(np.where(b > 0, a / b, 0), a.dtype)
