@@ -223,7 +223,7 @@ def test_blocks_are_those_of_gguf(name: str) -> None:
     best = ops.dequantize(ops.quantize(w, name))
     errors, most = (block_errors(made, w, name) for made in (best, got))
     assert (errors <= most * (1 + 1e-6)).all()
-    searched = name in ("q4_0", "q4_1", "mxfp4")
+    searched = name in ("q4_0", "q4_1", "q5_0", "q5_1", "mxfp4")
     assert (errors.sum() < 0.95 * most.sum()) == searched
 
 

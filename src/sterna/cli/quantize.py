@@ -25,10 +25,10 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
     "format",
     default="iq4_nl",
     show_default=True,
-    help="Weight format of the layers. For float models, bits a weight, the best first: q8_0 (8.5), "
-    "q6_k (6.6), q5_k (5.6), iq4_nl (4.5), q4_0 and i4:g32 (4.5), mxfp4 (4.25); i4 (4, a scale a "
-    "row) is far worse. For models trained for few levels: i2, t5 (ternary), i2p, i1, pot4. "
-    "gguf:Q8_0 … write a GGUF file; `sterna formats` lists all.",
+    help="Weight format of the layers. For float models, bits a weight, the best first: "
+    "q8_0 (8.5), q6_k (6.6), q5_k (5.6), iq4_nl (4.5), q4_0 and i4:g32 (4.5), mxfp4 (4.25); "
+    "i4 (4, a scale a row) is far worse. For models trained for few levels: i2, t5 (ternary), i2p, "
+    "i1, pot4. gguf:Q8_0 … write a GGUF file; `sterna formats` lists all.",
 )
 @click.option(
     "--scales",

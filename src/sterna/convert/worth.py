@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from sterna import ops
+from sterna import formats, ops
 from sterna.convert.plan import Plan
 from sterna.formats import Format, PackedWeight, codec, weighted
 from sterna.weights.loss import Loss
@@ -26,7 +26,10 @@ def warn_if_useless(planned: Plan, format: Format | None, name: str) -> None:
     lose little; which is why the weights are asked, and not what a config says.
     """
     weight = None if format is None else _first_floats(planned)
-    if format is None or weight is None or weight.K % format.scales.block or not format.scaled:
+    if format is None or weight is None or not format.scaled:
+        return
+    format = formats.fitting(format, weight.K)
+    if weight.K % format.scales.block:  # refused in a moment
         return
     chunk = next(row_chunks(weight))
     values = ops.dequantize(chunk)[: max(1, SAMPLE // weight.K)]
