@@ -90,45 +90,67 @@ inline void transform(const sterna::RowwiseArgs& a) {
     scale_signed(a, last, 1.0f / __builtin_sqrtf(static_cast<float>(a.hadamard_block)));
 }
 
-// Values [begin, end) of the row, to int8: q = round(y * inverse), half to even; returns the sum of q.
-inline int32_t quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, VF inverse) {
-    VI sum = i_set1(0);
+inline int32_t sum_of_lanes(VI sum) {
     int32_t lanes[kLanes], total = 0;
+    i_store(lanes, sum);
+    for (int j = 0; j < kLanes; ++j) total += lanes[j];
+    return total;
+}
+
+// Values [begin, end) of the row, the largest of them absmax, to int8, half to even: q = round(127 y / absmax), whose
+// sum is the `at`-th; kTwo: and what that leaves of y likewise, in steps of a kLowSteps-th.
+template <bool kTwo>
+inline void quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, float absmax,
+                     int64_t at) {
+    const VF inverse = f_set1(127.0f / absmax), scale = f_set1(absmax / 127.0f);
+    const VF inverse_low = f_set1(127.0f * sterna::kLowSteps / absmax);
+    VI sum = i_set1(0), sum_low = i_set1(0);
     float tail[kLanes] = {};
     for (int64_t i = begin; i < end; i += kLanes) {
         const bool whole = i + kLanes <= a.width;
         if (!whole)
             for (int64_t j = 0; j < kLanes; ++j) tail[j] = i + j < a.width ? a.yf[i + j] : 0.0f;
         // |y| * (127 / max|y|) may round to a little over 127, never to 127.5: no clamp is needed.
-        const VI q = i_round(f_mul(f_load(whole ? a.yf + i : tail), inverse));
+        const VF y = f_load(whole ? a.yf + i : tail);
+        const VI q = i_round(f_mul(y, inverse));
+        const int64_t to = i / 64 * a.yq_stride + i % 64;
         sum = i_add(sum, q);
-        i_store_i8(a.yq + i / 64 * a.yq_stride + i % 64, q);
+        i_store_i8(a.yq + to, q);
+        if constexpr (kTwo) {  // likewise at most a little over 127
+            const VI low = i_round(f_mul(f_sub(y, f_mul(f_from_i(q), scale)), inverse_low));
+            sum_low = i_add(sum_low, low);
+            i_store_i8(a.yq_low + to, low);
+        }
     }
-    i_store(lanes, sum);
-    for (int j = 0; j < kLanes; ++j) total += lanes[j];
-    return total;
+    a.x_sum[at] = sum_of_lanes(sum);
+    if constexpr (kTwo) a.x_sum_low[at] = sum_of_lanes(sum_low);
+}
+inline void scale_of(const sterna::RowwiseArgs& a, float absmax, int64_t at) {
+    a.x_scale[at] = absmax / 127.0f;
+    if (a.yq_low) a.x_scale_low[at] = a.x_scale[at] / sterna::kLowSteps;
 }
 
 // Symmetric int8 per token, or per group of values; `bits` is max |y| of all of them.
+template <bool kTwo>
 inline void quantize(const sterna::RowwiseArgs& a, int32_t bits) {
     const int64_t padded = (a.width + sterna::kPad - 1) / sterna::kPad * sterna::kPad;
     float absmax;
     if (!a.group_k) {
         __builtin_memcpy(&absmax, &bits, 4);
         absmax = absmax > 1e-5f ? absmax : 1e-5f;
-        *a.x_sum = quantize(a, 0, padded, f_set1(127.0f / absmax));
-        *a.x_scale = absmax / 127.0f;
+        quantize<kTwo>(a, 0, padded, absmax, 0);
+        scale_of(a, absmax, 0);
         return;
     }
     for (int64_t i = 0; i < padded; i += a.group_k) {
         const int64_t rest = a.width - i, end = padded - i < a.group_k ? padded : i + a.group_k;
         bits = rest <= 0 ? 0 : absmax_bits(a.yf + i, rest < a.group_k ? rest : a.group_k);
         __builtin_memcpy(&absmax, &bits, 4);
-        // 1e-30: 127 over it is finite, and a 127th of it no denormal
+        // 1e-30: steps of both planes over it are finite, and the smallest of them is no denormal
         absmax = absmax > 1e-30f ? absmax : 1e-30f;
         for (int64_t k = i; k < end; k += sterna::kSumK)
-            a.x_sum[k / sterna::kSumK] = quantize(a, k, k + sterna::kSumK, f_set1(127.0f / absmax));
-        a.x_scale[i / a.group_k] = absmax / 127.0f;
+            quantize<kTwo>(a, k, k + sterna::kSumK, absmax, k / sterna::kSumK);
+        scale_of(a, absmax, i / a.group_k);
     }
 }
 
@@ -147,7 +169,11 @@ bool rowwise(const sterna::RowwiseArgs& a) {
     if (a.yq && (!a.norm || a.hadamard_block)) bits = absmax_bits(a.yf, a.width);
     if (!a.yq) return true;
     if (bits >= 0x7F800000) return false;
-    quantize(a, bits);
+    if (a.yq_low) {
+        quantize<true>(a, bits);
+    } else {
+        quantize<false>(a, bits);
+    }
     return true;
 }
 

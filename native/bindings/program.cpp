@@ -41,7 +41,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
                  float eps, std::optional<int64_t> rounding, bool selected, bool keep_float,
                  int planes_for_weight, int residual, int64_t hadamard_block,
                  std::optional<In<float, 1>> signs, bool signs_last, int chosen, bool spread,
-                 float limit, int up, int64_t parts, float factor) {
+                 float limit, int up, int64_t parts, float factor, int code_planes) {
     Op op{OpKind::kRowwise, name};
     op.up = up == -1 ? src : up;
     require(width >= 1 && up_offset >= 0 && width <= width_of(p, dst) &&
@@ -67,6 +67,9 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     require(!rounding || *rounding == 0 || *rounding == kGroupK || *rounding == kLongGroupK,
             "rounding: must be 0, 32, 256 or None");
     op.rounding = rounding;
+    require(code_planes == 1 || (code_planes == 2 && rounding),
+            "rowwise: codes are in one plane or two, and two where it rounds");
+    op.code_planes = code_planes;
     op.keep_float = keep_float || !rounding;
     op.selected = selected;
     require(residual == -1 ||
@@ -88,6 +91,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
     require(chosen == 0 || src != dst || !spread,
             "rowwise: spread rows have a buffer of their own");
     if (chosen != 0) of_experts(p, op, chosen, spread);
+    p.code_planes_of[static_cast<size_t>(dst)] = code_planes;
     if (planes_for_weight >= 0)
         p.planes_of[static_cast<size_t>(dst)] = weight_of(p, planes_for_weight).format;
     p.program.add_op(std::move(op));
@@ -96,7 +100,7 @@ void add_rowwise(PyProgram& p, const std::string& name, int src, int dst, int64_
 // chosen: where it is not 0, the weight is that of all experts, expert_rows of each.
 void add_linear(PyProgram& p, const std::string& name, int weight, int src, int dst, int residual,
                 bool selected, bool fast, int64_t column, std::optional<In<float, 1>> bias,
-                float factor, float cap, int chosen, int64_t expert_rows) {
+                float factor, float cap, int chosen, int64_t expert_rows, int code_planes) {
     Op op{OpKind::kLinear, name};
     const auto& w = weight_of(p, weight);
     const int64_t rows = chosen ? expert_rows : w.M;
@@ -109,9 +113,13 @@ void add_linear(PyProgram& p, const std::string& name, int weight, int src, int 
             "linear: the fast arithmetic reads planes that nothing has made");
     require(residual == -1 || width_of(p, residual) == width_of(p, dst),
             "linear: the residual's width differs");
+    const bool integer = all_tables().front()->formats[w.format].integer;
+    require(code_planes == (integer ? p.code_planes_of[static_cast<size_t>(src)] : 1),
+            "linear: must read as many planes of codes as were made");
     op.weight = weight;
     op.src = src;
     op.dst = dst;
+    op.code_planes = code_planes;
     op.residual = residual;
     op.selected = selected;
     op.fast = fast;
@@ -170,8 +178,9 @@ const Weight& last_for_copies(const PyProgram& p) {
     const Op* op = p.program.last();
     require(
         op && op->kind == OpKind::kLinear && op->bias.empty() && !op->selected && op->factor == 1 &&
-            op->cap == 0 && op->active == Active::kAll,
-        "active: the last operation must be a linear layer of all tokens, without bias or factor");
+            op->cap == 0 && op->active == Active::kAll && op->code_planes == 1,
+        "active: the last operation must be a linear layer of all tokens and one plane of codes, "
+        "without bias or factor");
     const Weight& w = weight_of(p, op->weight);
     require(Program::has_active_copies(w, *runnable_tables().back()),
             "active: the layout must have two-bit codes, and the weight a scale for each row");
@@ -270,6 +279,7 @@ void bind_program(nb::module_& m) {
                 require(width >= 1, "width: must be at least 1");
                 p.widths.push_back((width + kPad - 1) / kPad * kPad);
                 p.planes_of.push_back(-1);
+                p.code_planes_of.push_back(1);
                 p.of_experts.push_back(false);
                 return p.program.add_buffer(width);
             },
@@ -314,10 +324,12 @@ void bind_program(nb::module_& m) {
              "rounding"_a.none() = nb::none(), "selected"_a = false, "keep_float"_a = true,
              "planes_for_weight"_a = -1, "residual"_a = -1, "hadamard_block"_a = 0,
              "signs"_a.none() = nb::none(), "signs_last"_a = false, "chosen"_a = 0,
-             "spread"_a = false, "limit"_a = 0.0f, "up"_a = -1, "parts"_a = 1, "factor"_a = 1.0f)
+             "spread"_a = false, "limit"_a = 0.0f, "up"_a = -1, "parts"_a = 1, "factor"_a = 1.0f,
+             "code_planes"_a = 1)
         .def("linear", &add_linear, "name"_a, "weight"_a, "src"_a, "dst"_a, "residual"_a = -1,
              "selected"_a = false, "fast"_a = false, "column"_a = 0, "bias"_a.none() = nb::none(),
-             "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0)
+             "factor"_a = 1.0f, "cap"_a = 0.0f, "chosen"_a = 0, "expert_rows"_a = 0,
+             "code_planes"_a = 1)
         .def("squares", &add_squares, "name"_a, "src"_a, "width"_a, "selected"_a = false,
              "chosen"_a = 0)
         .def_prop_ro("square_sums", &square_sums, nb::rv_policy::move)

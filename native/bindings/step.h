@@ -21,6 +21,7 @@ struct PyProgram {
     Draws draws;
     std::vector<int64_t> widths;  // padded width of each buffer
     std::vector<int> planes_of;  // of the buffers: the format whose planes they hold, or -1
+    std::vector<int> code_planes_of;  // and how many planes of int8
     std::vector<bool>
         of_experts;  // of the buffers: whether an operation writes rows of experts there
     std::vector<std::pair<int64_t, int64_t>>

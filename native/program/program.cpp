@@ -67,8 +67,12 @@ void Program::reserve(int64_t tokens) {
         const auto read_as_planes = [&](const Op& op) {
             return op.planes_for_weight >= 0 && static_cast<size_t>(op.dst) == i;
         };
+        const auto in_two = [&](const Op& op) {
+            return op.code_planes == 2 && static_cast<size_t>(op.dst) == i;
+        };
         buffers_[i].reserve(capacity_of(i, tokens),
-                            std::ranges::any_of(ops_, read_as_planes) ? kMaxPlanes : 0);
+                            std::ranges::any_of(ops_, read_as_planes) ? kMaxPlanes : 0,
+                            std::ranges::any_of(ops_, in_two) ? 2 : 1);
     }
     reserve_routing(tokens);
     const size_t angles = static_cast<size_t>(tokens * angles_);
@@ -101,13 +105,7 @@ void Program::reserve_scratch(const Run& run, int workers) {
             bytes = std::max(bytes, padded_width(op.width) * (op.up == op.src ? 4 : 12));
         if (op.kind != OpKind::kLinear) continue;
         const auto& w = weights_[static_cast<size_t>(op.weight)];
-        const auto& format = run.kernels.formats[w.format];
-        const auto scratch =
-            run.fast(op, format) ? format.fast.scratch_bytes : format.scratch_bytes;
-        // An expert has no more rows than there are tokens.
-        const auto rows = static_cast<int>(op.chosen ? run.tokens : run.rows(op));
-        bytes = std::max(bytes, scratch(w.padded_k, rows));
-        if (op.chosen) bytes = std::max(bytes, scratch(w.padded_k, std::min(rows, kFewTokens)));
+        bytes = std::max(bytes, multiply_scratch(op, run));
         if (op.copy >= 0 && run.one()) bytes = std::max(bytes, active_scratch(w.padded_k, w.M));
     }
     bytes = std::max(bytes, adapter_rank_ * kAdapterTokens * 4);
@@ -209,7 +207,8 @@ Division Program::units(const Op& op, const Run& run) const {
             int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles;
             if (run.one() && op.active == Active::kGates)
                 tiles = copies_[static_cast<size_t>(op.copy)].first_tile;
-            Division all = divide_tiles(tiles, run.rows(op), run.threads, run.reading);
+            Division all =
+                divide_tiles(tiles, run.rows(op) * op.code_planes, run.threads, run.reading);
             if (near(op.weight).in_parts()) all.team = run.team;
             return all;
         }
@@ -335,55 +334,6 @@ void Program::embed(const Op& op, const Run& run, int64_t n) const {
     }
     if (op.factor != 1)
         for (int64_t k = 0; k < w.K; ++k) x[k] *= op.factor;
-}
-
-void Program::linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
-                     bool scratch_ready) const {
-    const auto& w = weights_[static_cast<size_t>(op.weight)];
-    LinearArgs a =
-        linear_args(w, buffers_[static_cast<size_t>(op.src)], static_cast<int>(run.rows(op)),
-                    run.x_block(op), buffers_[static_cast<size_t>(op.dst)]);
-    a.y += op.column;
-    // A kernel adds a residual to what it sums, which a factor must meet before.
-    if (op.residual >= 0 && op.factor == 1)
-        a.residual = buffers_[static_cast<size_t>(op.residual)].row(0) + op.column;
-    a.scratch = scratch(worker);
-    if (active_parts(op, run) && active_part(op, run, a, begin, begin, end)) return;
-    a.scratch_ready = scratch_ready;
-    a.reading = run.reading;
-    const auto& format = run.kernels.formats[w.format];
-    for (a.tile_end = begin; a.tile_end < end; a.scratch_ready = true) {
-        a.tile_begin = a.tile_end;
-        a.tile_end = end;
-        const Weight near = near_part(op, run, worker, a.tile_begin, a.tile_end);
-        a.codes = near.codes;
-        a.groups = near.groups;
-        (run.fast(op, format) ? format.fast.linear : format.linear)(a);
-    }
-    finish(op, run, a, op.bias.empty() ? nullptr : op.bias.data(), begin * format.tile_rows,
-           std::min(end * format.tile_rows, w.M));
-}
-
-// Rows [from, to) of a linear layer's result: ((x W^T (+ residual) + bias) * factor (+ residual)), capped. Here and not
-// in the kernels: one rounding each, the same in all of them, on tiles that this thread has just written. bias: of all
-// rows, or null.
-void Program::finish(const Op& op, const Run& run, const LinearArgs& a, const float* bias,
-                     int64_t from, int64_t to) const {
-    if (!bias && op.factor == 1 && op.cap == 0) return;
-    const Activations* residual =
-        op.factor != 1 && op.residual >= 0 ? &buffers_[static_cast<size_t>(op.residual)] : nullptr;
-    for (int64_t n = 0; n < a.n; ++n) {
-        float* y = a.y + n * a.ldy;
-        if (bias)
-            for (int64_t m = from; m < to; ++m) y[m] += bias[m];
-        if (op.factor != 1)
-            for (int64_t m = from; m < to; ++m) y[m] *= op.factor;
-        if (residual) {
-            const float* x = residual->row(n) + op.column;
-            for (int64_t m = from; m < to; ++m) y[m] += x[m];
-        }
-        if (op.cap > 0) run.kernels.cap({y + from, to - from, op.cap});
-    }
 }
 
 // Where one row wants all logits, the float head is read anyway and serves every row.

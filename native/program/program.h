@@ -127,6 +127,9 @@ struct Op {
     float eps = 0;
     // kRowwise: values that share a scale where the result is rounded to int8; 0: all of a row.
     std::optional<int64_t> rounding{};
+    // Of int8 that kRowwise writes and kLinear reads: with two, what rounding leaves is a row of its own, of which
+    // the layer has a result too.
+    int code_planes = 1;
     bool keep_float = true;  // kRowwise: whether the result is read as floats, not int8 alone
     RecurrentHeads heads{};  // kConv, kGates, kRecurrence; kGated: tiled, of v_dim
     int64_t state = 0;  // kConv, kRecurrence: where in a State its floats begin
@@ -321,6 +324,8 @@ class Program {
     void rowwise(const Op& op, size_t index, Run& run, int64_t n, int worker) const;
     void linear(const Op& op, Run& run, int64_t begin, int64_t end, int worker,
                 bool scratch_ready) const;
+    int64_t multiply_scratch(const Op& op, const Run& run) const;
+    void multiply(const Op& op, const Run& run, const LinearArgs& a, const Weight& w) const;
     void finish(const Op& op, const Run& run, const LinearArgs& a, const float* bias, int64_t from,
                 int64_t to) const;
     void reserve_routing(int64_t tokens);

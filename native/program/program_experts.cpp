@@ -112,7 +112,8 @@ void Program::group_by_expert(const Op& op, int64_t tokens) {
 Division Program::expert_units(const Op& op, const Run& run) const {
     const int64_t tiles = weights_[static_cast<size_t>(op.weight)].tiles / op.experts;
     const int64_t active = std::ssize(routing_.active);
-    Division all = divide_tiles(active * tiles, routing_.most, run.threads, run.reading);
+    Division all =
+        divide_tiles(active * tiles, routing_.most * op.code_planes, run.threads, run.reading);
     if (run.team && near(op.weight).in_parts()) {
         all.team = run.team;
         all.repeats = active;
@@ -127,7 +128,6 @@ void Program::linear_experts(const Op& op, const Run& run, int64_t begin, int64_
     const auto& w = weights_[static_cast<size_t>(op.weight)];
     const auto& x = buffers_[static_cast<size_t>(op.src)];
     const auto& format = run.kernels.formats[w.format];
-    const bool fast = run.fast(op, format);
     const int64_t tiles = w.tiles / op.experts;
     const Division all = expert_units(op, run);
     int node = 0;
@@ -150,9 +150,9 @@ void Program::linear_experts(const Op& op, const Run& run, int64_t begin, int64_
         const Weight own = near_part(op, run, worker, e * tiles + tile, until)
                                .part(e * tiles, tiles, op.expert_rows, format.tile_rows);
         next = begin + until - (e * tiles + tile);
-        LinearArgs a = linear_args(own, x, rows, run.kernels.x_block(rows),
-                                   buffers_[static_cast<size_t>(op.dst)], first);
-        if (fast) a.xh += first * x.ld * format.fast.x_planes;
+        LinearArgs a = linear_args(own, x, rows, run.x_block(op, rows),
+                                   buffers_[static_cast<size_t>(op.dst)], first, op.code_planes);
+        if (run.fast(op, format)) a.xh += first * x.ld * format.fast.x_planes;
         a.y += op.column;
         a.scratch = scratch(worker);
         a.tile_begin = tile;
@@ -160,7 +160,7 @@ void Program::linear_experts(const Op& op, const Run& run, int64_t begin, int64_
         a.scratch_ready = e == last;
         a.reading = run.reading;
         last = e;
-        (fast ? format.fast.linear : format.linear)(a);
+        multiply(op, run, a, own);
         const float* bias = op.bias.empty() ? nullptr : op.bias.data() + e * op.expert_rows;
         finish(op, run, a, bias, a.tile_begin * format.tile_rows,
                std::min(a.tile_end * format.tile_rows, op.expert_rows));

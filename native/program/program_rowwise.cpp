@@ -14,7 +14,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
         const auto i = static_cast<size_t>(n);
         n = routing_.row[i];
         from = op.spread ? from / op.chosen : n;
-        x_block = run.kernels.x_block(routing_.count[static_cast<size_t>(routing_.expert[i])]);
+        x_block = run.x_block(op, routing_.count[static_cast<size_t>(routing_.expert[i])]);
     }
     RowwiseArgs a{};
     a.x = src.row(from);
@@ -30,7 +30,7 @@ void Program::rowwise(const Op& op, size_t index, Run& run, int64_t n, int worke
     a.signs_last = op.signs_last;
     // A row that nobody reads as floats stays in the worker's cache.
     a.yf = op.keep_float || run.adapting ? dst.row(n) : reinterpret_cast<float*>(scratch(worker));
-    if (op.rounding) dst.quantize_into(a, n, x_block, *op.rounding);
+    if (op.rounding) dst.quantize_into(a, n, x_block, *op.rounding, op.code_planes);
     float* const y = a.yf;
     for (int64_t part = 0; part < op.parts; ++part, a.x += a.width, a.yf += a.width)
         if (!run.kernels.rowwise(a)) run.report(index);

@@ -44,8 +44,11 @@ struct Program::Run {
     static bool fast(const Op& op, const FormatKernels& format) {
         return op.fast && format.fast.linear;
     }
-    // How the operation's rows are laid out as int8.
-    int x_block(const Op& op) const { return kernels.x_block(static_cast<int>(rows(op))); }
+    // How so many rows of the operation are laid out as int8.
+    int x_block(const Op& op, int64_t rows) const {
+        return kernels.x_block(static_cast<int>(rows * op.code_planes));
+    }
+    int x_block(const Op& op) const { return x_block(op, rows(op)); }
 };
 
 }  // namespace sterna

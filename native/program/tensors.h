@@ -34,15 +34,15 @@ struct Weight {
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
 // Rows of floats, and for integer layers int8 codes with a scale and a sum per row; or a scale per group of
-// its values and a sum per kSumK.
+// its values and a sum per kSumK. Where codes are in two planes a row n of floats has rows 2n and 2n + 1 of codes.
 struct Activations {
     int64_t ld;  // width, padded to kPad
 
     explicit Activations(int64_t width) : ld(padded_width(width)) {}
     // Room for `tokens` rows, zeroed: of everything, or of a part.
-    void reserve(int64_t tokens, int planes = 0) {
+    void reserve(int64_t tokens, int planes = 0, int code_planes = 1) {
         reserve_floats(tokens);
-        reserve_codes(tokens);
+        reserve_codes(tokens * code_planes);
         reserve_planes(tokens, planes);
     }
     void reserve_floats(int64_t tokens) { f = HugeBuffer(static_cast<size_t>(tokens * ld * 4)); }
@@ -74,13 +74,20 @@ struct Activations {
         return {x, ld, planes, out + n / 16 * 16 * ld * planes + n % 16 * 32};
     }
 
-    // Where row n's int8 codes go; `group_k` as in RowwiseArgs.
-    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, int64_t group_k) const {
+    // Where row n's int8 codes go, in one plane or two; `group_k` as in RowwiseArgs.
+    void quantize_into(RowwiseArgs& a, int64_t n, int x_block, int64_t group_k,
+                       int code_planes = 1) const {
+        const int64_t sums_of_row = groups(group_k ? kSumK : 0);
+        n *= code_planes;
         a.yq = codes(n, x_block);
         a.yq_stride = int64_t{64} * x_block;
         a.group_k = group_k;
         a.x_scale = scales() + n * groups(group_k);
-        a.x_sum = sums() + n * groups(group_k ? kSumK : 0);
+        a.x_sum = sums() + n * sums_of_row;
+        if (code_planes == 1) return;
+        a.yq_low = codes(n + 1, x_block);
+        a.x_scale_low = a.x_scale + groups(group_k);
+        a.x_sum_low = a.x_sum + sums_of_row;
     }
 
   private:
@@ -88,9 +95,10 @@ struct Activations {
 };
 
 // y = x W^T for n rows from `first` on, a multiple of x_block; the caller adds residual, scratch and the tiles it wants,
-// and of planes of bf16 those of the rows before.
+// and of planes of bf16 those of the rows before. Two planes of codes are twice as many rows of x.
 inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int x_block,
-                              const Activations& y, int64_t first = 0) {
+                              const Activations& y, int64_t first = 0, int code_planes = 1) {
+    const int64_t first_codes = first * code_planes;
     LinearArgs a{};
     a.codes = w.codes;
     a.scale = w.scale;
@@ -100,9 +108,9 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.M = w.M;
     a.K = w.padded_k;
     a.zero_x2 = w.zero_x2;
-    a.xq = x.codes(first, 1);
-    a.x_scale = x.scales() + first * x.groups(w.x_group_k());
-    a.x_sum = x.sums() + first * x.groups(w.x_group_k() ? kSumK : 0);
+    a.xq = x.codes(first_codes, 1);
+    a.x_scale = x.scales() + first_codes * x.groups(w.x_group_k());
+    a.x_sum = x.sums() + first_codes * x.groups(w.x_group_k() ? kSumK : 0);
     a.xf = x.row(first);
     a.xh = x.bf16_planes();
     a.ldx = x.ld;

@@ -185,7 +185,13 @@ struct RowwiseArgs {
     int64_t group_k;  // values of yq that share a scale; 0: all
     float* x_scale;  // with yq: one value, or one for each group
     int32_t* x_sum;  // with yq: one value, or one for every kSumK
+    // What rounding leaves, as a second plane, laid out as yq is; or null. Its scales are those of the first over
+    // kLowSteps, so both are digits of one integer: yf ~ x_scale / kLowSteps * (kLowSteps * yq + yq_low).
+    int8_t* yq_low;
+    float* x_scale_low;
+    int32_t* x_sum_low;
 };
+constexpr int kLowSteps = 254;  // of the second plane in one of the first: 127 to either side
 
 struct RopeArgs {
     float* x;  // [n_heads][head_dim], rotated in place

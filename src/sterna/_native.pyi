@@ -229,6 +229,7 @@ class Program:
         up: int = -1,
         parts: int = 1,
         factor: float = 1.0,
+        code_planes: int = 1,
     ) -> None: ...
     def copy(self, src: int, dst: int, column: int, width: int) -> None: ...
     def tell(
@@ -250,6 +251,7 @@ class Program:
         cap: float = 0.0,
         chosen: int = 0,
         expert_rows: int = 0,
+        code_planes: int = 1,
     ) -> None: ...
     def route(
         self,

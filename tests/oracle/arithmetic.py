@@ -8,15 +8,21 @@ import numpy.typing as npt
 F32 = npt.NDArray[np.float32]
 
 
-def quantize_activations(x: F32, smallest: float = 1e-5) -> tuple[npt.NDArray[np.int8], F32]:
+def quantize_activations(
+    x: F32, smallest: float = 1e-5, low: bool = False
+) -> tuple[npt.NDArray[np.int8], F32]:
     """x [N, K] -> (int8 [N, K] in [-127, 127], scale [N]): symmetric, per row, half to even.
 
-    A row's largest |x| counts as `smallest` at least.
+    A row's largest |x| counts as `smallest` at least. low: the second plane, of what that leaves.
     """
     absmax = np.maximum(np.abs(x).max(axis=1, initial=0.0), np.float32(smallest))
-    inverse = np.float32(127) / absmax
-    q = np.rint(x * inverse[:, None]).astype(np.int8)
-    return q, (absmax / np.float32(127)).astype(np.float32)
+    inverse, scale = np.float32(127) / absmax, absmax / np.float32(127)
+    q = np.rint(x * inverse[:, None])
+    if low:
+        rest = x - q * scale[:, None]
+        q = np.rint(rest * (np.float32(127 * 254) / absmax)[:, None])
+        scale = scale / np.float32(254)
+    return q.astype(np.int8), scale
 
 
 def fma_f32(a: F32, b: F32, c: F32) -> F32:

@@ -13,8 +13,8 @@ from sterna.formats.scales.superblocks import SUPER_K
 SMALLEST = 1e-30  # largest |x| that a group counts with, at least
 
 
-def reference_linear(x: F32, packed: PackedWeight) -> F32:
-    """y [N, M] from x [N, K], as every unit gives it to the bit."""
+def reference_linear(x: F32, packed: PackedWeight, low: bool = False) -> F32:
+    """y [N, M] from x [N, K], as every unit gives it to the bit; low: of the second plane of x."""
     x = np.asarray(x, np.float32)
     f = packed.format
     if not f.integer:
@@ -22,10 +22,10 @@ def reference_linear(x: F32, packed: PackedWeight) -> F32:
     if not f.lossless:
         return lookup.rounded_tables(x, packed)
     if isinstance(f.scales, GroupScales):
-        return _groups(x, packed, f.scales)
+        return _groups(x, packed, f.scales, low)
     if isinstance(f.scales, SuperBlockScales):
-        return _super_blocks(x, packed, f.scales)
-    return _rows(x, packed)
+        return _super_blocks(x, packed, f.scales, low)
+    return _rows(x, packed, low)
 
 
 def row_scales(packed: PackedWeight) -> F32:
@@ -45,20 +45,20 @@ def _floats(x: F32, packed: PackedWeight) -> F32:
     return acc * row_scales(packed) if f.scaled else acc
 
 
-def _rows(x: F32, packed: PackedWeight) -> F32:
+def _rows(x: F32, packed: PackedWeight, low: bool) -> F32:
     """Exact sums, made floats once."""
     assert packed.format.codebook is not None
-    q, s_x = quantize_activations(x)
+    q, s_x = quantize_activations(x, low=low)
     per_level = 2 // packed.format.codebook.step  # t counts half steps of the codebook
     t = per_level * (q.astype(np.int64) @ packed.unpacked().T.astype(np.int64))
     return t.astype(np.float32) * (row_scales(packed)[None, :] * s_x[:, None])
 
 
-def _groups(x: F32, packed: PackedWeight, scales: GroupScales) -> F32:
+def _groups(x: F32, packed: PackedWeight, scales: GroupScales, low: bool) -> F32:
     """native/scales/groups.h: exact sums of a group of activations, then fused multiply-adds."""
     size = scales.x_group
     N, blocks = x.shape[0], packed.K // size
-    q, s_x = quantize_activations(x.reshape(-1, size), SMALLEST)
+    q, s_x = quantize_activations(x.reshape(-1, size), SMALLEST, low)
     q, s_x = q.reshape(N, blocks, size).astype(np.int64), s_x.reshape(N, blocks)
     levels = packed.unpacked().reshape(packed.M, blocks, size).astype(np.int64)
     values = scales.group_values(packed.scales, packed.M, packed.K)
@@ -74,10 +74,10 @@ def _groups(x: F32, packed: PackedWeight, scales: GroupScales) -> F32:
     return y
 
 
-def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales) -> F32:
+def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales, low: bool) -> F32:
     """scales/superblocks.h: exact sums of 32 k with whole numbers, then fused multiply-adds."""
     (N, K), M, group = x.shape, packed.M, scales.group
-    q, s_x = quantize_activations(x.reshape(-1, GROUP_K), SMALLEST)
+    q, s_x = quantize_activations(x.reshape(-1, GROUP_K), SMALLEST, low)
     q = q.reshape(N, K // group, group).astype(np.int64)
     s_x = s_x.reshape(N, K // GROUP_K)
     levels = packed.unpacked().reshape(M, K // group, group).astype(np.int64)

@@ -99,6 +99,7 @@ def run(
     isa: str | None = None,
     kv_dtype: str | None = None,
     deterministic: bool | None = None,
+    activations: str | None = None,
     zeros: str | None = None,
     repeat: int = 3,
     progress: Progress = lambda _: None,
@@ -134,7 +135,13 @@ def run(
     context = max((test.positions for test in tests if test.depth), default=0)
     opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0], context, zeros)
     make = partial(
-        Engine, opened, threads=team, isa=isa, kv_dtype=kv_dtype, deterministic=deterministic
+        Engine,
+        opened,
+        threads=team,
+        isa=isa,
+        kv_dtype=kv_dtype,
+        deterministic=deterministic,
+        activations=activations,
     )
     engines = {z: make(skip_zeros=skip) for z, skip in ways.items()}
     engine, *_ = engines.values()
@@ -340,6 +347,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "format": m.format,
         "head": m.head,
         "kv_dtype": engine.kv_dtype,
+        "activations": engine.activations,
         "batch": test.batch,
         "depth": test.depth,
         "zeros": test.zeros,

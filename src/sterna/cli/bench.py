@@ -11,6 +11,7 @@ import click
 
 from sterna.cli.bench_barrier import barrier
 from sterna.cli.options import (
+    activations_option,
     console,
     cores_option,
     deterministic_option,
@@ -124,6 +125,7 @@ def command() -> None:
 )
 @kv_dtype_option
 @deterministic_option
+@activations_option
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @threads_options
 @isa_option

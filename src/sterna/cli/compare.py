@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sterna.evaluate.compare import Difference
     from sterna.llm import LLM
 
-SIDE = ("model", "format", "head", "kv_dtype", "isa")
+SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 
 
 @click.command(short_help="How far two models, or two formats of one, are apart.")
@@ -39,6 +39,7 @@ SIDE = ("model", "format", "head", "kv_dtype", "isa")
     type=click.Choice(["i16", "i8", "f16", "f32"]),
     help="B's; default: as A.",
 )
+@click.option("--activations-b", type=click.Choice(["int8", "int8x2"]), help="B's; default: as A.")
 @click.option("--isa-b", help="B's kernel unit; default: as A.")
 @click.option("--deterministic-b/--fast-b", default=None, help="B's float layers; default: as A.")
 @text_options
@@ -107,7 +108,7 @@ def _too_far(ctx: click.Context, why: str) -> None:
 def _open(options: dict[str, Any]) -> tuple[LLM, LLM]:
     from sterna.llm import LLM
 
-    names = ("format", "head", "kv_dtype", "isa", "deterministic")
+    names = ("format", "head", "kv_dtype", "isa", "deterministic", "activations")
     changed = {n: options[f"{n}_b"] for n in names if options[f"{n}_b"] is not None}
     if options["b"] is None and not changed:
         raise click.UsageError("B: must be another model or A with an option such as --format-b")

@@ -73,7 +73,10 @@ def command(
         "model": info["model"],
         **_numbers(result, task),
         "context": llm.context,
-        **{key: info[key] for key in ("format", "head", "kv_dtype", "isa", "threads")},
+        **{
+            key: info[key]
+            for key in ("format", "head", "kv_dtype", "activations", "isa", "threads")
+        },
         **beside,
     }
     if as_json:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VISIBLE",
+    "activations_option",
     "adapter_named",
     "chat_template_option",
     "console",
@@ -49,7 +50,7 @@ TOLD_S = 10.0  #: between two lines of what is under way, where there is no term
 
 MODEL = (
     "threads", "cores", "format", "head", "context", "rope_scaling", "kv_dtype", "deterministic",
-    "i2s", "mmap",
+    "activations", "i2s", "mmap",
 )  # fmt: skip
 
 #: What `sterna serve` says beside it of memory for keys and values.
@@ -81,6 +82,15 @@ deterministic_option = click.option(
     default=None,
     help="Float layers: sums in ascending order on any unit, or by a matrix unit's bf16 products "
     "(amx); default: those for bf16, where they are never slower.",
+)
+
+
+activations_option = click.option(
+    "--activations",
+    type=click.Choice(["int8", "int8x2"]),
+    help="What layers of integers round their inputs to: int8; or int8x2, two planes of it (15 "
+    "bits and a sign), for models trained without such rounding: all but what floats give, for "
+    "more time in prompts; default: int8.",
 )
 
 
@@ -130,6 +140,7 @@ run_options = _all(
     ),
     kv_dtype_option,
     deterministic_option,
+    activations_option,
     i2s_option,
     click.option(
         "--mmap",

@@ -46,7 +46,10 @@ def command(as_json: bool, convention: str, stride: int | None, **options: Any) 
         **_numbers(result),
         "context": how.window,
         "stride": how.stride,
-        **{key: info[key] for key in ("format", "head", "kv_dtype", "isa", "threads")},
+        **{
+            key: info[key]
+            for key in ("format", "head", "kv_dtype", "activations", "isa", "threads")
+        },
     }
     if not result.n_tokens:
         raise RequestError(f"{texts.source}: must be a text of two tokens at least, to be scored")

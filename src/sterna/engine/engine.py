@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.checks import checked_flag, checked_name, checked_whole
+from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
 from sterna.engine.feeds import Feed, Given
 from sterna.engine.masks import made_beside
@@ -25,6 +26,7 @@ from sterna.engine.memory_nodes import place
 from sterna.engine.sampling import EVERYTHING, DecidingLogits
 from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, without_flag
 from sterna.errors import NonFiniteError, RequestError
+from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import resolve_isa, resolve_threads
@@ -47,7 +49,7 @@ PREFILL_CHUNK = 512
 class Engine(Memory):
     """A model with a KV cache and a place to run.
 
-    threads, cores, isa, deterministic: as in `LLM`; kv_dtype: one of KV_DTYPES,
+    threads, cores, isa, deterministic, activations: as in `LLM`; kv_dtype: one of KV_DTYPES,
     default the model's; context: positions of a sequence, default the model's, or more, with a
     warning; skip_zeros: whether a step of one token leaves out weights that meet a zero
     (`Graph.skips`), for which these have copies of two bits; default: where weights come from
@@ -68,11 +70,13 @@ class Engine(Memory):
         kv_dtype: str | None = None,
         context: int | None = None,
         deterministic: bool | None = None,
+        activations: str | None = None,
         skip_zeros: bool | None = None,
         kv_bytes: int | None = None,
     ) -> None:
         self.model = model
         self._deterministic, self._kv_bytes = deterministic, kv_bytes
+        self.activations = resolve_activations(model, activations)
         self.threads = resolve_threads(threads, cores)
         self.isa = resolve_isa(isa)
         limit, most = model.config.max_position, model.config.most_positions
@@ -105,8 +109,9 @@ class Engine(Memory):
         layers = () if self.fast else model.graph.linear_weights()
         self._direct = direct_tokens(layers, self.threads, self.isa, read)
         self._program = model.graph.compile(
-            self.fast, self.threads if skip_zeros else 0, self._direct, context
-        )
+            self.fast, self.threads if skip_zeros else 0, self._direct, context,
+            self.activations or ACTIVATIONS[0],
+        )  # fmt: skip
         place(self._program, model.graph, self.threads)
         super().__init__(
             model.graph, self._program.state_bytes, context, kv_dtype, kv_bytes, PREFILL_CHUNK
@@ -115,12 +120,15 @@ class Engine(Memory):
     @cached_property
     def identity(self) -> tuple[object, ...]:
         """What the bits of keys, values and logits depend on, tokens and adapters left out: the
-        version of numerics, the model's digest, the type of keys and values, the context; and the
-        kernel unit, where layers use products that only this unit has (`fast`).
+        version of numerics, the model's digest, the type of keys and values, the context, what inputs
+        of layers are rounded to; and the kernel unit, where layers use products that only this unit
+        has (`fast`).
 
         The first look reads all weights, about a second for 1.5 GB.
         """
-        common = (NUMERICS, self.model.digest, self.kv_dtype, self.context)
+        common = (
+            NUMERICS, self.model.digest, self.kv_dtype, self.context, self.activations,
+        )  # fmt: skip
         return (*common, self.isa) if self.fast else common
 
     @property
@@ -169,7 +177,9 @@ class Engine(Memory):
 
     @cached_property
     def _without_head(self) -> _native.Program:
-        return self.model.graph.without_head().compile(self.fast, 0, self._direct, self.context)
+        return self.model.graph.without_head().compile(
+            self.fast, 0, self._direct, self.context, self.activations or ACTIVATIONS[0]
+        )
 
     def _run(self, program: _native.Program, feeds: SequenceOf[Feed]) -> list[Given]:
         if len({id(feed.sequence) for feed in feeds}) < len(feeds):
@@ -245,6 +255,7 @@ class Engine(Memory):
         return Engine(
             self.model.mtp, threads=self.threads, isa=self.isa, kv_dtype=self.kv_dtype,
             context=self.context, deterministic=self._deterministic, kv_bytes=kv_bytes,
+            activations=self.activations if resolve_activations(self.model.mtp, None) else None,
         )  # fmt: skip
 
     def step(

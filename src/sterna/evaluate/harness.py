@@ -26,8 +26,8 @@ from sterna.llm import LLM
 __all__ = ["SternaLM"]
 
 OPTIONS = (
-    "threads", "cores", "isa", "format", "head", "context", "kv_dtype", "deterministic", "cache",
-    "mmap",
+    "threads", "cores", "isa", "format", "head", "context", "kv_dtype", "deterministic",
+    "activations", "cache", "mmap",
 )  # fmt: skip
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}

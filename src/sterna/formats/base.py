@@ -86,6 +86,12 @@ class Format:
         return self.scales.x_group if self.integer else None
 
     @property
+    def rounds_as_trained(self) -> bool:
+        """Whether models of such weights are trained with inputs that `rounding` says: of few
+        levels, whose inputs share a scale over a token or 256 values of it (BitNet)."""
+        return bool(self.codebook) and len(self.codebook.levels) < 6 and self.rounding != 32
+
+    @property
     def takes_groups(self) -> bool:
         """Whether a suffix :gN gives it scales in groups."""
         return self.integer and self.layout.group_scales and not self.scales.group

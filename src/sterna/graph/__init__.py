@@ -6,11 +6,13 @@ share a buffer (those never alive together), and emits the flat list of operatio
 runner plays.
 """
 
+from sterna.graph.activations import ACTIVATIONS
 from sterna.graph.graph import Graph
 from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation
 from sterna.graph.operations import Adapted, Part, Route, Value
 
 __all__ = [
+    "ACTIVATIONS",
     "Adapted",
     "Attention",
     "Graph",

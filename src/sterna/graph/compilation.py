@@ -10,6 +10,7 @@ import numpy as np
 
 from sterna import _native
 from sterna.formats import PackedWeight
+from sterna.graph.activations import in_two_planes
 from sterna.graph.heads import Heads, Rotary
 from sterna.graph.operations import Op, Value
 from sterna.graph.skips import read_as_floats
@@ -23,8 +24,9 @@ PAD = 64  # widths of buffers are padded to it (native kPad)
 
 
 def compiled(
-    graph: Written, fast: bool, skip_with: int, direct_tokens: Mapping[str, int], context: int
-) -> _native.Program:
+    graph: Written, fast: bool, skip_with: int, direct_tokens: Mapping[str, int], context: int,
+    activations: str,
+) -> _native.Program:  # fmt: skip
     """`Graph.compile`; fast: layers use the unit's bf16 products where it has them."""
     ops, h = graph.ops, graph.heads
     program = _native.Program(h.n_heads, h.n_kv_heads, h.head_dim)
@@ -45,9 +47,10 @@ def compiled(
         ids[id(w)] = program.weight(native)
     # Values that layers read as planes of bf16, and a weight that does.
     planes_for = dict(graph.layers()) if fast else {}
-    skipping = graph.skips() if skip_with else {}
+    two = in_two_planes(ops, activations)
+    skipping = graph.skips() if skip_with and not two else {}
     writer = _Writer(
-        program, _buffers(ops, program), read_as_floats(ops), ids, planes_for, rotaries, heads
+        program, _buffers(ops, program), read_as_floats(ops), ids, planes_for, rotaries, heads, two
     )
     for op in ops:
         writer.write(op)
@@ -104,7 +107,7 @@ class _Writer:
 
     buffers: of all values. floats: values that are read as floats. ids: the program's weights by
     the id() of packed ones. planes_for: of values that are read as planes of bf16, a weight that
-    does. rotaries, heads: of the program; -1 for no rotary.
+    does. rotaries, heads: of the program; -1 for no rotary. two: values in two planes of int8.
     """
 
     program: _native.Program
@@ -114,6 +117,7 @@ class _Writer:
     planes_for: Mapping[Value, PackedWeight]
     rotaries: Mapping[Rotary | None, int]
     heads: Mapping[Heads, int]
+    two: set[Value]
 
     def write(self, op: Op) -> None:
         """Adds an operation to the program."""
@@ -185,7 +189,7 @@ class _Writer:
             fast = bool(op.inputs) and op.inputs[0] in planes_for
             program.linear(
                 op.name, weight, src, dst, residual, op.selected, fast, op.column, op.bias,
-                op.factor, op.cap, chosen, op.expert_rows,
+                op.factor, op.cap, chosen, op.expert_rows, 1 + (op.inputs[0] in self.two),
             )  # fmt: skip
         else:
             width, rotation = op.output.width, op.rotation
@@ -195,6 +199,7 @@ class _Writer:
                 op.name, src, dst, width, op.glu, op.up, op.norm, op.eps,
                 op.rounding, op.selected, op.output in self.floats, reader, residual,
                 block, signs, op.inverse, chosen, op.spread, op.limit, up, op.parts, op.factor,
+                1 + (op.output in self.two),
             )  # fmt: skip
 
     def finish(self, op: Op) -> None:

@@ -109,6 +109,7 @@ class Written:
         skip_with: int = 0,
         direct_tokens: Mapping[str, int] = MappingProxyType({}),
         context: int = 0,
+        activations: str = "int8",
     ) -> _native.Program:
         """The native program; the last value written is the logits, or that of `without_head`.
 
@@ -120,10 +121,13 @@ class Written:
         direct_tokens: of a format's name, the most tokens that go straight from the decoder
         (`few_tokens`); the unit's own guess for formats that are left out.
         context: the most positions of a sequence, which `Rotary.long` depends on.
+        activations: of `compilation.ACTIVATIONS`, how integer layers round what they read.
 
         The graph stays as it is: engines of one model may compile it at the same time.
         """
-        return compiled(self, fast and self.can_be_fast, skip_with, direct_tokens, context)
+        return compiled(
+            self, fast and self.can_be_fast, skip_with, direct_tokens, context, activations
+        )
 
     def skips(self) -> dict[Op, int]:
         """The layers that may leave out what meets a zero, as `skips.skips` says."""

@@ -56,6 +56,7 @@ class Loaded:
         cache_disk: str | Path | None = None,
         cache_disk_max: int = CACHE_DISK_BYTES,
         deterministic: bool | None = None,
+        activations: str | None = None,
         i2s: str | None = None,
         cache: bool = True,
         mmap: bool = False,
@@ -82,7 +83,7 @@ class Loaded:
         )  # fmt: skip
         self.engine = Engine(
             loaded, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
-            deterministic=deterministic, kv_bytes=kv_bytes,
+            deterministic=deterministic, kv_bytes=kv_bytes, activations=activations,
         )  # fmt: skip
         beside = loaded.companions
         assert beside is not None  # as of every model that is loaded from a path
@@ -131,7 +132,8 @@ class Loaded:
         return self.engine.context
 
     def info(self) -> dict[str, Any]:
-        """What runs: model, architecture, isa, threads, format, head, context, n_params,
+        """What runs: model, architecture, isa, threads, format, head, kv_dtype, activations,
+        (what layers of integers round their inputs to, else None), context, n_params,
         n_active_params (of its own experts alone, as a token needs them), bytes_per_token (weights
         and scales that a decode step reads), mmap (whether weights are mapped), pooling (of a model
         of embeddings, else None), sampling (`defaults`), adapters (what each says of its base, by
@@ -145,6 +147,7 @@ class Loaded:
             "format": m.format,
             "head": m.head,
             "kv_dtype": self.engine.kv_dtype,
+            "activations": self.engine.activations,
             "context": self.context,
             "n_params": m.n_params,
             "n_active_params": m.n_active_params,

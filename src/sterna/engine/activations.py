@@ -1,0 +1,31 @@
+"""What layers of integers round their inputs to: asked for, or a model's own."""
+
+from __future__ import annotations
+
+from sterna import formats
+from sterna.checks import checked_name
+from sterna.errors import RequestError
+from sterna.graph import ACTIVATIONS
+from sterna.loading import Model
+
+__all__ = ["resolve_activations"]
+
+
+def resolve_activations(model: Model, asked: str | None) -> str | None:
+    """One of ACTIVATIONS, or None where no layer rounds its input; RequestError for two planes
+    where they are no gain."""
+    rounds = any(op.rounding is not None for op in model.graph.ops)
+    if asked is not None and checked_name("activations", asked, ACTIVATIONS) != ACTIVATIONS[0]:
+        got = f"layers of {model.format}"
+        if not rounds:
+            raise RequestError(
+                f"activations: {asked} needs layers that round their inputs, but got {got}, which "
+                "read floats; leave it out"
+            )
+        if formats.get(model.format).rounds_as_trained:
+            raise RequestError(
+                f"activations: {asked} is for models trained with float inputs, but got {got}, "
+                "which models are trained for with inputs of int8; leave it out"
+            )
+        return asked
+    return ACTIVATIONS[0] if rounds else None
