@@ -236,6 +236,11 @@ class Case:
         """What it is run with."""
         return ALL_KV if self.kind == "architecture" else FEW_KV
 
+    @property
+    def activations(self) -> str | None:
+        """What it is run with."""
+        return "int8x2" if self.kind == "two planes" else None
+
     def model(self) -> Model:
         """Made anew."""
         if self.kind == "built-in":
@@ -243,7 +248,7 @@ class Case:
         architecture, format, head = "LlamaForCausalLM", LAYERS_FORMAT, "bf16"
         if self.kind == "architecture":
             architecture = self.name
-        elif self.kind == "format":
+        elif self.kind in ("format", "two planes"):
             format = head = self.name  # embedding and head too: rows are looked up in tiles
         else:
             head = self.name
@@ -261,12 +266,17 @@ def cases() -> list[Case]:
         f = formats.get(name)
         found.append(Case("format", name))
         found += [Case("format", f"{name}:g64")] * f.takes_groups
-    return found
+    return found + [Case("two planes", name) for name in ("i4", "i8:g64", "q4_1", "q6_k")]
 
 
-def digest(model: Model, isa: str, kv_dtype: str, threads: int = 1) -> str:
+def digest(
+    model: Model, isa: str, kv_dtype: str, threads: int = 1, activations: str | None = None
+) -> str:
     """SHA-256 of the logits of `STEPS`, little-endian float32, on a unit."""
-    engine = Engine(model, threads=threads, isa=isa, kv_dtype=kv_dtype, deterministic=True)
+    engine = Engine(
+        model, threads=threads, isa=isa, kv_dtype=kv_dtype, deterministic=True,
+        activations=activations,
+    )  # fmt: skip
     vocab = model.config.vocab_size
     drawn = Drawn(formats.get("f32"), formats.get("f32"), seed=1).whole(0, vocab - 1, STEPS[0])
     tokens, state, sha = drawn.tolist(), Sequence(), hashlib.sha256()
@@ -287,7 +297,10 @@ def digest(model: Model, isa: str, kv_dtype: str, threads: int = 1) -> str:
 def digests(case: Case, isas: list[str]) -> dict[str, dict[str, str]]:
     """By KV type, then by unit."""
     model = case.model()
-    return {kv: {isa: digest(model, isa, kv) for isa in isas} for kv in case.kv_dtypes}
+    return {
+        kv: {isa: digest(model, isa, kv, activations=case.activations) for isa in isas}
+        for kv in case.kv_dtypes
+    }
 
 
 @cache

@@ -66,6 +66,14 @@ INTEGER = [
     ("qwen3_5_moe", "i8", "int8", "i16"),
     ("gpt_oss", "mxfp4", "int8", "f16"),
 ]
+#: One of each kind of scales, with biases, factors and experts.
+TWO_PLANES = [
+    ("llama3-rope", "i8", "int8", "i16"),
+    ("qwen3-bias", "q4_1", "int8", "i16"),
+    ("llama-256", "q4_k", "q6_k", "i16"),
+    ("granite", "i8", "int8", "i16"),
+    ("qwen3_moe-mixed", "q4_1", "int8", "i16"),
+]
 FLOAT = [
     ("llama-bf16", None, None, "f16"),
     ("llama-f32", None, None, "f32"),
@@ -84,13 +92,18 @@ def sequences() -> list[list[int]]:
     return [rng.integers(0, 256, n).tolist() for n in (270, 1, 33, 130)]
 
 
-def digests(folder: Path, case: Case, isas: list[str]) -> Iterator[tuple[str, str]]:
+def digests(
+    folder: Path, case: Case, isas: list[str], activations: str | None = None
+) -> Iterator[tuple[str, str]]:
     """(description, SHA-256 of the first sequence's logits) of every combination."""
     _, format_, head, kv_dtype = case
     batch = sequences()
     model = loading.load(folder, format=format_, head=head)
     for isa in isas:
-        engines = {n: Engine(model, threads=n, isa=isa, kv_dtype=kv_dtype) for n in (1, 2, 3, 4)}
+        engines = {
+            n: Engine(model, threads=n, isa=isa, kv_dtype=kv_dtype, activations=activations)
+            for n in (1, 2, 3, 4)
+        }
         for threads, chunk, company in SCALAR_WAYS if isa == "scalar" else WAYS:
             fed = batch if company == COMPANY else batch[:1]
             logits = engines[threads].logits(fed, chunk=chunk)[0]
@@ -114,6 +127,12 @@ def check_one_digest(named_digests: Iterator[tuple[str, str]]) -> None:
 def test_integer_formats(case: Case, checkpoint: Callable[[str], Path]) -> None:
     """Bits are the same for every instruction set, thread count, chunk and batch."""
     check_one_digest(digests(checkpoint(case[0]), case, ISAS))
+
+
+@pytest.mark.parametrize("case", TWO_PLANES, ids=lambda case: "-".join(map(str, case)))
+def test_two_planes(case: Case, checkpoint: Callable[[str], Path]) -> None:
+    """Likewise where activations are in two planes."""
+    check_one_digest(digests(checkpoint(case[0]), case, ISAS, "int8x2"))
 
 
 @pytest.mark.parametrize("case", FLOAT, ids=lambda case: "-".join(map(str, case)))

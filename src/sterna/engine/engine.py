@@ -120,9 +120,9 @@ class Engine(Memory):
     @cached_property
     def identity(self) -> tuple[object, ...]:
         """What the bits of keys, values and logits depend on, tokens and adapters left out: the
-        version of numerics, the model's digest, the type of keys and values, the context, what inputs
-        of layers are rounded to; and the kernel unit, where layers use products that only this unit
-        has (`fast`).
+        version of numerics, the model's digest, the type of keys and values, the context, what
+        inputs of layers are rounded to; and the kernel unit, where layers use products that only
+        this unit has (`fast`).
 
         The first look reads all weights, about a second for 1.5 GB.
         """

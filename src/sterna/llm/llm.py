@@ -41,12 +41,13 @@ class LLM(Asking, Embedding, Scores):
     what prompts were. deterministic: True, float layers add in ascending order
     on every unit; False, where all are floats of one format, by the bf16 products of a matrix unit
     (`amx`), which are faster for prompts; default: those for bf16 layers alone, where they are
-    never slower. Integer formats have the same bits anyway. activations: what layers of
-    integers round their inputs to, "int8" (default) or "int8x2": two planes of it, nearly what float
-    inputs give, for models that were not trained with such rounding (docs/numerics.md). i2s: how the I2_S tensors of a GGUF
-    file are packed, "128", "64" or "rows" (docs/gguf.md); default STERNA_I2S, else 128, with a
-    warning. cache: keep a packed copy for the next start. mmap: map the weights of a packed
-    directory, which takes memory that processes share and starts at once, instead of reading them;
+    never slower. Integer formats have the same bits anyway. activations: what layers of integers
+    round their inputs to, "int8" (default) or "int8x2": two planes of it, all but what floats give,
+    for models trained without such rounding, at twice the time of their layers in prompts
+    (docs/numerics.md). i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows"
+    (docs/gguf.md); default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the
+    next start. mmap: map the weights of a packed directory, which takes memory that processes
+    share and starts at once, instead of reading them;
     a published checkpoint is packed into memory, and mapped from the cache the next time. A file
     that is truncated or changed in use is then an error of whatever is computed next,
     ModelFormatError. speculate: "auto", tokens that prompt or answer had before are computed ahead
