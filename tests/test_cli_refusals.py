@@ -68,7 +68,7 @@ def test_chat_saves_and_loads_files_alone(tmp_path: Path) -> None:
 def test_a_context_that_is_too_small() -> None:
     """It is said how many positions are needed, and how many the model has."""
     failed(command("generate", "def f(x):", "--context", "1"), "1 tokens", "or more", "1024")
-    failed(command("generate", "x", "--context", "0"), "context: must be a whole number in 1..", "got 0")
+    failed(command("generate", "x", "--context", "0"), "a whole number in 1..", "got 0")
     failed(command("perplexity", "--stdlib", "--limit", "1", "--context", "1"), "at least 2", "1;")
     failed(command("generate", "x" * 9000), "1024", "shorten it")
 
