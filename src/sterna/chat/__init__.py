@@ -31,6 +31,9 @@ __all__ = ["ChatTemplate"]
 MAX_MESSAGE_DEPTH = 32
 #: Stands for the end of a text in a rendering: no template has a reason to change it.
 _MARK = "STERNA0END0OF0TEXT"
+_TOOL = {
+    "name": _MARK, "description": _MARK, "parameters": _NO_PARAMETERS
+}  # fmt: skip
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
@@ -179,16 +182,26 @@ class ChatTemplate:
         """Messages and tools for `render`; RequestError. Tools for which the template has no place
         are told in the system prompt (`chat.tools`)."""
         check_messages(messages)
-        if self.takes_tools or not (tools or has_calls(messages)):
+        if not (tools or has_calls(messages)):
             return messages, tools
-        return told(messages, _objects(tools, "tools"), self.takes_system), None
+        checked = _objects(tools, "tools")
+        bare = bool(checked) and not any("function" in tool for tool in checked)
+        if self.takes_bare_tools if bare else self.takes_tools:
+            return messages, tools
+        return told(messages, checked, self.takes_system), None
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the template writes the tools that it is given."""
-        tool = {"name": _MARK, "description": _MARK, "parameters": _NO_PARAMETERS}
-        given = {"tools": [{"type": "function", "function": tool}]}
-        return _MARK in self._probed([{"role": "user", "content": "Q"}], **given)
+        """Whether the template writes the tools that it is given in OpenAI's form."""
+        return self._writes({"type": "function", "function": _TOOL})
+
+    @cached_property
+    def takes_bare_tools(self) -> bool:
+        """Whether it writes tools without that form: each a function's own object."""
+        return self._writes(_TOOL)
+
+    def _writes(self, tool: Mapping[str, Any]) -> bool:
+        return _MARK in self._probed([{"role": "user", "content": "Q"}], tools=[tool])
 
     @cached_property
     def takes_system(self) -> bool:

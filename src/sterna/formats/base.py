@@ -89,7 +89,8 @@ class Format:
     def rounds_as_trained(self) -> bool:
         """Whether models of such weights are trained with inputs that `rounding` says: of few
         levels, whose inputs share a scale over a token or 256 values of it (BitNet)."""
-        return bool(self.codebook) and len(self.codebook.levels) < 6 and self.rounding != 32
+        book = self.codebook
+        return book is not None and len(book.levels) < 6 and self.rounding != 32
 
     @property
     def takes_groups(self) -> bool:

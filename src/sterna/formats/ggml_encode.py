@@ -47,7 +47,7 @@ def _half(values: F32) -> U8:
     return np.ascontiguousarray(halves).view(np.uint8)
 
 
-def _bytes(codes: U8, bits: int, span: int) -> U8:
+def _bytes(codes: Array, bits: int, span: int) -> U8:
     """Codes [B, k] -> bytes: each `span` bytes take their lowest fields first, then the next."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     fields = codes.reshape(len(codes), -1, 8 // bits, span) << shifts
@@ -58,7 +58,7 @@ def _unsigned(levels: Array, offset: int) -> U8:
     return np.asarray(levels + np.int8(offset), np.uint8)
 
 
-def _side_by_side(*parts: U8) -> U8:
+def _side_by_side(*parts: Array) -> U8:
     return np.concatenate(parts, axis=1)
 
 
