@@ -31,12 +31,10 @@ __all__ = ["ChatTemplate"]
 MAX_MESSAGE_DEPTH = 32
 #: Stands for the end of a text in a rendering: no template has a reason to change it.
 _MARK = "STERNA0END0OF0TEXT"
-_TOOL = {
-    "name": _MARK, "description": _MARK, "parameters": _NO_PARAMETERS
-}  # fmt: skip
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
+_TOOL = {"name": _MARK, "description": _MARK, "parameters": _NO_PARAMETERS}
 _REMEDY = "put a working chat_template.jinja into the model's folder"
 
 
