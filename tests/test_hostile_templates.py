@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,19 @@ def test_random_templates_stay_within_the_limits() -> None:
 def test_there_are_enough_of_them() -> None:
     assert len(ATTACKS) >= 60
     assert budget.MAX_SECONDS == 2
+
+
+def test_a_busy_machine_makes_no_template_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is of the thread's own seconds, not of those that others had the processor."""
+    monkeypatch.setattr(budget, "MAX_SECONDS", 0.05)
+    waited = budget.Budget()
+    time.sleep(0.1)
+    waited.step()
+    started = time.thread_time()
+    while time.thread_time() < started + 0.06:
+        pass
+    with pytest.raises(budget.OverBudget, match="seconds"):
+        waited.step()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
