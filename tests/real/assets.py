@@ -177,6 +177,11 @@ def gemma3() -> Path:
     return _asked("gemma3-1.0.0") / GEMMA3
 
 
+def model(name: str) -> Path:
+    """The file of "smollm2" or "gemma3"."""
+    return {"smollm2": smollm2, "gemma3": gemma3}[name]()
+
+
 def llama_cpp() -> Path:
     """A folder with what llama.cpp publishes next to its code. Skips the test without it.
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import assets
 import pytest
+import references
+
+from sterna import LLM
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +30,21 @@ def gemma3() -> Path:
 def llama_cpp() -> Path:
     """What llama.cpp publishes: vocabularies, templates, its converter."""
     return assets.llama_cpp()
+
+
+@pytest.fixture(scope="session")
+def reference() -> Callable[[str], references.Reference]:
+    """transformers' answers in float32 for "smollm2" or "gemma3"."""
+    pytest.importorskip("transformers")
+    return cache(lambda name: references.reference(name, assets.model(name)))
+
+
+@pytest.fixture(scope="module")
+def llm() -> Callable[..., LLM]:
+    """A model of this name with these options of `LLM`, opened once for a file of tests."""
+
+    @cache
+    def opened(name: str, **options: Any) -> LLM:
+        return LLM(assets.model(name), **{"context": 512, **options})
+
+    return opened

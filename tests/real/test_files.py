@@ -1,0 +1,116 @@
+"""Real weights from file to file: rounded, packed, written as GGUF, and read by llama.cpp."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import assets
+import pytest
+import texts
+
+from sterna import LLM
+from sterna.convert import convert
+from sterna.evaluate.perplexity import perplexity
+
+# Formats of a float checkpoint, and by how much each may raise the perplexity of the four texts:
+# about one and a half times what was measured.
+ROUNDED = {
+    "q8_0": 1.01, "q4_0": 1.4, "q4_1": 1.3, "iq4_nl": 1.3, "mxfp4": 1.7, "i4:g64": 1.7
+}  # fmt: skip
+# Types that are written, and how far llama.cpp's log-probabilities may be from ours: layers of
+# whole numbers round their inputs on both sides, floats on neither.
+APART = {"F16": 0.02, "Q8_0": 0.35, "Q4_0": 0.35}
+
+
+@pytest.fixture(scope="module")
+def floats(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 as a file of floats, which hold the file's values to 2**-11 of each."""
+    path = tmp_path_factory.mktemp("floats") / "smollm2.gguf"
+    convert(smollm2, path, "gguf:F16")
+    return path
+
+
+@cache
+def measured(model: Path, **options: object) -> float:
+    """Perplexity of the four texts, of 64 tokens of each."""
+    llm = LLM(model, context=64, cache=False, **options)
+    cut = [llm.tokenizer.decode(llm.tokenizer.encode(text)[:64]) for text in texts.TEXTS.values()]
+    return perplexity(llm, cut).perplexity
+
+
+@pytest.mark.parametrize("format", ROUNDED)
+def test_rounded_floats(format: str, floats: Path, tmp_path: Path) -> None:
+    """Written, read back, and as good as opening the floats in this format, which is the same."""
+    convert(floats, tmp_path / "m", format, "q8_0")
+    kept = measured(tmp_path / "m")
+    print(format, kept, measured(floats))
+    assert measured(floats) * 0.98 < kept < measured(floats) * ROUNDED[format]
+
+
+def test_a_packed_file_is_the_file(smollm2: Path, tmp_path: Path) -> None:
+    convert(smollm2, tmp_path / "m")
+    assert measured(tmp_path / "m") == measured(smollm2)
+
+
+# ------------------------------------------------------------------------------ read by llama.cpp
+
+# A server within the process: it answers the greedy tokens of prompts of token ids, with the
+# likeliest tokens of each place.
+LLAMA_CPP = """
+import json, sys
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path = sys.argv[1]
+params.n_ctx, params.n_parallel, params.n_gpu_layers, params.warmup = 512, 1, 0, False
+params.no_extra_bufts = True  # what llama.cpp's AMX code needs, not every host grants
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+server, answers = xllamacpp.Server(params), []
+for prompt in json.loads(sys.argv[2]):
+    asked = {"prompt": prompt, "n_predict": int(sys.argv[3]), "temperature": 0, "n_probs": 5,
+             "cache_prompt": False, "ignore_eos": True}
+    (choice,) = server.handle_completions(asked)["choices"]
+    answers.append([(one["id"], one["logprob"]) for one in choice["logprobs"]["content"]])
+print("ANSWERS" + json.dumps(answers))
+"""
+
+
+def by_llama_cpp(path: Path, prompts: list[list[int]], n: int) -> list[list[tuple[int, float]]]:
+    """Greedy tokens and their log-probabilities; llama.cpp runs in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", LLAMA_CPP, str(path), json.dumps(prompts), str(n)],
+        env={"PYTHONPATH": str(assets.xllamacpp()), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
+    assert lines, done.stderr[-2000:]
+    answers: list[list[tuple[int, float]]] = json.loads(lines[0].removeprefix("ANSWERS"))
+    return answers
+
+
+@pytest.mark.parametrize("type", APART)
+def test_llama_cpp_reads_what_we_write(type: str, floats: Path, tmp_path: Path) -> None:
+    """It says of each token of our answers nearly what we say."""
+    path, n = floats, 8
+    if type != "F16":
+        path = tmp_path / "written.gguf"
+        convert(floats, path, f"gguf:{type}")
+    ours = LLM(path, context=512, cache=False)
+    prompts = [ours.tokenizer.encode(prompt) for prompt in texts.PROMPTS]
+    theirs = by_llama_cpp(path, prompts, n)
+    agreed = 0
+    for prompt, answer in zip(prompts, theirs, strict=True):
+        mine = ours.generate(prompt, max_tokens=n, temperature=0, repetition_penalty=1, logprobs=5)
+        for one, (token, logprob) in zip(mine.logprobs, answer, strict=False):
+            told = dict(one.top).get(token)
+            assert told is not None, (one, token)
+            assert math.isclose(told, logprob, abs_tol=APART[type]), (one, token, logprob)
+            if one.token != token:
+                break
+            agreed += 1
+    print(type, agreed)
+    assert agreed >= len(prompts) * n // 2
