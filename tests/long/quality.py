@@ -109,11 +109,16 @@ server, found = xllamacpp.Server(params), {}
 for text, ids in asked.items():
     tokens, logprobs = [], []
     for n in range(1, len(ids) + 1):
-        answer = server.handle_completions({
-            "prompt": ids[:n], "n_predict": 1, "temperature": 0, "n_probs": kept,
-            "cache_prompt": True, "ignore_eos": True,
-        })
-        (place,) = answer["choices"][0]["logprobs"]["content"][:1]
+        places = []
+        for more in (1, 4, 8):  # a token that is part of a character is told with the rest of it
+            if places:
+                break
+            answer = server.handle_completions({
+                "prompt": ids[:n], "n_predict": more, "temperature": 0, "n_probs": kept,
+                "cache_prompt": True, "ignore_eos": True,
+            })
+            places = (answer["choices"][0]["logprobs"] or {}).get("content", [])
+        place = places[0]
         tokens.append([one["id"] for one in place["top_logprobs"]])
         logprobs.append([one["logprob"] for one in place["top_logprobs"]])
     found[f"tokens {text}"] = np.array(tokens, np.int32)
