@@ -142,7 +142,7 @@ def by_llama_cpp(name: str, gguf: Path) -> Row:
         with np.load(out) as file:
             told = {key: file[key] for key in file.files}
     kl, changed = [], []
-    for text, ids in reference.ids.items():
+    for text in reference.ids:
         tokens, theirs = told[f"tokens {text}"], told[f"logprobs {text}"].astype(np.float64)
         x = reference.logits[text].astype(np.float64)
         ours = x - np.logaddexp.reduce(x, 1, keepdims=True)
