@@ -118,10 +118,13 @@ def test_responses(server: ServerProcess, llm: LLM, client: openai.OpenAI) -> No
     expected = llm.chat(SAID, max_tokens=8, temperature=0)
     first = client.responses.create(input=SAID[0]["content"], **asked)
     assert first.output_text == expected.text
-    assert first.status == "incomplete"
+    assert first.status == first.output[-1].status == "incomplete"
     with client.responses.stream(input=SAID[0]["content"], **asked) as stream:
         events = list(stream)
     assert events[-1].response.output_text == expected.text
+    assert [e.item.status for e in events if e.type == "response.output_item.done"] == [
+        "incomplete"
+    ]
     assert [e.sequence_number for e in events] == list(range(len(events)))
     talk = [
         *SAID,

@@ -10,7 +10,7 @@ from sterna.server.reading import Delta, Reader
 from sterna.server.service import Running
 from sterna.server.sse import event
 
-__all__ = ["Stream", "output_of", "usage_of"]
+__all__ = ["Stream", "output_of", "status_of", "usage_of"]
 
 
 def usage_of(running: Running) -> dict[str, Any]:
@@ -25,8 +25,19 @@ def usage_of(running: Running) -> dict[str, Any]:
     }
 
 
-def output_of(message: dict[str, Any], id: str) -> list[dict[str, Any]]:
-    """A chat's message as items."""
+def status_of(finish: str) -> str:
+    """What a response comes to, for the reason why its answer ended."""
+    words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
+    return words.get(finish, "completed")
+
+
+def _item_status(finish: str) -> str:
+    """Of the last item."""
+    return "completed" if status_of(finish) == "completed" else "incomplete"
+
+
+def output_of(message: dict[str, Any], id: str, finish: str) -> list[dict[str, Any]]:
+    """A chat's message as items; finish: the reason why it ended, which may be within the last."""
     items = []
     if message.get("reasoning_content"):
         items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))
@@ -38,6 +49,8 @@ def output_of(message: dict[str, Any], id: str) -> list[dict[str, Any]]:
             "tool_calls", id, len(items), function["arguments"], call["id"], function["name"]
         )
         items.append(item)
+    if items and "status" in items[-1]:
+        items[-1]["status"] = _item_status(finish)
     return items
 
 
@@ -102,9 +115,10 @@ class Stream:
         async for _, piece in self._running.pieces():
             for data in self._deltas(self._reader.feed(piece.text)):
                 yield data
-        for data in (*self._deltas(self._reader.end()), *self._close()):
-            yield data
         (done,) = self._running.completions
+        rest = self._deltas(self._reader.end())
+        for data in (*rest, *self._close(_item_status(done.finish_reason))):
+            yield data
         body = self._ended(done.finish_reason, self._reader, self._message)
         kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
         yield self._event(kind, response=body)
@@ -142,10 +156,10 @@ class Stream:
             found.append(self._event("response.content_part.added", **place, part=_part("")))
         return found
 
-    def _close(self) -> list[bytes]:
+    def _close(self, status: str = "completed") -> list[bytes]:
         if self._open is None:
             return []
-        kind, item, place = self._open.kind, self._item("completed"), self._place(self._open.kind)
+        kind, item, place = self._open.kind, self._item(status), self._place(self._open.kind)
         found = []
         if kind == "content":
             found.append(self._event("response.output_text.done", **place, text=self._text))

@@ -22,7 +22,7 @@ from sterna.server.kept import Kept
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
-from sterna.server.responding import Stream, output_of, usage_of
+from sterna.server.responding import Stream, output_of, status_of, usage_of
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.tooling import Tools, read_tools
@@ -209,9 +209,8 @@ class _Answering:
 
     def ended(self, finish: str, reader: Reader, message: dict[str, Any]) -> dict[str, Any]:
         """What it came to."""
-        self._output = output_of(message, self.running.id)
-        words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
-        self.status = words.get(finish, "completed")
+        self._output = output_of(message, self.running.id, finish)
+        self.status = status_of(finish)
         self.keep()
         return self.body_now()
 
