@@ -71,7 +71,8 @@ _GEMMA4: dict[str, Any] = {
     "num_hidden_layers": 3, "num_kv_shared_layers": 1, "sliding_window": 48,
     "layer_types": ["sliding_attention", "full_attention", "full_attention"],
     "global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
-    "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": VOCAB,
+    "use_double_wide_mlp": True,
 }  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},

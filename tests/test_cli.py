@@ -33,6 +33,9 @@ class FakeLLM:
     format: str | None = None
     head: str | None = None
     context: int | None = None
+    rope_scaling: str | None = None
+    activations: str | None = None
+    chat_template: str | None = None
     kv_dtype: str = "i16"
     deterministic: bool | None = None
     i2s: str | None = None
@@ -94,6 +97,7 @@ class FakeLLM:
             "format": self.format or "i2",
             "head": self.head or "bf16",
             "kv_dtype": self.kv_dtype,
+            "activations": "int8",
         }
 
 
@@ -475,7 +479,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (row["test"], row["ttft_ms"], row["x"]) == ("pp8", None, None)
     expected = {"format": "i2", "head": "bf16", "pp": (8, 16), "tg": (), "threads": 1}
     expected |= {"batch": (1,), "cores": "0", "isa": None, "kv_dtype": None, "repeat": 3}
-    expected |= {"deterministic": None, "depth": (0,), "zeros": None}
+    expected |= {"deterministic": None, "depth": (0,), "zeros": None, "activations": None}
     assert asked == [("random:tiny", expected)]
     assert "pp8" in run("bench", "e2e", "--model", "random:tiny").stdout
     assert asked[-1][1]["pp"] == (128, 512)

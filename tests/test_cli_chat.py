@@ -134,11 +134,11 @@ def test_a_model_without_a_template(folder: Path, tmp_path: Path) -> None:
     result = run("--model", str(folder), stdin="x\n")
     assert result.exit_code == 2
     assert "must have a chat template" in result.stderr
-    assert "use generate, or add chat_template.jinja" in result.stderr
+    assert "use generate, or give one (chat_template, --chat-template)" in result.stderr
     tiny, file = Tiny(keys={"tokenizer.chat_template": None}), tmp_path / "m.gguf"
     write(file, tiny)
     result = run("--model", str(file), stdin="x\n")
-    assert "use generate, or another file, with tokenizer.chat_template" in result.stderr
+    assert "use generate, or give one (chat_template, --chat-template)" in result.stderr
 
 
 def test_template_options_arrive(folder: Path) -> None:

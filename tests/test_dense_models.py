@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,15 @@ def spoiled(folder: Path, recipe: str, change: Change) -> Path:
     return folder
 
 
+#: An architecture that changes no field.
+SILU = ModuleType("silu")
+SILU.ACTIVATION = "silu"  # type: ignore[attr-defined]
+
+
 def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> TransformerConfig:
     """The recipe's config with these fields, as an architecture with these defaults reads it."""
     fields = {**defaults, **config(RECIPES[recipe]), **changes}
-    return TransformerConfig.from_json(fields, Path("config.json"), "silu")
+    return TransformerConfig.of(SILU, fields, Path("config.json"))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,7 @@ def test_sinks_of_another_length(tmp_path: Path) -> None:
             tmp_path / str(i), "llama-f32", lambda t, v=value: v is None or t.update({name: v})
         )
         fields = {**config(RECIPES["llama-f32"])}
-        c = TransformerConfig.from_json(fields, folder / "config.json", "silu")
+        c = TransformerConfig.of(SILU, fields, folder / "config.json")
         w = CheckpointWeights(Checkpoint.open(folder), None, None, 1, False)
         g = Graph(c.heads)
         x, _ = layers.embedding(g, c, w)

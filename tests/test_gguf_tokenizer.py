@@ -304,7 +304,7 @@ def test_sentencepieces_own_tokens_need_no_keys() -> None:
         found = Vocabulary(
             Metadata(Path("x.gguf"), {**values, "tokenizer.ggml.tokens": tokens}, {})
         )
-        assert (found.bos_id, found.eos_ids) == (bos, (2,))
+        assert (found.bos_id, found.eos_ids) == (bos, (2, tokens.index("<|im_end|>")))
         assert found.backend.encode("a").ids[: 1 if bos else 0] == [1] * bool(bos)
 
 

@@ -121,8 +121,10 @@ def test_ternary_scales_that_are_halves_lose_nothing(tmp_path: Path) -> None:
     """A scale that f16 has makes TQ2_0 exact; the factory's bf16 scales are rounded."""
     src = factory.write(tmp_path / "m", replace(TERNARY, weights="multiply"))
     losses = convert(src, tmp_path / "a.gguf", "gguf:TQ2_0")
-    rounded = [loss for loss in losses if not loss.exact]
-    assert all(loss.relative_rms <= 2.0**-11 for loss in rounded)
+    layers = [loss for loss in losses if loss.format == "TQ2_0"]
+    assert {loss.format for loss in losses if loss not in layers} == {"Q4_K", "Q6_K"}  # tables
+    assert len(layers) == 7 * TERNARY.layers
+    assert all(loss.relative_rms <= 2.0**-11 for loss in layers)
     second_losses = convert(tmp_path / "a.gguf", tmp_path / "b.gguf", "gguf:TQ2_0")
     assert all(loss.exact for loss in second_losses)
     reader = [gguf.GGUFReader(tmp_path / f"{name}.gguf") for name in "ab"]

@@ -40,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (root / name / "chat_template.jinja").write_text(template)
     shutil.copytree(root / "all", root / "broken")
     config = root / "broken" / "config.json"
-    config.write_text(config.read_text().replace('"hidden_size"', '"hidden_sise"'))
+    config.write_text(config.read_text().replace('"hidden_size": ', '"hidden_size": -'))
     return {path.name: path for path in root.iterdir()}
 
 

@@ -120,9 +120,7 @@ def from_weights(
     graph = Graph(config.heads)
     module.build(graph, config, source)
     predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
-    if isinstance(source, CheckpointWeights | GgufWeights):
-        unread = getattr(module, "unread", lambda _: ())(config)
-        source.refuse_unread(unread, getattr(module, "SKIPPED", ()))
+    refuse_unread(source, module, config)
     kv_dtype = getattr(module, "KV_DTYPE", "i16")
     models = [
         Model(None, json, config, one, source, *_formats(one), kv_dtype)
@@ -144,6 +142,14 @@ def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:
     if isinstance(json.get("text_config"), dict):
         untied["text_config"] = {**json["text_config"], "tie_word_embeddings": False}
     return untied
+
+
+def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerConfig) -> None:
+    """UnsupportedModelError for a tensor of a published file that the architecture has not read,
+    but for those that have no effect on it and those that it skips."""
+    if isinstance(source, CheckpointWeights | GgufWeights):
+        unread = getattr(module, "unread", lambda _: ())(config)
+        source.refuse_unread(unread, getattr(module, "SKIPPED", ()))
 
 
 def _formats(graph: Graph) -> tuple[str, str]:

@@ -258,7 +258,7 @@ class _Writing:
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         hashes = list(self._write_all(writer, file, progress))
-        self._plan.check_all_read()
+        self._plan.check_all_read(self._model)
         for t, values in zip(ends, factors.values(), strict=True):
             rows = iter([values.view(np.uint8)])
             hashes.append(_write_rows(writer, file, rows, t.heading))

@@ -75,7 +75,7 @@ def to_directory(
             done += item.M * item.K
             if progress is not None:
                 progress(done, planned.n_weights)
-        planned.check_all_read()
+        planned.check_all_read(model)
     return writing.losses
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sterna import formats, loading
 from sterna.checkpoints.companions import Companions
 from sterna.formats import Experts, PackedWeight, Shadow
+from sterna.models import module_of
 from sterna.weights.sources import (
     STACKED,
     CheckpointWeights,
@@ -139,10 +140,11 @@ class Plan:
                 yield from ((part.name, weight) for weight in self.source.matrix(part.name, [part]))
         self._forget()
 
-    def check_all_read(self) -> None:
-        """UnsupportedModelError for a tensor of a layer that no item has asked for."""
+    def check_all_read(self, model: loading.Model) -> None:
+        """UnsupportedModelError for a tensor of the planned model that no item has asked for."""
         if isinstance(self.source, CheckpointWeights):
-            self.source.refuse_unread()
+            module = module_of(model.json, model.path or Path("config.json"))
+            loading.refuse_unread(self.source, module, model.config)
 
     def stored_format(self, item: Item) -> str:
         """The format of an item as the model has it: that of its first piece, which is read."""

@@ -172,7 +172,7 @@ def _check_whole(
             for _ in planned.read(item):
                 pass
             advance(item.M * item.K / planned.n_weights)
-        planned.check_all_read()
+        planned.check_all_read(model)
     except UnsupportedModelError as error:  # Sterna does not know what should be there
         return Check(path, "", UNCHECKED, problem=str(error))
     except (ModelFormatError, NonFiniteError) as error:
