@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
-import assets
+import llama_cpp_process
 import pytest
 import texts
 
@@ -59,38 +56,6 @@ def test_a_packed_file_is_the_file(smollm2: Path, tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------ read by llama.cpp
 
-# A server within the process: it answers the greedy tokens of prompts of token ids, with the
-# likeliest tokens of each place.
-LLAMA_CPP = """
-import json, sys
-import xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path = sys.argv[1]
-params.n_ctx, params.n_parallel, params.n_gpu_layers, params.warmup = 512, 1, 0, False
-params.no_extra_bufts = True  # what llama.cpp's AMX code needs, not every host grants
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-server, answers = xllamacpp.Server(params), []
-for prompt in json.loads(sys.argv[2]):
-    asked = {"prompt": prompt, "n_predict": int(sys.argv[3]), "temperature": 0, "n_probs": 5,
-             "cache_prompt": False, "ignore_eos": True}
-    (choice,) = server.handle_completions(asked)["choices"]
-    answers.append([(one["id"], one["logprob"]) for one in choice["logprobs"]["content"]])
-print("ANSWERS" + json.dumps(answers))
-"""
-
-
-def by_llama_cpp(path: Path, prompts: list[list[int]], n: int) -> list[list[tuple[int, float]]]:
-    """Greedy tokens and their log-probabilities; llama.cpp runs in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", LLAMA_CPP, str(path), json.dumps(prompts), str(n)],
-        env={"PYTHONPATH": str(assets.xllamacpp()), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
-    assert lines, done.stderr[-2000:]
-    answers: list[list[tuple[int, float]]] = json.loads(lines[0].removeprefix("ANSWERS"))
-    return answers
-
 
 @pytest.mark.parametrize("type", APART)
 def test_llama_cpp_reads_what_we_write(type: str, floats: Path, tmp_path: Path) -> None:
@@ -101,7 +66,7 @@ def test_llama_cpp_reads_what_we_write(type: str, floats: Path, tmp_path: Path) 
         convert(floats, path, f"gguf:{type}")
     ours = LLM(path, context=512, cache=False)
     prompts = [ours.tokenizer.encode(prompt) for prompt in texts.PROMPTS]
-    theirs = by_llama_cpp(path, prompts, n)
+    theirs = llama_cpp_process.greedy(path, prompts, n)
     agreed = 0
     for prompt, answer in zip(prompts, theirs, strict=True):
         mine = ours.generate(prompt, max_tokens=n, temperature=0, repetition_penalty=1, logprobs=5)

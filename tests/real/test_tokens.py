@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import llama_cpp_process
 import pytest
 import texts
 from references import Reference
@@ -40,6 +41,16 @@ def test_300_strings(
     for text, ids, decoded in zip(strings, expected.tokens, expected.decoded, strict=True):
         if "<" not in text:  # transformers spells control tokens out
             assert tokenizer.decode(ids) == decoded.removeprefix("<bos>")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_300_strings_are_llama_cpps(
+    name: str, llm: Callable[..., LLM], request: pytest.FixtureRequest
+) -> None:
+    """All of them, also those of which transformers has another tokenizer."""
+    strings, tokenizer = texts.strings(), llm(name).tokenizer
+    expected = llama_cpp_process.tokens(request.getfixturevalue(name), strings)
+    assert [tokenizer.encode(text) for text in strings] == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
