@@ -16,9 +16,7 @@ from sterna.evaluate.perplexity import perplexity
 
 # Formats of a float checkpoint, and by how much each may raise the perplexity of the four texts:
 # about one and a half times what was measured.
-ROUNDED = {
-    "q8_0": 1.01, "q4_0": 1.4, "q4_1": 1.3, "iq4_nl": 1.3, "mxfp4": 1.7, "i4:g64": 1.7
-}  # fmt: skip
+ROUNDED = {"q8_0": 1.01, "q4_0": 1.4, "iq4_nl": 1.3}
 # Types that are written, and how far llama.cpp's log-probabilities may be from ours: layers of
 # whole numbers round their inputs on both sides, floats on neither.
 APART = {"F16": 0.02, "Q8_0": 0.35, "Q4_0": 0.35}
