@@ -240,6 +240,7 @@ def test_deleting_can_be_undone(page: Any) -> None:
     assert page.locator("article").count() == 2
     page.locator("#list li").hover()
     page.get_by_role("button", name="Delete", exact=True).click()
+    page.locator("#toast").wait_for()  # then it is on disk
     page.reload()
     page.click("#bin summary")
     page.get_by_role("button", name="Restore").click()

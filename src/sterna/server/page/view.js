@@ -117,11 +117,11 @@ function show(other) {
   draw();
 }
 
-function remove(one) {
+async function remove(one) {
   one.deleted = Date.now();
   stop(one);
-  save(one);
   if (one === chat) begin(); else drawList();
+  await save(one);
   toast(`“${titleOf(one)}” is deleted.`, "Undo", () => { restore(one); });
 }
 
