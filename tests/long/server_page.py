@@ -290,7 +290,7 @@ def test_conversations_of_an_earlier_page(page: Any) -> None:
 @pytest.mark.parametrize(("nbytes", "seen"), [(1e3, True), (1e15, False)])
 def test_the_share_of_memory(page: Any, nbytes: float, seen: bool) -> None:
     """No more than all of it: weights that come from a cache have no share."""
-    meta = {"bytes_per_token": nbytes, "bandwidth_gb_s": 1e-3 if seen else 1.0}
+    meta = {"bytes_per_token": nbytes, "bandwidth_gb_s": 0.1 if seen else 1.0}
     page.route(
         "**/v1/models",
         lambda route: route.fulfill(json={"data": [{"id": "nano", "meta": meta}]}),
