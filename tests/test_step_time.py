@@ -194,7 +194,7 @@ def test_whole_answers_of_a_server(llm: LLM, of_batch: bool) -> None:
         async with AsyncLLM(llm) as engine:
             hosted: Any = SimpleNamespace(name="x", clients=0, engine=engine)
             idle = asyncio.Event() if of_batch else None
-            running = Running(SimpleNamespace(), hosted, "", "x", idle)  # type: ignore[arg-type]
+            running = Running(SimpleNamespace(), hosted, "", "x", idle)
             ticket = engine.submit("a", max_tokens=2)
             running._tickets.append(ticket)
             await running.result()

@@ -30,7 +30,7 @@ class AsyncLLM:
     can be used by other threads meanwhile.
 
     step_ms: how long a step should take, in milliseconds, while somebody waits for what a request
-    decodes, its stream or the whole, unless short prompts wait that will soon decode beside it;
+    decodes, streamed or whole, unless short prompts wait that will soon decode with it;
     prompt_step_ms: while nobody does (`Ticket.read_at_end`), and at most for those. max_running:
     requests that are computed at the same time.
 

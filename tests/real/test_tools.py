@@ -108,7 +108,7 @@ def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
 def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | None) -> None:
     """Also without strict, and in XML, whose arguments stand one by one."""
     llm.template = template(name)
-    function = {**TOOL["function"], "strict": strict}  # type: ignore[dict-item]
+    function = {**TOOL["function"], "strict": strict}
     tools = read_tools([{"type": "function", "function": function}], "required", False)
     constraint = asyncio.run(tools.constraint(llm, None))
     prompt = prompt_text(llm, Conversation([ASKED], list(tools.shown)))
