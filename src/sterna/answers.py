@@ -181,7 +181,6 @@ class Stream(Iterator[Piece]):
         )
 
     def __next__(self) -> Piece:
-        """The next piece."""
         visit = self._readers.enter()
         try:
             return next(self._pieces)

@@ -64,11 +64,9 @@ class AsyncLLM:
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> AsyncLLM:
-        """Itself."""
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Closes it."""
         await self.close()
 
     def submit(
@@ -224,7 +222,6 @@ class Ticket(AsyncIterator[Piece]):
     def __init__(
         self, requests: Sequence[Request], driver: Driver, ring: Callable[[Ticket], None]
     ) -> None:
-        """For `AsyncLLM.submit`."""
         self.id = requests[0].id
         self.requests = requests
         self.completions = [request.completion for request in requests]

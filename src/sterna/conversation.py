@@ -55,11 +55,9 @@ class Conversation:
         self.reset(system=system)
 
     def __enter__(self) -> Conversation:
-        """Itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Closes it."""
         self.close()
 
     def close(self) -> None:

@@ -214,7 +214,6 @@ def _opened(
     path: str | Path, format: str | None, head: str | None, cached: bool, threads: int | None,
     i2s: str | None, wrap: Wrap | None, progress: Progress | None, mmap: bool, longer: Longer,
 ) -> Model:  # fmt: skip
-    """As `load`."""
     source, parts, stored = Path(path), list[Path](), format
     beside: Companions | None = None  # what a packed copy does not have to be asked for
     read: Callable[[], Model]

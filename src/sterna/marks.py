@@ -28,7 +28,6 @@ class _Family:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All of these."""
         return (*self.known_by, *self.ends, *self.opens, *self.inner)
 
 

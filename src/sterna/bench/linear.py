@@ -62,7 +62,6 @@ class Matrix:
     layer: str | None = None
 
     def __str__(self) -> str:
-        """ "MxK"."""
         return f"{self.M}x{self.K}"
 
 

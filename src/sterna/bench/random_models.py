@@ -356,7 +356,6 @@ class RandomWeights:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """Zeros."""
         return np.zeros((count, sum(part.M for part in parts)), np.float32)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:

@@ -73,7 +73,6 @@ class FolderCompanions(Companions):
 
     @property
     def generation_file(self) -> Path:
-        """generation_config.json."""
         return self.path / GENERATION_CONFIG
 
     @property
@@ -93,7 +92,6 @@ class FolderCompanions(Companions):
 
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
-        """The folder itself."""
         yield self.path
 
 
@@ -105,7 +103,6 @@ class FileCompanions(Companions):
 
     @property
     def generation_file(self) -> Path:
-        """The file."""
         return self.path
 
     @property

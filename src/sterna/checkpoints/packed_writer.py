@@ -59,7 +59,6 @@ class PackedWriter:
     """What `packing` gives: takes packed matrices and f32 tensors, and keeps none of them."""
 
     def __init__(self, file: SafetensorsWriter) -> None:
-        """Made by `packing`."""
         self._file = file
         self.specs: dict[str, ModuleSpec] = {}
         self.nbytes = 0  # of tensors so far

@@ -189,12 +189,10 @@ class _Named:
 
     @property
     def modules(self) -> dict[str, PackedWeight]:
-        """The source's."""
         return dict(self.source.modules)
 
     @property
     def tensors(self) -> dict[str, F32]:
-        """The source's."""
         return dict(self.source.tensors)
 
     def has(self, name: str) -> bool:
@@ -202,7 +200,6 @@ class _Named:
         return self.source.has(name)
 
     def vector(self, name: str, *shape: int) -> F32:
-        """The source's."""
         return self.source.vector(name, *shape)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
@@ -222,13 +219,10 @@ class _Named:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """The source's."""
         return self.source.experts_bias(name, parts, count, stacking)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The source's."""
         return self.source.table(name, M, K)
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
-        """The source's."""
         return self.source.shadow(table)

@@ -73,7 +73,6 @@ class Plan:
         return self.source.has(name)
 
     def vector(self, name: str, *shape: int) -> F32:
-        """Zeros."""
         self.items[name] = Item("vector", name, (Linear(name, math.prod(shape), 1),), shape)
         return np.zeros(shape, np.float32)
 
@@ -93,7 +92,6 @@ class Plan:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """Zeros."""
         columns = tuple(replace(part, K=1) for part in parts)
         self.items[f"{name}.bias"] = Item("bias", f"{name}.bias", columns, (), count, stacking)
         return np.zeros((count, sum(part.M for part in parts)), np.float32)

@@ -183,7 +183,6 @@ class DraftModel:
         self._computed: I32 = np.zeros(0, np.int32)  # the tokens of its sequence
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """As `Source.propose`."""
         k = min(k, self._engine.context - len(history))
         text = np.concatenate([history, np.zeros(max(k, 0), np.int32)])
         try:
@@ -288,7 +287,6 @@ class Speculation:
         return bool(self._hearers)
 
     def hear(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
-        """As `Hearer.hear`."""
         for hearer in self._hearers:
             hearer.hear(history, start, rows)
 

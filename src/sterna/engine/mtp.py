@@ -50,7 +50,6 @@ class MtpLayer:
         self._waiting: list[F32] = []
 
     def hear(self, history: I32, start: int, rows: F32) -> None:
-        """As `Hearer.hear`."""
         if start + len(rows) < self._rest_until:
             return
         if start + 1 > self._next:
@@ -64,7 +63,6 @@ class MtpLayer:
                 self._catch_up(history)
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """As `Source.propose`."""
         known = len(history)
         k = min(k, self._engine.context - (known - self._first))
         if k <= 0 or self._next != known or not self._waiting:

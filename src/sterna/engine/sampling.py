@@ -80,7 +80,6 @@ class SamplingParams:
     choice: int = 0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         checked_whole("max_tokens", self.max_tokens, 0, 1 << 30)
         checked_whole("top_k", self.top_k, 0, 1 << 30)
         checked_whole("seed", self.seed, 0, (1 << 64) - 1)

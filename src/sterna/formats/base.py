@@ -57,15 +57,12 @@ class Format:
         return self.name == (other.name if isinstance(other, Format) else other)
 
     def __hash__(self) -> int:
-        """Its name's."""
         return hash(self.name)
 
     def __str__(self) -> str:
-        """Its name."""
         return self.name
 
     def __format__(self, spec: str) -> str:
-        """Its name, formatted."""
         return format(self.name, spec)
 
     # ----------------------------------------------------------------------------- what follows

@@ -32,7 +32,7 @@ class Experts:
 
     @property
     def format(self) -> Format:
-        """That of all."""
+        """The format of every expert."""
         return self.weight.format
 
     @classmethod

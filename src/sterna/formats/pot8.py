@@ -22,7 +22,6 @@ class ByteFloats(PowerFloats):
 
     @property
     def unit(self) -> float:
-        """2^31."""
         return UNIT
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

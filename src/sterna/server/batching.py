@@ -106,7 +106,6 @@ class Lines:
         self._path, self._spans, self.model = path, spans, model
 
     def __len__(self) -> int:
-        """How many."""
         return len(self._spans)
 
     def read(self, index: int) -> tuple[str, bytes]:

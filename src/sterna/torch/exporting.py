@@ -48,7 +48,6 @@ class Exported(NamedTuple):
     n_tokens: int
 
     def __str__(self) -> str:
-        """One line."""
         return (
             f"{self.n_layers} low-bit layers; logits within {self.difference:.1e} of the largest, "
             f"{self.same_tokens} of {self.n_tokens} tokens the same"

@@ -71,7 +71,6 @@ class DeepShiftPSLinear(DeepShiftQLinear):
         rms_norm: nn.Module | None = None,
         rotation: Rotation | None = None,
     ) -> None:
-        """As DeepShiftQLinear."""
         super().__init__(weight, bias, bits=bits, rms_norm=rms_norm, rotation=rotation)
         w = self.weight.detach().float()
         self.sign = nn.Parameter(w.sign())

@@ -138,7 +138,6 @@ def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
 
 
 def _hybrid(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Recurrent layers."""
     m = model.metadata
     v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
     if not v_heads or inner % v_heads:
@@ -251,7 +250,6 @@ def _turning(m: Metadata, factors: list[float] | None) -> float:
 
 
 def _granite(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The multipliers."""
     m = model.metadata
     return {
         "attention_multiplier": m.number(f"{name}.attention.scale", fields["head_dim"] ** -0.5),

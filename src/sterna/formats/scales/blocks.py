@@ -67,7 +67,6 @@ class BlockScales(ScaleLayout):
         return shape
 
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
-        """[rows, ...]."""
         return np.concatenate([scale for _, scale in parts])
 
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
@@ -82,11 +81,9 @@ class BlockScales(ScaleLayout):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """group:N."""
         return (f"group:{self.group}",)
 
     def kind_of(self, held: Held) -> str:
-        """group:N."""
         return self.kinds[0]
 
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:

@@ -40,7 +40,6 @@ class GroupScales(BlockScales):
 
     @property
     def block(self) -> int:
-        """A group."""
         return self.group
 
     @property
@@ -50,17 +49,14 @@ class GroupScales(BlockScales):
 
     @property
     def kernel_name(self) -> str:
-        """The number's."""
         return self.number.name
 
     @property
     def max_weight(self) -> float:
-        """The number's."""
         return self.number.max_weight
 
     @property
     def rule(self) -> str:
-        """The number's."""
         return self.number.rule
 
     @property

@@ -74,7 +74,6 @@ class _Half(ScaleNumber):
         return half, np.isfinite(half)
 
     def nearest(self, scales: F32) -> F32:
-        """Rounded to f16."""
         return half_if_finite(scales)
 
     def lifted(self, scales: F32) -> F32:
@@ -82,11 +81,9 @@ class _Half(ScaleNumber):
         return half_or_smallest(scales)
 
     def encoded(self, scales: F32) -> Array:
-        """float16."""
         return scales.astype(np.float16)
 
     def decoded(self, typed: Array) -> F32:
-        """float32."""
         return typed.astype(np.float32)
 
 
@@ -117,7 +114,6 @@ class _PowerOfTwo(ScaleNumber):
         return (np.frexp(scales)[1] + 126).astype(np.uint8)
 
     def decoded(self, typed: Array) -> F32:
-        """float32."""
         return np.asarray(np.ldexp(np.float32(1), typed.astype(np.int32) - 127), np.float32)
 
 

@@ -38,11 +38,9 @@ class RowScales(ScaleLayout):
 
     @property
     def summary(self) -> str | None:
-        """tensor or row."""
         return self.default
 
     def shape(self, M: int, K: int) -> tuple[int, ...]:
-        """(M,)."""
         return (M,)
 
     def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
@@ -72,7 +70,6 @@ class RowScales(ScaleLayout):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """tensor and row."""
         return "tensor", "row"
 
     def kind_of(self, held: Held) -> str:
@@ -80,7 +77,6 @@ class RowScales(ScaleLayout):
         return "row" if held.ndim else "tensor"
 
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
-        """() or (M,)."""
         return (M,) if kind == "row" else ()
 
     def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
@@ -130,20 +126,16 @@ class NoScales(RowScales):
 
     @property
     def scaled(self) -> bool:
-        """There are none."""
         return False
 
     @property
     def summary(self) -> str | None:
-        """Nothing to say."""
         return None
 
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
-        """1."""
         return np.ones((), np.float32)
 
     def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
-        """1."""
         return np.ones((), np.float32)
 
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
@@ -151,11 +143,9 @@ class NoScales(RowScales):
         return np.asarray(levels, dtype=np.float32)
 
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
-        """0."""
         return 0
 
     def for_kernels(
         self, held: Held, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
-        """Nothing."""
         return None, None

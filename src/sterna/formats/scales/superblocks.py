@@ -52,7 +52,6 @@ class SuperBlockScales(BlockScales):
 
     @property
     def block(self) -> int:
-        """A super-block."""
         return SUPER_K
 
     @property
@@ -72,12 +71,10 @@ class SuperBlockScales(BlockScales):
 
     @property
     def max_weight(self) -> float:
-        """d's."""
         return F16.max_weight
 
     @property
     def rule(self) -> str:
-        """d's."""
         return F16.rule
 
     @property

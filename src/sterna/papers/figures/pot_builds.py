@@ -73,7 +73,6 @@ class Module:
         self._isa = isa
 
     def kernels(self) -> list[str]:
-        """Their names."""
         return _papers.kernels(self._isa)
 
     def unrolls(self, kernel: str) -> list[Unroll]:
@@ -115,7 +114,6 @@ class Compiled:
         return text.decode()
 
     def kernels(self) -> list[str]:
-        """Their names."""
         return list(self._unrolls)
 
     def unrolls(self, kernel: str) -> list[Unroll]:

@@ -150,7 +150,6 @@ class IkModel(EndToEnd):
         self.library.decode(tokens)
 
     def logits(self) -> F32:
-        """From the library."""
         assert isinstance(self.library, Library)
         return self.library.logits(self.vocab)
 

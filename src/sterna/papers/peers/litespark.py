@@ -150,12 +150,10 @@ class LitesparkProducts(Products):
         return self.y
 
     def result(self, y: Any) -> F32:
-        """The array itself."""
         values: F32 = y
         return values
 
     def release(self) -> None:
-        """Drop the weights."""
         self.weights = []
 
     def check(self, case: Case) -> tuple[bool, str]:

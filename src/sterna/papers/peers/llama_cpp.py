@@ -142,7 +142,6 @@ class GgmlProducts(Products):
         ctypes.memmove(self.base.ggml_get_data(tensor), data.ctypes.data, data.nbytes)
 
     def multiply(self, copy: int) -> object:
-        """Compute one graph."""
         if self.cpu.ggml_graph_compute(self.graphs[copy], ctypes.byref(self.plan)):
             raise RuntimeError("ggml_graph_compute failed")
         return copy

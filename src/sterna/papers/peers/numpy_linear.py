@@ -37,7 +37,6 @@ class Float32(Products):
         return np.asarray(y, np.float32)
 
     def release(self) -> None:
-        """Drop the weights."""
         self.weights = []
 
 

@@ -68,7 +68,6 @@ class Process:
         return answer["ok"], answer["how"], answer["bytes"]
 
     def time(self, case: Case) -> Timing:
-        """One run."""
         answer = self._ask({"do": "time", "case": self.cases.index(case)})
         return Timing(answer["seconds"], answer["ok"], answer.get("joules"))
 

@@ -41,7 +41,6 @@ class SternaModel(EndToEnd):
         self.last = np.zeros(0, np.float32)
 
     def keep(self, length: int) -> None:
-        """Rewinds the sequence."""
         self.engine.rewind(self.sequence, length)
 
     def feed(self, tokens: Sequence[int]) -> None:
@@ -54,7 +53,6 @@ class SternaModel(EndToEnd):
         return last
 
     def weight_bytes(self, case: Case) -> float | None:
-        """Layers and head."""
         return float(self.engine.model.weight_bytes_per_token)
 
 
@@ -108,12 +106,10 @@ class SternaProducts(Products):
         return _native.linear(self.native[copy], self.x, self.isa, self.threads, self.in_order)
 
     def result(self, y: Any) -> F32:
-        """The array itself."""
         values: F32 = y
         return values
 
     def release(self) -> None:
-        """Drop the weights."""
         self.weights, self.native = [], []
 
 

@@ -35,7 +35,6 @@ class TorchProducts(Products):
         return values
 
     def release(self) -> None:
-        """Drop the tensors."""
         self.weights = []
 
 

@@ -117,7 +117,7 @@ class TorchModel(EndToEnd):
         return self.torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
     def logits(self) -> F32:
-        """A copy."""
+        """A copy of the last logits."""
         last: F32 = self.last.copy()
         return last
 

@@ -223,7 +223,6 @@ class _Answering:
             )
 
     def events(self) -> AsyncIterator[bytes]:
-        """Its events."""
         return self._stream.events()
 
     def failed(self, error: ApiError) -> bytes:

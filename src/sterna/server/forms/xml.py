@@ -22,12 +22,10 @@ class _Xml(Form):
     """Arguments are texts as they are, or JSON where their schema wants no text."""
 
     def call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
-        """As `Form.call`."""
         members = Members("<parameter={}>\n", "\n</parameter>\n")
         return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, members)
 
     def calls(self, schemas: Mapping[str, Any]) -> Calls:
-        """As `Form.calls`."""
         return _XmlCalls(self, schemas)
 
 
