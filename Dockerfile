@@ -1,4 +1,4 @@
-# docs/server.md says how to run it.
+# docs/how-to/serve.md says how to run it.
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY . /source

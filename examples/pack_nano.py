@@ -96,7 +96,7 @@ def main() -> None:
     )
     (args.out / "README.md").write_text(card)
     lines = [f"{i}\t{loss}\n" for i, loss in enumerate(losses, 1)]
-    (ROOT / "docs" / "nano-training.tsv").write_text("step\tloss\n" + "".join(lines))
+    (ROOT / "docs/measurements/nano-training.tsv").write_text("step\tloss\n" + "".join(lines))
     size = sum(f.stat().st_size for f in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.2f} MB, {report.bits_per_byte:.4f} bits per byte")
 

@@ -1,4 +1,4 @@
-"""docs/fields.md: what becomes of each field of a request, from the structs and the table.
+"""docs/reference/fields.md: what becomes of each field of a request, from structs and table.
 
 python tests/field_page.py      # writes the page
 """
@@ -16,7 +16,7 @@ from sterna.server.endpoints.messages import MessageBody
 from sterna.server.endpoints.responses import ResponseBody
 from sterna.server.fields import PROTOCOLS, rows_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "fields.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/fields.md"
 BODIES: dict[str, Any] = {
     body.protocol: body
     for body in (ChatBody, CompletionBody, ResponseBody, MessageBody, EmbeddingBody)
