@@ -2,7 +2,7 @@
 // anywhere with their own machine code:
 //
 //   c++ -std=c++20 -O3 -march=native -shared -fPIC tests/emulator/emulator.cpp -o emulator.so
-//   LD_PRELOAD=$PWD/emulator.so STERNA_ISA=amx pytest tests/test_ops.py
+//   LD_PRELOAD=$PWD/emulator.so STERNA_ISA=amx pytest tests/native/test_ops.py
 //
 // It emulates what those units hold beyond AVX2, or AVX-512 with VNNI and VBMI, which the CPU must have:
 // AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 of AVX512-BF16, and VPDPBUSD and VPDPWSSD of AVX-VNNI.

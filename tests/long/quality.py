@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "real")]
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "real")]
 os.environ.setdefault("STERNA_CACHE", "off")
 
 import assets  # noqa: E402

@@ -36,7 +36,7 @@ __all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
-#: Raised when a version of Sterna answers otherwise than the one before (tests/digests.json).
+#: Raised when a version changes answers (tests/support/digests.json).
 NUMERICS = 1
 #: What keys and values are kept as, the default first: integers of 13 bits with a float for each
 #: vector, in 16 bits; or floats.

@@ -1,6 +1,6 @@
 """What a config.json that leaves a field out means: the defaults of transformers' config classes.
 
-One table for all architectures. `tests/test_saved_models.py` compares it with the installed
+One table for all architectures. `tests/models/test_saved_models.py` compares it with the installed
 transformers, field by field. Classes that transformers has not are their authors' own code's.
 A field that is null is not left out: it means what the class makes of null.
 """

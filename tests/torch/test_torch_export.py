@@ -28,7 +28,7 @@ SMALL = LlamaConfig(
     num_hidden_layers=1,
     num_attention_heads=2,
 )
-EXAMPLE = Path(__file__).parent.parent / "examples" / "finetune_bitnet.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune_bitnet.py"
 QUERY = "model.layers.0.self_attn.q_proj"
 
 

@@ -11,7 +11,7 @@ from helpers import command
 from sterna import LLM
 from sterna.checkpoints.resolve import BUILT_IN
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 PROMPT = "def read_lines(path):"
 
 

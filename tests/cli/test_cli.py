@@ -225,7 +225,8 @@ def _process(
 ) -> subprocess.Popen[bytes]:
     package = sys.modules["sterna"].__file__
     assert package is not None
-    paths = [str(Path(__file__).parent), str(Path(package).parent.parent)]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "support"), str(Path(package).parent.parent)]
     script = DRIVER.format(paths=paths, texts=texts, pause=pause)
     env = {**os.environ, "TERM": "xterm"}
     env.pop("NO_COLOR", None)

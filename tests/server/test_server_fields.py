@@ -75,7 +75,7 @@ def test_no_field_has_two_places() -> None:
 
 
 def test_the_page_is_the_table() -> None:
-    assert PAGE.read_text() == page(), "run python tests/field_page.py"
+    assert PAGE.read_text() == page(), "run python tests/support/field_page.py"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

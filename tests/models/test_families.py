@@ -1,7 +1,8 @@
 """Families that `transformers` has no class for: weights to the bit, logits, tokens, the cache.
 
-The reference is written out in tests/families. Tolerances are those of test_against_transformers:
-where inputs of layers are rounded to int8, the effect of one step; else float32 rounding.
+The reference is written out in tests/support/families. Tolerances are those of
+test_against_transformers: where inputs of layers are rounded to int8, the effect of one step; else
+float32 rounding.
 """
 
 from __future__ import annotations

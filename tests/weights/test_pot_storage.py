@@ -1,6 +1,6 @@
 """Power-of-two weights on disk and in models: what is damaged, what is written, what is computed.
 
-The layouts themselves, their logits and seeded damage are families of tests/families.
+The layouts themselves, their logits and seeded damage are families of tests/support/families.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sterna.formats.power_of_two import PotLevels, error
 from sterna.weights.storages import power_of_two as storage
 
 LAYER = "model.layers.1.mlp.up_proj"
-EXAMPLE = Path(__file__).parent.parent / "examples" / "write_power_of_two.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "write_power_of_two.py"
 
 
 def words(value: int) -> Change:

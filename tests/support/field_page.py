@@ -1,6 +1,6 @@
 """docs/reference/fields.md: what becomes of each field of a request, from structs and table.
 
-python tests/field_page.py      # writes the page
+python tests/support/field_page.py # writes the page
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sterna.server.endpoints.messages import MessageBody
 from sterna.server.endpoints.responses import ResponseBody
 from sterna.server.fields import PROTOCOLS, rows_of
 
-PAGE = Path(__file__).parents[1] / "docs/reference/fields.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/fields.md"
 BODIES: dict[str, Any] = {
     body.protocol: body
     for body in (ChatBody, CompletionBody, ResponseBody, MessageBody, EmbeddingBody)
@@ -29,9 +29,9 @@ its name in `param`, since it would change the answer. A field without a place h
 `unknown_parameter`: a server that passes over what it does not know answers another question than
 it was asked.
 
-This page is written by `python tests/field_page.py` from `sterna/server/fields.py` and what the
-endpoints read; a test holds them to each other, and to the request types of the packages `openai`
-and `anthropic`.
+This page is written by `python tests/support/field_page.py` from `sterna/server/fields.py` and what
+the endpoints read; a test holds them to each other, and to the request types of the packages
+`openai` and `anthropic`.
 
 `-1` is no limit for `max_tokens` (and its other names) and `top_k`, and no seed for `seed`;
 `top_p: 0` is greedy.

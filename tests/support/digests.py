@@ -1,7 +1,7 @@
 """Small models whose logits every machine must reproduce, and the committed digests of these.
 
-    python tests/digests.py --add       # digests for what has none, in digests.json
-    python tests/digests.py --replace   # all of them anew: after a change of bits that is meant
+    python tests/support/digests.py --add       # digests for what has none, in digests.json
+    python tests/support/digests.py --replace   # all anew, after an intended change of bits
 
 A digest is portable because nothing that a machine may decide comes before the logits. Levels,
 scales, norms and tokens are whole numbers from Philox, whose raw words numpy promises to keep
@@ -175,7 +175,7 @@ class Drawn:
         if isinstance(f, FloatFormat):
             most = (1 << FLOAT_BITS) - 1
             return np.ldexp(self.whole(-most, most, M, K).astype(np.float32), -FLOAT_BITS - 3)
-        assert isinstance(f, PowerFloats), f"{f}: tests/digests.py knows no values for it"
+        assert isinstance(f, PowerFloats), f"{f}: tests/support/digests.py knows no values for it"
         signs = (2 * self.whole(0, 1, M, K) - 1).astype(np.float32)
         return np.ldexp(signs, self.whole(max(f.low, -3), min(f.high, 3), M, K).astype(np.int32))
 
@@ -327,7 +327,7 @@ def made(old: dict[str, dict[str, str]], replace: bool) -> Iterator[tuple[str, d
 def main(arguments: list[str], file: Path = FILE) -> None:
     """Writes `file` anew and says what is another one now; SystemExit for other arguments."""
     if arguments not in (["--add"], ["--replace"]):
-        sys.exit("usage: python tests/digests.py --add | --replace")
+        sys.exit("usage: python tests/support/digests.py --add | --replace")
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     new = dict(made(old, arguments == ["--replace"]))
     file.write_text(json.dumps(new, indent=1, sort_keys=True) + "\n", encoding="utf-8")

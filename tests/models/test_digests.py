@@ -26,8 +26,8 @@ def test_every_unit_gives_the_committed_digest(key: str) -> None:
     case, expected = CASES[key], digests.committed().get(key, {})
     missing = [kv for kv in case.kv_dtypes if kv not in expected]
     assert not missing, (
-        f"{key}: must have a digest for each KV type in tests/digests.json, but has none for "
-        f"{', '.join(missing)}; run python tests/digests.py --add and commit the file"
+        f"{key}: must have a digest for each KV type in tests/support/digests.json, but has none "
+        f"for {', '.join(missing)}; run python tests/support/digests.py --add and commit the file"
     )
     changed = [
         f"{isa} with {kv}"
@@ -37,15 +37,15 @@ def test_every_unit_gives_the_committed_digest(key: str) -> None:
     ]
     assert not changed, (
         f"{key}: logits must have the committed bits, but {', '.join(changed)} gave others; if "
-        "all units changed and it is meant, run python tests/digests.py --replace, and say in "
-        "CHANGELOG.md which models answer otherwise now, and why"
+        "all units changed and it is meant, run python tests/support/digests.py --replace, and say "
+        "in CHANGELOG.md which models answer otherwise now, and why"
     )
 
 
 def test_nothing_is_left_over() -> None:
     """The digest of what is gone would say that it is still held."""
     left = digests.committed().keys() - CASES.keys()
-    assert not left, f"{left}: must be models of today; run python tests/digests.py --add"
+    assert not left, f"{left}: must be models of today; run python tests/support/digests.py --add"
 
 
 def meant(case: Case) -> Hashable:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import command
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ASKED = (
     "--files 8 --steps 7 --last 4 --tokens 256 --plain --vocab-size 400 --hidden-size 64 "
     "--intermediate-size 128 --num-hidden-layers 1 --num-attention-heads 2 "

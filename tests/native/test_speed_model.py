@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from foreign import speed
+import speed
 
 #: A loop with one product, and one around it, as llvm-objdump prints them.
 FUNCTION = """\

@@ -32,7 +32,7 @@ from sterna.evaluate.perplexity import perplexity  # noqa: E402
 from sterna.evaluate.scoring import encode_pair, score  # noqa: E402
 from sterna.evaluate.tasks import evaluate, read_questions  # noqa: E402
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "lm_eval"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "lm_eval"
 CODE = "def read(path):\n    with open(path) as file:\n        return file.read()\n"
 HELLASWAG = [
     {

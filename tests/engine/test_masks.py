@@ -1,6 +1,6 @@
 """Masks that a thread makes beside the step: the tokens are those of masks that were there before.
 
-`tests/histories.py` makes some of its masks so, too.
+`tests/support/histories.py` makes some of its masks so, too.
 """
 
 from __future__ import annotations
