@@ -165,6 +165,7 @@ void raise_changed(const ChangedFile& e);
 
 void bind_memory(nb::module_& m);
 void bind_packing(nb::module_& m);
+void bind_rounding(nb::module_& m);
 void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);
 void bind_program(nb::module_& m);

@@ -175,6 +175,7 @@ NB_MODULE(_native, m) {
     bind_machine(m);
     bind_memory(m);
     bind_packing(m);
+    bind_rounding(m);
     bind_weights(m);
     bind_kv_cache(m);
     bind_sampling(m);

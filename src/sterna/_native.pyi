@@ -90,6 +90,18 @@ def i2s_levels(
     bytes: npt.NDArray[np.uint8], span: int, out: npt.NDArray[np.int8], threads: int
 ) -> None: ...
 def ggml_types() -> dict[str, tuple[int, int]]: ...
+def nearest_sums(
+    x: npt.NDArray[np.float32],
+    ex: npt.NDArray[np.float32],
+    e: npt.NDArray[np.float32],
+    inverse: npt.NDArray[np.float32],
+    minimum: npt.NDArray[np.float32] | None,
+    low: float,
+    high: float,
+    step: float,
+    of_halves: npt.NDArray[np.float32] | None,
+    in_doubles: bool,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]: ...
 def codes_valid(layout: str, codes: npt.NDArray[np.uint8], max_code: int, threads: int) -> bool: ...
 def unpack(weight: Weight, isa: str, threads: int) -> npt.NDArray[np.float32]: ...
 def linear(

@@ -84,6 +84,18 @@ class Codebook:
         array.flags.writeable = False
         return array
 
+    @cached_property
+    def of_halves(self) -> npt.NDArray[Any]:
+        """Element i is the level nearest to low + i / 2, of two the lower one.
+
+        It tells the nearest level of every number: what lies between two levels is a half.
+        """
+        halves = np.arange(2 * self.low, 2 * self.high + 1) / 2
+        levels = self.array.astype(np.float64)  # sums of two may not fit int8
+        table = self.array[np.searchsorted((levels[1:] + levels[:-1]) / 2, halves)]
+        table.flags.writeable = False
+        return table
+
     def has_all(self, levels: Iterable[int]) -> bool:
         """Whether these are levels."""
         return set(levels) <= set(self.levels)
@@ -109,8 +121,8 @@ class Codebook:
 
     def nearest(self, ratios: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
         """Real numbers, of any shape -> the nearest levels, of `dtype`."""
-        levels = self.array.astype(np.float64)  # sums of two may not fit int8
-        return self.array[np.searchsorted((levels[1:] + levels[:-1]) / 2, ratios)]
+        at = np.ceil(2 * np.clip(ratios, self.low, self.high)).astype(np.int16) - 2 * self.low
+        return self.of_halves[at]
 
     def check(self, levels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         """Levels [M, K] of any numeric dtype as `dtype`.

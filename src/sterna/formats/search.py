@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna import _native
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.codebook import Codebook
 
@@ -44,33 +45,32 @@ def total(values: Array) -> Array:
 
 
 class Nearest:
-    """The nearest levels of a codebook, for arrays of ratios that it may overwrite."""
+    """The nearest levels of a codebook."""
 
     def __init__(self, codebook: Codebook) -> None:
         self._low, self._high = np.float32(codebook.low), np.float32(codebook.high)
         self._step = np.float32(codebook.step)
         self._of_halves: F32 | None = None
-        if not codebook.is_even:  # all bounds between levels are whole numbers or halves
-            halves = np.arange(2 * codebook.low, 2 * codebook.high + 1) / 2
-            self._of_halves = codebook.nearest(halves).astype(np.float32)
+        if not codebook.is_even:
+            self._of_halves = codebook.of_halves.astype(np.float32)
 
     def __call__(self, ratios: F32) -> F32:
         """float32 of any shape -> levels float32, of two the even one, or in a list the lower."""
+        inside = np.clip(ratios, self._low, self._high)
         if self._of_halves is not None:
-            np.clip(ratios, self._low, self._high, out=ratios)
-            ratios += ratios
-            np.ceil(ratios, out=ratios)
-            ratios -= 2 * self._low
-            return np.asarray(self._of_halves[ratios.astype(np.int16)])
-        if self._step != 1:
-            ratios -= self._low
-            ratios /= self._step
-            np.rint(ratios, out=ratios)
-            ratios *= self._step
-            ratios += self._low
-        else:
-            np.rint(ratios, out=ratios)
-        return np.asarray(np.clip(ratios, self._low, self._high, out=ratios))
+            at = np.ceil(inside + inside) - 2 * self._low
+            return np.asarray(self._of_halves[at.astype(np.int16)])
+        if self._step == 1:
+            return np.asarray(np.rint(inside))
+        return np.asarray(np.rint((inside - self._low) / self._step) * self._step + self._low)
+
+    def sums(self, weighed: Weighed, d: F32, m: F32 | None = None) -> tuple[Array, Array, Array]:
+        """Σ e x q, Σ e q² and Σ e q [G] for the levels q nearest to (x - m) / d, parameters [G]."""
+        return _native.nearest_sums(
+            weighed.x, weighed.ex, weighed.e, inverse_or_zero(d), m,
+            float(self._low), float(self._high), float(self._step), self._of_halves,
+            len(weighed.x) > PRECISE,
+        )  # fmt: skip
 
 
 def by_size(x: F32) -> F32:
@@ -81,19 +81,14 @@ def by_size(x: F32) -> F32:
 
 
 class Weighed:
-    """Weights x [n, G] and what their errors count, e [n, G] or [n, 1]; and sums of products."""
+    """Weights x [n, G], what their errors count, e [n, G] or [n, 1], and ex = e x [n, G]."""
 
     def __init__(self, x: F32, e: F32) -> None:
-        self.x, self._e, self._ex = x, e, x * e
+        self.x, self.e, self.ex = x, e, x * e
 
-    def products(self, q: F32) -> tuple[Array, Array]:
-        """Σ e x q and Σ e q² [G]."""
-        return total(self._ex * q), total(q * q * self._e)
-
-    def sums(self, q: F32) -> tuple[Array, Array, Array]:
-        """Σ e, Σ e q and Σ e x [G]."""
-        e = np.broadcast_to(self._e, self.x.shape)
-        return total(e), total(e * q), total(self._ex)
+    def totals(self) -> tuple[Array, Array]:
+        """Σ e and Σ e x [G]."""
+        return total(np.broadcast_to(self.e, self.x.shape)), total(self.ex)
 
 
 class _Best:
@@ -133,8 +128,7 @@ def scales(
 
     def offer(tried: F32) -> None:
         d = tried if held is None else held(tried)
-        q = nearest(x * inverse_or_zero(d))
-        xq, qq = weighed.products(q)
+        xq, qq, _ = nearest.sums(weighed, d)
         if held is None:
             d = _ratio(xq, qq)
         best.offer(d * (2 * xq - d * qq), d)
@@ -158,16 +152,13 @@ def scale_and_minimum(
     first: d and m to try, too. below_zero: m is 0 at most.
     """
     x, top = weighed.x, np.float32(codebook.high)
-    nearest, best = Nearest(codebook), _Best(*first)
+    nearest, best, totals = Nearest(codebook), _Best(*first), weighed.totals()
     low, high = x.min(axis=0), x.max(axis=0)
     if below_zero:
         low = np.minimum(low, np.float32(0))
 
     def offer(d: F32, m: F32) -> None:
-        above = x - m
-        above *= inverse_or_zero(d)
-        q = nearest(above)
-        d, m, gain = _line(weighed, q, below_zero)
+        d, m, gain = _line(*totals, *nearest.sums(weighed, d, m), below_zero=below_zero)
         best.offer(np.where(d > 0, gain, 0), d, m)
 
     offer(*first)
@@ -183,15 +174,16 @@ def scale_and_minimum(
 
 def fitted(weighed: Weighed, codebook: Codebook, d: F32) -> F32:
     """The scale of least squares for the levels nearest to x / d [G]; d where all are 0."""
-    q = Nearest(codebook)(weighed.x * inverse_or_zero(d))
-    xq, qq = weighed.products(q)
+    xq, qq, _ = Nearest(codebook).sums(weighed, d)
     return np.asarray(np.where(qq > 0, _ratio(xq, qq), d), np.float32)
 
 
-def _line(weighed: Weighed, q: F32, below_zero: bool) -> tuple[F32, F32, Array]:
-    """The line d q + m of least squares, and what it takes off Σ e x²."""
-    xq, qq = (part.astype(np.float64) for part in weighed.products(q))
-    e, eq, ex = (part.astype(np.float64) for part in weighed.sums(q))
+def _line(*sums: Array, below_zero: bool) -> tuple[F32, F32, Array]:
+    """The line d q + m of least squares, and what it takes off Σ e x².
+
+    sums: Σ e, Σ e x, Σ e x q, Σ e q² and Σ e q [G].
+    """
+    e, ex, xq, qq, eq = (part.astype(np.float64) for part in sums)
     d = _ratio(e * xq - ex * eq, e * qq - eq * eq)
     m = _ratio(ex - d * eq, e)
     if below_zero:
