@@ -23,15 +23,14 @@ NATIVE = Path(__file__).parent.parent / "native"
 # Imports go to a strictly lower layer, or stay inside one module or package.
 LAYERS = (
     ("_native", "errors"),
-    ("files", "checks", "marks", "spelling"),
+    ("files", "checks", "marks", "one_at_a_time", "spelling"),
     ("formats", "runtime", "tokenizer", "chat"),
-    ("graph", "checkpoints", "ops", "answers"),
+    ("graph", "checkpoints", "ops", "outputs", "sampling_params"),
     ("weights", "calibration"),
     ("models",),
     ("loading",),
     ("engine",),
     ("llm",),
-    ("conversation", "async_llm", "receipt"),
     ("bench", "convert", "evaluate", "server", "torch"),
     ("train",),
     ("integrations",),

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sterna import ops
-    from sterna.async_llm import AsyncLLM
-    from sterna.conversation import Conversation
     from sterna.errors import (
         HubError,
         ModelFormatError,
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from sterna.llm import LLM, Completion, Piece, Stats, TokenLogprob
+    from sterna.llm.async_llm import AsyncLLM
+    from sterna.llm.conversation import Conversation
 
 __version__ = "0.1.0"
 
@@ -56,9 +56,9 @@ def __getattr__(name: str) -> Any:
     if name == "ops":
         return import_module("sterna.ops")
     if name == "AsyncLLM":
-        return import_module("sterna.async_llm").AsyncLLM
+        return import_module("sterna.llm.async_llm").AsyncLLM
     if name == "Conversation":
-        return import_module("sterna.conversation").Conversation
+        return import_module("sterna.llm.conversation").Conversation
     if name not in __all__:
         raise AttributeError(f"module 'sterna' has no attribute {name!r}")
     in_errors = name.endswith("Error")

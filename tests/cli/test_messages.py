@@ -18,7 +18,6 @@ from helpers import command, failure
 import sterna
 from sterna import LLM
 from sterna.checkpoints import cache
-from sterna.engine.sampling import SamplingParams
 from sterna.errors import (
     ModelFormatError,
     RequestError,
@@ -29,6 +28,7 @@ from sterna.errors import (
     shown,
 )
 from sterna.runtime import resolve_threads
+from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
 LONG = "x" * 100_000

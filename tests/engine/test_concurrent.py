@@ -18,10 +18,11 @@ from helpers import ISAS
 
 from sterna import LLM, Conversation, _testing, loading, ops
 from sterna.checkpoints.resolve import BUILT_IN
-from sterna.engine import PAGE, Draw, Engine, Feed, SamplingParams
+from sterna.engine import PAGE, Draw, Engine, Feed
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import NonFiniteError, SternaError
 from sterna.graph import compilation
+from sterna.sampling_params import SamplingParams
 
 T = TypeVar("T")
 TEXTS = ("def read(path):", "import os\n", "class Tree:\n    def", "for i in range(")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_requests import PARAMS, params_of, prompt
 
 from sterna import LLM, Completion
-from sterna.engine import Engine, Request, SamplingParams
+from sterna.engine import Engine, Request
 from sterna.engine.costs import Costs
 from sterna.engine.drafts import (
     LONG,
@@ -30,6 +30,7 @@ from sterna.engine.drafts import (
 )
 from sterna.engine.sequence import PAGE
 from sterna.errors import RequestError
+from sterna.sampling_params import SamplingParams
 
 MORE: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "frequency_penalty": 0.7, "presence_penalty": 0.3},

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sterna import LLM, Conversation, answers
+from sterna import LLM, Conversation, one_at_a_time
 from sterna.engine import PAGE, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
@@ -33,7 +33,7 @@ POOL = (
 )  # fmt: skip
 REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/driver.py")
 LLM_PARTS = ("llm/llm.py", "llm/asking.py", "llm/templates.py", "llm/loaded.py")
-MODULES = (*POOL, *REQUESTS, "sterna/conversation.py", *LLM_PARTS)
+MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
 
 class Interrupt(BaseException):
@@ -206,9 +206,9 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
 ) -> None:
     """Wherever a turn was interrupted, another thread goes on with it."""
     without = SimpleNamespace(get_ident=threading.get_ident, RLock=contextlib.nullcontext)
-    monkeypatch.setattr(answers, "threading", without)  # as in `unlocked`
+    monkeypatch.setattr(one_at_a_time, "threading", without)  # as in `unlocked`
     monkeypatch.setattr(llm.driver._steps, "_lock", contextlib.nullcontext())
-    modules = ("sterna/answers.py", "sterna/conversation.py", "engine/driver.py")
+    modules = ("sterna/one_at_a_time.py", "llm/conversation.py", "engine/driver.py")
     options: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True, "temperature": 0}
     talk, at, more = Conversation(llm), 0, True
     with ThreadPoolExecutor(1) as other:

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from sterna import LLM, _native
-from sterna.engine import Draw, Engine, Feed, SamplingParams, Sequence
+from sterna.engine import Draw, Engine, Feed, Sequence
 from sterna.engine.allowed import mask_words
 from sterna.engine.masks import Masks, made_beside
 from sterna.engine.request import Request
 from sterna.errors import RequestError
+from sterna.sampling_params import SamplingParams
 
 PROMPT = [i * 7 % 90 for i in range(20)]
 

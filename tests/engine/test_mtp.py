@@ -25,13 +25,14 @@ from transformers import AutoModelForCausalLM
 
 from sterna import LLM, loading
 from sterna.convert import to_directory
-from sterna.engine import PAGE, Engine, Request, SamplingParams, Sequence
+from sterna.engine import PAGE, Engine, Request, Sequence
 from sterna.engine import mtp as mtp_module
 from sterna.engine.costs import Costs
 from sterna.engine.drafts import MOST_DRAFTS, Speculation
 from sterna.engine.engine import Feed
 from sterna.engine.mtp import MtpLayer
 from sterna.errors import ModelFormatError
+from sterna.sampling_params import SamplingParams
 
 GREEDY = SamplingParams()
 NEXTN = {

@@ -20,10 +20,10 @@ from sterna.engine import (
     Engine,
     Feed,
     Request,
-    SamplingParams,
     Sequence,
 )
 from sterna.errors import NonFiniteError, RequestError
+from sterna.sampling_params import SamplingParams
 
 PARAMS = (
     {"temperature": 0.0},

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna import LLM, ops
-from sterna.engine import Draw, SamplingParams
+from sterna.engine import Draw
 from sterna.engine.allowed import AllowedTokens, mask_words
 from sterna.errors import RequestError
+from sterna.sampling_params import SamplingParams
 
 
 def bits(allowed: np.ndarray) -> np.ndarray:

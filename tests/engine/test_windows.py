@@ -14,11 +14,11 @@ from hypothesis.stateful import invariant, precondition, rule
 from test_pages import Sequences
 
 from sterna import LLM, loading
-from sterna.conversation import Conversation
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
 from sterna.engine.sequence import GONE, are_whole, without_flag
 from sterna.engine.windows import PageShape
 from sterna.evaluate import scoring
+from sterna.llm.conversation import Conversation
 
 WINDOW = 70  # of the recipe, in both layers
 PROMPT = np.random.default_rng(5).integers(0, 256, 500).tolist()

@@ -253,7 +253,7 @@ def test_served(of_nano: tuple[LLM, Path], tmp_path: Path) -> None:
     """Clients see an adapter as a model: by its name, with its answers and its fingerprint."""
     from server_process import serving
 
-    from sterna import receipt
+    from sterna.llm import receipt
 
     llm, folder = of_nano
     llm.load_adapter("poet", folder)

@@ -12,8 +12,8 @@ import pytest
 from helpers import failure
 
 from sterna import LLM, Conversation, Piece
-from sterna.answers import Stream
 from sterna.errors import RequestError
+from sterna.outputs import Stream
 
 PROMPT = "def read_lines(path):"
 

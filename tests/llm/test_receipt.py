@@ -12,9 +12,10 @@ from pathlib import Path
 from helpers import failure
 
 import sterna
-from sterna import LLM, receipt
+from sterna import LLM
 from sterna.chat.clock import clock
 from sterna.errors import RequestError
+from sterna.llm import receipt
 from sterna.server import replay
 
 

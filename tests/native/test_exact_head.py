@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from oracle import quantize_activations
 
 from sterna import _native, ops
-from sterna.engine import Draw, SamplingParams
+from sterna.engine import Draw
 from sterna.formats import PackedWeight, Shadow
+from sterna.sampling_params import SamplingParams
 
 HALF_ULP = 2.0**-24
 

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from sterna import LLM, loading, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
-from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
+from sterna.engine.sampling import DecidingLogits, Draw
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.formats.bf16 import FORMAT as BF16
+from sterna.sampling_params import SamplingParams
 from sterna.weights import sources
 
 MAX_TOP = 256  # docs/exact-head.md

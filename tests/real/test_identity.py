@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sterna import LLM, receipt
+from sterna import LLM
+from sterna.llm import receipt
 
 PROMPT = "The rules of the game are long and many, and nobody has read them all. " * 20
 

@@ -13,8 +13,9 @@ import pytest
 from helpers import command, failed
 from server_process import ServerProcess, serving
 
-from sterna import LLM, receipt
+from sterna import LLM
 from sterna.cli import serve
+from sterna.llm import receipt
 
 PROMPT = "def read_lines(path):\n"
 CHAT = [{"role": "user", "content": PROMPT}]

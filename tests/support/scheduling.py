@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from sterna import LLM, _native
-from sterna.engine import Feed, Given, PagePool, Request, SamplingParams, Scheduler
+from sterna.engine import Feed, Given, PagePool, Request, Scheduler
 from sterna.engine.scheduler import Event
 from sterna.errors import NonFiniteError
+from sterna.sampling_params import SamplingParams
 
 CONTEXT = 1 << 14
 BASE_MS, TOKEN_MS = 30.0, 5.0

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sterna.engine import Draw, Engine, Feed, SamplingParams
+from sterna.engine import Draw, Engine, Feed
 from sterna.engine import Sequence as EngineSequence
+from sterna.sampling_params import SamplingParams
 
 __all__ = ["Greedy"]
 

@@ -54,7 +54,7 @@ def command(
     the answers alone go to stdout.
     """
     from sterna.cli.chat_session import Session
-    from sterna.conversation import Conversation
+    from sterna.llm.conversation import Conversation
 
     given = _template_options(template_options)
     typed = sys.stdin.isatty() and sys.stdout.isatty()

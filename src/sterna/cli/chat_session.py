@@ -14,12 +14,12 @@ import click
 from sterna.chat import check_messages
 from sterna.cli.chat import MAX_TOKENS
 from sterna.cli.options import VISIBLE
-from sterna.conversation import Conversation
-from sterna.engine.sampling import SamplingParams
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 from sterna.files.reading import read_file, require_regular
 from sterna.files.writing import replacing
+from sterna.llm.conversation import Conversation
+from sterna.sampling_params import SamplingParams
 
 __all__ = ["COMMANDS", "Session"]
 

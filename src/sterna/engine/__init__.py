@@ -10,7 +10,7 @@ from sterna.engine.load import Load
 from sterna.engine.pages import PagePool
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
-from sterna.engine.sampling import DecidingLogits, Draw, SamplingParams
+from sterna.engine.sampling import DecidingLogits, Draw
 from sterna.engine.scheduler import Event, Scheduler
 from sterna.engine.scoring import Scoring, log_probabilities, scoring_draw, step_tokens
 from sterna.engine.sequence import PAGE, Sequence
@@ -33,7 +33,6 @@ __all__ = [
     "PrefixCache",
     "PrefixStore",
     "Request",
-    "SamplingParams",
     "Scheduler",
     "Scoring",
     "Sequence",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine.sampling import SamplingParams
 from sterna.errors import RequestError, shown
+from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["AllowedTokens", "clear_bits", "mask_words", "set_bits"]

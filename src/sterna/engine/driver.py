@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 
-from sterna.answers import OneAtATime, Piece
 from sterna.engine.request import Request
 from sterna.engine.scheduler import Event, Scheduler
 from sterna.errors import RequestError
+from sterna.one_at_a_time import OneAtATime
+from sterna.outputs import Piece
 from sterna.runtime import is_inside
 
 __all__ = ["Driver"]

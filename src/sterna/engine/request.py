@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.answers import Completion, Piece, Stats, StopFilter, TokenLogprob
 from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.allowed import AllowedTokens, mask_words
 from sterna.engine.drafts import Costs, Speculation, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
 from sterna.engine.guide import Guide
 from sterna.engine.masks import Masks
-from sterna.engine.sampling import Draw, SamplingParams, checked
+from sterna.engine.sampling import Draw, checked
 from sterna.engine.sequence import Sequence
+from sterna.engine.stop_strings import StopFilter
 from sterna.errors import RequestError
+from sterna.outputs import Completion, Piece, Stats, TokenLogprob
+from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 __all__ = ["Request"]

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.answers import TokenLogprob
 from sterna.engine.allowed import mask_words
 from sterna.engine.drafts import Costs, usual_costs
 from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
 from sterna.engine.request import Request
-from sterna.engine.sampling import Draw, SamplingParams
+from sterna.engine.sampling import Draw
 from sterna.errors import NonFiniteError
+from sterna.outputs import TokenLogprob
+from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["Scoring", "log_probabilities", "scoring_draw", "step_tokens"]

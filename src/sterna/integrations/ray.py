@@ -98,7 +98,8 @@ def build_app(
         **({"request_router_config": _sessions()} if by_session else {}),
         **(deployment_options or {}),
     }
-    return serve.deployment(serve.ingress(_named(build))(), **options).bind()
+    deployment: Any = serve.deployment(serve.ingress(_named(build))(), **options)
+    return deployment.bind()
 
 
 def _sessions() -> Any:
@@ -111,9 +112,8 @@ def _sessions() -> Any:
             f"by_session: must have a Ray with ConsistentHashRouter, but this is {__version__}; "
             "pip install -U ray"
         )
-    return RequestRouterConfig(
-        request_router_class="ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
-    )
+    router: Any = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
+    return RequestRouterConfig(request_router_class=router)
 
 
 def _app(name: str, opener: Callable[[], LLM], fields: Mapping[str, Any]) -> Any:

@@ -11,8 +11,8 @@ loaded       a path -> model, tokenizer, engine and what shares it
 
 from __future__ import annotations
 
-from sterna.answers import Completion, Piece, Stats, TokenLogprob
 from sterna.llm.llm import LLM
 from sterna.llm.templates import TEMPLATE_OPTIONS
+from sterna.outputs import Completion, Piece, Stats, TokenLogprob
 
 __all__ = ["LLM", "TEMPLATE_OPTIONS", "Completion", "Piece", "Stats", "TokenLogprob"]

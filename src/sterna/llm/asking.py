@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sterna.checks import checked_flag, checked_whole
-from sterna.engine import Request, SamplingParams
+from sterna.engine import Request
 from sterna.engine.drafts import (
     LONG,
     SHORT,
@@ -24,6 +24,7 @@ from sterna.engine.guide import Guide
 from sterna.engine.mtp import MtpLayer
 from sterna.errors import RequestError, shown
 from sterna.llm.templates import Templates
+from sterna.sampling_params import SamplingParams
 
 __all__ = ["Asking"]
 

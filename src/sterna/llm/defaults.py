@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sterna.engine import SamplingParams
 from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.sampling_params import SamplingParams
 
 __all__ = ["sampling_of", "suppressed_of"]
 

@@ -8,13 +8,13 @@ from typing import Any, overload
 
 import numpy as np
 
-from sterna.answers import Completion, Stats, Stream
 from sterna.chat.thoughts import Thoughts
 from sterna.engine import Adapter
 from sterna.llm.asking import Asking
 from sterna.llm.embedding import Embedding
 from sterna.llm.scores import Scores
 from sterna.llm.templates import TEMPLATE_OPTIONS
+from sterna.outputs import Completion, Stats, Stream
 
 __all__ = ["LLM"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from sterna import loading, models
-from sterna.answers import Completion
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.checks import checked_flag, checked_items, checked_name, checked_whole
@@ -27,6 +26,7 @@ from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.llm.defaults import sampling_of, suppressed_of
 from sterna.models.longer import Longer
+from sterna.outputs import Completion
 from sterna.runtime import resolve_threads
 
 __all__ = ["Loaded"]

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.answers import TokenLogprob
 from sterna.checks import checked_whole
 from sterna.engine import PREFILL_CHUNK, Scoring
 from sterna.engine import Sequence as EngineSequence
-from sterna.engine.sampling import MAX_LOGPROBS
 from sterna.llm.loaded import Loaded
+from sterna.outputs import TokenLogprob
+from sterna.sampling_params import MAX_LOGPROBS
 
 __all__ = ["Scores"]
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sterna import _native, receipt
-from sterna.async_llm import AsyncLLM
+from sterna import _native
 from sterna.errors import SternaError, shown
-from sterna.llm import LLM
+from sterna.llm import LLM, receipt
+from sterna.llm.async_llm import AsyncLLM
 from sterna.runtime import available_bytes
 from sterna.server.errors import ApiError
 

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sterna.answers import Completion, Stats
 from sterna.engine import Load
+from sterna.outputs import Completion, Stats
 from sterna.server.hosting import Models
 
 __all__ = ["Metrics"]

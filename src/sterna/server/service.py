@@ -13,9 +13,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from sterna import receipt
-from sterna.answers import Completion, Piece
-from sterna.async_llm import MOST_PRIORITY
+from sterna.llm import receipt
+from sterna.llm.async_llm import MOST_PRIORITY
+from sterna.outputs import Completion, Piece
 from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
 from sterna.server.hosting import Hosted, Models

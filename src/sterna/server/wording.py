@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sterna.answers import TokenLogprob
+from sterna.outputs import TokenLogprob
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["TextLogprobs", "chat_logprob", "token_text"]

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.answers import Completion, TokenLogprob
 from sterna.llm import LLM
+from sterna.outputs import Completion, TokenLogprob
 from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.constraining import constraint_of

@@ -11,9 +11,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.answers import Completion
 from sterna.chat.calls import object_of
 from sterna.errors import shown
+from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.answering import respond
 from sterna.server.bodies import read

@@ -1,21 +1,17 @@
-"""What a request gives back: its pieces, their times, and the text up to a stop string."""
+"""What a request gives back: its text in pieces or whole, log-probabilities and times."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from sterna.chat.thoughts import parted
-from sterna.errors import RequestError
+from sterna.one_at_a_time import OneAtATime
 
 __all__ = [
     "Completion",
-    "OneAtATime",
     "Piece",
     "Stats",
-    "StopFilter",
     "Stream",
     "TokenLogprob",
 ]
@@ -108,63 +104,6 @@ class Completion:
         return self.stats.n_prompt
 
 
-class Visit:
-    """One thread's stay at a `OneAtATime`, until `end` or until it is forgotten."""
-
-    __slots__ = ("__weakref__", "thread")
-
-    def __init__(self) -> None:
-        self.thread: int | None = threading.get_ident()
-
-    def end(self) -> None:
-        """Lets others in; harmless the second time."""
-        self.thread = None
-
-
-class OneAtATime:
-    """Lets one thread in at a time, and refuses the others with an error.
-
-    The thread that is in may enter again, so that Ctrl-C there does not lock it out of closing. Who
-    is in follows from the visits that are alive: a lock that is taken and then noted would be kept
-    by an interrupt between the two.
-    """
-
-    def __init__(self, refusal: str) -> None:
-        """`refusal`: the error's text."""
-        self._refusal = refusal
-        self._visits: list[weakref.ref[Visit]] = []
-        # Two threads do not both find nobody in; a signal handler may ask within.
-        self._lock = threading.RLock()
-
-    def enter(self) -> Visit:
-        """A visit to keep, and to end in a `finally`. RequestError while another thread is in."""
-        visit = self.try_enter()
-        if visit is None:
-            raise RequestError(self._refusal)
-        return visit
-
-    def try_enter(self) -> Visit | None:
-        """As `enter`, but None while another thread is in."""
-        visit = Visit()
-        with self._lock:
-            here = [ref for ref in self._visits if _thread(ref) is not None]
-            if any(_thread(ref) not in (None, visit.thread) for ref in here):
-                return None
-            self._visits = [*here, weakref.ref(visit)]
-        return visit
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread is in."""
-        return any(_thread(ref) is not None for ref in self._visits)
-
-
-def _thread(visit: weakref.ref[Visit]) -> int | None:
-    """The thread whose visit it is; None where it has ended or is forgotten."""
-    owner = visit()
-    return None if owner is None else owner.thread
-
-
 class Stream(Iterator[Piece]):
     """The pieces of an answer as they come, for one reader at a time.
 
@@ -194,42 +133,3 @@ class Stream(Iterator[Piece]):
             self._pieces.close()
         finally:
             visit.end()
-
-
-class StopFilter:
-    """Passes text on until a stop string appears, holding back what may be the start of one."""
-
-    def __init__(self, stops: tuple[str, ...]) -> None:
-        self.stops = stops
-        self.held = ""
-        self.stopped_by: str | None = None
-
-    def push(self, text: str) -> str:
-        """What of the text so far is sure not to belong to a stop string."""
-        if self.stopped:
-            return ""
-        self.held += text
-        places = [(i, s) for s in self.stops if (i := self.held.find(s)) >= 0]
-        if places:
-            first, self.stopped_by = min(places)
-            out, self.held = self.held[:first], ""
-            return out
-        keep = max((self._overlap(s) for s in self.stops), default=0)
-        cut = len(self.held) - keep
-        out, self.held = self.held[:cut], self.held[cut:]
-        return out
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string came."""
-        return self.stopped_by is not None
-
-    def _overlap(self, stop: str) -> int:
-        """Length of the longest start of `stop` that ends the held text."""
-        longest = min(len(stop) - 1, len(self.held))
-        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)
-
-    def flush(self) -> str:
-        """The rest, once the model has ended."""
-        out, self.held = ("" if self.stopped else self.held), ""
-        return out

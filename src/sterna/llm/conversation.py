@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from sterna.answers import Completion, OneAtATime, Piece, Stream
 from sterna.chat import check_messages
 from sterna.checks import checked_flag
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM, TEMPLATE_OPTIONS
+from sterna.one_at_a_time import OneAtATime
+from sterna.outputs import Completion, Piece, Stream
 
 __all__ = ["Conversation"]
 

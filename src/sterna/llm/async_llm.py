@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
-from sterna.answers import Completion, Piece, TokenLogprob
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import Driver, Event, Load, Request
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
+from sterna.outputs import Completion, Piece, TokenLogprob
 
 __all__ = ["AsyncLLM", "Ticket"]
 

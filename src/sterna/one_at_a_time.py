@@ -1,0 +1,67 @@
+"""`OneAtATime`: refuses a second thread, and survives an interrupt anywhere."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from sterna.errors import RequestError
+
+__all__ = ["OneAtATime"]
+
+
+class Visit:
+    """One thread's stay at a `OneAtATime`, until `end` or until it is forgotten."""
+
+    __slots__ = ("__weakref__", "thread")
+
+    def __init__(self) -> None:
+        self.thread: int | None = threading.get_ident()
+
+    def end(self) -> None:
+        """Lets others in; harmless the second time."""
+        self.thread = None
+
+
+class OneAtATime:
+    """Lets one thread in at a time, and refuses the others with an error.
+
+    The thread that is in may enter again, so that Ctrl-C there does not lock it out of closing. Who
+    is in follows from the visits that are alive: a lock that is taken and then noted would be kept
+    by an interrupt between the two.
+    """
+
+    def __init__(self, refusal: str) -> None:
+        """`refusal`: the error's text."""
+        self._refusal = refusal
+        self._visits: list[weakref.ref[Visit]] = []
+        # Two threads do not both find nobody in; a signal handler may ask within.
+        self._lock = threading.RLock()
+
+    def enter(self) -> Visit:
+        """A visit to keep, and to end in a `finally`. RequestError while another thread is in."""
+        visit = self.try_enter()
+        if visit is None:
+            raise RequestError(self._refusal)
+        return visit
+
+    def try_enter(self) -> Visit | None:
+        """As `enter`, but None while another thread is in."""
+        visit = Visit()
+        with self._lock:
+            here = [ref for ref in self._visits if _thread(ref) is not None]
+            if any(_thread(ref) not in (None, visit.thread) for ref in here):
+                return None
+            self._visits = [*here, weakref.ref(visit)]
+        return visit
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is in."""
+        return any(_thread(ref) is not None for ref in self._visits)
+
+
+def _thread(visit: weakref.ref[Visit]) -> int | None:
+    """The thread whose visit it is; None where it has ended or is forgotten."""
+    owner = visit()
+    return None if owner is None else owner.thread
