@@ -18,7 +18,7 @@ from test_requests import PARAMS, params_of, prompt
 from test_zeros import TOKENS, Zeros, model
 
 from sterna import LLM, _testing, loading
-from sterna.engine import DecidingLogits, Draw, Engine, Feed, Sequence
+from sterna.engine import DecidingLogits, Draw, Engine, Sequence, StepInput
 
 LARGEST = 96
 
@@ -36,11 +36,11 @@ class Counted:
         return given
 
 
-def taken(engine: Engine, feeds: list[Feed]) -> int:
+def taken(engine: Engine, inputs: list[StepInput]) -> int:
     """Blocks of memory that the core takes in a step; numpy's conversions before it are its own."""
     program = engine._program
     engine._program = counted = Counted(program)
-    engine.run(feeds)
+    engine.run(inputs)
     engine._program = program
     return counted.taken
 
@@ -48,11 +48,11 @@ def taken(engine: Engine, feeds: list[Feed]) -> int:
 def feed(engine: Engine, *counts: int, wanted: int | None = None, states: object = None) -> int:
     """Allocations of one step with so many tokens of each sequence."""
     sequences = states if isinstance(states, list) else [Sequence() for _ in counts]
-    feeds = [
-        Feed(s, [(7 * i) % 250 for i in range(n)], n if wanted is None else wanted)
+    inputs = [
+        StepInput(s, [(7 * i) % 250 for i in range(n)], n if wanted is None else wanted)
         for s, n in zip(sequences, counts, strict=True)
     ]
-    count = taken(engine, feeds)
+    count = taken(engine, inputs)
     if states is None:
         for s in sequences:
             engine.release(s)
@@ -107,7 +107,7 @@ def test_a_screened_step_takes_no_memory(checkpoint: Callable[[str], Path]) -> N
     """Once as many rows were screened at once."""
     engine = Engine(loading.load(checkpoint("bitnet-multiply"), head="exact"), threads=2)
     counts = [
-        taken(engine, [Feed(Sequence(), [1, 2], 1, top) for _ in range(3)])
+        taken(engine, [StepInput(Sequence(), [1, 2], 1, top) for _ in range(3)])
         for top in (DecidingLogits(40), DecidingLogits(3, 1.5), DecidingLogits(1))
     ]
     assert counts[0] > 0
@@ -117,7 +117,7 @@ def test_a_screened_step_takes_no_memory(checkpoint: Callable[[str], Path]) -> N
 def test_a_step_that_skips_zeros_takes_no_memory() -> None:
     engine = Engine(model("t5", Zeros(0.7, 0.85)), threads=2, skip_zeros=True)
     sequence = Sequence()
-    counts = [taken(engine, [Feed(sequence, [token], 1)]) for token in TOKENS]
+    counts = [taken(engine, [StepInput(sequence, [token], 1)]) for token in TOKENS]
     assert counts[0] > 0
     assert counts[1:] == [0, 0, 0]
 
@@ -129,10 +129,12 @@ def test_draws_take_no_memory(recipe: str, checkpoint: Callable[[str], Path]) ->
     quiet = [i for i, p in enumerate(PARAMS) if "logprobs" not in p]
     counts = []
     for _ in range(4):
-        feeds = []
+        inputs = []
         for i in quiet:
             history = np.array(prompt(i), np.int32)
-            feeds.append(Feed(Sequence(), history, 1, draw=Draw(params_of(i).native, history)))
-        counts.append(taken(engine, feeds))
+            inputs.append(
+                StepInput(Sequence(), history, 1, draw=Draw(params_of(i).native, history))
+            )
+        counts.append(taken(engine, inputs))
     assert counts[0] > 0
     assert counts[1:] == [0, 0, 0]

@@ -18,7 +18,7 @@ from helpers import ISAS
 
 from sterna import LLM, Conversation, _testing, loading, ops
 from sterna.checkpoints.resolve import BUILT_IN
-from sterna.engine import PAGE, Draw, Engine, Feed
+from sterna.engine import PAGE, Draw, Engine, StepInput
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import NonFiniteError, SternaError
 from sterna.graph import compilation
@@ -177,7 +177,7 @@ def test_batches_and_shared_pages(llm: LLM) -> None:
             found += [row.tobytes() for row in rows]
         engine.rewind(base, PAGE - 1)
         params, history = SamplingParams(seed=i, temperature=1.0), np.array(tokens[:PAGE], np.int32)
-        (given,) = engine.run([Feed(base, history[-1:], 1, draw=Draw(params.native, history))])
+        (given,) = engine.run([StepInput(base, history[-1:], 1, draw=Draw(params.native, history))])
         return [*found, bytes(str(given.drawn[0].token), "ascii")]
 
     alone = [work(i) for i in range(3)]

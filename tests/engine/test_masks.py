@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sterna import LLM, _native
-from sterna.engine import Draw, Engine, Feed, Sequence
+from sterna.engine import Draw, Engine, Sequence, StepInput
 from sterna.engine.allowed import mask_words
 from sterna.engine.masks import Masks, made_beside
 from sterna.engine.request import Request
@@ -35,7 +35,7 @@ def drawn(engine: Engine, masks: Masks, params: SamplingParams) -> list[Any]:
     sequence = Sequence()
     draw = Draw(params.native, np.array(PROMPT, np.int32), 5, masks.words, masks)
     try:
-        (given,) = engine.run([Feed(sequence, PROMPT, 2, draw=draw)])
+        (given,) = engine.run([StepInput(sequence, PROMPT, 2, draw=draw)])
     finally:
         engine.release(sequence)
     return [(one.token, one.logprob) for one in given.drawn]
@@ -91,15 +91,15 @@ def test_answers_are_the_same(llm: LLM) -> None:
 def test_masks_of_a_step_that_never_came(llm: LLM) -> None:
     """Neither the request nor a thread waits for them."""
     request = _request(llm)
-    request.feed()
+    request.step_input()
     llm.engine.masks_beside = True
-    (given,) = llm.engine.run([request.feed()])
+    (given,) = llm.engine.run([request.step_input()])
     request.take(given.drawn)
     assert request.generated == 1
     llm.engine.release(request.sequence)
     again = _request(llm)
-    made_beside([again.feed().draw.late], True)  # type: ignore[union-attr,list-item]
-    again.feed()
+    made_beside([again.step_input().draw.late], True)  # type: ignore[union-attr,list-item]
+    again.step_input()
     again.draw(np.zeros(llm.engine.model.config.vocab_size, np.float32))
 
 

@@ -29,7 +29,7 @@ from sterna.engine import PAGE, Engine, Request, Sequence
 from sterna.engine import mtp as mtp_module
 from sterna.engine.costs import Costs
 from sterna.engine.drafts import MOST_DRAFTS, Speculation
-from sterna.engine.engine import Feed
+from sterna.engine.engine import StepInput
 from sterna.engine.mtp import MtpLayer
 from sterna.errors import ModelFormatError
 from sterna.sampling_params import SamplingParams
@@ -64,7 +64,7 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(e: Engine, tokens: list[int]) -> np.ndarray:
     """What the head reads of each token."""
-    (given,) = e.run([Feed(Sequence(), tokens, tells=True)])
+    (given,) = e.run([StepInput(Sequence(), tokens, tells=True)])
     assert given.told is not None
     return given.told
 
@@ -72,8 +72,8 @@ def told(e: Engine, tokens: list[int]) -> np.ndarray:
 def predicted(e: Engine, tokens: list[int]) -> np.ndarray:
     """Logits of the MTP layer at each token but the first."""
     assert e.mtp is not None
-    feed = Feed(Sequence(), tokens[1:], len(tokens) - 1, rows=told(e, tokens)[:-1])
-    return e.mtp.run([feed])[0].logits.copy()
+    step_input = StepInput(Sequence(), tokens[1:], len(tokens) - 1, rows=told(e, tokens)[:-1])
+    return e.mtp.run([step_input])[0].logits.copy()
 
 
 # ------------------------------------------------------------------------------- what it computes
@@ -155,8 +155,11 @@ def test_parts_and_company_change_nothing(random: Path) -> None:
     whole, alone = told(e, PROMPT), Sequence()
     parts = []
     for at in range(0, 60, 20):
-        feeds = [Feed(Sequence(), PROMPT[:3], 1), Feed(alone, PROMPT[at : at + 20], 1, tells=True)]
-        first, given = e.run(feeds)
+        inputs = [
+            StepInput(Sequence(), PROMPT[:3], 1),
+            StepInput(alone, PROMPT[at : at + 20], 1, tells=True),
+        ]
+        first, given = e.run(inputs)
         assert first.told is None
         assert given.told is not None
         parts.append(given.told)
@@ -244,7 +247,7 @@ def test_drafts_change_no_token(
             speculation=Speculation(sources, llm.engine),
         )  # fmt: skip
         while not asked.ended:
-            (given,) = llm.engine.run([asked.feed(cut, MOST_DRAFTS, free)])
+            (given,) = llm.engine.run([asked.step_input(cut, MOST_DRAFTS, free)])
             asked.receive(given)
         list(asked.pieces())
         llm.engine.release(asked.sequence)
@@ -294,7 +297,7 @@ def test_where_its_pages_are_few(agreeing: Path, monkeypatch: pytest.MonkeyPatch
     assert llm.engine.mtp is not None
     held = [Sequence() for _ in range(llm.engine.mtp.pool.count)]
     row = np.ones((1, QWEN3_5.hidden), np.float32)
-    llm.engine.mtp.run([Feed(one, [1], rows=row) for one in held])
+    llm.engine.mtp.run([StepInput(one, [1], rows=row) for one in held])
     done = llm.generate(PROMPT[:40], **OPTIONS)
     assert facts(done) == facts(expected)
     assert done.stats.n_drafted == 0  # it rests

@@ -18,9 +18,9 @@ from sterna.engine import (
     DecidingLogits,
     Draw,
     Engine,
-    Feed,
     Request,
     Sequence,
+    StepInput,
 )
 from sterna.errors import NonFiniteError, RequestError
 from sterna.sampling_params import SamplingParams
@@ -85,8 +85,8 @@ def run_together(engine: Engine, some: list[Request], most: int) -> list[list[Pi
         step += 1
         live = [i for i, r in enumerate(some[:step]) if not r.finished]
         if live:
-            feeds = [some[i].feed(most) for i in live]
-            for i, given in zip(live, engine.run(feeds), strict=True):
+            inputs = [some[i].step_input(most) for i in live]
+            for i, given in zip(live, engine.run(inputs), strict=True):
                 some[i].take(given.drawn)
                 pieces[i] += some[i].pieces()
     return pieces
@@ -149,7 +149,7 @@ def test_several_rows_of_a_sequence(llm: LLM) -> None:
         llm.engine.prefill(sequence, start[:-1])
         (given,) = llm.engine.run(
             [
-                Feed(
+                StepInput(
                     sequence,
                     history[len(start) - 1 :],
                     len(tokens),
@@ -167,10 +167,10 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
     a, b, c, d = (Sequence() for _ in range(4))
     given = llm.engine.run(
         [
-            Feed(a, [4, 5, 6], 2),
-            Feed(b, history, 1, draw=Draw(params.native, history)),
-            Feed(c, [7]),
-            Feed(d, [8, 9], 1, DecidingLogits(1)),
+            StepInput(a, [4, 5, 6], 2),
+            StepInput(b, history, 1, draw=Draw(params.native, history)),
+            StepInput(c, [7]),
+            StepInput(d, [8, 9], 1, DecidingLogits(1)),
         ]
     )
     assert [g.logits.shape[0] for g in given] == [2, 0, 0, 1]
@@ -180,7 +180,7 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
     assert given[3].logits[0].max() == last[-1].max()
     assert given[1].drawn[0].token == by_logits(llm.engine, [1, 2, 3], params)[0][0]
     with pytest.raises(ValueError, match="history"):
-        llm.engine.run([Feed(b, [1], 1, draw=Draw(params.native, history))])
+        llm.engine.run([StepInput(b, [1], 1, draw=Draw(params.native, history))])
 
 
 def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
@@ -194,7 +194,7 @@ def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
         if step == 8:
             request.go_on_from(llm.engine.pool.share(request.sequence, 30))
         if not request.finished:
-            (given,) = llm.engine.run([request.feed()])
+            (given,) = llm.engine.run([request.step_input()])
             request.take(given.drawn)
             list(request.pieces())
     assert request.completion.tokens == expected.tokens
@@ -206,13 +206,13 @@ def test_a_request_without_an_engine(llm: LLM) -> None:
     vocab = llm.engine.model.config.vocab_size
     params = SamplingParams(max_tokens=3)
     request = Request([1, 2], params, llm.tokenizer, context=10, ends=frozenset([9]))
-    feed = request.feed(1)
-    assert (feed.tokens, feed.wanted, feed.draw) == ([1], 0, None)
+    step_input = request.step_input(1)
+    assert (step_input.tokens, step_input.wanted, step_input.draw) == ([1], 0, None)
     request.sequence.length = 1
-    feed = request.feed(1)
-    assert (feed.tokens, feed.wanted) == ([2], 1)
-    assert feed.draw is not None
-    assert feed.draw.params.deciding == (1, 0)
+    step_input = request.step_input(1)
+    assert (step_input.tokens, step_input.wanted) == ([2], 1)
+    assert step_input.draw is not None
+    assert step_input.draw.params.deciding == (1, 0)
     logits = np.zeros(vocab, np.float32)
     logits[5] = 1
     request.take([request.draw(logits)])
@@ -270,7 +270,7 @@ def test_tops_and_twins_are_refused(llm: LLM) -> None:
     """Before anything is computed."""
     sequence = Sequence()
     with pytest.raises(RequestError, match="twice"):
-        llm.engine.run([Feed(sequence, [1]), Feed(sequence, [2])])
+        llm.engine.run([StepInput(sequence, [1]), StepInput(sequence, [2])])
     with pytest.raises(RequestError, match="deciding"):
-        llm.engine.run([Feed(sequence, [1], 1, DecidingLogits(-1))])
+        llm.engine.run([StepInput(sequence, [1], 1, DecidingLogits(-1))])
     assert len(sequence.pages) == 0

@@ -13,7 +13,7 @@ import pytest
 from scheduling import TOKEN_MS, Bench
 
 from sterna import LLM
-from sterna.engine import Engine, Feed, PrefixCache, Request
+from sterna.engine import Engine, PrefixCache, Request, StepInput
 from sterna.engine.pages import PagesMissing
 from sterna.engine.request import AHEAD
 from sterna.engine.sequence import PAGE, Sequence, pages_of
@@ -98,19 +98,19 @@ def test_cancelled_while_a_step_begins(
     bench = Bench(llm)
     one, other = bench.add(10), bench.add(10)
     bench.until(lambda: one.generated >= known)
-    feed = one.feed
+    step_input = one.step_input
 
-    def cancelled(*args: Any) -> Feed:
+    def cancelled(*args: Any) -> StepInput:
         bench.scheduler.cancel(one)
-        return feed(*args)
+        return step_input(*args)
 
-    monkeypatch.setattr(one, "feed", cancelled)
+    monkeypatch.setattr(one, "step_input", cancelled)
     bench.step()
     assert len(bench.engine.steps[-1]) == 2
     assert bench.engine.pool.free == 10_000 - len(other.sequence.pages)
 
 
-def test_a_feed_is_of_one_sequence(llm: LLM) -> None:
+def test_a_step_input_is_of_one_sequence(llm: LLM) -> None:
     """Also where a cancel takes it away between two lines."""
 
     class Leaving(Request):
@@ -124,7 +124,7 @@ def test_a_feed_is_of_one_sequence(llm: LLM) -> None:
     length, sequence = one.sequence.length, one.__dict__.pop("sequence")
     one.given, one._drop_drafts = [sequence, Sequence()], lambda: None
     one.__class__ = Leaving
-    made = one.feed(1)
+    made = one.step_input(1)
     assert made.sequence is sequence
     assert made.tokens.tolist() == one.tokens[length : length + 1].tolist()
 
@@ -188,7 +188,7 @@ def test_what_never_fits_is_refused(llm: LLM) -> None:
 def test_a_failure_ends_its_request_alone(llm: LLM) -> None:
     bench = Bench(llm)
     good, bad, other = (bench.add(n, 5) for n in (10, 77, 20))
-    bench.engine.broken = lambda feed: feed.sequence is bad.sequence
+    bench.engine.broken = lambda step_input: step_input.sequence is bad.sequence
     events = [event for event in bench.scheduler.step() if event.error]
     assert [event.request for event in events] == [bad]
     assert isinstance(bad.error, NonFiniteError)
@@ -200,15 +200,15 @@ def test_a_failure_ends_its_request_alone(llm: LLM) -> None:
     assert bench.engine.pool.free == 10_000
 
 
-def test_a_request_that_cannot_feed_ends_alone(llm: LLM) -> None:
+def test_a_request_without_a_step_input_ends_alone(llm: LLM) -> None:
     """One whose constraint leaves no token, say; the others get those of the same step."""
     bench = Bench(llm)
     bad, good = bench.add(10, 5), bench.add(20, 5)
 
-    def feed(*_: Any) -> Feed:
+    def step_input(*_: Any) -> StepInput:
         raise RequestError("answer: must have a next token")
 
-    bad.feed = feed  # type: ignore[method-assign]
+    bad.step_input = step_input  # type: ignore[method-assign]
     events = {event.request: event for event in bench.scheduler.step()}
     assert isinstance(events[bad].error, RequestError)
     assert events[good].error is None

@@ -21,7 +21,7 @@ from helpers import ISAS, command, failed, failure
 from sterna import LLM, loading
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.safetensors import write_safetensors
-from sterna.engine import Adapter, Engine, Feed, Sequence
+from sterna.engine import Adapter, Engine, Sequence, StepInput
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
@@ -118,13 +118,13 @@ def _mixed(engine: Engine, adapters: list[Adapter | None]) -> list[np.ndarray]:
     sequences = [Sequence() for _ in adapters]
     parts: list[list[np.ndarray]] = [[] for _ in adapters]
     while any(s.length < len(TOKENS) for s in sequences):
-        feeds, live = [], []
+        inputs, live = [], []
         for i, sequence in enumerate(sequences):
             tokens = TOKENS[sequence.length :][: 1 + 13 * i]
             if tokens:
                 live.append(i)
-                feeds.append(Feed(sequence, tokens, len(tokens), adapter=adapters[i]))
-        for i, given in zip(live, engine.run(feeds), strict=True):
+                inputs.append(StepInput(sequence, tokens, len(tokens), adapter=adapters[i]))
+        for i, given in zip(live, engine.run(inputs), strict=True):
             parts[i].append(given.logits)
     for sequence in sequences:
         engine.release(sequence)

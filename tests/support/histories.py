@@ -207,10 +207,10 @@ class _Noisy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def run(self, feeds: Any) -> list[Given]:
-        if len(feeds) > 1 and self._choose.random() < 0.02:
+    def run(self, inputs: Any) -> list[Given]:
+        if len(inputs) > 1 and self._choose.random() < 0.02:
             raise ArithmeticError("of some request of the step")
-        return self._engine.run(feeds)
+        return self._engine.run(inputs)
 
 
 def _facts(request: Request) -> tuple[str, list[int], list[Any], str]:

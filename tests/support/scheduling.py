@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sterna import LLM, _native
-from sterna.engine import Feed, Given, PagePool, Request, Scheduler
+from sterna.engine import Given, PagePool, Request, Scheduler, StepInput
 from sterna.engine.scheduler import Event
 from sterna.errors import NonFiniteError
 from sterna.sampling_params import SamplingParams
@@ -34,29 +34,30 @@ class FakeEngine:
 
     def __init__(self, clock: Clock, pages: int = 10_000) -> None:
         self.pool, self.clock = PagePool(pages, lambda source, target: None), clock
-        self.steps: list[list[int]] = []  # tokens of each feed
-        self.broken: Callable[[Feed], bool] = lambda feed: False
+        self.steps: list[list[int]] = []  # tokens of each sequence
+        self.broken: Callable[[StepInput], bool] = lambda step_input: False
         self.rewind = lambda sequence, length: self.pool.cut(sequence, length)
         self.forgets = False
         self.snapshot = lambda sequence, keep: True
         self.noise, self.pair_ms = lambda: 1.0, 0.0
 
-    def run(self, feeds: Sequence[Feed]) -> list[Given]:
-        self.pool.reserve([(feed.sequence, len(feed.tokens)) for feed in feeds])
-        tokens = [len(feed.tokens) for feed in feeds]
+    def run(self, inputs: Sequence[StepInput]) -> list[Given]:
+        self.pool.reserve([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
+        tokens = [len(step_input.tokens) for step_input in inputs]
         seen = sum(
-            n * (feed.sequence.length + n / 2) for n, feed in zip(tokens, feeds, strict=True)
+            n * (step_input.sequence.length + n / 2)
+            for n, step_input in zip(tokens, inputs, strict=True)
         )
         ms = BASE_MS + TOKEN_MS * sum(tokens) + seen * self.pair_ms
         self.clock.now += ms * self.noise() / 1e3
-        if any(map(self.broken, feeds)):
+        if any(map(self.broken, inputs)):
             raise NonFiniteError("layer 1: not finite")
         self.steps.append(tokens)
         given = []
-        for feed in feeds:
-            feed.sequence.length += len(feed.tokens)
-            token = feed.sequence.length % 200
-            drawn = [_native.SampleResult(token)] * feed.wanted
+        for step_input in inputs:
+            step_input.sequence.length += len(step_input.tokens)
+            token = step_input.sequence.length % 200
+            drawn = [_native.SampleResult(token)] * step_input.wanted
             given.append(Given(np.zeros((0, 0), np.float32), drawn))
         return given
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sterna.engine import Draw, Engine, Feed
+from sterna.engine import Draw, Engine, StepInput
 from sterna.engine import Sequence as EngineSequence
 from sterna.sampling_params import SamplingParams
 
@@ -30,12 +30,12 @@ class Greedy:
     @classmethod
     def step(cls, engine: Engine, batch: Sequence[Greedy]) -> None:
         """Feeds what each knows, and draws the next token of each."""
-        feeds = []
+        inputs = []
         for one in batch:
             draw = Draw(_PARAMS.native, one._tokens[: one._known])
             new = one._tokens[one.sequence.length : one._known]
-            feeds.append(Feed(one.sequence, new, 1, draw=draw))
-        for one, given in zip(batch, engine.run(feeds), strict=True):
+            inputs.append(StepInput(one.sequence, new, 1, draw=draw))
+        for one, given in zip(batch, engine.run(inputs), strict=True):
             if one._known < len(one._tokens):
                 one._tokens[one._known] = given.drawn[0].token
                 one._known += 1

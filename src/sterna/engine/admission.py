@@ -8,10 +8,10 @@ from collections.abc import Sequence as SequenceOf
 
 from sterna.engine.costs import Costs
 from sterna.engine.engine import Engine
+from sterna.engine.fair_queue import Entry
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
 from sterna.engine.sequence import PAGE, Sequence
-from sterna.engine.turns import Entry
 from sterna.errors import RequestError
 
 __all__ = ["Admission"]

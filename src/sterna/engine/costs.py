@@ -9,7 +9,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine.engine import PREFILL_CHUNK, Feed
+from sterna.engine.engine import PREFILL_CHUNK, StepInput
 
 __all__ = ["Costs", "Work"]
 
@@ -44,11 +44,11 @@ class Work:
         self.tokens, self.read, self.rows = tokens, read, rows
 
     @classmethod
-    def of(cls, feeds: SequenceOf[Feed]) -> Work:
+    def of(cls, inputs: SequenceOf[StepInput]) -> Work:
         """That of a step that takes these, before it is run."""
         work = cls()
-        for feed in feeds:
-            work = work.plus(len(feed.tokens), feed.sequence.length)
+        for step_input in inputs:
+            work = work.plus(len(step_input.tokens), step_input.sequence.length)
         return work
 
     def plus(self, tokens: int, depth: int) -> Work:

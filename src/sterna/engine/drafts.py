@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.engine.engine import PREFILL_CHUNK, Engine, Feed
+from sterna.engine.engine import PREFILL_CHUNK, Engine, StepInput
 from sterna.engine.guide import Guide
 from sterna.engine.sampling import Draw, checked
 from sterna.engine.sequence import Sequence
@@ -204,7 +204,7 @@ class DraftModel:
             part = text[self._sequence.length :][:PREFILL_CHUNK]
             last = self._sequence.length + len(part) == len(text)
             draw = Draw(self._params, text, self._begin) if last else None
-            (given,) = self._engine.run([Feed(self._sequence, part, int(last), draw=draw)])
+            (given,) = self._engine.run([StepInput(self._sequence, part, int(last), draw=draw)])
             self._computed = text[: self._sequence.length].copy()
             if last:
                 return int(checked(given.drawn[0]).token)

@@ -19,19 +19,19 @@ from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
-from sterna.engine.feeds import Feed, Given
 from sterna.engine.masks import made_beside
 from sterna.engine.memory import Memory
 from sterna.engine.memory_nodes import place
 from sterna.engine.sampling import EVERYTHING, DecidingLogits
 from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, without_flag
+from sterna.engine.step_io import Given, StepInput
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "Feed", "Given"]
+__all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "Given", "StepInput"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -153,7 +153,7 @@ class Engine(Memory):
         in the order of `Graph.observed_by`; of any other none."""
         return self._program.square_sums
 
-    def run(self, feeds: SequenceOf[Feed]) -> list[Given]:
+    def run(self, inputs: SequenceOf[StepInput]) -> list[Given]:
         """One step: computes the new tokens of each sequence, and gives what is wanted of them.
 
         With an exact head, logits that do not decide are -inf where they are not computed, and what
@@ -162,7 +162,7 @@ class Engine(Memory):
         Raises RequestError where a sequence grows over the context or the pool, or comes twice,
         NonFiniteError naming layer and operation.
         """
-        return self._run(self._program, feeds)
+        return self._run(self._program, inputs)
 
     def hidden(
         self,
@@ -171,8 +171,8 @@ class Engine(Memory):
     ) -> list[F32]:
         """As `step`, but for each sequence what the head would read of the last tokens: float32
         [rows wanted, hidden_size] after the model's last norm."""
-        feeds = [Feed(*share, adapter=adapter) for share in batch]
-        given = self._run(self._without_head, feeds)
+        inputs = [StepInput(*share, adapter=adapter) for share in batch]
+        given = self._run(self._without_head, inputs)
         return [rows.logits for rows in given]
 
     @cached_property
@@ -181,36 +181,36 @@ class Engine(Memory):
             self.fast, 0, self._direct, self.context, self.activations or ACTIVATIONS[0]
         )
 
-    def _run(self, program: _native.Program, feeds: SequenceOf[Feed]) -> list[Given]:
-        if len({id(feed.sequence) for feed in feeds}) < len(feeds):
+    def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[Given]:
+        if len({id(step_input.sequence) for step_input in inputs}) < len(inputs):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
-        if all(feed.adapter is None for feed in feeds):
-            return self._run_in_order(program, feeds, [])
-        order, adapters = by_adapter([feed.adapter for feed in feeds])
-        given = self._run_in_order(program, [feeds[i] for i in order], adapters)
+        if all(step_input.adapter is None for step_input in inputs):
+            return self._run_in_order(program, inputs, [])
+        order, adapters = by_adapter([step_input.adapter for step_input in inputs])
+        given = self._run_in_order(program, [inputs[i] for i in order], adapters)
         return [given[place] for place in np.argsort(order)]
 
     def _run_in_order(
         self,
         program: _native.Program,
-        feeds: SequenceOf[Feed],
+        inputs: SequenceOf[StepInput],
         adapters: SequenceOf[tuple[int, int, _native.Adapter]],
     ) -> list[Given]:
-        deciding = [self._checked(f.deciding) for f in feeds]
-        draws = [f.draw.native if f.draw else None for f in feeds]
-        self._make_room([(feed.sequence, len(feed.tokens)) for feed in feeds])
-        tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in feeds)])
-        rows = [f.rows for f in feeds if f.rows is not None]
-        told = self._told(len(tokens)) if any(f.tells for f in feeds) else None
+        deciding = [self._checked(f.deciding) for f in inputs]
+        draws = [f.draw.native if f.draw else None for f in inputs]
+        self._make_room([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
+        tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in inputs)])
+        rows = [f.rows for f in inputs if f.rows is not None]
+        told = self._told(len(tokens)) if any(f.tells for f in inputs) else None
         # Pages that are gone lie before all windows: any page may stand for them.
-        tables = [without_flag(np.maximum(f.sequence.pages, 0)) for f in feeds]
+        tables = [without_flag(np.maximum(f.sequence.pages, 0)) for f in inputs]
         spans = [
             (f.sequence.length, len(f.tokens), f.wanted, table)
-            for f, table in zip(feeds, tables, strict=True)
+            for f, table in zip(inputs, tables, strict=True)
         ]
-        states = [f.sequence.state for f in feeds if f.sequence.state] if self.state_bytes else []
-        ahead = self._states_ahead(feeds) if self.state_bytes else []
-        late = [f.draw.late for f in feeds if f.draw and f.draw.late]
+        states = [f.sequence.state for f in inputs if f.sequence.state] if self.state_bytes else []
+        ahead = self._states_ahead(inputs) if self.state_bytes else []
+        late = [f.draw.late for f in inputs if f.draw and f.draw.late]
         masks = made_beside(late, self.masks_beside)
         try:
             logits, drawn, rescored, head_bytes = program.run(
@@ -223,7 +223,7 @@ class Engine(Memory):
                 f"the model's weights or scales are damaged{', or an adapter' * bool(adapters)}"
             ) from None
         given, row, kept, token = [], 0, 0, 0
-        for f in feeds:
+        for f in inputs:
             mine = told[token : token + len(f.tokens)] if told is not None and f.tells else None
             token += len(f.tokens)
             f.sequence.length += len(f.tokens)
@@ -274,14 +274,14 @@ class Engine(Memory):
             raise RequestError(
                 f"deciding: must be one for each of {len(batch)} sequences, but got {len(deciding)}"
             )
-        feeds = [
-            Feed(
+        inputs = [
+            StepInput(
                 sequence, tokens, wanted, deciding[i] if deciding is not None else EVERYTHING,
                 adapter=adapter,
             )
             for i, (sequence, tokens, wanted) in enumerate(batch)
         ]  # fmt: skip
-        return [given.logits for given in self.run(feeds)]
+        return [given.logits for given in self.run(inputs)]
 
     def _checked(self, deciding: DecidingLogits) -> tuple[int, float]:
         """The arguments of the program; a count of more than there are tokens is all of them."""

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.checks import checked_whole
-from sterna.engine.feeds import Feed
 from sterna.engine.pages import PagePool, PagesMissing
 from sterna.engine.sequence import PAGE, Sequence, are_whole, pages_of
+from sterna.engine.step_io import StepInput
 from sterna.engine.windows import PageShape, way_back
 from sterna.errors import ContextError, RequestError
 from sterna.graph import Graph
@@ -196,15 +196,15 @@ class Memory:
         self.pool.give_back(copy)
         return copy
 
-    def _states_ahead(self, feeds: SequenceOf[Feed]) -> list[tuple[int, int, _native.State]]:
+    def _states_ahead(self, inputs: SequenceOf[StepInput]) -> list[tuple[int, int, _native.State]]:
         """Of each sequence that has drafts, the state in which they go on."""
         ahead = []
-        for i, feed in enumerate(feeds):
-            if feed.drafts:
-                if not self.may_draft(feed.sequence) or feed.sequence.ahead is None:
+        for i, step_input in enumerate(inputs):
+            if step_input.drafts:
+                if not self.may_draft(step_input.sequence) or step_input.sequence.ahead is None:
                     raise PagesMissing(
                         f"KV cache: a recurrent state takes {self.pool.state_pages} of "
                         f"{self.pool.count} pages, but fewer are free; run without drafts"
                     )
-                ahead.append((i, feed.drafts, feed.sequence.ahead))
+                ahead.append((i, step_input.drafts, step_input.sequence.ahead))
         return ahead

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.engine.engine import PREFILL_CHUNK, Engine, Feed
+from sterna.engine.engine import PREFILL_CHUNK, Engine, StepInput
 from sterna.engine.sampling import Draw, checked
 from sterna.engine.sequence import Sequence
 from sterna.errors import NonFiniteError, RequestError
@@ -109,10 +109,10 @@ class MtpLayer:
     def _run(self, tokens: I32, rows: F32, draw: Draw | None) -> F32:
         """A step of it, which draws a token or none; what the head reads of the last one, float32
         [1, hidden_size]."""
-        feed = Feed(
+        step_input = StepInput(
             self._sequence, tokens, int(draw is not None), draw=draw, rows=rows, tells=True
         )  # fmt: skip
-        (given,) = self._engine.run([feed])
+        (given,) = self._engine.run([step_input])
         if draw is not None:
             self._drawn = int(checked(given.drawn[0]).token)
         assert given.told is not None

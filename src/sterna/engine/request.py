@@ -14,7 +14,7 @@ from sterna import _native
 from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.allowed import AllowedTokens, mask_words
 from sterna.engine.drafts import Costs, Speculation, usual_costs
-from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
+from sterna.engine.engine import PREFILL_CHUNK, Given, StepInput
 from sterna.engine.guide import Guide
 from sterna.engine.masks import Masks
 from sterna.engine.sampling import Draw, checked
@@ -38,9 +38,9 @@ _ids = itertools.count(1)
 class Request:
     """A prompt, what was made of it so far, and what the engine has to compute next.
 
-    It has two sides, which may be two threads. Whoever schedules it gives `feed` to a step, alone
-    or beside others, and what that drew to `take`, until it has `ended`. Whoever reads it asks for
-    `pieces`, which make text of what was taken, until it is `finished`.
+    It has two sides, which may be two threads. The scheduler gives its `step_input` to a step and
+    the step's output to `receive`, until it has `ended`. The reader asks for
+    `pieces`, which turn drawn tokens into text, until it is `finished`.
 
     It knows nothing about its place but its sequence, and is as far as that is long: so keys and
     values may be lost, or come from another sequence that begins with the same tokens, and it goes
@@ -160,10 +160,10 @@ class Request:
         if not self._drawn:
             self.completion.stats.n_cached = sequence.length
 
-    def feed(
+    def step_input(
         self, most: int = PREFILL_CHUNK, budget: int = 0, costs: Costs = usual_costs,
         others: int = 0,
-    ) -> Feed:  # fmt: skip
+    ) -> StepInput:  # fmt: skip
         """The tokens that the next step takes, at most so many, and what it is to draw from them.
 
         It draws where these reach the last token that is known. budget: drafts that may follow
@@ -179,10 +179,10 @@ class Request:
         part, self._fed_from = self._history[begin:end], begin
         tells = self._speculation is not None and self._speculation.hears
         if end < self._known:
-            return Feed(sequence, part, adapter=self.adapter, tells=tells)
+            return StepInput(sequence, part, adapter=self.adapter, tells=tells)
         if self.decodes:
             self._add_drafts(budget - self.left + 1, costs, others)
-        return Feed(
+        return StepInput(
             sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
             draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter, tells=tells,
         )  # fmt: skip

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from sterna.engine.admission import Admission
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
-from sterna.engine.engine import Engine, Feed, Given
+from sterna.engine.engine import Engine, Given, StepInput
+from sterna.engine.fair_queue import Entry, FairQueue
 from sterna.engine.load import Load
 from sterna.engine.pages import PagesMissing
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
 from sterna.engine.sequence import Sequence
 from sterna.engine.step_time import StepTime
-from sterna.engine.turns import Entry, Turns
 from sterna.errors import ContextError, SternaError
 
 __all__ = ["Event", "Scheduler"]
@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(slots=True)
 class _Share:
-    """A request's part of a step: how many tokens it may feed at most, drafts left out."""
+    """A request's share of a step: the most tokens that it may compute, drafts not counted."""
 
     request: Request
     most: int
@@ -60,8 +60,8 @@ class Scheduler:
     prompt_step_ms: while nobody does; infinite: chunks of 512 tokens. max_running: requests that
     have pages at the same time, those left out that nobody reads. clock: seconds, of any origin.
 
-    A step takes the next token of each request that decodes; then prompts, by their `Turns`, as far
-    as its time (`StepTime`) goes by what earlier ones took (`Costs`).
+    A step takes the next token of each request that decodes; then prompts in the order
+    of a `FairQueue`, as many tokens as the step has time for (`StepTime`, by `Costs`).
 
     A request waits where another one computes what its prompt begins with, and gives that one its
     turns. It is admitted where there are pages for all tokens that it and the others will have, or
@@ -83,7 +83,7 @@ class Scheduler:
         self.step_ms, self.prompt_step_ms = step_ms, prompt_step_ms
         self.max_running, self.cache = max_running, prefix_cache
         self._admission = Admission(engine, self.costs)
-        self._turns = Turns(self.costs)
+        self._queue = FairQueue(self.costs)
         self._clock = clock
         # What lives is what is in here: one assignment adds or drops a request.
         self._entries: dict[int, Entry] = {}
@@ -236,7 +236,7 @@ class Scheduler:
     ) -> None:  # fmt: skip
         """Adds those that the step has time for beside who is chosen, whose work is given."""
         n_decoding, admitting, full = len(chosen), True, 0.0
-        for entry in self._turns.among(prompting, now):
+        for entry in self._queue.among(prompting, now):
             if full >= step.most:
                 break
             target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
@@ -260,7 +260,7 @@ class Scheduler:
             most = max(1, min([most, *stops]))  # it goes on, whatever is known of times
             chosen[taker] = _Share(taker.request, most)
             work = work.plus(most, depth)
-            self._turns.count(entry.request.key, most)
+            self._queue.count(entry.request.key, most)
 
     def _room(self, entry: Entry, work: Work, target: float) -> int:
         """Tokens of its prompt that fit a step beside other work."""
@@ -305,25 +305,25 @@ class Scheduler:
     def _run(self, chosen: list[_Share], drafts: int = 0) -> list[Event]:
         """Runs a step, with so many drafts of each at most; if it fails, one for each request."""
         events, fed = list[Event](), list[_Share]()
-        feeds, others = list[Feed](), len(chosen) - 1
+        inputs, others = list[StepInput](), len(chosen) - 1
         costs = self._costs_of_one(chosen)
         for share in chosen:
             try:
-                feeds.append(share.request.feed(share.most, drafts, costs, others))
+                inputs.append(share.request.step_input(share.most, drafts, costs, others))
                 fed.append(share)
             except Exception as error:  # a constraint that leaves no token, for one
                 events.append(self._failed(share.request, _without_frames(error)))
-        if not feeds:
+        if not inputs:
             return events
-        work, began = Work.of(feeds), self._clock()
+        work, began = Work.of(inputs), self._clock()
         failure: Exception | None = None
         try:
-            given = self.engine.run(feeds)
+            given = self.engine.run(inputs)
         except Exception as error:
             failure = _without_frames(error)
         if failure is not None:
-            drafted = any(feed.wanted > 1 for feed in feeds)
-            del feeds  # which would keep the pages of who gives way
+            drafted = any(step_input.wanted > 1 for step_input in inputs)
+            del inputs  # which would keep the pages of who gives way
             return events + self._after(failure, fed, drafted)
         self._learn(work, began, self._clock())
         return events + [

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.allowed import mask_words
 from sterna.engine.drafts import Costs, usual_costs
-from sterna.engine.engine import PREFILL_CHUNK, Feed, Given
+from sterna.engine.engine import PREFILL_CHUNK, Given, StepInput
 from sterna.engine.request import Request
 from sterna.engine.sampling import Draw
 from sterna.errors import NonFiniteError
@@ -98,16 +98,16 @@ class Scoring(Request):
         """Whether all are scored, or it was ended."""
         return self.finished or self._reason is not None or None not in self.scores[1:]
 
-    def feed(
+    def step_input(
         self, most: int = PREFILL_CHUNK, budget: int = 0, costs: Costs = usual_costs,
         others: int = 0,
-    ) -> Feed:  # fmt: skip
-        """As `Request.feed`, with the next token's log-probability after each."""
+    ) -> StepInput:  # fmt: skip
+        """As `Request.step_input`, with the next token's log-probability after each."""
         begin = self.sequence.length
         end = min(begin + most, begin + step_tokens(self._vocab), self.n_prompt - 1)
         draw = scoring_draw(self._history[: end + 1], end - begin, self._vocab, self._top)
         part = self._history[begin:end]
-        return Feed(self.sequence, part, end - begin, draw=draw, adapter=self.adapter)
+        return StepInput(self.sequence, part, end - begin, draw=draw, adapter=self.adapter)
 
     def receive(self, given: Given) -> None:
         """Takes a step's log-probabilities; NonFiniteError where they are not finite."""

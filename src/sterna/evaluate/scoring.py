@@ -15,7 +15,7 @@ from sterna.engine import (
     PREFILL_CHUNK,
     Adapter,
     Engine,
-    Feed,
+    StepInput,
     in_common,
     log_probabilities,
     scoring_draw,
@@ -196,7 +196,7 @@ def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None)
     """
     vocab = engine.model.config.vocab_size
     while live := [job for job in jobs if job.sequence.length < len(job.tokens) - 1]:
-        feeds = []
+        inputs = []
         size, rows = (max(1, most // len(live)) for most in (PREFILL_CHUNK, budget))
         for job in live:
             begin = job.sequence.length
@@ -205,7 +205,7 @@ def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None)
             wanted = max(0, end - first)
             draw = scoring_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
             part = job.tokens[begin:end]
-            feeds.append(Feed(job.sequence, part, wanted, draw=draw, adapter=adapter))
-        for job, given in zip(live, engine.run(feeds), strict=True):
+            inputs.append(StepInput(job.sequence, part, wanted, draw=draw, adapter=adapter))
+        for job, given in zip(live, engine.run(inputs), strict=True):
             job.logprobs += log_probabilities(given.drawn)
             job.greedy &= all(one.top[0][0] == one.token for one in given.drawn)

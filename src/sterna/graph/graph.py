@@ -44,7 +44,7 @@ class Graph(Written):
         return self._add("embed", "embed_tokens", [], table.K, weight=table, factor=factor)
 
     def given(self, width: int) -> Value:
-        """The row that a step is given for each token, beside it (`Feed.rows`)."""
+        """The row that a step is given for each token, beside it (`StepInput.rows`)."""
         return self._add("copy", "given", [], width)
 
     def beside(self, parts: Sequence[Value]) -> Value:
@@ -56,8 +56,8 @@ class Graph(Written):
         return out
 
     def tell(self, x: Value, weight: F32, eps: float, name: str) -> None:
-        """RMSNorm(x) * weight of every token goes to who asks for it (`Feed.tells`); where nobody
-        does, it is not computed."""
+        """Output RMSNorm(x) * weight of every token to the inputs that ask for it
+        (`StepInput.tells`); computed only if one does."""
         self._add("tell", name, [x], x.width, norm=weight, eps=eps)
 
     def norm(

@@ -1,4 +1,4 @@
-"""What sequences give to a step, and get from it."""
+"""Input and output of a step, for each sequence in it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sterna.engine.adapters import Adapter
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.engine.sequence import Sequence
 
-__all__ = ["Feed", "Given"]
+__all__ = ["Given", "StepInput"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
 @dataclass(eq=False, slots=True)
-class Feed:
-    """A sequence's share of a step: its new tokens, and what is wanted of the last of them.
+class StepInput:
+    """One sequence's input to a step: its new tokens, and what to compute of the last of them.
 
     wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
     which those of `deciding` decide. drafts: how many of them, the last ones, may be taken back
@@ -44,10 +44,10 @@ class Feed:
 
 @dataclass(eq=False, slots=True)
 class Given:
-    """What a step gave for a `Feed`: logits [wanted, vocab], or the tokens drawn, and no logits.
+    """The result of a step for one `StepInput`: logits [wanted, vocab], or drawn tokens instead.
 
-    A token drawn from logits that are not finite says so (`finite`). told: as `Feed.tells` wants
-    it, float32 [tokens, hidden_size].
+    `finite` of a drawn token is False where its logits were not finite. told: for inputs with
+    `tells`, float32 [tokens, hidden_size].
     """
 
     logits: F32

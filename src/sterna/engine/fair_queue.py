@@ -1,4 +1,4 @@
-"""`Turns`: whose prompt comes next."""
+"""`FairQueue`: the order in which prompts get compute time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator
 from sterna.engine.costs import Costs
 from sterna.engine.request import Request
 
-__all__ = ["Entry", "Turns"]
+__all__ = ["Entry", "FairQueue"]
 
-#: A prompt comes before those that need as many seconds less as it has waited, times this.
+#: Seconds of compute that a second of waiting outweighs.
 AGEING = 0.5
-#: As many seconds of waiting count a level of priority.
+#: Seconds of waiting that a level of priority is worth.
 PRIORITY_S = 10.0
 
 
 class Entry:
-    """A request's place in a scheduler.
+    """A request's entry in a scheduler.
 
-    arrived: since when it is here, in seconds; running: whether it may have pages. begun: tokens
-    of its prompt with which one that was here before begins, too. source: of one that waits for
-    another, which computes what both begin with: that one, until it has `goal` positions.
+    arrived: when it was added, in seconds; running: whether it may have pages. begun: tokens at the
+    begin of its prompt that an earlier request's prompt has as well. source: the request that is
+    computing a prefix of this one's prompt, which waits until the source has `goal` positions.
     """
 
     __slots__ = ("arrived", "begun", "goal", "request", "running", "source")
@@ -32,12 +32,12 @@ class Entry:
         self.goal = 0
 
 
-class Turns:
-    """The order in which prompts get the time of steps.
+class FairQueue:
+    """The order in which prompts get compute time.
 
-    Keys (`Request.key`) get equal numbers of tokens; one that was not here has saved nothing up.
-    Among requests of a key, the shortest rest comes first. That it has waited brings one forward
-    (AGEING), so that none waits for ever, and so does its priority.
+    Keys (`Request.key`) get equal numbers of tokens; idle keys accumulate no credit. Within a key,
+    the prompt with the least left to compute comes first. Waiting moves a request forward
+    (AGEING), so that none starves, and so does its priority.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -45,7 +45,7 @@ class Turns:
         self._served: dict[str, float] = {}  # tokens, by key
 
     def among(self, entries: Iterable[Entry], now: float) -> Iterator[Entry]:
-        """These, each when its turn comes, as `count` has it by then."""
+        """Yield the entries in order; `count` calls in between change what follows."""
         queues: dict[str, list[Entry]] = {}
         for entry in entries:
             queues.setdefault(entry.request.key, []).append(entry)
@@ -60,11 +60,11 @@ class Turns:
                 del queues[key]
 
     def count(self, key: str, tokens: int) -> None:
-        """So many tokens were computed in a turn of this key."""
+        """Charge a key for computed tokens."""
         self._served[key] += tokens
 
     def _rank(self, entry: Entry, now: float) -> float:
-        """Seconds that the rest of its prompt takes, less what it has waited and its priority."""
+        """Seconds to compute the rest of the prompt, less credit for waiting and priority."""
         left = entry.request.left
         per_token = self._costs.rate(min(left, 256))
         waited = now - entry.arrived
