@@ -69,8 +69,8 @@ def facts(done: Completion) -> tuple[Any, ...]:
 def run(engine: Engine, request: Request, cut: int = 512) -> Completion:
     """The answer, and that its sequence has the positions of its tokens alone."""
     while not request.ended:
-        (given,) = engine.run([request.step_input(cut, MOST_DRAFTS, free)])
-        request.take(given.drawn)
+        (output,) = engine.run([request.step_input(cut, MOST_DRAFTS, free)])
+        request.take(output.drawn)
         assert request.sequence.length <= len(request.tokens)
     list(request.pieces())
     engine.release(request.sequence)
@@ -127,8 +127,8 @@ def test_right_drafts_save_steps(llm: LLM) -> None:
     )  # fmt: skip
     steps = 0
     while not request.ended:
-        (given,) = llm.engine.run([request.step_input(512, MOST_DRAFTS, free)])
-        request.take(given.drawn)
+        (output,) = llm.engine.run([request.step_input(512, MOST_DRAFTS, free)])
+        request.take(output.drawn)
         steps += 1
     list(request.pieces())
     assert request.completion.tokens == plain.tokens
@@ -144,9 +144,9 @@ def test_a_step_may_be_lost(llm: LLM) -> None:
         speculation=Speculation([Prediction(2, [*plain.tokens[:9], 1, 2, 3])], llm.engine),
     )  # fmt: skip
     for lost in (False, False, True, True, False, False):
-        (given,) = llm.engine.run([request.step_input(512, 5, free)])
+        (output,) = llm.engine.run([request.step_input(512, 5, free)])
         if not lost:
-            request.take(given.drawn)
+            request.take(output.drawn)
     assert run(llm.engine, request).tokens == plain.tokens
 
 

@@ -35,10 +35,10 @@ def drawn(engine: Engine, masks: Masks, params: SamplingParams) -> list[Any]:
     sequence = Sequence()
     draw = Draw(params.native, np.array(PROMPT, np.int32), 5, masks.words, masks)
     try:
-        (given,) = engine.run([StepInput(sequence, PROMPT, 2, draw=draw)])
+        (output,) = engine.run([StepInput(sequence, PROMPT, 2, draw=draw)])
     finally:
         engine.release(sequence)
-    return [(one.token, one.logprob) for one in given.drawn]
+    return [(one.token, one.logprob) for one in output.drawn]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -93,8 +93,8 @@ def test_masks_of_a_step_that_never_came(llm: LLM) -> None:
     request = _request(llm)
     request.step_input()
     llm.engine.masks_beside = True
-    (given,) = llm.engine.run([request.step_input()])
-    request.take(given.drawn)
+    (output,) = llm.engine.run([request.step_input()])
+    request.take(output.drawn)
     assert request.generated == 1
     llm.engine.release(request.sequence)
     again = _request(llm)

@@ -64,9 +64,9 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(e: Engine, tokens: list[int]) -> np.ndarray:
     """What the head reads of each token."""
-    (given,) = e.run([StepInput(Sequence(), tokens, tells=True)])
-    assert given.told is not None
-    return given.told
+    (output,) = e.run([StepInput(Sequence(), tokens, tells=True)])
+    assert output.told is not None
+    return output.told
 
 
 def predicted(e: Engine, tokens: list[int]) -> np.ndarray:
@@ -159,12 +159,12 @@ def test_parts_and_company_change_nothing(random: Path) -> None:
             StepInput(Sequence(), PROMPT[:3], 1),
             StepInput(alone, PROMPT[at : at + 20], 1, tells=True),
         ]
-        first, given = e.run(inputs)
+        first, output = e.run(inputs)
         assert first.told is None
-        assert given.told is not None
-        parts.append(given.told)
+        assert output.told is not None
+        parts.append(output.told)
     assert_same_bits(np.concatenate(parts), whole[:60])
-    assert_same_bits(given.logits, e.logits([PROMPT[:60]])[0][-1:])
+    assert_same_bits(output.logits, e.logits([PROMPT[:60]])[0][-1:])
 
 
 # ------------------------------------------------------------------------------- where it is kept
@@ -247,8 +247,8 @@ def test_drafts_change_no_token(
             speculation=Speculation(sources, llm.engine),
         )  # fmt: skip
         while not asked.ended:
-            (given,) = llm.engine.run([asked.step_input(cut, MOST_DRAFTS, free)])
-            asked.receive(given)
+            (output,) = llm.engine.run([asked.step_input(cut, MOST_DRAFTS, free)])
+            asked.receive(output)
         list(asked.pieces())
         llm.engine.release(asked.sequence)
         return asked.completion

@@ -86,8 +86,8 @@ def run_together(engine: Engine, some: list[Request], most: int) -> list[list[Pi
         live = [i for i, r in enumerate(some[:step]) if not r.finished]
         if live:
             inputs = [some[i].step_input(most) for i in live]
-            for i, given in zip(live, engine.run(inputs), strict=True):
-                some[i].take(given.drawn)
+            for i, output in zip(live, engine.run(inputs), strict=True):
+                some[i].take(output.drawn)
                 pieces[i] += some[i].pieces()
     return pieces
 
@@ -147,7 +147,7 @@ def test_several_rows_of_a_sequence(llm: LLM) -> None:
         history = np.array([*start, *tokens[:-1]], np.int32)
         sequence = Sequence()
         llm.engine.prefill(sequence, start[:-1])
-        (given,) = llm.engine.run(
+        (output,) = llm.engine.run(
             [
                 StepInput(
                     sequence,
@@ -157,7 +157,7 @@ def test_several_rows_of_a_sequence(llm: LLM) -> None:
                 )
             ]
         )
-        assert [d.token for d in given.drawn] == tokens
+        assert [d.token for d in output.drawn] == tokens
 
 
 def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
@@ -165,7 +165,7 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
     params = params_of(3)
     history = np.array([1, 2, 3], np.int32)
     a, b, c, d = (Sequence() for _ in range(4))
-    given = llm.engine.run(
+    outputs = llm.engine.run(
         [
             StepInput(a, [4, 5, 6], 2),
             StepInput(b, history, 1, draw=Draw(params.native, history)),
@@ -173,12 +173,12 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
             StepInput(d, [8, 9], 1, DecidingLogits(1)),
         ]
     )
-    assert [g.logits.shape[0] for g in given] == [2, 0, 0, 1]
-    assert [len(g.drawn) for g in given] == [0, 1, 0, 0]
+    assert [g.logits.shape[0] for g in outputs] == [2, 0, 0, 1]
+    assert [len(g.drawn) for g in outputs] == [0, 1, 0, 0]
     first, last = llm.engine.logits([[4, 5, 6], [8, 9]])
-    assert given[0].logits.tobytes() == first[1:].tobytes()
-    assert given[3].logits[0].max() == last[-1].max()
-    assert given[1].drawn[0].token == by_logits(llm.engine, [1, 2, 3], params)[0][0]
+    assert outputs[0].logits.tobytes() == first[1:].tobytes()
+    assert outputs[3].logits[0].max() == last[-1].max()
+    assert outputs[1].drawn[0].token == by_logits(llm.engine, [1, 2, 3], params)[0][0]
     with pytest.raises(ValueError, match="history"):
         llm.engine.run([StepInput(b, [1], 1, draw=Draw(params.native, history))])
 
@@ -194,8 +194,8 @@ def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
         if step == 8:
             request.go_on_from(llm.engine.pool.share(request.sequence, 30))
         if not request.finished:
-            (given,) = llm.engine.run([request.step_input()])
-            request.take(given.drawn)
+            (output,) = llm.engine.run([request.step_input()])
+            request.take(output.drawn)
             list(request.pieces())
     assert request.completion.tokens == expected.tokens
     assert request.completion.text == expected.text

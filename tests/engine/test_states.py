@@ -111,8 +111,8 @@ def test_forks(small: Engine) -> None:
     assert earlier.state is None  # until it is written
     ways = {id(s): [1, 2], id(at_end): [3, 4, 5], id(earlier): [6] * 9}
     inputs = [(one, ways[id(one)], 1) for one in (s, at_end, earlier)]
-    given = [rows[-1].copy() for rows in small.step(inputs)]
-    for one, logits, length in zip((s, at_end, earlier), given, (80, 80, 70), strict=True):
+    outputs = [rows[-1].copy() for rows in small.step(inputs)]
+    for one, logits, length in zip((s, at_end, earlier), outputs, (80, 80, 70), strict=True):
         assert_same_bits(logits, fresh(small, PROMPT[:length] + ways[id(one)]))
     assert len({id(one.state) for one in (s, at_end, earlier)}) == 3
 
@@ -131,8 +131,8 @@ def test_a_state_behind_another_length_is_refused(small: Engine) -> None:
 
 def drafted(e: Engine, s: Sequence, tokens: list[int], drafts: int) -> np.ndarray:
     """Logits of a step with so many drafts at its end, and of the token before them."""
-    (given,) = e.run([StepInput(s, tokens, drafts + 1, drafts=drafts)])
-    return given.logits.copy()
+    (output,) = e.run([StepInput(s, tokens, drafts + 1, drafts=drafts)])
+    return output.logits.copy()
 
 
 def test_drafts_are_taken_back(small: Engine) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna import LLM, _native
-from sterna.engine import PAGE, Given, StepInput
+from sterna.engine import PAGE, StepInput, StepOutput
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine import scoring as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
@@ -148,7 +148,7 @@ def test_examples_before_every_question_are_computed_once(monkeypatch: pytest.Mo
     llm, tokens = LLM("nano", threads=1), 0
     run = llm.engine.run
 
-    def counting(inputs: Sequence[StepInput]) -> list[Given]:
+    def counting(inputs: Sequence[StepInput]) -> list[StepOutput]:
         nonlocal tokens
         tokens += sum(len(step_input.tokens) for step_input in inputs)
         return run(inputs)
@@ -203,11 +203,11 @@ def test_rewind(nano: LLM) -> None:
 def test_non_finite_scores_are_an_error(nano: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     run = nano.engine.run
 
-    def spoilt(inputs: Sequence[StepInput]) -> list[Given]:
-        given = run(inputs)
-        for one in given:
+    def spoilt(inputs: Sequence[StepInput]) -> list[StepOutput]:
+        outputs = run(inputs)
+        for one in outputs:
             one.drawn = [_native.SampleResult(2) for _ in one.drawn]  # of no log-probability
-        return given
+        return outputs
 
     monkeypatch.setattr(nano.engine, "run", spoilt)
     with pytest.raises(NonFiniteError, match="finite"):

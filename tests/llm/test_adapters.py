@@ -124,8 +124,8 @@ def _mixed(engine: Engine, adapters: list[Adapter | None]) -> list[np.ndarray]:
             if tokens:
                 live.append(i)
                 inputs.append(StepInput(sequence, tokens, len(tokens), adapter=adapters[i]))
-        for i, given in zip(live, engine.run(inputs), strict=True):
-            parts[i].append(given.logits)
+        for i, output in zip(live, engine.run(inputs), strict=True):
+            parts[i].append(output.logits)
     for sequence in sequences:
         engine.release(sequence)
     return [np.concatenate(rows) for rows in parts]

@@ -15,7 +15,7 @@ from helpers import cold
 
 from sterna import LLM
 from sterna.engine import PAGE, Driver, Engine, PrefixCache, PrefixStore, Request, Scheduler
-from sterna.engine.engine import Given
+from sterna.engine.engine import StepOutput
 from sterna.engine.sequence import BARE, GONE, without_flag
 
 CONSTRAINTS = ("[a-z ]{3,40}", '"(a|b|c)*"', "(yes|no|perhaps)")
@@ -207,7 +207,7 @@ class _Noisy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def run(self, inputs: Any) -> list[Given]:
+    def run(self, inputs: Any) -> list[StepOutput]:
         if len(inputs) > 1 and self._choose.random() < 0.02:
             raise ArithmeticError("of some request of the step")
         return self._engine.run(inputs)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sterna import LLM, _native
-from sterna.engine import Given, PagePool, Request, Scheduler, StepInput
+from sterna.engine import PagePool, Request, Scheduler, StepInput, StepOutput
 from sterna.engine.scheduler import Event
 from sterna.errors import NonFiniteError
 from sterna.sampling_params import SamplingParams
@@ -41,7 +41,7 @@ class FakeEngine:
         self.snapshot = lambda sequence, keep: True
         self.noise, self.pair_ms = lambda: 1.0, 0.0
 
-    def run(self, inputs: Sequence[StepInput]) -> list[Given]:
+    def run(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
         self.pool.reserve([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
         tokens = [len(step_input.tokens) for step_input in inputs]
         seen = sum(
@@ -53,13 +53,13 @@ class FakeEngine:
         if any(map(self.broken, inputs)):
             raise NonFiniteError("layer 1: not finite")
         self.steps.append(tokens)
-        given = []
+        outputs = []
         for step_input in inputs:
             step_input.sequence.length += len(step_input.tokens)
             token = step_input.sequence.length % 200
             drawn = [_native.SampleResult(token)] * step_input.wanted
-            given.append(Given(np.zeros((0, 0), np.float32), drawn))
-        return given
+            outputs.append(StepOutput(np.zeros((0, 0), np.float32), drawn))
+        return outputs
 
 
 class Bench:

@@ -35,7 +35,7 @@ class Greedy:
             draw = Draw(_PARAMS.native, one._tokens[: one._known])
             new = one._tokens[one.sequence.length : one._known]
             inputs.append(StepInput(one.sequence, new, 1, draw=draw))
-        for one, given in zip(batch, engine.run(inputs), strict=True):
+        for one, output in zip(batch, engine.run(inputs), strict=True):
             if one._known < len(one._tokens):
-                one._tokens[one._known] = given.drawn[0].token
+                one._tokens[one._known] = output.drawn[0].token
                 one._known += 1

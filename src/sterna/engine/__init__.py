@@ -5,7 +5,7 @@ from __future__ import annotations
 from sterna.engine.adapters import Adapter
 from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
-from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, Given, StepInput
+from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput
 from sterna.engine.load import Load
 from sterna.engine.pages import PagePool
 from sterna.engine.prefix import PrefixCache, in_common
@@ -26,7 +26,6 @@ __all__ = [
     "Driver",
     "Engine",
     "Event",
-    "Given",
     "Load",
     "PagePool",
     "PrefixCache",
@@ -36,6 +35,7 @@ __all__ = [
     "Scoring",
     "Sequence",
     "StepInput",
+    "StepOutput",
     "embed",
     "in_common",
     "log_probabilities",

@@ -204,10 +204,10 @@ class DraftModel:
             part = text[self._sequence.length :][:PREFILL_CHUNK]
             last = self._sequence.length + len(part) == len(text)
             draw = Draw(self._params, text, self._begin) if last else None
-            (given,) = self._engine.run([StepInput(self._sequence, part, int(last), draw=draw)])
+            (output,) = self._engine.run([StepInput(self._sequence, part, int(last), draw=draw)])
             self._computed = text[: self._sequence.length].copy()
             if last:
-                return int(checked(given.drawn[0]).token)
+                return int(checked(output.drawn[0]).token)
 
 
 class _Record:

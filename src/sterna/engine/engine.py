@@ -24,14 +24,14 @@ from sterna.engine.memory import Memory
 from sterna.engine.memory_nodes import place
 from sterna.engine.sampling import EVERYTHING, DecidingLogits
 from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, without_flag
-from sterna.engine.step_io import Given, StepInput
+from sterna.engine.step_io import StepInput, StepOutput
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "Given", "StepInput"]
+__all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "StepInput", "StepOutput"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -153,7 +153,7 @@ class Engine(Memory):
         in the order of `Graph.observed_by`; of any other none."""
         return self._program.square_sums
 
-    def run(self, inputs: SequenceOf[StepInput]) -> list[Given]:
+    def run(self, inputs: SequenceOf[StepInput]) -> list[StepOutput]:
         """One step: computes the new tokens of each sequence, and gives what is wanted of them.
 
         With an exact head, logits that do not decide are -inf where they are not computed, and what
@@ -172,8 +172,8 @@ class Engine(Memory):
         """As `step`, but for each sequence what the head would read of the last tokens: float32
         [rows wanted, hidden_size] after the model's last norm."""
         inputs = [StepInput(*share, adapter=adapter) for share in batch]
-        given = self._run(self._without_head, inputs)
-        return [rows.logits for rows in given]
+        outputs = self._run(self._without_head, inputs)
+        return [rows.logits for rows in outputs]
 
     @cached_property
     def _without_head(self) -> _native.Program:
@@ -181,21 +181,21 @@ class Engine(Memory):
             self.fast, 0, self._direct, self.context, self.activations or ACTIVATIONS[0]
         )
 
-    def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[Given]:
+    def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[StepOutput]:
         if len({id(step_input.sequence) for step_input in inputs}) < len(inputs):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
         if all(step_input.adapter is None for step_input in inputs):
             return self._run_in_order(program, inputs, [])
         order, adapters = by_adapter([step_input.adapter for step_input in inputs])
-        given = self._run_in_order(program, [inputs[i] for i in order], adapters)
-        return [given[place] for place in np.argsort(order)]
+        outputs = self._run_in_order(program, [inputs[i] for i in order], adapters)
+        return [outputs[place] for place in np.argsort(order)]
 
     def _run_in_order(
         self,
         program: _native.Program,
         inputs: SequenceOf[StepInput],
         adapters: SequenceOf[tuple[int, int, _native.Adapter]],
-    ) -> list[Given]:
+    ) -> list[StepOutput]:
         deciding = [self._checked(f.deciding) for f in inputs]
         draws = [f.draw.native if f.draw else None for f in inputs]
         self._make_room([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
@@ -222,7 +222,7 @@ class Engine(Memory):
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 f"the model's weights or scales are damaged{', or an adapter' * bool(adapters)}"
             ) from None
-        given, row, kept, token = [], 0, 0, 0
+        outputs, row, kept, token = [], 0, 0, 0
         for f in inputs:
             mine = told[token : token + len(f.tokens)] if told is not None and f.tells else None
             token += len(f.tokens)
@@ -232,11 +232,13 @@ class Engine(Memory):
             f.sequence.head_bytes += head_bytes if f.wanted else 0
             count = 0 if f.draw else f.wanted
             first = row - kept  # of what was drawn
-            given.append(
-                Given(logits[kept : kept + count], drawn[first : first + f.wanted - count], mine)
+            outputs.append(
+                StepOutput(
+                    logits[kept : kept + count], drawn[first : first + f.wanted - count], mine
+                )
             )
             row, kept = row + f.wanted, kept + count
-        return given
+        return outputs
 
     def _told(self, tokens: int) -> F32:
         return np.empty((tokens, self.model.config.hidden_size), np.float32)
@@ -281,7 +283,7 @@ class Engine(Memory):
             )
             for i, (sequence, tokens, wanted) in enumerate(batch)
         ]  # fmt: skip
-        return [given.logits for given in self.run(inputs)]
+        return [output.logits for output in self.run(inputs)]
 
     def _checked(self, deciding: DecidingLogits) -> tuple[int, float]:
         """The arguments of the program; a count of more than there are tokens is all of them."""

@@ -112,8 +112,8 @@ class MtpLayer:
         step_input = StepInput(
             self._sequence, tokens, int(draw is not None), draw=draw, rows=rows, tells=True
         )  # fmt: skip
-        (given,) = self._engine.run([step_input])
+        (output,) = self._engine.run([step_input])
         if draw is not None:
-            self._drawn = int(checked(given.drawn[0]).token)
-        assert given.told is not None
-        return given.told[-1:]
+            self._drawn = int(checked(output.drawn[0]).token)
+        assert output.told is not None
+        return output.told[-1:]

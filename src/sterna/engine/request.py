@@ -14,7 +14,7 @@ from sterna import _native
 from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.allowed import AllowedTokens, mask_words
 from sterna.engine.drafts import Costs, Speculation, usual_costs
-from sterna.engine.engine import PREFILL_CHUNK, Given, StepInput
+from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
 from sterna.engine.guide import Guide
 from sterna.engine.masks import Masks
 from sterna.engine.sampling import Draw, checked
@@ -209,12 +209,12 @@ class Request:
             self.sequence.settle(self._known - 1)
         self._n_drafts = 0
 
-    def receive(self, given: Given) -> None:
+    def receive(self, output: StepOutput) -> None:
         """Takes what a step gave it."""
-        self.take(given.drawn)
-        if given.told is not None and self._speculation is not None and not self.ended:
+        self.take(output.drawn)
+        if output.told is not None and self._speculation is not None and not self.ended:
             known = self.tokens
-            rows = given.told[: len(known) - 1 - self._fed_from]
+            rows = output.told[: len(known) - 1 - self._fed_from]
             self._speculation.hear(known, self._fed_from, rows)
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sterna.engine.admission import Admission
 from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
-from sterna.engine.engine import Engine, Given, StepInput
+from sterna.engine.engine import Engine, StepInput, StepOutput
 from sterna.engine.fair_queue import Entry, FairQueue
 from sterna.engine.load import Load
 from sterna.engine.pages import PagesMissing
@@ -318,7 +318,7 @@ class Scheduler:
         work, began = Work.of(inputs), self._clock()
         failure: Exception | None = None
         try:
-            given = self.engine.run(inputs)
+            outputs = self.engine.run(inputs)
         except Exception as error:
             failure = _without_frames(error)
         if failure is not None:
@@ -327,7 +327,7 @@ class Scheduler:
             return events + self._after(failure, fed, drafted)
         self._learn(work, began, self._clock())
         return events + [
-            self._taken(share.request, one) for share, one in zip(fed, given, strict=True)
+            self._taken(share.request, one) for share, one in zip(fed, outputs, strict=True)
         ]
 
     def _learn(self, work: Work, began: float, ended: float) -> None:
@@ -362,16 +362,16 @@ class Scheduler:
             return [self._failed(chosen[0].request, failure)]
         return [event for one in chosen for event in self._run([one])]
 
-    def _taken(self, request: Request, given: Given) -> Event:
+    def _taken(self, request: Request, output: StepOutput) -> Event:
         if request.sequence.length in request.boundaries:
             self.engine.snapshot(request.sequence, len(request.boundaries))
         try:
-            request.receive(given)
+            request.receive(output)
         except Exception as error:  # not finite, or too much for its grammar
             return self._failed(request, _without_frames(error))
-        if self.cache is not None and request.generated == len(given.drawn) > 0:
+        if self.cache is not None and request.generated == len(output.drawn) > 0:
             self.cache.keep(request.tokens, request.sequence, request.salt)  # its prompt, for now
-        return Event(request, len(given.drawn))
+        return Event(request, len(output.drawn))
 
     def _failed(self, request: Request, error: Exception) -> Event:
         request.end("error", error)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.allowed import mask_words
 from sterna.engine.drafts import Costs, usual_costs
-from sterna.engine.engine import PREFILL_CHUNK, Given, StepInput
+from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
 from sterna.engine.request import Request
 from sterna.engine.sampling import Draw
 from sterna.errors import NonFiniteError
@@ -109,13 +109,13 @@ class Scoring(Request):
         part = self._history[begin:end]
         return StepInput(self.sequence, part, end - begin, draw=draw, adapter=self.adapter)
 
-    def receive(self, given: Given) -> None:
+    def receive(self, output: StepOutput) -> None:
         """Takes a step's log-probabilities; NonFiniteError where they are not finite."""
-        if self.finished or not given.drawn:
+        if self.finished or not output.drawn:
             return
-        first = self.sequence.length + 1 - len(given.drawn)
-        logprobs = log_probabilities(given.drawn)
-        for i, (one, logprob) in enumerate(zip(given.drawn, logprobs, strict=True)):
+        first = self.sequence.length + 1 - len(output.drawn)
+        logprobs = log_probabilities(output.drawn)
+        for i, (one, logprob) in enumerate(zip(output.drawn, logprobs, strict=True)):
             self.scores[first + i] = TokenLogprob(
                 int(one.token), logprob, tuple(one.top) if self._top else ()
             )

@@ -13,7 +13,7 @@ from sterna.engine.adapters import Adapter
 from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
 from sterna.engine.sequence import Sequence
 
-__all__ = ["Given", "StepInput"]
+__all__ = ["StepInput", "StepOutput"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -43,7 +43,7 @@ class StepInput:
 
 
 @dataclass(eq=False, slots=True)
-class Given:
+class StepOutput:
     """The result of a step for one `StepInput`: logits [wanted, vocab], or drawn tokens instead.
 
     `finite` of a drawn token is False where its logits were not finite. told: for inputs with

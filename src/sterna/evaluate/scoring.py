@@ -206,6 +206,6 @@ def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None)
             draw = scoring_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
             part = job.tokens[begin:end]
             inputs.append(StepInput(job.sequence, part, wanted, draw=draw, adapter=adapter))
-        for job, given in zip(live, engine.run(inputs), strict=True):
-            job.logprobs += log_probabilities(given.drawn)
-            job.greedy &= all(one.top[0][0] == one.token for one in given.drawn)
+        for job, output in zip(live, engine.run(inputs), strict=True):
+            job.logprobs += log_probabilities(output.drawn)
+            job.greedy &= all(one.top[0][0] == one.token for one in output.drawn)
