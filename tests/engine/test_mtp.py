@@ -62,17 +62,22 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(e: Engine, tokens: list[int]) -> np.ndarray:
+def hidden_states(e: Engine, tokens: list[int]) -> np.ndarray:
     """What the head reads of each token."""
-    (output,) = e.run([StepInput(Sequence(), tokens, tells=True)])
-    assert output.told is not None
-    return output.told
+    (output,) = e.run([StepInput(Sequence(), tokens, return_hidden_states=True)])
+    assert output.hidden_states is not None
+    return output.hidden_states
 
 
 def predicted(e: Engine, tokens: list[int]) -> np.ndarray:
     """Logits of the MTP layer at each token but the first."""
     assert e.mtp is not None
-    step_input = StepInput(Sequence(), tokens[1:], len(tokens) - 1, rows=told(e, tokens)[:-1])
+    step_input = StepInput(
+        Sequence(),
+        tokens[1:],
+        len(tokens) - 1,
+        previous_hidden_states=hidden_states(e, tokens)[:-1],
+    )
     return e.mtp.run([step_input])[0].logits.copy()
 
 
@@ -128,7 +133,7 @@ def test_against_the_formula(random: Path) -> None:
     """Of the rows that transformers gives, too; and what is predicted step by step from there."""
     e = engine(loading.load(random), deterministic=True)
     reference = AutoModelForCausalLM.from_pretrained(random, dtype=torch.float32).eval()
-    rows = told(e, PROMPT)
+    rows = hidden_states(e, PROMPT)
     with torch.no_grad():
         expected = reference.model(torch.tensor([PROMPT])).last_hidden_state[0].numpy()
     assert np.abs(rows - expected).max() <= 1e-3 * np.abs(expected).max()
@@ -138,8 +143,8 @@ def test_against_the_formula(random: Path) -> None:
     assert np.abs(got - logits).max() <= 1e-4 * np.abs(logits).max()
     history, first = np.array(PROMPT[:50], np.int32), 7
     layer = MtpLayer(e, GREEDY.native, 50)
-    layer.hear(history, first, rows[first:30])
-    layer.hear(history, 28, rows[28:49])
+    layer.observe(history, first, rows[first:30])
+    layer.observe(history, 28, rows[28:49])
     drafts, tokens, told_rows = layer.propose(history, 5), PROMPT[first + 1 : 50], rows[first:49]
     for draft in drafts:
         h, logits = formula(tokens, told_rows)
@@ -150,19 +155,19 @@ def test_against_the_formula(random: Path) -> None:
 
 
 def test_parts_and_company_change_nothing(random: Path) -> None:
-    """What is told, however a text is cut and whoever runs beside it; logits, whoever is told."""
+    """Hidden states, however a text is cut and batched; logits, whoever asks for hidden states."""
     e = engine(loading.load(random))
-    whole, alone = told(e, PROMPT), Sequence()
+    whole, alone = hidden_states(e, PROMPT), Sequence()
     parts = []
     for at in range(0, 60, 20):
         inputs = [
             StepInput(Sequence(), PROMPT[:3], 1),
-            StepInput(alone, PROMPT[at : at + 20], 1, tells=True),
+            StepInput(alone, PROMPT[at : at + 20], 1, return_hidden_states=True),
         ]
         first, output = e.run(inputs)
-        assert first.told is None
-        assert output.told is not None
-        parts.append(output.told)
+        assert first.hidden_states is None
+        assert output.hidden_states is not None
+        parts.append(output.hidden_states)
     assert_same_bits(np.concatenate(parts), whole[:60])
     assert_same_bits(output.logits, e.logits([PROMPT[:60]])[0][-1:])
 
@@ -235,7 +240,7 @@ def test_bad_input(name: str, shape: tuple[int, ...] | None, tmp_path: Path) -> 
 def test_drafts_change_no_token(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With any parameters and cuts, also where what it hears is computed in small parts."""
+    """With any parameters and cuts, also where hidden states are taken in small parts."""
     monkeypatch.setattr(mtp_module, "PREFILL_CHUNK", 16)
     llm = LLM(request.getfixturevalue(kind), threads=1, speculate="off")
 
@@ -297,7 +302,7 @@ def test_where_its_pages_are_few(agreeing: Path, monkeypatch: pytest.MonkeyPatch
     assert llm.engine.mtp is not None
     held = [Sequence() for _ in range(llm.engine.mtp.pool.count)]
     row = np.ones((1, QWEN3_5.hidden), np.float32)
-    llm.engine.mtp.run([StepInput(one, [1], rows=row) for one in held])
+    llm.engine.mtp.run([StepInput(one, [1], previous_hidden_states=row) for one in held])
     done = llm.generate(PROMPT[:40], **OPTIONS)
     assert facts(done) == facts(expected)
     assert done.stats.n_drafted == 0  # it rests

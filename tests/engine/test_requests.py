@@ -242,7 +242,7 @@ def test_what_is_taken_is_told_when_it_is_asked_for(llm: LLM) -> None:
     request = Request([1, 2], params, llm.tokenizer, context=50)
     assert not request.has_news
     request.take([_native.SampleResult(t) for t in (5, 6, 7)])
-    assert (request.untold, request.completion.tokens) == (3, [])
+    assert (request.unread, request.completion.tokens) == (3, [])
     assert [(p.token, p.index) for p in request.pieces()] == [(5, 2), (6, 2), (7, 2)]
     assert not request.has_news
     request.take([_native.SampleResult(8)])

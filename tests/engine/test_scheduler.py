@@ -212,7 +212,7 @@ def test_a_request_without_a_step_input_ends_alone(llm: LLM) -> None:
     events = {event.request: event for event in bench.scheduler.step()}
     assert isinstance(events[bad].error, RequestError)
     assert events[good].error is None
-    assert good.untold == 1
+    assert good.unread == 1
     assert bad.ended
 
 
@@ -223,7 +223,7 @@ def test_who_is_not_read_is_left_out(llm: LLM) -> None:
     bench.requests.clear()
     while bench.scheduler.step():
         pass
-    assert silent.untold == AHEAD
+    assert silent.unread == AHEAD
     assert len(silent.sequence.pages) == 2
     loud = bench.add(PAGE, PAGE + 10)
     bench.until(lambda: loud.finished)

@@ -27,7 +27,7 @@ __all__ = [
     "Costs",
     "DraftModel",
     "Forced",
-    "Hearer",
+    "HiddenStateReader",
     "Prediction",
     "PromptLookup",
     "Source",
@@ -68,12 +68,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Hearer(Protocol):
-    """A source that hears what the model's head has read of tokens."""
+class HiddenStateReader(Protocol):
+    """A draft source that uses the hidden states of the model it drafts for."""
 
-    def hear(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
-        """Of the tokens of `history` from `start` on, float32 [n, hidden_size], each once the next
-        one is known; some may come again, and others never."""
+    def observe(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
+        """Take the hidden states of the tokens of `history` from `start` on, float32
+        [n, hidden_size].
+
+        Each comes once the token after it is known. Some may come again, others never."""
         ...
 
 
@@ -279,16 +281,16 @@ class Speculation:
         self._records = [_Record(source) for source in sources]
         self._latest: _Record | None = None
         self._engine = engine
-        self._hearers = [source for source in sources if isinstance(source, Hearer)]
+        self._readers = [source for source in sources if isinstance(source, HiddenStateReader)]
 
     @property
-    def hears(self) -> bool:
-        """Whether a source wants what the head reads of all tokens."""
-        return bool(self._hearers)
+    def wants_hidden_states(self) -> bool:
+        """Whether a source needs the hidden states of all tokens."""
+        return bool(self._readers)
 
-    def hear(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
-        for hearer in self._hearers:
-            hearer.hear(history, start, rows)
+    def observe(self, history: I32, start: int, rows: npt.NDArray[np.float32]) -> None:
+        for reader in self._readers:
+            reader.observe(history, start, rows)
 
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether the sequence's next step may have drafts."""

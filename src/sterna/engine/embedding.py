@@ -39,7 +39,7 @@ def embed(
                 last = int(end == len(texts[i]))
                 wanted = end - begin if kind == "mean" else last
                 batch.append((sequences[i], texts[i][begin:end], wanted))
-            for (i, _, end), rows in zip(step, engine.hidden(batch, adapter), strict=True):
+            for (i, _, end), rows in zip(step, engine.hidden_states(batch, adapter), strict=True):
                 for row in rows:
                     sums[i] += row
                 if end == len(texts[i]):

@@ -164,13 +164,13 @@ class Engine(Memory):
         """
         return self._run(self._program, inputs)
 
-    def hidden(
+    def hidden_states(
         self,
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
         adapter: Adapter | None = None,
     ) -> list[F32]:
-        """As `step`, but for each sequence what the head would read of the last tokens: float32
-        [rows wanted, hidden_size] after the model's last norm."""
+        """As `step`, but return hidden states in place of logits: float32 [rows wanted,
+        hidden_size] for each sequence, after the model's last norm."""
         inputs = [StepInput(*share, adapter=adapter) for share in batch]
         outputs = self._run(self._without_head, inputs)
         return [rows.logits for rows in outputs]
@@ -200,8 +200,10 @@ class Engine(Memory):
         draws = [f.draw.native if f.draw else None for f in inputs]
         self._make_room([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in inputs)])
-        rows = [f.rows for f in inputs if f.rows is not None]
-        told = self._told(len(tokens)) if any(f.tells for f in inputs) else None
+        given = [f.previous_hidden_states for f in inputs if f.previous_hidden_states is not None]
+        hidden = None
+        if any(f.return_hidden_states for f in inputs):
+            hidden = np.empty((len(tokens), self.model.config.hidden_size), np.float32)
         # Pages that are gone lie before all windows: any page may stand for them.
         tables = [without_flag(np.maximum(f.sequence.pages, 0)) for f in inputs]
         spans = [
@@ -215,7 +217,7 @@ class Engine(Memory):
         try:
             logits, drawn, rescored, head_bytes = program.run(
                 self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks,
-                ahead, adapters, np.concatenate(rows) if rows else None, told,
+                ahead, adapters, np.concatenate(given) if given else None, hidden,
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
@@ -224,7 +226,9 @@ class Engine(Memory):
             ) from None
         outputs, row, kept, token = [], 0, 0, 0
         for f in inputs:
-            mine = told[token : token + len(f.tokens)] if told is not None and f.tells else None
+            mine = None
+            if hidden is not None and f.return_hidden_states:
+                mine = hidden[token : token + len(f.tokens)]
             token += len(f.tokens)
             f.sequence.length += len(f.tokens)
             self.pool.give_back(f.sequence)
@@ -239,9 +243,6 @@ class Engine(Memory):
             )
             row, kept = row + f.wanted, kept + count
         return outputs
-
-    def _told(self, tokens: int) -> F32:
-        return np.empty((tokens, self.model.config.hidden_size), np.float32)
 
     @cached_property
     def mtp(self) -> Engine | None:

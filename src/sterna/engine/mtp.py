@@ -21,12 +21,12 @@ I32 = npt.NDArray[np.int32]
 
 
 class MtpLayer:
-    """What an MTP layer predicts, drawn with the request's own random numbers.
+    """Drafts of an MTP layer, drawn with the request's own random numbers.
 
-    Its sequence in an engine of its own has a position for each token from `_first` on, made of the
-    token and what the model's head has read of the token before. Those rows are told to it (`hear`)
-    and wait until they are needed, or are many. Where some were never computed, since a cache had
-    their tokens, it begins anew behind them, and sees no more than what follows.
+    Its sequence, in an engine of its own, has a position for each token from `_first` on: that
+    token and the hidden state of the token before it. Hidden states arrive by `observe` and wait
+    until they are needed, or are many. If a prefix cache had some tokens, their hidden states were
+    never computed: the layer then starts behind them and sees only what follows.
 
     engine: that of the model; params, begin: of the request, and where its answer begins.
     """
@@ -49,7 +49,7 @@ class MtpLayer:
         self._sequence, self._first, self._next = Sequence(), token, token
         self._waiting: list[F32] = []
 
-    def hear(self, history: I32, start: int, rows: F32) -> None:
+    def observe(self, history: I32, start: int, rows: F32) -> None:
         if start + len(rows) < self._rest_until:
             return
         if start + 1 > self._next:
@@ -103,17 +103,19 @@ class MtpLayer:
             part = rows[at : at + PREFILL_CHUNK]
             last = at + len(part) == len(rows)
             tokens = history[self._computed :][: len(part)]
-            told = self._run(tokens, part, draw if last else None)
-        return told
+            hidden_states = self._run(tokens, part, draw if last else None)
+        return hidden_states
 
     def _run(self, tokens: I32, rows: F32, draw: Draw | None) -> F32:
-        """A step of it, which draws a token or none; what the head reads of the last one, float32
-        [1, hidden_size]."""
+        """Run a step of the layer, and draw a token if asked to.
+
+        Returns the hidden state of the last token, float32 [1, hidden_size]."""
         step_input = StepInput(
-            self._sequence, tokens, int(draw is not None), draw=draw, rows=rows, tells=True
+            self._sequence, tokens, int(draw is not None), draw=draw,
+            previous_hidden_states=rows, return_hidden_states=True,
         )  # fmt: skip
         (output,) = self._engine.run([step_input])
         if draw is not None:
             self._drawn = int(checked(output.drawn[0]).token)
-        assert output.told is not None
-        return output.told[-1:]
+        assert output.hidden_states is not None
+        return output.hidden_states[-1:]

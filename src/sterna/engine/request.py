@@ -104,7 +104,7 @@ class Request:
         self._history[: len(prompt)] = prompt
         # One list says how far both sides are: an interrupt cannot leave them at odds.
         self._drawn: list[_native.SampleResult | None] = []
-        self._told = 0
+        self._n_read = 0
         self._reason: str | None = None
         self._detokenizer = Detokenizer(tokenizer, list(prompt))
         self._text = StopFilter(params.stop)
@@ -177,14 +177,15 @@ class Request:
         begin = sequence.length
         end = min(begin + most, self._known)
         part, self._fed_from = self._history[begin:end], begin
-        tells = self._speculation is not None and self._speculation.hears
+        hidden = self._speculation is not None and self._speculation.wants_hidden_states
         if end < self._known:
-            return StepInput(sequence, part, adapter=self.adapter, tells=tells)
+            return StepInput(sequence, part, adapter=self.adapter, return_hidden_states=hidden)
         if self.decodes:
             self._add_drafts(budget - self.left + 1, costs, others)
         return StepInput(
             sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
-            draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter, tells=tells,
+            draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter,
+            return_hidden_states=hidden,
         )  # fmt: skip
 
     def _add_drafts(self, budget: int, costs: Costs, others: int) -> None:
@@ -212,10 +213,10 @@ class Request:
     def receive(self, output: StepOutput) -> None:
         """Takes what a step gave it."""
         self.take(output.drawn)
-        if output.told is not None and self._speculation is not None and not self.ended:
+        if output.hidden_states is not None and self._speculation is not None and not self.ended:
             known = self.tokens
-            rows = output.told[: len(known) - 1 - self._fed_from]
-            self._speculation.hear(known, self._fed_from, rows)
+            rows = output.hidden_states[: len(known) - 1 - self._fed_from]
+            self._speculation.observe(known, self._fed_from, rows)
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
         """Takes the next tokens, up to the first that was drafted otherwise; NonFiniteError where
@@ -303,19 +304,19 @@ class Request:
     # ----------------------------------------------------------------------- for who reads it
 
     @property
-    def untold(self) -> int:
+    def unread(self) -> int:
         """Tokens that were taken and that `pieces` has not made text of."""
-        return len(self._drawn) - self._told
+        return len(self._drawn) - self._n_read
 
     @property
     def paused(self) -> bool:
         """Whether who reads it is too far behind."""
-        return self.untold >= AHEAD
+        return self.unread >= AHEAD
 
     @property
     def has_news(self) -> bool:
         """Whether `pieces` would do anything."""
-        return not self.finished and (self.untold > 0 or self.ended)
+        return not self.finished and (self.unread > 0 or self.ended)
 
     def pieces(self) -> Iterator[Piece]:
         """What the tokens that were taken add to the answer, each when it is asked for.
@@ -324,8 +325,8 @@ class Request:
         Where it was cancelled, what was not asked for before is not told.
         """
         while not self.finished:
-            ended = self.ended  # before what is untold: a step of another thread may bring more
-            if self.untold and self._reason != "cancelled":
+            ended = self.ended  # before what is unread: a step of another thread may bring more
+            if self.unread and self._reason != "cancelled":
                 for piece in (self._tell(), self._conclude()):
                     if piece:
                         yield piece
@@ -338,11 +339,11 @@ class Request:
 
     def _tell(self) -> Piece | None:
         """The next token's piece; None where it is an end."""
-        drawn = self._drawn[self._told]
+        drawn = self._drawn[self._n_read]
         assert drawn is not None
-        self._drawn[self._told] = None
-        self._told += 1
-        if self._at_end(self._told):
+        self._drawn[self._n_read] = None
+        self._n_read += 1
+        if self._at_end(self._n_read):
             return None
         token, done = int(drawn.token), self.completion
         done.tokens.append(token)
@@ -360,8 +361,10 @@ class Request:
         if self._text.stopped:
             self._finish("stop")
             return None
-        at_end = self._at_end(self._told) or (self._is_complete and self.untold == 0)
-        full = self._told == self.params.max_tokens or self.n_prompt + self._told >= self.context
+        at_end = self._at_end(self._n_read) or (self._is_complete and self.unread == 0)
+        full = (
+            self._n_read == self.params.max_tokens or self.n_prompt + self._n_read >= self.context
+        )
         return next(self._last("stop" if at_end else "length"), None) if at_end or full else None
 
     def _last(self, reason: str) -> Iterator[Piece]:

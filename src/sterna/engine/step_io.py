@@ -23,12 +23,12 @@ I32 = npt.NDArray[np.int32]
 class StepInput:
     """One sequence's input to a step: its new tokens, and what to compute of the last of them.
 
-    wanted: how many of them. draw: what to draw from their logits; None: the logits are wanted, of
-    which those of `deciding` decide. drafts: how many of them, the last ones, may be taken back
-    (`Sequence.settle`); a token comes before them. adapter: of this engine's model, the same in all
-    steps of a sequence. rows: for an MTP layer, what the model's head
-    has read of the token before each, float32 [tokens, hidden_size]; tells: whether what the head
-    reads of each is wanted, of a model that has an MTP layer, or of that.
+    wanted: how many of the last tokens want logits. draw: how to sample from these; None: return
+    the logits, of which those of `deciding` are computed. drafts: how many of the tokens, the last
+    ones, may be taken back (`Sequence.settle`); at least one token comes before them. adapter: of
+    this engine's model, the same in all steps of a sequence. previous_hidden_states: for an MTP
+    layer, the hidden state of the token before each, float32 [tokens, hidden_size].
+    return_hidden_states: of each token; for an MTP layer and for models that have one.
     """
 
     sequence: Sequence
@@ -38,18 +38,18 @@ class StepInput:
     draw: Draw | None = None
     drafts: int = 0
     adapter: Adapter | None = None
-    rows: F32 | None = None
-    tells: bool = False
+    previous_hidden_states: F32 | None = None
+    return_hidden_states: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class StepOutput:
     """The result of a step for one `StepInput`: logits [wanted, vocab], or drawn tokens instead.
 
-    `finite` of a drawn token is False where its logits were not finite. told: for inputs with
-    `tells`, float32 [tokens, hidden_size].
+    `finite` of a drawn token is False where its logits were not finite. hidden_states: if asked
+    for, float32 [tokens, hidden_size], after the model's last norm.
     """
 
     logits: F32
     drawn: list[_native.SampleResult]
-    told: F32 | None = None
+    hidden_states: F32 | None = None

@@ -44,7 +44,7 @@ class Graph(Written):
         return self._add("embed", "embed_tokens", [], table.K, weight=table, factor=factor)
 
     def given(self, width: int) -> Value:
-        """The row that a step is given for each token, beside it (`StepInput.rows`)."""
+        """A row for each token from outside (`StepInput.previous_hidden_states`)."""
         return self._add("copy", "given", [], width)
 
     def beside(self, parts: Sequence[Value]) -> Value:
@@ -57,7 +57,7 @@ class Graph(Written):
 
     def tell(self, x: Value, weight: F32, eps: float, name: str) -> None:
         """Output RMSNorm(x) * weight of every token to the inputs that ask for it
-        (`StepInput.tells`); computed only if one does."""
+        (`StepInput.return_hidden_states`); computed only if one does."""
         self._add("tell", name, [x], x.width, norm=weight, eps=eps)
 
     def norm(
