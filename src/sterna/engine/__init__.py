@@ -6,12 +6,12 @@ from sterna.engine.adapters import Adapter
 from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput
-from sterna.engine.load import Load
 from sterna.engine.pages import PagePool
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
 from sterna.engine.sampling import DecidingLogits, Draw
 from sterna.engine.scheduler import Event, Scheduler
+from sterna.engine.scheduler_load import SchedulerLoad
 from sterna.engine.scoring import Scoring, log_probabilities, scoring_draw, step_tokens
 from sterna.engine.sequence import PAGE, Sequence
 from sterna.engine.store import PrefixStore
@@ -26,12 +26,12 @@ __all__ = [
     "Driver",
     "Engine",
     "Event",
-    "Load",
     "PagePool",
     "PrefixCache",
     "PrefixStore",
     "Request",
     "Scheduler",
+    "SchedulerLoad",
     "Scoring",
     "Sequence",
     "StepInput",

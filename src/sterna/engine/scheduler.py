@@ -16,10 +16,10 @@ from sterna.engine.costs import TOKENS, Costs, Work
 from sterna.engine.drafts import MOST_DRAFTS, usual_costs
 from sterna.engine.engine import Engine, StepInput, StepOutput
 from sterna.engine.fair_queue import Entry, FairQueue
-from sterna.engine.load import Load
 from sterna.engine.pages import PagesMissing
 from sterna.engine.prefix import PrefixCache
 from sterna.engine.request import Request
+from sterna.engine.scheduler_load import SchedulerLoad
 from sterna.engine.sequence import Sequence
 from sterna.engine.step_time import StepTime
 from sterna.errors import ContextError, SternaError
@@ -119,7 +119,7 @@ class Scheduler:
         return bool(self._entries)
 
     @property
-    def load(self) -> Load:
+    def load(self) -> SchedulerLoad:
         """How busy it is now; from any thread."""
         entries = self._alive()
         waiting = [e for e in entries if not e.running]
@@ -127,7 +127,7 @@ class Scheduler:
         tokens += sum(e.request.left for e in entries if e.running and not e.request.decodes)
         decoding = sum(1 for e in entries if e.running and e.request.decodes)
         pool, running = self.engine.pool, len(entries) - len(waiting)
-        return Load(
+        return SchedulerLoad(
             running, len(waiting), max(0, self.max_running - running),
             tokens, self._predicted(tokens, decoding),
             pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from sterna.checks import checked_real, checked_whole
-from sterna.engine import Driver, Event, Load, Request
+from sterna.engine import Driver, Event, Request, SchedulerLoad
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.outputs import Completion, Piece, TokenLogprob
@@ -132,7 +132,7 @@ class AsyncLLM:
             raise
         return ticket
 
-    def load(self) -> Load:
+    def load(self) -> SchedulerLoad:
         """How busy it is, from any thread."""
         return self._driver.scheduler.load
 

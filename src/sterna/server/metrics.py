@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sterna.engine import Load
+from sterna.engine import SchedulerLoad
 from sterna.outputs import Completion, Stats
 from sterna.server.hosting import Models
 
@@ -38,8 +38,8 @@ TIMES: dict[str, tuple[Callable[[Stats], float | None], tuple[float, ...]]] = {
         TOKEN_SECONDS,
     ),
 }
-#: What is read of a `Load`.
-GAUGES: tuple[tuple[str, str, Callable[[Load], float]], ...] = (
+#: Gauges and the field of `SchedulerLoad` that each shows.
+GAUGES: tuple[tuple[str, str, Callable[[SchedulerLoad], float]], ...] = (
     ("num_requests_running", "Requests that have pages.", lambda x: x.running),
     ("num_requests_waiting", "Requests that have none yet.", lambda x: x.waiting),
     ("waiting_tokens", "Tokens of prompts to be computed.", lambda x: x.waiting_tokens),
