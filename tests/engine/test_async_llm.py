@@ -36,7 +36,7 @@ def run(llm: LLM, work: Callable[[AsyncLLM], Coroutine[Any, Any, None]]) -> None
     before = threading.active_count()
     asyncio.run(main())
     assert llm.engine.pool.free == llm.engine.pool.count
-    assert not llm.driver.listeners
+    assert not llm.engine_loop.listeners
     assert [t for t in threading.enumerate() if t.name == "sterna-engine"] == []
     assert threading.active_count() <= before + 1
 
@@ -205,7 +205,7 @@ def test_errors(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
             raise ZeroDivisionError("a fault of ours")
 
         with monkeypatch.context() as patch:
-            patch.setattr(llm.driver.scheduler, "step", fail)
+            patch.setattr(llm.engine_loop.scheduler, "step", fail)
             with pytest.raises(ZeroDivisionError):
                 await engine.submit(PROMPTS[0], **OPTIONS).result()
         assert (await engine.submit(PROMPTS[0], **OPTIONS).result())[0].tokens
@@ -220,7 +220,7 @@ def test_errors(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_idle_takes_no_time(llm: LLM) -> None:
     """No step is tried while nobody asks."""
     steps = [0]
-    step = llm.driver.scheduler.step
+    step = llm.engine_loop.scheduler.step
 
     def counted() -> Any:
         steps[0] += 1
@@ -234,8 +234,8 @@ def test_idle_takes_no_time(llm: LLM) -> None:
         await asyncio.sleep(0.1)
         assert steps[0] == before
 
-    llm.driver.scheduler.step = counted  # type: ignore[method-assign]
+    llm.engine_loop.scheduler.step = counted  # type: ignore[method-assign]
     try:
         run(llm, work)
     finally:
-        llm.driver.scheduler.step = step  # type: ignore[method-assign]
+        llm.engine_loop.scheduler.step = step  # type: ignore[method-assign]

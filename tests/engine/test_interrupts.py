@@ -31,7 +31,7 @@ POOL = (
     "engine/engine.py", "engine/memory.py", "engine/pages.py", "engine/prefix.py",
     "engine/sequence.py", "engine/windows.py",
 )  # fmt: skip
-REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/driver.py")
+REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/engine_loop.py")
 LLM_PARTS = ("llm/llm.py", "llm/asking.py", "llm/templates.py", "llm/loaded.py")
 MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
@@ -86,11 +86,11 @@ def interrupted(
 
 @pytest.fixture
 def unlocked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the locks of pool and driver: a trace function raises also where the interpreter
+    """Without the locks of pool and engine loop: a trace function raises also where the interpreter
     takes no signal, between the end of a `with` block and its `__exit__`.
     """
     monkeypatch.setattr(llm.engine.pool, "_lock", contextlib.nullcontext())
-    monkeypatch.setattr(llm.driver._steps, "_lock", contextlib.nullcontext())
+    monkeypatch.setattr(llm.engine_loop._steps, "_lock", contextlib.nullcontext())
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def llm(checkpoint: Callable[[str], Path]) -> LLM:
 
 def forget(llm: LLM) -> None:
     """What the cache has."""
-    cache = llm.driver.scheduler.cache
+    cache = llm.engine_loop.scheduler.cache
     assert cache is not None
     cache.clear()
 
@@ -207,8 +207,8 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
     """Wherever a turn was interrupted, another thread goes on with it."""
     without = SimpleNamespace(get_ident=threading.get_ident, RLock=contextlib.nullcontext)
     monkeypatch.setattr(one_at_a_time, "threading", without)  # as in `unlocked`
-    monkeypatch.setattr(llm.driver._steps, "_lock", contextlib.nullcontext())
-    modules = ("sterna/one_at_a_time.py", "llm/conversation.py", "engine/driver.py")
+    monkeypatch.setattr(llm.engine_loop._steps, "_lock", contextlib.nullcontext())
+    modules = ("sterna/one_at_a_time.py", "llm/conversation.py", "engine/engine_loop.py")
     options: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True, "temperature": 0}
     talk, at, more = Conversation(llm), 0, True
     with ThreadPoolExecutor(1) as other:

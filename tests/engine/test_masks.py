@@ -80,7 +80,7 @@ def test_answers_are_the_same(llm: LLM) -> None:
             },
         )
         asked = [*llm.requests(PROMPT, 3, {**options, "constraint": regex}), *none]
-        list(llm.driver.finished(asked))
+        list(llm.engine_loop.finished(asked))
         assert isinstance(none[0].error, RequestError)
         assert "leave no token after 0" in str(none[0].error)
         assert all(request.error is None for request in asked[:3])

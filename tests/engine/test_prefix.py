@@ -191,18 +191,18 @@ def test_answers_with_a_warm_cache(checkpoint: Callable[[str], Path], name: str)
 def test_a_cache_of_an_llm(checkpoint: Callable[[str], Path]) -> None:
     """None where it is not wanted; as large as kv_bytes where that is given."""
     plain = LLM(checkpoint("bitnet-multiply"), threads=1, prefix_cache=False)
-    assert plain.driver.scheduler.cache is None
+    assert plain.engine_loop.scheduler.cache is None
     assert plain.generate("Hello" * 30).stats.n_cached == 0
     assert plain.generate("Hello" * 30).stats.n_cached == 0
     page = plain.engine.kv_bytes_per_position * PAGE
     small = LLM(checkpoint("bitnet-multiply"), threads=1, kv_bytes=5 * page, context=4 * PAGE)
-    cache = small.driver.scheduler.cache
+    cache = small.engine_loop.scheduler.cache
     assert cache is not None
     assert cache.most == 5
     for i in range(12):
         small.generate([i] * (i * 15 + 1), max_tokens=5)
         assert cache.pages <= 5
-        assert small.driver.scheduler.load.cached_pages == cache.pages
+        assert small.engine_loop.scheduler.load.cached_pages == cache.pages
         assert small.engine.pool.free == 5
     assert Engine(plain.engine.model, kv_bytes=7 * page).cache_pages == 7
     assert pages_of(65) == 2

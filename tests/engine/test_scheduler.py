@@ -309,6 +309,6 @@ def test_an_engine_is_replaced(llm: LLM) -> None:
     other = LLM.__new__(LLM)
     other.__dict__.update(llm.__dict__)
     other.engine = Engine(llm.engine.model, threads=1)
-    assert other.driver.scheduler.engine is other.engine
-    assert llm.driver.scheduler.engine is llm.engine
+    assert other.engine_loop.scheduler.engine is other.engine
+    assert llm.engine_loop.scheduler.engine is llm.engine
     assert SimpleNamespace(**vars(other)).tokenizer is llm.tokenizer

@@ -73,10 +73,10 @@ def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, ca
     assert llm.engine.pool.free == llm.engine.pool.count
     # One whose leader ends before its prompt is computed goes on by itself.
     first, second = llm.requests(prompt[::-1], 2, options)
-    llm.driver.add(second)
-    llm.driver.add(first)
-    llm.driver.cancel(first)
-    list(llm.driver.pieces(second))
+    llm.engine_loop.add(second)
+    llm.engine_loop.add(first)
+    llm.engine_loop.cancel(first)
+    list(llm.engine_loop.pieces(second))
     assert second.completion.tokens == llm.generate(prompt[::-1], **options, choice=1).tokens
 
 

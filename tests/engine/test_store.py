@@ -27,7 +27,7 @@ PROMPT = [random.Random(3).randrange(200) for _ in range(4 * PAGE + 9)]
 
 
 def disk_of(llm: LLM) -> PrefixStore:
-    cache = llm.driver.scheduler.cache
+    cache = llm.engine_loop.scheduler.cache
     assert cache is not None
     assert cache._store is not None
     return cache._store
@@ -92,7 +92,7 @@ def test_what_is_not_whole_is_a_miss(checkpoint: Callable[[str], Path], tmp_path
         *(choose.randrange(size) for _ in range(8)),
     ]
     llm = LLM(folder, threads=1, cache_disk=tmp_path)
-    cache = llm.driver.scheduler.cache
+    cache = llm.engine_loop.scheduler.cache
     assert cache is not None
 
     def check() -> None:
@@ -157,7 +157,7 @@ def test_salts_share_nothing(checkpoint: Callable[[str], Path], tmp_path: Path) 
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, cache_disk=tmp_path)
     for salt, cached in (("a", 0), ("b", 0), ("a", 4 * PAGE)):
         (request,) = llm.requests(PROMPT, 1, OPTIONS, salt=salt)
-        list(llm.driver.pieces(request))
+        list(llm.engine_loop.pieces(request))
         assert min(request.completion.stats.n_cached, 4 * PAGE) == cached
     disk_of(llm).flush()
     assert len(files(tmp_path)) == 8

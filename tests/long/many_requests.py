@@ -20,7 +20,7 @@ COUNT = int(os.environ.get("STERNA_REQUESTS", "1000"))
 def test_pages_and_bytes_return() -> None:
     """The second half takes no more memory than the first, but for what is cached."""
     llm, choose = LLM("nano", threads=2), random.Random(1)
-    cache = llm.driver.scheduler.cache
+    cache = llm.engine_loop.scheduler.cache
     assert cache is not None
 
     async def one(engine: AsyncLLM, i: int) -> None:

@@ -28,7 +28,7 @@ def test_the_second_start(
         seen.append(receipt.fingerprint(llm))
         if llm.engine.model.store is not None:
             assert llm.engine.model.store.wait() is not None
-        cache = llm.driver.scheduler.cache
+        cache = llm.engine_loop.scheduler.cache
         assert cache is not None
         assert cache._store is not None
         cache._store.flush()

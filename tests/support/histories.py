@@ -14,7 +14,7 @@ import numpy as np
 from helpers import cold
 
 from sterna import LLM
-from sterna.engine import PAGE, Driver, Engine, PrefixCache, PrefixStore, Request, Scheduler
+from sterna.engine import PAGE, Engine, EngineLoop, PrefixCache, PrefixStore, Request, Scheduler
 from sterna.engine.engine import StepOutput
 from sterna.engine.sequence import BARE, GONE, without_flag
 
@@ -65,7 +65,7 @@ class Histories:
             plain = {k: v for k, v in options.items() if k != "prediction"}
             (request,) = self.llm.requests(tokens, 1, plain)
             request._speculation = None
-            list(Driver(Scheduler(self.llm.engine)).pieces(request))
+            list(EngineLoop(Scheduler(self.llm.engine)).pieces(request))
             self.known[key] = _facts(request)
         return self.known[key]
 

@@ -94,7 +94,7 @@ def _answers(
             yield request
 
     following = first
-    for request in llm.driver.finished(asked()):
+    for request in llm.engine_loop.finished(asked()):
         i, row = places.pop(request.id)
         waiting[i] = row | _row(request)
         while following in waiting:

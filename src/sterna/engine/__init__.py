@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sterna.engine.adapters import Adapter
-from sterna.engine.driver import Driver
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput
+from sterna.engine.engine_loop import EngineLoop
 from sterna.engine.pages import PagePool
 from sterna.engine.prefix import PrefixCache, in_common
 from sterna.engine.request import Request
@@ -23,8 +23,8 @@ __all__ = [
     "Adapter",
     "DecidingLogits",
     "Draw",
-    "Driver",
     "Engine",
+    "EngineLoop",
     "Event",
     "PagePool",
     "PrefixCache",

@@ -170,7 +170,7 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
                 yield one
 
         with tqdm(total=len(requests), desc="Generating", disable=disable_tqdm) as bar:
-            for done in self.llm.driver.finished(asked()):
+            for done in self.llm.engine_loop.finished(asked()):
                 if done.error is not None:
                     raise done.error
                 i = places.pop(done.id)

@@ -45,7 +45,7 @@ class Asking(Templates):
         chat: bool = False,
         **place: Any,
     ) -> list[Request]:
-        """Requests for n answers to a prompt, for a `Driver`; options as in `generate`.
+        """Requests for n answers to a prompt, for an `EngineLoop`; options as in `generate`.
 
         chat: whether the end of a turn ends an answer, too; place: arguments of `Request`.
         """

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from sterna.checks import checked_real, checked_whole
-from sterna.engine import Driver, Event, Request, SchedulerLoad
+from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.outputs import Completion, Piece, TokenLogprob
@@ -51,8 +51,8 @@ class AsyncLLM:
         checked_real("step_ms", step_ms, 1.0, 1e6)
         checked_real("prompt_step_ms", prompt_step_ms, 1.0, float("inf"))
         checked_whole("max_running", max_running, 1, 1 << 16)
-        self._driver: Driver = llm.driver
-        scheduler = self._driver.scheduler
+        self._engine_loop: EngineLoop = llm.engine_loop
+        scheduler = self._engine_loop.scheduler
         scheduler.step_ms, scheduler.prompt_step_ms = step_ms, prompt_step_ms
         scheduler.max_running = max_running
         self._tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
@@ -121,12 +121,12 @@ class AsyncLLM:
     def _queued(self, requests: Sequence[Request]) -> Ticket:
         """A ticket for requests that are added."""
         self._attach()
-        ticket = Ticket(requests, self._driver, self._ring)
+        ticket = Ticket(requests, self._engine_loop, self._ring)
         for request in requests:
             self._tickets[request.id] = ticket
         try:
             for request in requests:
-                self._driver.add(request)
+                self._engine_loop.add(request)
         except RequestError:
             ticket.cancel()
             raise
@@ -134,7 +134,7 @@ class AsyncLLM:
 
     def load(self) -> SchedulerLoad:
         """How busy it is, from any thread."""
-        return self._driver.scheduler.load
+        return self._engine_loop.scheduler.load
 
     async def drain(self) -> None:
         """Takes no more requests, and returns when all that are here have been computed."""
@@ -150,8 +150,8 @@ class AsyncLLM:
         self._wake.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
-        if self._heard in self._driver.listeners:
-            self._driver.listeners.remove(self._heard)
+        if self._heard in self._engine_loop.listeners:
+            self._engine_loop.listeners.remove(self._heard)
 
     def _all(self) -> list[Ticket]:
         return list({id(t): t for t in list(self._tickets.values())}.values())
@@ -160,7 +160,7 @@ class AsyncLLM:
         """The running loop is told of what comes; the thread runs."""
         self._loop = asyncio.get_running_loop()
         if self._thread is None:
-            self._driver.listeners.append(self._heard)
+            self._engine_loop.listeners.append(self._heard)
             self._thread = threading.Thread(target=self._work, name="sterna-engine", daemon=True)
             self._thread.start()
 
@@ -170,7 +170,7 @@ class AsyncLLM:
         while self._closed != "closed":
             self._wake.clear()
             try:
-                idle = self._driver.step() == []
+                idle = self._engine_loop.step() == []
             except Exception as error:  # nobody would tell those that wait
                 for ticket in self._all():
                     for request in ticket.requests:
@@ -178,7 +178,7 @@ class AsyncLLM:
                     self._ring(ticket)
                 idle = True
             if idle:
-                self._wake.wait(LOOK_S if self._driver.scheduler.busy else None)
+                self._wake.wait(LOOK_S if self._engine_loop.scheduler.busy else None)
 
     def _heard(self, events: list[Event]) -> None:
         """Of a step, from any thread; or that requests come and go."""
@@ -204,7 +204,7 @@ class AsyncLLM:
             except RuntimeError:  # the loop is closed, and nobody reads any more
                 self._told = False
                 while self._ready:
-                    _cancel(self._driver, self._ready.popleft().requests)
+                    _cancel(self._engine_loop, self._ready.popleft().requests)
 
     def _deliver(self) -> None:
         self._told = False
@@ -220,22 +220,22 @@ class Ticket(AsyncIterator[Piece]):
     """
 
     def __init__(
-        self, requests: Sequence[Request], driver: Driver, ring: Callable[[Ticket], None]
+        self, requests: Sequence[Request], engine_loop: EngineLoop, ring: Callable[[Ticket], None]
     ) -> None:
         self.id = requests[0].id
         self.requests = requests
         self.completions = [request.completion for request in requests]
         self.news = asyncio.Event()
-        self._driver, self._ring = driver, ring
+        self._engine_loop, self._ring = engine_loop, ring
         self._current: Iterator[Piece] = iter(())
-        weakref.finalize(self, _cancel, driver, requests).atexit = False
+        weakref.finalize(self, _cancel, engine_loop, requests).atexit = False
 
     def cancel(self) -> None:
         """Ends it as it is, from any thread; harmless where it has ended.
 
         At most one piece follows: text that was held back.
         """
-        _cancel(self._driver, self.requests)
+        _cancel(self._engine_loop, self.requests)
         self._ring(self)
 
     def read_at_end(self) -> None:
@@ -273,7 +273,7 @@ class Ticket(AsyncIterator[Piece]):
             request = next((r for r in self.requests if r.has_news), None)
             if request is None:
                 return None
-            self._current = self._driver.read(request)
+            self._current = self._engine_loop.read(request)
 
 
 def _checked_place(key: str, priority: int, deadline_s: float | None, salt: str) -> dict[str, Any]:
@@ -287,6 +287,6 @@ def _checked_place(key: str, priority: int, deadline_s: float | None, salt: str)
     return {"key": key, "priority": whole, "deadline_s": deadline_s, "salt": salt}
 
 
-def _cancel(driver: Driver, requests: Sequence[Request]) -> None:
+def _cancel(engine_loop: EngineLoop, requests: Sequence[Request]) -> None:
     for request in requests:
-        driver.cancel(request)
+        engine_loop.cancel(request)

@@ -169,7 +169,7 @@ class LLM(Asking, Embedding, Scores):
         self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
         place: dict[str, Any] = {"completion": done, "boundary": boundary}
         request = self._request(tokens, params, beside, ends, place)
-        return done, Stream(self.driver.pieces(request))
+        return done, Stream(self.engine_loop.pieces(request))
 
 
 def _are_several(prompt: object) -> bool:

@@ -14,8 +14,8 @@ from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.checks import checked_flag, checked_items, checked_name, checked_whole
 from sterna.engine import (
-    Driver,
     Engine,
+    EngineLoop,
     PrefixCache,
     PrefixStore,
     Request,
@@ -119,7 +119,7 @@ class Loaded:
         if self._caching:
             cache = PrefixCache(engine.pool, engine.cache_pages, store)
         #: Through which all requests of this LLM share its engine.
-        self.driver = Driver(Scheduler(engine, prefix_cache=cache))
+        self.engine_loop = EngineLoop(Scheduler(engine, prefix_cache=cache))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Loaded:
 
     def _answers(self, requests: Sequence[Request]) -> list[Completion]:
         """Their answers; the first error of one is raised."""
-        for request in self.driver.finished(requests):
+        for request in self.engine_loop.finished(requests):
             if request.error is not None:
                 raise request.error
         return [request.completion for request in requests]

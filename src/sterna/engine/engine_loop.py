@@ -1,4 +1,4 @@
-"""`Driver`: threads that wait for requests step their scheduler, one at a time."""
+"""`EngineLoop`: threads that wait for requests step their scheduler, one at a time."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from sterna.one_at_a_time import OneAtATime
 from sterna.outputs import Piece
 from sterna.runtime import is_inside
 
-__all__ = ["Driver"]
+__all__ = ["EngineLoop"]
 
-#: Seconds after which who waits looks by itself: an interrupt may have kept others from telling.
-LOOK_S = 0.1
+#: Poll interval for waiters, in case an interrupt swallowed a wake-up.
+POLL_S = 0.1
 
 
-class Driver:
-    """Lets whoever waits for tokens compute them, for all at once.
+class EngineLoop:
+    """Steps a scheduler on the threads that wait for its requests.
 
-    A thread that waits steps the scheduler, unless another one does; then it waits until that step
-    has ended, and finds what it brought. So one thread alone needs no other, and of several each
-    gets its tokens as soon as they are there. It keeps no lock: an interrupt anywhere leaves others
-    free to go on.
+    A waiting thread runs the next step, for all requests, unless another thread is running one:
+    then it waits for that step's end and looks for new tokens of its own. So a single thread needs
+    no background thread, and several threads each get their tokens at once. No lock is held: an
+    interrupt anywhere leaves the others free to go on.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        #: Called with what came of each step, and with nothing where requests come or go.
+        #: Called with the events of each step, and with [] when a request is added or cancelled.
         self.listeners: list[Callable[[list[Event]], None]] = []
         self._steps = OneAtATime("scheduler: must be stepped by one thread at a time")
         self._waiting: list[threading.Lock] = []
 
     def pieces(self, request: Request) -> Generator[Piece, None, None]:
-        """A request's pieces, each as soon as it is there. Where nobody asks any more, it ends."""
+        """Run a request, and yield its pieces as they come. Closing the generator cancels it."""
         try:
             self.add(request)
             while True:
@@ -48,20 +48,20 @@ class Driver:
             self.cancel(request)
 
     def read(self, request: Request) -> Iterator[Piece]:
-        """The pieces that are there already; who was left out of steps for them is no more."""
+        """Yield the pieces that are there already, without waiting; this un-pauses the request."""
         paused = request.paused
         for piece in request.pieces():
             if paused and not request.paused:
                 paused = False
-                self._tell([])
+                self._notify([])
             yield piece
         if request.finished:
             self.cancel(request)
 
     def finished(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Runs requests, and gives each when it is finished; `error` says what ended it, if any.
+        """Run requests, and yield each when it is finished; `error` says why it failed, if it did.
 
-        They are asked for as there is room for them.
+        `requests` is consumed lazily, as the scheduler has room.
         """
         source, live = iter(requests), dict[int, Request]()
         try:
@@ -84,21 +84,21 @@ class Driver:
                 self.cancel(request)
 
     def add(self, request: Request) -> None:
-        """Queues it, as `Scheduler.add`."""
+        """Queue a request, as `Scheduler.add`."""
         self.scheduler.add(request)
-        self._tell([])
+        self._notify([])
 
     def cancel(self, request: Request) -> None:
-        """Ends it, as `Scheduler.cancel`."""
+        """End a request, as `Scheduler.cancel`."""
         self.scheduler.cancel(request)
-        self._tell([])
+        self._notify([])
 
     def step(self) -> list[Event] | None:
-        """A step, and what came of it; None after another thread's.
+        """Run a step and return its events, or wait for another thread's step and return None.
 
-        RequestError in the middle of a step of this thread, where a signal handler may ask.
+        Raises RequestError inside a step of this thread, that is, from a signal handler.
         """
-        if self._steps.busy and is_inside(self, Driver.step.__code__):
+        if self._steps.busy and is_inside(self, EngineLoop.step.__code__):
             raise RequestError(
                 "generate: must be called between steps, but a signal handler calls it in the "
                 "middle of one; let it set a flag, and call it later"
@@ -110,7 +110,7 @@ class Driver:
         try:
             events = self.scheduler.step()
             if events:
-                self._tell(events)
+                self._notify(events)
             return events
         finally:
             visit.end()
@@ -119,7 +119,7 @@ class Driver:
                 lock.release()
 
     def _finish(self, request: Request) -> None:
-        """Makes the text of what it has; its error stays with it."""
+        """Make text of the tokens so far; an error of the request stays in `error`."""
         try:
             for _ in self.read(request):
                 pass
@@ -136,8 +136,8 @@ class Driver:
         lock.acquire()
         self._waiting.append(lock)
         if self._steps.busy:
-            lock.acquire(timeout=LOOK_S)
+            lock.acquire(timeout=POLL_S)
 
-    def _tell(self, events: list[Event]) -> None:
+    def _notify(self, events: list[Event]) -> None:
         for listener in self.listeners:
             listener(events)
