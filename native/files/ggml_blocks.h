@@ -1,6 +1,6 @@
 // Blocks of GGUF files (ggml's layouts) as levels and scales, and from there to a format's tiles.
 //
-// sterna/formats/ggml_blocks.py has the same in numpy, to be read and to be tested against.
+// sterna/gguf/blocks.py has the same in numpy, to be read and to be tested against.
 #pragma once
 #include <cstdint>
 #include <span>

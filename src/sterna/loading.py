@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 from sterna.checkpoints import cache
 from sterna.checkpoints.companions import Companions, FolderCompanions
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.gguf import GgufModel, is_gguf, parts_of
 from sterna.checkpoints.packed import open_packed, read_packed
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.checkpoints.sentence_transformers import pooling_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import RequestError, SternaError
+from sterna.gguf.file import GgufModel, is_gguf, parts_of
+from sterna.gguf.hf_config import companions_of, config_of
+from sterna.gguf.weight_source import GgufWeights, i2s_layout, warn_of_i2s
 from sterna.graph import Graph, identity
 from sterna.models import module_of
 from sterna.models.config import LINEAR_NORM, TransformerConfig
@@ -28,8 +30,6 @@ from sterna.models.longer import AS_IT_IS, Longer
 from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights import storages
-from sterna.weights.gguf import companions_of, config_of
-from sterna.weights.gguf_source import GgufWeights, i2s_layout, warn_of_i2s
 from sterna.weights.replaced import warn_of_replaced
 from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
 

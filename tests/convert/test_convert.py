@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from sterna import LLM, formats, loading, ops
-from sterna.checkpoints.gguf import GgufFile
 from sterna.checkpoints.packed import CONFIG_HASH
 from sterna.checkpoints.packed import verify as verify_packed
 from sterna.convert import convert, with_scales
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.formats.weighted import rounded
+from sterna.gguf.file import GgufFile
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import Rows, has_levels_of, row_chunks
 from sterna.weights.sources import WeightSource

@@ -144,9 +144,9 @@ for name in ("open", "fsync", "replace", "mkdir", "rename", "close"):
 from sterna.checkpoints.safetensors import SafetensorsWriter
 for name in ("add", "finish", "_write"):
     deadly(SafetensorsWriter, name)
-from sterna.convert import gguf_file
+from sterna.convert import gguf_export
 for name in ("_write_rows", "_replace", "blocks_of"):
-    deadly(gguf_file, name)
+    deadly(gguf_export, name)
 convert(sys.argv[1], sys.argv[2], sys.argv[4], force=True)
 print(left)
 """

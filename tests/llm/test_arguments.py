@@ -13,10 +13,10 @@ from helpers import bits, failure
 import sterna.ops as ops
 from sterna import LLM, Conversation
 from sterna.errors import RequestError
+from sterna.gguf.weight_source import i2s_layout
 from sterna.papers import pot
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling_params import SamplingParams
-from sterna.weights.gguf_source import i2s_layout
 
 ARRAYS = (np.array("all"), np.array(["all", "all"]), np.array(7), np.arange(3), np.zeros((2, 2)))
 

@@ -21,7 +21,7 @@ from test_gguf_families import FAMILIES
 
 from sterna import LLM
 from sterna.convert import convert
-from sterna.convert.gguf_file import to_gguf
+from sterna.convert.gguf_export import to_gguf
 from sterna.errors import ModelFormatError, UnsupportedModelError
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")

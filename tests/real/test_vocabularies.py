@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, normalizers
 
-from sterna.checkpoints.gguf import GgufFile
-from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import UnsupportedModelError
+from sterna.gguf.file import GgufFile
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.vocabulary import Vocabulary
 from sterna.tokenizer import Tokenizer as SternaTokenizer
 
 # The id of each end of a text or a turn, as the models' generation_config.json have them.

@@ -20,7 +20,7 @@ from sterna.convert.calibrating import (
     require_calibrated,
     spread,
 )
-from sterna.convert.gguf_file import TYPES, to_gguf
+from sterna.convert.gguf_export import TYPES, to_gguf
 from sterna.convert.packing import Progress, Squares, to_directory
 from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown

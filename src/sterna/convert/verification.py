@@ -10,13 +10,11 @@ import numpy as np
 
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG, Checkpoint
-from sterna.checkpoints.gguf import GgufModel, is_gguf
 from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.packed import check_config, open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
-from sterna.convert.gguf_file import BARE_HASHES, HASHES, heading, metadata_hash
 from sterna.convert.plan import check_companions, plan
 from sterna.errors import (
     ModelFormatError,
@@ -24,6 +22,8 @@ from sterna.errors import (
     RequestError,
     UnsupportedModelError,
 )
+from sterna.gguf.file import GgufModel, is_gguf
+from sterna.gguf.hashes import BARE_HASHES, HASHES, heading, metadata_hash
 from sterna.weights.storages.base import FLOATS
 
 __all__ = ["DAMAGED", "SOUND", "UNCHECKED", "VERIFIED", "Check", "verify"]

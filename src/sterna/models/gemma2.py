@@ -13,10 +13,9 @@ from typing import Any
 
 from sterna.graph import Graph, Value
 from sterna.models import llama
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.config import AS_GGUF, FULL, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.layers import HeadNorms, Norms
-from sterna.weights.gguf_families import AS_GGUF
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)

@@ -7,7 +7,7 @@ config.json.
 Inputs of the layers in `inputs` are rotated; rows of a table in `rows` are, after they were looked
 up, rotated back. signs: for each width; null: none. grouped: inputs of a recurrent layer's out_proj
 that are rotated have value heads by their key heads, also where other tensors have them tiled. GGUF
-files say it in `prism.hadamard.*` (weights/gguf_hadamard.py).
+files say it in `prism.hadamard.*` (gguf/folded_hadamard.py).
 """
 
 from __future__ import annotations

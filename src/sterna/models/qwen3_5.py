@@ -17,11 +17,10 @@ from typing import Any
 from sterna import _native
 from sterna.graph import Graph, RecurrentHeads, Value
 from sterna.models import layers, mtp
-from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config import AS_GGUF, FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.mtp import FeedForward
 from sterna.models.rotations import rotated_part
-from sterna.weights.gguf_families import AS_GGUF
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")

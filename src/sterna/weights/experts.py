@@ -17,7 +17,7 @@ from sterna import formats, ops
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import NonFiniteError
 from sterna.formats import Experts, PackedWeight
-from sterna.formats.ggml_blocks import from_ggml
+from sterna.gguf.blocks import from_ggml
 from sterna.weights import packing, storages
 from sterna.weights.rounding import repacked
 from sterna.weights.storages import Floats, Layer, Levels, Linear, Tensors

@@ -1,4 +1,4 @@
-"""Levels and scales as the raw blocks of GGUF files: the inverse of ggml_blocks.from_ggml."""
+"""Levels and scales as the raw blocks of GGUF files: the inverse of blocks.from_ggml."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from sterna.errors import RequestError, shown
 from sterna.formats.arithmetic import F32
-from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.iq4_nl import LEVELS
 from sterna.formats.packed import PackedWeight
+from sterna.gguf.blocks import BLOCKS
 
 __all__ = ["ENCODERS", "blocks_of", "to_ggml"]
 

@@ -23,13 +23,15 @@ from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
 
 from sterna import LLM, formats, loading, ops
-from sterna.convert import convert, gguf_file
-from sterna.convert.gguf_file import HASHES, TYPES
+from sterna.convert import convert, gguf_export
+from sterna.convert.gguf_export import TYPES
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, Check, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.formats import codec
-from sterna.formats.ggml_blocks import from_ggml
-from sterna.formats.ggml_encode import ENCODERS, blocks_of, to_ggml
+from sterna.gguf import hashes
+from sterna.gguf.block_encoding import ENCODERS, blocks_of, to_ggml
+from sterna.gguf.blocks import from_ggml
+from sterna.gguf.hashes import HASHES
 
 # Seeds whose greedy tokens lead by 0.3 nats or more: rounding alone cannot turn them.
 FLOAT = replace(factory.RECIPES["llama-256"], seed=2)
@@ -334,9 +336,9 @@ def test_verify_of_files_whose_hashes_are_of_bytes_alone(
 ) -> None:
     """What a start refuses is found; the rest cannot be, and it is not said to be as written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf_file, "HASHES", gguf_file.BARE_HASHES)
-        patch.setattr(gguf_file, "METADATA_HASH", "general.comment")
-        patch.setattr(gguf_file._Tensor, "heading", b"")
+        patch.setattr(gguf_export, "HASHES", hashes.BARE_HASHES)
+        patch.setattr(gguf_export, "METADATA_HASH", "general.comment")
+        patch.setattr(gguf_export._Tensor, "heading", b"")
         convert(sources / "float", tmp_path / "m.gguf", "gguf:F16")
     *tensors, whole = verify(tmp_path / "m.gguf")
     assert ({check.status for check in tensors}, whole.status) == ({VERIFIED}, SOUND)

@@ -2,7 +2,7 @@
 
 Three families: byte-level BPE (`gpt2`, its way of cutting text named by `tokenizer.ggml.pre`),
 SentencePiece's BPE (`llama`, whose merges follow from the tokens' scores), and BPE over `▁` for
-spaces, with merges of its own (`gemma4`). What no key says is in `gguf_roles`.
+spaces, with merges of its own (`gemma4`). What no key says is in `token_types`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from sterna.checkpoints.gguf_cuts import PRE
-from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.checkpoints.gguf_roles import ADDED, USER_DEFINED, Roles, distinct, special_id
 from sterna.errors import UnsupportedModelError, shown
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.pre_tokenizers import PRE
+from sterna.gguf.token_types import ADDED, USER_DEFINED, Roles, distinct, special_id
 from sterna.tokenizer import MAX_VOCAB, checked_backend
 
 __all__ = ["Vocabulary"]

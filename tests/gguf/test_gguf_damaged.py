@@ -25,13 +25,13 @@ pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[t
 from gguf_factory import entry, i2s_bytes, raw_file, scalar, text
 
 from sterna import loading
-from sterna.checkpoints.gguf import GgufFile, GgufModel, is_gguf
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
     SternaError,
     UnsupportedModelError,
 )
+from sterna.gguf.file import GgufFile, GgufModel, is_gguf
 
 MUTATIONS = int(os.environ.get("STERNA_FUZZ", "4000"))
 MEMORY_BYTES = 256 << 20  # besides twice the file

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sterna.checkpoints.gguf import GgufModel
-from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.errors import UnsupportedModelError, shown
+from sterna.gguf.file import GgufModel
+from sterna.gguf.metadata import Metadata
 
 __all__ = ["hadamard_of"]
 

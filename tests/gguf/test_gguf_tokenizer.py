@@ -24,9 +24,9 @@ from tokenizers import (
     trainers,
 )
 
-from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.vocabulary import Vocabulary
 from sterna.tokenizer import Detokenizer, Tokenizer
 
 CORPUS = [

@@ -23,7 +23,7 @@ class Layout(NamedTuple):
 
 I2_S = Layout("I2_S", 4, 1, 32)
 FLOAT_TYPES = ("F32", "F16", "BF16")
-#: Types whose blocks `formats.ggml_blocks` reads.
+#: Types whose blocks `blocks` reads.
 BLOCK_TYPES = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0",
     "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0",

@@ -27,9 +27,9 @@ from helpers import assert_same_bits, failure
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from sterna import LLM, loading
-from sterna.checkpoints.gguf import GgufModel
-from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.gguf.file import GgufModel
+from sterna.gguf.vocabulary import Vocabulary
 from sterna.models.config import TransformerConfig
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")

@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 
 from sterna.checkpoints.companions import FileCompanions
-from sterna.checkpoints.gguf import GgufModel
-from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.checkpoints.gguf_types import FLOAT_TYPES
-from sterna.checkpoints.gguf_vocab import Vocabulary
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
-from sterna.weights.gguf_families import (
+from sterna.gguf.architectures import (
     ARCHITECTURES_OF,
     BITNET,
     FULL,
@@ -29,8 +25,12 @@ from sterna.weights.gguf_families import (
     Kind,
     require_neutral,
 )
-from sterna.weights.gguf_hadamard import hadamard_of
-from sterna.weights.gguf_rope import rope_of, scaling_of
+from sterna.gguf.file import GgufModel
+from sterna.gguf.folded_hadamard import hadamard_of
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.rope_scaling import rope_of, scaling_of
+from sterna.gguf.tensor_types import FLOAT_TYPES
+from sterna.gguf.vocabulary import Vocabulary
 
 __all__ = [
     "GGUF_POOLINGS",

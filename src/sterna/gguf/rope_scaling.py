@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sterna.checkpoints.gguf import GgufModel
-from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
-from sterna.weights.gguf_families import require_neutral
+from sterna.gguf.architectures import require_neutral
+from sterna.gguf.file import GgufModel
+from sterna.gguf.metadata import Metadata
 
 __all__ = ["LONGROPE", "ROPE_FACTORS", "rope_of", "scaling_of"]
 

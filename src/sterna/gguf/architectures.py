@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sterna.checkpoints.gguf import GgufModel
-from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
+from sterna.gguf.file import GgufModel
+from sterna.gguf.metadata import Metadata
 
 __all__ = [
     "ARCHITECTURES_OF",
-    "AS_GGUF",
     "BITNET",
     "FULL",
     "NORM_IN",
@@ -23,12 +22,6 @@ __all__ = [
     "Kind",
     "require_neutral",
 ]
-
-#: A field of ours in config.json: tensors are those of a GGUF file. Norms that a checkpoint stores
-#: as w hold 1 + w, a recurrence's own excepted; of a hybrid, A_log holds the rate -exp(A_log), and
-#: value heads lie in the order in which key heads repeat: 0 1 2 0 1 2, where Hugging Face has
-#: 0 0 1 1 2 2.
-AS_GGUF = "stored_as_gguf"
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # config.json's layer_types
 _LINEARS = {
@@ -102,7 +95,7 @@ class Kind:
     of interleaved rotations; hybrid: whether some layers are recurrent; partial: whether a part of
     a head may be rotated. settings: further fields, of the model, its architecture's name there and
     the fields that all have. reads: keys that it asks for,
-    which must be neutral elsewhere (weights/gguf.py). written: whether Sterna
+    which must be neutral elsewhere (hf_config.py). written: whether Sterna
     writes such files. experts: the field for how wide its experts are; empty: it has none.
     outer: modules beside the layers that other architectures have not. varied: layers may differ in
     KV heads and the width of FFNs. arrays: of a layer, by whole names. period: where some layers
@@ -146,7 +139,7 @@ def _hybrid(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, An
     if key in m:
         rope = {**rope, "mrope_section": m.numbers(key, 4)[:3].tolist()}
     return {
-        AS_GGUF: True,
+        "stored_as_gguf": True,
         "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
         "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
         "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
@@ -174,7 +167,10 @@ def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any
     m = model.metadata
     is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
     width = fields["hidden_size"] // fields["num_attention_heads"]
-    found = {AS_GGUF: True, "query_pre_attn_scalar": width if is_27b else fields["head_dim"]}
+    found = {
+        "stored_as_gguf": True,
+        "query_pre_attn_scalar": width if is_27b else fields["head_dim"],
+    }
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if f"{name}.{cap}" in m:
             found[cap] = m.number(f"{name}.{cap}") or None

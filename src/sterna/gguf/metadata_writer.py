@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.checkpoints.directory import GENERATION_CONFIG
-from sterna.checkpoints.gguf_cuts import pre_of_cuts
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.jsonfile import load_json_object
-from sterna.llm.defaults import sampling_of
+from sterna.gguf.hf_config import GGUF_POOLINGS
+from sterna.gguf.pre_tokenizers import pre_of_cuts
+from sterna.gguf.rope_scaling import LONGROPE, ROPE_FACTORS
 from sterna.models.config import TransformerConfig
 from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
-from sterna.weights.gguf import GGUF_POOLINGS
-from sterna.weights.gguf_rope import LONGROPE, ROPE_FACTORS
 
 __all__ = ["add_sampling", "add_sizes", "add_tokenizer", "rope_factors"]
 
@@ -236,11 +234,11 @@ def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return steps
 
 
-def add_sampling(writer: Any, generation: Mapping[str, Any]) -> None:
-    """How the model's makers sample, from generation_config.json; nothing where that is greedily.
+def add_sampling(writer: Any, sampling: Mapping[str, Any], suppressed: Sequence[int]) -> None:
+    """Add the sampling options that the model's makers recommend, and the tokens to suppress.
 
-    GGUF has no word for do_sample, so a model that is not sampled from says nothing here; and the
-    tokens that no answer may have.
+    sampling: in the words of generation_config.json; empty for greedy decoding, since GGUF has no
+    key for do_sample.
     """
     add = {
         "temperature": writer.add_sampling_temp,
@@ -249,7 +247,7 @@ def add_sampling(writer: Any, generation: Mapping[str, Any]) -> None:
         "min_p": writer.add_sampling_min_p,
         "repetition_penalty": writer.add_sampling_penalty_repeat,
     }
-    for name, value in sampling_of(generation, Path(GENERATION_CONFIG)).items():
+    for name, value in sampling.items():
         add[name](value)
-    if tokens := generation.get("suppress_tokens"):
-        writer.add_array("tokenizer.ggml.suppress_tokens", tokens)
+    if suppressed:
+        writer.add_array("tokenizer.ggml.suppress_tokens", suppressed)

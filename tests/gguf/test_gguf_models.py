@@ -31,9 +31,9 @@ from gguf_factory import (  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from sterna import LLM, loading  # noqa: E402
-from sterna.checkpoints.gguf import GgufModel  # noqa: E402
 from sterna.convert import convert  # noqa: E402
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError  # noqa: E402
+from sterna.gguf.file import GgufModel  # noqa: E402
 
 TEXT = "def read_lines(path): the meaning of life is 42, née"
 #: Q4_K_M likewise gives more bits to what matters most.

@@ -14,9 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.gguf_header import Header, RawTensor, read_header
-from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.checkpoints.gguf_types import (
+from sterna.checkpoints.header import TensorInfo
+from sterna.checkpoints.tensor_file import TensorFile
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.files.reading import Span, open_regular
+from sterna.gguf.header import Header, RawTensor, read_header
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.tensor_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
     PRISM_IDS,
@@ -26,10 +30,6 @@ from sterna.checkpoints.gguf_types import (
     is_known,
     nbytes_of,
 )
-from sterna.checkpoints.header import TensorInfo
-from sterna.checkpoints.tensor_file import TensorFile
-from sterna.errors import ModelFormatError, UnsupportedModelError
-from sterna.files.reading import Span, open_regular
 
 __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 

@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats, ops
-from sterna.checkpoints.gguf import GgufModel
-from sterna.checkpoints.gguf_types import FLOAT_TYPES
 from sterna.checkpoints.header import TensorInfo
 from sterna.checks import checked_name
 from sterna.errors import (
@@ -25,10 +23,12 @@ from sterna.errors import (
     shown,
 )
 from sterna.formats import Experts, PackedWeight, Shadow
-from sterna.formats.ggml_blocks import BLOCKS, from_ggml
+from sterna.gguf.blocks import BLOCKS, from_ggml
+from sterna.gguf.file import GgufModel
+from sterna.gguf.hf_config import gguf_name, has_module, is_array, permutes
+from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.weights import packing, sources
 from sterna.weights.experts import joined
-from sterna.weights.gguf import gguf_name, has_module, is_array, permutes
 from sterna.weights.rounding import repacked
 from sterna.weights.sources import STACKED, Linear, Stacking, head_format, in_runs
 from sterna.weights.storages import Floats, Levels

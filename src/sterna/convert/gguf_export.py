@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,9 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats, loading
-from sterna.checkpoints.gguf_header import read_header
-from sterna.checkpoints.gguf_metadata import Metadata
-from sterna.convert.gguf_metadata import add_sampling, add_sizes, add_tokenizer, rope_factors
+from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.convert.packing import Progress, Squares, default_name
 from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
 from sterna.convert.targets import check_places
@@ -29,16 +27,21 @@ from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
-from sterna.formats.ggml_blocks import BLOCKS
-from sterna.formats.ggml_encode import blocks_of
+from sterna.gguf.architectures import ARCHITECTURES_OF
+from sterna.gguf.block_encoding import blocks_of
+from sterna.gguf.blocks import BLOCKS
+from sterna.gguf.hashes import HASHES, METADATA_HASH, heading, metadata_hash
+from sterna.gguf.header import read_header
+from sterna.gguf.hf_config import gguf_name, permutes
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.metadata_writer import add_sampling, add_sizes, add_tokenizer, rope_factors
+from sterna.llm.defaults import sampling_of
 from sterna.runtime import resolve_threads
-from sterna.weights.gguf import gguf_name, permutes
-from sterna.weights.gguf_families import ARCHITECTURES_OF
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import converted
 from sterna.weights.sources import head_format
 
-__all__ = ["BARE_HASHES", "HASHES", "TYPES", "heading", "metadata_hash", "to_gguf"]
+__all__ = ["TYPES", "to_gguf"]
 
 #: GGUF type -> Sterna's format of the same values.
 TYPES = {
@@ -47,9 +50,6 @@ TYPES = {
     "Q6_K": "q6_k", "Q5_K": "q5_k", "Q4_K": "q4_k", "Q3_K": "q3_k", "Q2_K": "q2_k",
     "IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs", "TQ2_0": "tq2_0",
 }  # fmt: skip
-HASHES = "sterna.sha256.tensors"  # key of the tensors' hashes, in file order
-METADATA_HASH = "sterna.sha256.metadata"
-BARE_HASHES = "sterna.sha256"  # the same of the bytes alone, as in files written earlier
 _NAMES = {format: name for name, format in TYPES.items()}
 _FOR_TABLES = ("F32", "F16", "BF16", "Q8_0")  # fine enough for all tables
 #: What tables of floats get with other types, as in llama.cpp's quantiser: one that makes logits,
@@ -83,17 +83,6 @@ class _Tensor(NamedTuple):
     @property
     def heading(self) -> bytes:
         return heading(self.name, _NAMES[self.format.name], self.shape)
-
-
-def heading(name: str, type: str, shape: Sequence[int]) -> bytes:
-    """What is hashed before a tensor's bytes: two that changed names are no longer the same."""
-    return f"{name} {type} {list(shape)}\n".encode()
-
-
-def metadata_hash(metadata: Metadata) -> tuple[str | None, str]:
-    """The recorded SHA-256 of the metadata, if any, and what it is; splitting changes neither."""
-    recorded = metadata.text(METADATA_HASH) if METADATA_HASH in metadata else None
-    return recorded, metadata.sha256((BARE_HASHES, "split."))
 
 
 def row_bytes(format: str, K: int) -> int:
@@ -161,7 +150,9 @@ def to_gguf(
     beside = companions_of(model)
     with beside.as_folder() as folder:
         add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
-    add_sampling(writer, beside.generation_config)
+    generation = beside.generation_config
+    sampling = sampling_of(generation, Path(GENERATION_CONFIG))
+    add_sampling(writer, sampling, generation.get("suppress_tokens") or [])
     with replacing(Path(dst), writing.nbytes()) as file:
         writing.write(gguf, writer, Path(dst), file, factors, progress)
     return writing.losses

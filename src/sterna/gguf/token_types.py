@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from tokenizers import decoders
 
-from sterna.checkpoints.gguf_metadata import Metadata
 from sterna.errors import shown
+from sterna.gguf.metadata import Metadata
 from sterna.marks import ALL_MARKS, ends_of, inner_of, marks_of
 
 __all__ = ["Roles", "distinct", "special_id"]

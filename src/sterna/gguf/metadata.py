@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.checkpoints.gguf_header import Value
 from sterna.errors import ModelFormatError
+from sterna.gguf.header import Value
 
 __all__ = ["Metadata"]
 
