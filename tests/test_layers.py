@@ -6,16 +6,13 @@ import ast
 import importlib
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
 import pytest
+from objects import exported_symbols
 
 import sterna
-from sterna import cli
-from sterna.cli import bench
 
 PACKAGE = Path(sterna.__file__).parent
 NATIVE = Path(__file__).parent.parent / "native"
@@ -36,7 +33,6 @@ LAYERS = (
     ("train",),
     ("integrations",),
     ("cli",),
-    ("papers",),
     ("__init__", "__main__"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -44,7 +40,7 @@ LEAVES = ("errors", "files", "tokenizer", "chat")  # may import these below and 
 BELOW_LEAVES = ("errors", "files", "spelling")
 # Third parties that only the surface may know; the core never prints and needs no torch.
 SURFACE_ONLY = {
-    "click": ("cli", "papers"),
+    "click": ("cli",),
     "rich": ("cli",),
     "prompt_toolkit": ("cli",),
     "starlette": ("server",),
@@ -56,6 +52,7 @@ SURFACE_ONLY = {
     "torch": ("integrations", "torch", "train"),
     "transformers": ("integrations",),
     "peft": ("integrations",),
+    "sterna_papers": (),  # another package, of this repository
 }
 
 
@@ -126,18 +123,6 @@ def test_leaves() -> None:
     assert not wrong
 
 
-def test_papers_are_imported_by_nothing() -> None:
-    """What reproduces papers has a room of its own; the command line finds its commands by name."""
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {name}"
-        for path, source, name in edges()
-        if source != "papers" and f"{name}.".startswith("sterna.papers.")
-    ]
-    assert not wrong
-    for module in (*cli.PAPERS.values(), *bench.PAPERS.values()):
-        assert isinstance(importlib.import_module(module).command, click.Command)
-
-
 def test_torch_is_imported_by_integrations_alone() -> None:
     """`sterna.torch` imports torch, which takes seconds and needs an extra: nobody asks for it."""
     wrong = [
@@ -196,17 +181,6 @@ def test_native_layers() -> None:
             assert not [n for n in names if n.startswith(("nanobind", "Python.h"))], path
 
 
-def exported_symbols(object_file: Path) -> list[str]:
-    """Names that the linker sees outside the object, weak ones included."""
-    out = subprocess.run(
-        ["nm", "--extern-only", "--defined-only", "--format=posix", str(object_file)],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    return [line.split()[0] for line in out.splitlines() if line]
-
-
 @needs_sources
 def test_units_require_what_they_extend() -> None:
     """A unit runs kernels of the one that it extends, which must be ranked below it."""
@@ -236,7 +210,6 @@ def test_one_symbol_per_isa() -> None:
         for unit in (
             "kernels_*.dir/native/units/*.o",
             "layouts_*.dir/native/units/*.o",
-            "pot_*.dir/native/pot/*.o",
         )
         for path in NATIVE.parent.glob(f"build/*/CMakeFiles/{unit}")
     )

@@ -14,7 +14,6 @@ import sterna.ops as ops
 from sterna import LLM, Conversation
 from sterna.errors import RequestError
 from sterna.gguf.weight_source import i2s_layout
-from sterna.papers import pot
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling_params import SamplingParams
 
@@ -36,7 +35,6 @@ def test_words(llm: LLM, folder: Path, value: Any) -> None:
         "format": lambda: LLM(folder, threads=1, format=value),
         "head": lambda: LLM(folder, threads=1, head=value),
         "i2s": lambda: i2s_layout(value),
-        "kernel": lambda: pot.matmul(one, one, 1, kernel=value),
         "drop_oldest": lambda: Conversation(llm, drop_oldest=value),
         "scale": lambda: ops.quantize(one, "i8", value),
         "method": lambda: ops.quantize(one, "pot8", method=value),
@@ -74,10 +72,6 @@ def test_views_are_measured_before_they_are_copied() -> None:
     failure(lambda: ops.pack(view, format="f32"), RequestError, "2^31")
     scale = np.broadcast_to(np.float16(1), (1 << 31, 512))
     failure(lambda: ops.pack(np.ones((1, 32)), scale, format="i4:g32"), RequestError, "scale")
-    words = np.broadcast_to(np.float32(1), (1 << 31, 512))
-    one = np.ones((1, 512), np.float32)
-    failure(lambda: pot.matmul(words, one, 512, kernel="f32"), RequestError, "2^31 rows")
-    failure(lambda: pot.matmul(one, words, 512, kernel="f32"), RequestError, "2^31 rows")
 
 
 def test_what_fits_still_does(llm: LLM) -> None:

@@ -1,8 +1,8 @@
 """The command line: `sterna generate`, `sterna chat` and the other COMMANDS.
 
 Exit codes: 0; 2 for the user's error, with one line on stderr; 130 for Ctrl-C, 143 for SIGTERM and
-129 for SIGHUP. A command is a module of this package or of `sterna.papers.cli`, imported when it
-is asked for.
+129 for SIGHUP. A command is a module of this package, imported when it is asked for; other
+packages add theirs (`plugins`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
+from sterna.cli import plugins
 from sterna.errors import SternaError, reason
 
 __all__ = ["finish", "main"]
@@ -31,7 +32,6 @@ COMMANDS = (
     "eval",
     "bench",
     "roofline",
-    "tune",
     "formats",
     "pull",
     "models",
@@ -43,8 +43,6 @@ COMMANDS = (
     "verify-answer",
     "info",
 )
-#: Commands that reproduce papers, and their modules.
-PAPERS = {"tune": "sterna.papers.cli.tune"}
 
 
 class _Cli(click.Group):
@@ -52,14 +50,13 @@ class _Cli(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of the help page."""
-        return list(COMMANDS)
+        return [*COMMANDS, *(name for name in plugins.names() if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, None if there is none."""
         if cmd_name not in COMMANDS:
-            return None
-        name = PAPERS.get(cmd_name, f"sterna.cli.{cmd_name.replace('-', '_')}")
-        command: click.Command = import_module(name).command
+            return plugins.load(cmd_name)
+        command: click.Command = import_module(f"sterna.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sterna.cli import plugins
 from sterna.cli.bench_barrier import barrier
 from sterna.cli.options import (
     activations_option,
@@ -39,8 +39,6 @@ from sterna.cli.report import (
     write,
 )
 
-#: Commands and their modules.
-PAPERS = {"figure": "sterna.papers.cli.figure", "peers": "sterna.papers.cli.peers"}
 E2E = {
     "test": "test",
     "batch": "batch",
@@ -72,18 +70,15 @@ GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 
 
 class _Bench(click.Group):
-    """`bench` with the commands that reproduce papers, which load when they are asked for."""
+    """`bench`, with the commands that other packages add to it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of the help page."""
-        return sorted([*super().list_commands(ctx), *PAPERS])
+        return sorted({*super().list_commands(ctx), *plugins.names("bench")})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, None if there is none."""
-        if cmd_name not in PAPERS:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module(PAPERS[cmd_name]).command
-        return command
+        return super().get_command(ctx, cmd_name) or plugins.load(cmd_name, "bench")
 
 
 @click.group(cls=_Bench)

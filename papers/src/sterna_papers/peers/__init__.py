@@ -1,0 +1,218 @@
+"""Other runtimes beside Sterna in one run: same shapes, same machine, same minutes.
+
+Every participant lives in a process of its own and is asked, case by case and in turn: check, then
+time, time, time. A figure counts only if the output of the very run that it times was right.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sterna.bench.machine import Known, Pace, Progress
+from sterna.errors import RequestError, shown
+from sterna_papers.peers.blocks import TERNARY, TYPE_OF
+from sterna_papers.peers.case import Case, Options, matrices
+from sterna_papers.peers.process import Lost, Process
+
+__all__ = ["PEERS", "Entry", "run"]
+
+Row = dict[str, Any]
+#: Before each measurement, so that the last one's threads have stopped spinning.
+SETTLE_S = 0.1
+HERE = "sterna_papers.peers"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One participant: the name that rows carry, the module of its process, its variant."""
+
+    peer: str
+    module: str
+    variant: str
+
+
+#: What `--peers` can name. Ternary types stand for those of the formats that are asked for.
+PEERS: dict[str, tuple[Entry, ...]] = {
+    "llama.cpp": tuple(Entry("llama.cpp", f"{HERE}.llama_cpp", v) for v in ("TQ2_0", "TQ1_0")),
+    "torch": tuple(Entry("torch", f"{HERE}.torch_linear", v) for v in ("int8", "bf16")),
+    "numpy": (Entry("numpy", f"{HERE}.numpy_linear", "f32"),),
+    "litespark": (Entry("litespark", f"{HERE}.litespark", "ternary"),),
+    "ik_llama.cpp": tuple(
+        Entry("ik_llama.cpp", f"{HERE}.ik_llama", v) for v in ("IQ2_BN", "IQ2_BN -rtr 1")
+    ),
+}
+
+
+@dataclass
+class _Result:
+    """What is known of one participant in one case."""
+
+    entry: Entry
+    process: Process
+    case: Case
+    seconds: list[float] = field(default_factory=list)
+    joules: list[float] = field(default_factory=list)
+    rss_bytes: int | None = None
+    checked: bool = False
+    how: str = ""
+    weight_bytes: float | None = None
+    skipped: str | None = None
+
+
+def run(
+    peers: Sequence[str],
+    options: Options,
+    *,
+    formats: Sequence[str] = ("i2",),
+    repeat: int = 3,
+    limit_s: float = 900,
+    table: Mapping[str, tuple[Entry, ...]] = PEERS,
+    progress: Progress = lambda _: None,
+    known: Known = lambda _: None,
+) -> list[Row]:
+    """Rows of Sterna in each of `formats` and of the peers; docs/benchmarks.md has the fields.
+
+    options: `variant` and `scratch` are set here. limit_s: seconds that one answer of a participant
+    may take. A peer that is missing, crashes, hangs or answers wrongly becomes a row that says so;
+    RequestError is for arguments out of range.
+    """
+    if unknown := [name for name in peers if name not in table]:
+        raise RequestError(f"peers: must be of {', '.join(table)}, but got {shown(unknown[0])}")
+    if (
+        repeat < 1
+        or options.threads < 1
+        or any(n < 1 for n in (*options.pp, *options.tg, *options.n))
+    ):
+        raise RequestError("bench peers: pp, tg, n, threads and repeat must be at least 1")
+    if not options.depth or min(options.depth) < 0:
+        raise RequestError("bench peers: depth must not be negative")
+    matrices(options)  # an unknown shape is an error now, not a reason to skip everybody
+    entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
+    entries += [entry for name in peers for entry in _of_formats(table[name], formats)]
+    rows: list[Row] = []
+    known(lambda: rows)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-peers-"))
+        running: list[tuple[Entry, Process]] = []
+        for entry in entries:
+            progress(f"starting {entry.peer} {entry.variant}")
+            given = replace(options, variant=entry.variant, scratch=scratch)
+            try:
+                process = Process(entry.module, given, limit_s)
+            except Lost as e:
+                rows.append(_row(entry, options.threads, skipped=str(e)))
+                continue
+            stack.callback(process.close)
+            running.append((entry, process))
+        cases = _union(process.cases for _, process in running)
+        asked = {case: [(e, p) for e, p in running if case in p.cases] for case in cases}
+        # Each is checked once and timed `repeat` times.
+        pace = Pace(sum(map(len, asked.values())) * (1 + repeat))
+        for case, among in asked.items():
+            results = _measure(case, among, repeat, lambda text: progress(pace.step(text)))
+            rows += _rows(results, options.threads)
+    return rows
+
+
+def _of_formats(entries: Sequence[Entry], formats: Sequence[str]) -> list[Entry]:
+    """A peer's entries in the formats' types of ggml, and ternary for formats that have none."""
+    chosen: dict[Entry, None] = {}
+    for entry in entries:
+        type, *flags = entry.variant.split()
+        if type not in TERNARY:
+            chosen[entry] = None
+            continue
+        for format in formats:
+            variant = " ".join([TYPE_OF.get(format, type), *flags])
+            chosen[replace(entry, variant=variant)] = None
+    return list(chosen)
+
+
+def _union(lists: Iterable[Sequence[Case]]) -> list[Case]:
+    """All cases once: those of whole models first, each kind in the order of its first mention."""
+    cases = list(dict.fromkeys(case for cases in lists for case in cases))
+    return sorted(cases, key=lambda case: case.M is not None)
+
+
+def _measure(
+    case: Case,
+    among: Sequence[tuple[Entry, Process]],
+    repeat: int,
+    progress: Progress,
+) -> list[_Result]:
+    """Check everybody, then time everybody in turn, `repeat` times."""
+    results = [_Result(entry, process, case) for entry, process in among]
+    name = " ".join(filter(None, (case.what, case.shape, f"n={case.n}" if case.M else None)))
+    for r in results:
+        progress(f"{name}: checking {r.entry.peer} {r.entry.variant}")
+        try:
+            r.checked, r.how, r.weight_bytes = r.process.check(case)
+        except Lost as e:
+            r.skipped = str(e)
+    for i in range(repeat):
+        for r in results:
+            if r.skipped is not None:
+                continue
+            progress(f"{name}, run {i + 1} of {repeat}: {r.entry.peer} {r.entry.variant}")
+            time.sleep(SETTLE_S)
+            try:
+                timing = r.process.time(case)
+            except Lost as e:
+                r.skipped = str(e)
+                continue
+            r.seconds.append(timing.seconds)
+            r.joules += [] if timing.joules is None else [timing.joules]
+            r.rss_bytes = r.process.rss_bytes()
+            if not timing.ok and r.checked:
+                r.checked, r.how = False, f"run {i + 1} gave another output than the check"
+    return results
+
+
+def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
+    """Rows of one case, with the ratio to the first of Sterna's formats that counts."""
+    rows = [_row(r.entry, threads, r) for r in results]
+    of_sterna = [row for row in rows if row["peer"] == "sterna" and row["checked"]]
+    if of_sterna and of_sterna[0]["time_us"]:
+        for row in rows:
+            if row["time_us"] and row["checked"]:
+                row["ratio_to_sterna"] = round(of_sterna[0]["time_us"] / row["time_us"], 4)
+    return rows
+
+
+def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | None = None) -> Row:
+    """One row; figures of an unchecked run are there, but it says that they do not count."""
+    row: Row = dict.fromkeys(
+        ("peer", "version", "what", "format", "head", "shape", "n", "threads", "tok_s", "gops",
+         "gb_s", "ratio_to_sterna", "time_us", "time_us_min", "time_us_max", "repeat", "rss_mb",
+         "joules", "checked", "check", "skipped")
+    )  # fmt: skip
+    row |= {"peer": entry.peer, "format": entry.variant, "threads": threads, "checked": False}
+    row["skipped"] = skipped
+    if r is None:
+        return row
+    case, p = r.case, r.process
+    row |= {"version": p.version, "format": p.format, "what": case.what, "shape": case.shape}
+    row |= {"n": case.n, "check": r.how or None, "head": None if case.M else p.head}
+    if r.skipped is not None:
+        return {**row, "skipped": r.skipped}
+    seconds = statistics.median(r.seconds)
+    least, most = min(r.seconds), max(r.seconds)
+    times = {"time_us": seconds, "time_us_min": least, "time_us_max": most}
+    row |= {name: round(value * 1e6, 3) for name, value in times.items()}
+    row |= {"repeat": len(r.seconds), "checked": r.checked}
+    row["rss_mb"] = None if r.rss_bytes is None else round(r.rss_bytes / 1e6, 1)
+    row["joules"] = round(statistics.median(r.joules), 4) if r.joules else None
+    passes = case.n if case.what.startswith("tg") else 1  # over the weights
+    if case.M and case.K:
+        row["gops"] = round(2e-9 * case.M * case.K * case.n / seconds, 2)
+    else:
+        row["tok_s"] = round(case.n / seconds, 2)
+    if r.weight_bytes and (case.n == 1 or case.what.startswith("tg")):
+        row["gb_s"] = round(passes * r.weight_bytes / seconds / 1e9, 2)
+    return row

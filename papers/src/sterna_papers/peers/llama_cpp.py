@@ -1,0 +1,178 @@
+"""llama.cpp through llama-cpp-python's low-level interface: a dummy model, and ggml's products."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna_papers.peers import blocks, dummy_gguf
+from sterna_papers.peers.case import F32, Case, Options, Part, end_to_end, require
+from sterna_papers.peers.end_to_end import EndToEnd
+from sterna_papers.peers.products import Products
+
+__all__ = ["PLAIN", "create"]
+
+#: After a type: its blocks as they are in the file, not laid out anew for AMX or wide vectors. Some
+#: compilers make code of ggml's AMX kernels that ends with an illegal instruction.
+PLAIN = " as stored"
+
+
+class LlamaModel(EndToEnd):
+    """llama_decode on a dummy GGUF file."""
+
+    def __init__(self, options: Options, lib: Any) -> None:
+        super().__init__(options)
+        self.lib = lib
+        type = options.variant.removesuffix(PLAIN)
+        path = Path(options.scratch) / f"{type}.gguf"
+        self.bytes = dummy_gguf.write(path, options.model, type)
+        lib.llama_backend_init()
+        how = lib.llama_model_default_params()
+        how.use_extra_bufts = type == options.variant
+        self.model = lib.llama_model_load_from_file(str(path).encode(), how)
+        if not self.model:
+            raise RuntimeError("llama.cpp did not load the dummy model")
+        params = lib.llama_context_default_params()
+        params.n_ctx = self.positions
+        params.n_threads = params.n_threads_batch = options.threads
+        self.context = lib.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise RuntimeError("llama.cpp made no context for the dummy model")
+
+    def keep(self, length: int) -> None:
+        """Remove the positions from `length` on from the KV cache."""
+        self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(self.context), -1, length, -1)
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        """One llama_decode; it computes the logits of the last token."""
+        ids = (ctypes.c_int32 * len(tokens))(*tokens)
+        if code := self.lib.llama_decode(
+            self.context, self.lib.llama_batch_get_one(ids, len(tokens))
+        ):
+            raise RuntimeError(f"llama_decode returned {code}")
+
+    def logits(self) -> F32:
+        """A copy of the last token's logits."""
+        pointer = self.lib.llama_get_logits_ith(self.context, -1)
+        values: F32 = np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
+        return values
+
+    def weight_bytes(self, case: Case) -> float | None:
+        """All tensors but an embedding that is not the head."""
+        return self.bytes
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = [
+        ("mem_size", ctypes.c_size_t),
+        ("mem_buffer", ctypes.c_void_p),
+        ("no_alloc", ctypes.c_bool),
+    ]
+
+
+class _Plan(ctypes.Structure):
+    """ggml_cplan; what follows its first two fields is ggml's business, and room enough."""
+
+    _fields_ = [
+        ("work_size", ctypes.c_size_t),
+        ("work_data", ctypes.c_void_p),
+        ("rest", ctypes.c_void_p * 30),
+    ]
+
+
+class GgmlProducts(Products):
+    """ggml_mul_mat on the CPU. Activations become int8 in it; here that is exact."""
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        super().__init__(options)
+        self.base = ctypes.CDLL(str(_library(folder, "ggml-base")))
+        self.cpu = ctypes.CDLL(str(_library(folder, "ggml-cpu")))
+        for name in ("ggml_init", "ggml_new_tensor_2d", "ggml_mul_mat", "ggml_new_graph"):
+            getattr(self.base, name).restype = ctypes.c_void_p
+        self.base.ggml_get_data.restype = ctypes.c_void_p
+        self.cpu.ggml_graph_plan.restype = _Plan
+        self.cpu.ggml_cpu_init()
+        self.context: ctypes.c_void_p | None = None
+
+    def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
+        """Packs the weight into ggml's blocks."""
+        self.packed = blocks.encode(self.options.variant, weight, 1.0)
+        self.M, self.K = weight.shape
+        return self.packed.nbytes
+
+    def copy(self, count: int) -> None:
+        """Remembered: tensors are made with the input."""
+        self.count = count
+
+    def input(self, x: npt.NDArray[np.int8]) -> None:
+        """One graph of one product for each copy of the weights."""
+        self.release()
+        n = len(x)
+        per_copy = self.packed.nbytes + 4 * n * self.M + (1 << 18)  # a graph's nodes and tensors
+        size = self.count * per_copy + 4 * x.size + (1 << 20)
+        self.context = ctypes.c_void_p(self.base.ggml_init(_InitParams(size, None, False)))
+        source = self._tensor(0, self.K, n)
+        self._fill(source, x.astype(np.float32))
+        self.graphs, self.outputs = [], []
+        for _ in range(self.count):
+            w = self._tensor(blocks.TYPES[self.options.variant], self.K, self.M)
+            self._fill(w, self.packed)
+            y = ctypes.c_void_p(self.base.ggml_mul_mat(self.context, w, source))
+            graph = ctypes.c_void_p(self.base.ggml_new_graph(self.context))
+            self.base.ggml_build_forward_expand(graph, y)
+            self.graphs.append(graph)
+            self.outputs.append(y)
+        self.plan = self.cpu.ggml_graph_plan(self.graphs[0], self.options.threads, None)
+        self.work = np.zeros(max(1, self.plan.work_size) + 64, np.uint8)
+        self.plan.work_data = self.work.ctypes.data
+
+    def _tensor(self, type: int, ne0: int, ne1: int) -> ctypes.c_void_p:
+        made = self.base.ggml_new_tensor_2d(
+            self.context, type, ctypes.c_int64(ne0), ctypes.c_int64(ne1)
+        )
+        return ctypes.c_void_p(made)
+
+    def _fill(self, tensor: ctypes.c_void_p, data: npt.NDArray[Any]) -> None:
+        ctypes.memmove(self.base.ggml_get_data(tensor), data.ctypes.data, data.nbytes)
+
+    def multiply(self, copy: int) -> object:
+        if self.cpu.ggml_graph_compute(self.graphs[copy], ctypes.byref(self.plan)):
+            raise RuntimeError("ggml_graph_compute failed")
+        return copy
+
+    def result(self, y: object) -> F32:
+        """The copy's output tensor."""
+        assert isinstance(y, int)
+        data = ctypes.cast(self.base.ggml_get_data(self.outputs[y]), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(data, (self._x.shape[0], self.M))
+
+    def release(self) -> None:
+        """Free the context with all its tensors."""
+        if self.context:
+            self.base.ggml_free(self.context)
+            self.context = None
+
+
+def _library(folder: Path, name: str) -> Path:
+    for pattern in (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll"):
+        if (path := folder / pattern).exists():
+            return path
+    raise RuntimeError(f"llama-cpp-python has no library {name} in {folder}")
+
+
+def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
+    """variant: one of ggml's types, for a model PLAIN or not; products are of ternary ones only."""
+    lib = require("llama_cpp.llama_cpp", "llama-cpp-python")
+    parts: list[Part] = []
+    if end_to_end(options):
+        parts.append(LlamaModel(options, lib))
+    if options.n and options.variant in blocks.TERNARY:
+        parts.append(GgmlProducts(options, Path(lib.__file__).parent / "lib"))
+    head = dummy_gguf.head_type(options.variant.removesuffix(PLAIN))
+    return version("llama-cpp-python"), options.variant, head, parts

@@ -1,0 +1,52 @@
+"""Commands that other packages add, by the entry point group `sterna.commands`.
+
+The name of an entry point is where its command goes: `tune` is `sterna tune`, `bench.figure` is
+`sterna bench figure`. Its object is a `click.Command`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+__all__ = ["GROUP", "load", "names"]
+
+GROUP = "sterna.commands"
+
+
+def names(parent: str = "") -> list[str]:
+    """The commands that installed packages add to a group of commands, "" being `sterna` itself."""
+    return sorted(_found(parent))
+
+
+def load(name: str, parent: str = "") -> click.Command | None:
+    """An added command; None, after a warning, where it cannot be loaded, and where none is."""
+    entry = _found(parent).get(name)
+    if entry is None:
+        return None
+    try:
+        command = entry.load()
+    except Exception as error:
+        _warn(entry, f"{type(error).__name__}: {error}")
+        return None
+    if not isinstance(command, click.Command):
+        _warn(entry, f"must be a click.Command, but is {type(command).__name__}")
+        return None
+    return command
+
+
+def _found(parent: str) -> dict[str, EntryPoint]:
+    found = {}
+    for entry in entry_points(group=GROUP):
+        head, _, last = entry.name.rpartition(".")
+        if head == parent:
+            found[last] = entry
+    return found
+
+
+def _warn(entry: EntryPoint, why: str) -> None:
+    package = entry.dist.name if entry.dist else entry.module
+    command = entry.name.replace(".", " ")
+    warnings.warn(f"{package}: cannot load the command {command!r}: {why}", stacklevel=2)
