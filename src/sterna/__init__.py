@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         UnsupportedCPUError,
         UnsupportedModelError,
     )
-    from sterna.llm import LLM, Completion, Piece, Stats, TokenLogprob
+    from sterna.llm import LLM, Completion, Piece, SamplingParams, Stats, TokenLogprob
     from sterna.llm.async_llm import AsyncLLM
     from sterna.llm.conversation import Conversation
 
@@ -40,6 +40,7 @@ __all__ = [
     "NonFiniteError",
     "Piece",
     "RequestError",
+    "SamplingParams",
     "Stats",
     "SternaError",
     "TokenLogprob",

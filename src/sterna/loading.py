@@ -62,6 +62,7 @@ class Model:
     store: cache.Store | None = field(default=None, repr=False)  # the cache being written
     cache_key: str | None = field(default=None, repr=False)  # where `keep` writes it
     mapped: bool = False  # weights are those of a file that is mapped
+    name: str = "model"  # what messages call it
 
     def keep(self) -> None:
         """Writes the packed form to the cache, in the background, where `load` found none there.

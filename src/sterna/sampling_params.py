@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -14,84 +15,136 @@ from sterna import _native
 from sterna.checks import checked_flag, checked_items, checked_real, checked_whole
 from sterna.errors import RequestError, shown
 
-__all__ = ["MAX_LOGPROBS", "SamplingParams"]
+__all__ = ["MAX_LOGPROBS", "SamplingOptions", "SamplingParams"]
 
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+#: Fields that a model's files may set, and their neutral values.
+NEUTRAL: Mapping[str, float] = {
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+}  # fmt: skip
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keyword options of `LLM.generate` that are fields of `SamplingParams`; None: its default."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    allowed_token_ids: Sequence[int] | None
+    bad_words: Sequence[str | Sequence[int]] | None
+    min_tokens: int | None
+    stop_token_ids: Sequence[int] | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+    logprobs: int | None
+    choice: int | None
+
+
 @dataclass(frozen=True)
 class SamplingParams:
-    """Sampling of one request; every field is checked when it is made (RequestError).
+    """How the tokens of an answer are chosen, and where it ends.
 
-    temperature 0 is greedy; top_k 0, top_p 1, min_p 0, repetition_penalty 1, frequency_penalty 0
-    and presence_penalty 0 are off; logprobs is how many of the likeliest tokens to report beside
-    the chosen one's log-probability; choice is which of several answers to a prompt this is, each
-    of which has random numbers of its own.
+    Every field is checked when this is made; RequestError names one that is out of range.
 
-    Logits are changed in this order: tokens that may not come go, logit_bias is added, then the
-    repetition penalty of what prompt and answer have, and the frequency and presence penalties of
-    what the answer has. Log-probabilities are those of the logits before.
+    Logits are changed in this order: disallowed tokens are removed, `logit_bias` is added, then
+    the repetition penalty applies to tokens of prompt and answer, and the frequency and presence
+    penalties to tokens of the answer. Log-probabilities are those before any change.
 
-    logit_bias: of token ids, -100 to 100. allowed_token_ids: no others come, ends included; None:
-    all. bad_words: texts or sequences of ids; the last token of one does not follow the others
-    (`AllowedTokens`). min_tokens: before so many no end comes. stop_token_ids: they end the answer,
-    beside the ends that it has anyway, and with ignore_eos as well.
+    Attributes:
+        max_tokens: Tokens of the answer at most. Default 128.
+        temperature: Divides the logits, 0 to 100; 0 is greedy. Default None: the model's value
+            (generation_config.json or GGUF), else 0.
+        top_k: Sample among the k likeliest tokens; 0: all. Default None: the model's, else 0.
+        top_p: Sample among the likeliest tokens whose probabilities reach p, above 0 to 1.
+            Default None: the model's, else 1 (off).
+        min_p: Drop tokens below this share of the likeliest one's probability, 0 to 1. Default
+            None: the model's, else 0 (off).
+        repetition_penalty: Divides positive logits of tokens seen in prompt or answer, and
+            multiplies negative ones, 0.01 to 100. Default None: the model's, else 1 (off).
+        frequency_penalty: Subtracted from a token's logit once per occurrence in the answer, -2 to
+            2. Default 0 (off).
+        presence_penalty: Subtracted once from the logit of each token in the answer, -2 to 2.
+            Default 0 (off).
+        logit_bias: Added to the logits of token ids, -100 to 100 each. Default none.
+        allowed_token_ids: The only tokens that may come, ends included. Default None: all.
+        bad_words: Texts or sequences of token ids that must not appear. Default none.
+        min_tokens: Tokens before which the answer cannot end. Default 0.
+        stop_token_ids: Token ids that end the answer, in addition to the model's ends, and with
+            `ignore_eos` as well. Default none.
+        seed: Seed of the random numbers, 0 to 2**64 - 1. Default None: a random one.
+        stop: A string, or several, that end the answer and are not part of it. Default none.
+        ignore_eos: Continue past the model's end tokens. Default False.
+        logprobs: Report each token's log-probability and those of the n likeliest, up to 100.
+            Default 0: none.
+        choice: Which of several answers to a prompt this is; each has random numbers of its own.
+            Default 0.
     """
 
     max_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str | tuple[int, ...], ...] = ()
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str | Sequence[int]] = ()
     min_tokens: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    seed: int = 0
-    stop: tuple[str, ...] = ()
+    stop_token_ids: Sequence[int] = ()
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     logprobs: int = 0
     choice: int = 0
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).copy().items():
+            if isinstance(value, np.generic):
+                self._set(name, value.item())
         checked_whole("max_tokens", self.max_tokens, 0, 1 << 30)
-        checked_whole("top_k", self.top_k, 0, 1 << 30)
-        checked_whole("seed", self.seed, 0, (1 << 64) - 1)
         checked_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         checked_whole("choice", self.choice, 0, (1 << 32) - 1)
         checked_flag("ignore_eos", self.ignore_eos)
-        checked_real("temperature", self.temperature, 0.0, 100.0)
-        checked_real("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        checked_real("min_p", self.min_p, 0.0, 1.0)
-        checked_real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
-        checked_real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        checked_real("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        if self.top_k is not None:
+            checked_whole("top_k", self.top_k, 0, 1 << 30)
+        if self.seed is not None:
+            checked_whole("seed", self.seed, 0, (1 << 64) - 1)
+        for name, (low, high) in _RANGES.items():
+            if (value := getattr(self, name)) is not None:
+                checked_real(name, value, low, high, open_low=name == "top_p")
         checked_whole("min_tokens", self.min_tokens, 0, self.max_tokens)
-        self._take("logit_bias", _biases(self.logit_bias))
-        self._take("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        self._set("logit_bias", _biases(self.logit_bias))
+        self._set("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         if self.allowed_token_ids is not None:
-            self._take("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, 1))
-        self._take("bad_words", _words(self.bad_words))
-        if len(self.stop) > MAX_STOPS or not all(isinstance(s, str) and s for s in self.stop):
-            raise RequestError(
-                f"stop: must be at most {MAX_STOPS} non-empty strings, but got {shown(self.stop)}"
-            )
-        for s in self.stop:
-            if _SURROGATE.search(s):
-                raise RequestError(
-                    "stop: must be valid Unicode, since no answer has anything else, but got "
-                    f"{shown(s)}; decode it as UTF-8"
-                )
+            self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, 1))
+        self._set("bad_words", _words(self.bad_words))
+        self._set("stop", _stops(self.stop))
 
-    def _take(self, name: str, value: object) -> None:
-        """What a field becomes once it is checked."""
+    def _set(self, name: str, value: object) -> None:
+        """Stores a field's checked form."""
         object.__setattr__(self, name, value)
+
+    def replaced(self, fields: Mapping[str, Any]) -> SamplingParams:
+        """A copy with some fields replaced. RequestError."""
+        return replace(self, **fields) if fields else self
+
+    def resolved(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        """A copy without None: the model's defaults, neutral values, and a random seed."""
+        values = {"seed": self.fresh_seed(), **NEUTRAL, **defaults}
+        return self.replaced({n: v for n, v in values.items() if getattr(self, n) is None})
 
     def check_ids(self, vocab: int) -> None:
         """RequestError where a token id that some field names is not below `vocab`."""
@@ -109,30 +162,49 @@ class SamplingParams:
 
     @property
     def sampling(self) -> dict[str, float]:
-        """How tokens are chosen: the fields that a model's files may set."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        return {name: getattr(self, name) for name in names}
-
-    @staticmethod
-    def stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-        """`stop` as a tuple."""
-        if stop is None or isinstance(stop, str):
-            return () if stop is None else (stop,)
-        return tuple(checked_items("stop", stop, "a string or several"))
+        """The fields that a model's files may set, with neutral values in place of None."""
+        given = {name: getattr(self, name) for name in NEUTRAL}
+        return {n: NEUTRAL[n] if value is None else value for n, value in given.items()}
 
     @staticmethod
     def fresh_seed() -> int:
-        """A seed for a request that names none."""
+        """A random seed."""
         return secrets.randbits(63)
 
     @cached_property
     def native(self) -> _native.SampleParams:
-        """The arguments of the native sampler."""
+        """The arguments of the native sampler; the seed is 0 where there is none."""
+        sampling = self.sampling
         return _native.SampleParams(
-            self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
-            self.frequency_penalty, self.presence_penalty, list(self.logit_bias.items()),
-            self.seed, self.choice, self.logprobs,
+            sampling["temperature"], int(sampling["top_k"]), sampling["top_p"], sampling["min_p"],
+            sampling["repetition_penalty"], self.frequency_penalty, self.presence_penalty,
+            list(self.logit_bias.items()), self.seed or 0, self.choice, self.logprobs,
         )  # fmt: skip
+
+
+_RANGES = {
+    "temperature": (0.0, 100.0), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0), "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+}  # fmt: skip
+
+
+def _stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None or isinstance(given, str):
+        stops: tuple[str, ...] = () if given is None else (given,)
+    else:
+        stops = tuple(checked_items("stop", given, "a string or several"))
+    if len(stops) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
+        raise RequestError(
+            f"stop: must be at most {MAX_STOPS} non-empty strings, but got {shown(stops)}"
+        )
+    for stop in stops:
+        if _SURROGATE.search(stop):
+            raise RequestError(
+                "stop: must be valid Unicode, since no answer has anything else, but got "
+                f"{shown(stop)}; decode it as UTF-8"
+            )
+    return stops
 
 
 def _biases(given: object) -> dict[int, float]:

@@ -445,7 +445,10 @@ def test_a_list_of_prompts_and_choices(llm: LLM) -> None:
     ]
     # What one of them cannot go on with ends it alone.
     bad = llm.constraints.regex("(?:a?){30000}a{30000}")
-    requests = [llm.requests("I am", 1, {**options, "constraint": c})[0] for c in (constraint, bad)]
+    requests = [
+        llm.requests.make_several("I am", 1, {**options, "constraint": c})[0]
+        for c in (constraint, bad)
+    ]
     for _ in llm.engine_loop.finished(requests):
         pass
     assert (requests[0].completion.text, requests[0].error) == (alone[0].text, None)

@@ -32,7 +32,7 @@ POOL = (
     "engine/sequence.py", "engine/windows.py",
 )  # fmt: skip
 REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/engine_loop.py")
-LLM_PARTS = ("llm/llm.py", "llm/asking.py", "llm/templates.py", "llm/loaded.py")
+LLM_PARTS = ("llm/llm.py", "llm/request_factory.py", "llm/chat_renderer.py")
 MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
 

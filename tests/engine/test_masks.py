@@ -70,7 +70,7 @@ def test_answers_are_the_same(llm: LLM) -> None:
     answers = []
     for beside in (False, True):
         llm.engine.masks_beside = beside
-        none = llm.requests(
+        none = llm.requests.make_several(
             PROMPT,
             1,
             {
@@ -79,7 +79,7 @@ def test_answers_are_the_same(llm: LLM) -> None:
                 "allowed_token_ids": [llm.tokenizer.encode("a")[-1]],
             },
         )
-        asked = [*llm.requests(PROMPT, 3, {**options, "constraint": regex}), *none]
+        asked = [*llm.requests.make_several(PROMPT, 3, {**options, "constraint": regex}), *none]
         list(llm.engine_loop.finished(asked))
         assert isinstance(none[0].error, RequestError)
         assert "leave no token after 0" in str(none[0].error)
@@ -104,7 +104,9 @@ def test_masks_of_a_step_that_never_came(llm: LLM) -> None:
 
 
 def _request(llm: LLM) -> Request:
-    (request,) = llm.requests(PROMPT, 1, {"constraint": llm.constraints.regex("[a-z ]{3,20}")})
+    (request,) = llm.requests.make_several(
+        PROMPT, 1, {"constraint": llm.constraints.regex("[a-z ]{3,20}")}
+    )
     return request
 
 

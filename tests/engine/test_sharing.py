@@ -72,7 +72,7 @@ def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, ca
     assert [(c.tokens, c.logprobs) for c in choices] == [(c.tokens, c.logprobs) for c in alone]
     assert llm.engine.pool.free == llm.engine.pool.count
     # One whose leader ends before its prompt is computed goes on by itself.
-    first, second = llm.requests(prompt[::-1], 2, options)
+    first, second = llm.requests.make_several(prompt[::-1], 2, options)
     llm.engine_loop.add(second)
     llm.engine_loop.add(first)
     llm.engine_loop.cancel(first)

@@ -156,7 +156,7 @@ def test_other_models_and_settings_find_nothing(
 def test_salts_share_nothing(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, cache_disk=tmp_path)
     for salt, cached in (("a", 0), ("b", 0), ("a", 4 * PAGE)):
-        (request,) = llm.requests(PROMPT, 1, OPTIONS, salt=salt)
+        (request,) = llm.requests.make_several(PROMPT, 1, OPTIONS, salt=salt)
         list(llm.engine_loop.pieces(request))
         assert min(request.completion.stats.n_cached, 4 * PAGE) == cached
     disk_of(llm).flush()

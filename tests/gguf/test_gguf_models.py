@@ -396,7 +396,7 @@ def test_defaults_of_sampling(tmp_path: Path) -> None:
     """What general.sampling says holds where a request says nothing."""
     keys = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
     write(tmp_path / "x.gguf", Tiny(layers=1, keys=keys))
-    params = LLM(tmp_path / "x.gguf")._params({})
+    params = LLM(tmp_path / "x.gguf").requests.make([1], {}).params
     assert (params.temperature, params.top_k) == (0.5, 7)
 
 

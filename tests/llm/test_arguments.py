@@ -15,7 +15,7 @@ from sterna import LLM, Conversation
 from sterna.errors import RequestError
 from sterna.gguf.weight_source import i2s_layout
 from sterna.runtime import resolve_isa, resolve_threads
-from sterna.sampling_params import SamplingParams
+from sterna.sampling_params import SamplingOptions, SamplingParams
 
 ARRAYS = (np.array("all"), np.array(["all", "all"]), np.array(7), np.arange(3), np.zeros((2, 2)))
 
@@ -47,7 +47,7 @@ def test_an_array_without_dimensions_is_no_list(llm: LLM, value: Any) -> None:
     failure(lambda: llm.generate(value), RequestError, "prompt")
     failure(lambda: llm.logits(value), RequestError, "prompt")
     failure(lambda: llm.generate("x", stop=value), RequestError, "stop")
-    failure(lambda: SamplingParams.stops(value), RequestError, "stop")
+    failure(lambda: SamplingParams(stop=value), RequestError, "stop")
     failure(lambda: llm.chat(value), RequestError, "messages")
     failure(lambda: llm.tokenizer.decode(value), RequestError, "ids")
 
@@ -80,5 +80,23 @@ def test_what_fits_still_does(llm: LLM) -> None:
     expected = llm.logits(ids)
     np.testing.assert_array_equal(bits(llm.logits(np.array(ids))), bits(expected))
     assert llm.tokenizer.decode(np.array(ids)) == llm.tokenizer.decode(ids)
-    assert SamplingParams.stops(np.array(["a", "b"])) == ("a", "b")
+    assert SamplingParams(stop=np.array(["a", "b"])).stop == ("a", "b")
     assert Conversation(llm, drop_oldest=np.True_).drop_oldest is True  # type: ignore[arg-type]
+
+
+def test_typed_options_are_the_parameters() -> None:
+    """Editors complete `generate` by a TypedDict, which has the fields of the dataclass."""
+    assert list(SamplingOptions.__annotations__) == list(SamplingParams.__dataclass_fields__)
+    assert SamplingParams(stop="x", temperature=0.5).replaced({"stop": None}).stop == ()
+
+
+def test_parameters_and_options_are_the_same(llm: LLM) -> None:
+    """Options replace fields; None in either is the model's own value."""
+    params = SamplingParams(max_tokens=3, temperature=1.0, seed=5)
+    tokens = llm.generate("x = ", params).tokens
+    assert tokens == llm.generate("x = ", max_tokens=3, temperature=1.0, seed=5).tokens
+    assert llm.generate("x = ", params, max_tokens=2).tokens == tokens[:2]
+    assert llm.requests.make("x", {}, SamplingParams()).params.sampling == {
+        **SamplingParams().sampling, **llm.defaults,
+    }  # fmt: skip
+    failure(lambda: llm.generate("x", 64), RequestError, "params", "64")

@@ -196,9 +196,9 @@ def test_chat_stops_at_the_end_of_the_turn(tmp_path: Path) -> None:
     assert plain.tokens == tokens[: next((i for i, t in enumerate(tokens) if t in eos), None)]
 
     silent = LLM(spoil(tmp_path / "b", "{{ messages[0].content }}"), threads=2)
-    assert silent._turn_ends == frozenset()
+    assert silent.renderer.turn_ends == frozenset()
     refusing = "{{ raise_exception('no') if messages | length > 1 }}x"
-    assert LLM(spoil(tmp_path / "c", refusing), threads=2)._turn_ends == frozenset()
+    assert LLM(spoil(tmp_path / "c", refusing), threads=2).renderer.turn_ends == frozenset()
 
 
 def test_template_options_reach_the_template(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import sterna
 from sterna import LLM
 from sterna.convert import convert
 from sterna.errors import ModelFormatError
-from sterna.llm.defaults import sampling_of
+from sterna.llm.generation_config import sampling_of
 from sterna.server import replay
 
 # As models on the Hub have them, and what vLLM takes of each; the last two are transformers' words
@@ -64,11 +64,11 @@ def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], P
     assert llms[0].defaults == llms[1].defaults == {**asked, "repetition_penalty": 1.1}
     for llm in llms:
         assert llm.info()["sampling"] == llm.defaults
-        assert llm._params({}).sampling == llm.defaults
-        assert llm._params({"temperature": 0.0, "top_k": 0}).sampling == {
+        assert llm.requests.make([1], {}).params.sampling == llm.defaults
+        assert llm.requests.make([1], {"temperature": 0.0, "top_k": 0}).params.sampling == {
             **llm.defaults, "temperature": 0.0, "top_k": 0,
         }  # fmt: skip
-        assert llm._params({"top_k": None}).top_k == 7
+        assert llm.requests.make([1], {"top_k": None}).params.top_k == 7
     (row,) = json.loads(command("info", str(tmp_path / "m.gguf"), "--json").stdout)
     assert row["sampling"] == llms[0].defaults
     assert row["architecture"] == "LlamaForCausalLM"

@@ -76,18 +76,25 @@ def test_a_stream_in_the_middle_of_a_piece() -> None:
 
 def test_options_of_generate(llm: LLM) -> None:
     """All that it takes are good, and checked, without an answer."""
-    llm.check_options({"max_tokens": 3, "prediction": "x = 1", "constraint": None, "adapter": None})
-    failure(lambda: llm.check_options({"prediction": ["x"]}), RequestError, "prediction")
-    failure(lambda: llm.check_options({"constraint": "a"}), RequestError, "constraint")
-    failure(lambda: llm.check_options({"adapter": "none"}), RequestError, "adapter")
-    failure(lambda: llm.check_options({"tokens": 3}), RequestError, "max_tokens, min_p", "'tokens'")
+    llm.requests.check_options(
+        {"max_tokens": 3, "prediction": "x = 1", "constraint": None, "adapter": None}
+    )
+    failure(lambda: llm.requests.check_options({"prediction": ["x"]}), RequestError, "prediction")
+    failure(lambda: llm.requests.check_options({"constraint": "a"}), RequestError, "constraint")
+    failure(lambda: llm.requests.check_options({"adapter": "none"}), RequestError, "adapter")
+    failure(
+        lambda: llm.requests.check_options({"tokens": 3}),
+        RequestError,
+        "max_tokens, min_p",
+        "'tokens'",
+    )
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "a", [1.5], object()])
 def test_wrong_types(llm: LLM, wrong: Any) -> None:
     """The error names the argument, also of what few people call."""
     messages = [{"role": "user", "content": "x"}]
-    failure(lambda: llm.check_options(wrong), RequestError, "options")
+    failure(lambda: llm.requests.check_options(wrong), RequestError, "options")
     failure(lambda: llm.tokenizer.decode(wrong), RequestError, "id")
     failure(lambda: llm.generate(PROMPT, ignore_eos=[wrong]), RequestError, "ignore_eos")
     failure(

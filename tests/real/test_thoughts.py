@@ -39,7 +39,7 @@ def template(name: str) -> ChatTemplate:
 
 
 def chat(llm: LLM, name: str, **options: Any) -> Any:
-    llm.template = template(name)
+    llm.renderer.template = template(name)
     constraint = llm.constraints.json_schema(SCHEMA)
     return llm.chat(SAID, constraint=constraint, max_tokens=60, temperature=0, **options)
 
@@ -57,7 +57,7 @@ def test_thoughts_that_a_template_opens_come_before_the_schema(llm: LLM, name: s
 
 @pytest.mark.parametrize("name", FREE)
 def test_thoughts_that_a_model_opens(llm: LLM, name: str) -> None:
-    llm.template = template(name)
+    llm.renderer.template = template(name)
     think = llm.tokenizer.encode("<think>", add_special=False)[0]
     assert llm.template.thoughts(llm.chat_prompt(SAID)) is Thoughts.FREE
     constraint = llm.constraints.json_schema(SCHEMA).behind_thoughts(opened=False)

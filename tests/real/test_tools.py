@@ -79,7 +79,7 @@ def test_a_template_shows_its_form(name: str) -> None:
 def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
     """In the system prompt, or where a template takes none, in the first message; calls and results
     that come back are in the prompt as well."""
-    llm.template = template(name)
+    llm.renderer.template = template(name)
     assert form_of(llm.template) is hermes.FORM
     prompt = prompt_text(llm, Conversation(called({"city": "Oslo"}), [TOOL]))
     for text in ('"get_weather"', "<tools>", '{"city": "Oslo"}', "<tool_response>\nSUNNY"):
@@ -89,15 +89,15 @@ def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
 
 def test_of_python_as_well(llm: LLM) -> None:
     """A template without a place for tools drops none, and one with a place is left alone."""
-    llm.template = template("microsoft-Phi-3.5-mini-instruct")
+    llm.renderer.template = template("microsoft-Phi-3.5-mini-instruct")
     assert "get_weather" in llm.chat_prompt([ASKED], tools=[TOOL])
-    llm.template = template("GLM-4.6")
+    llm.renderer.template = template("GLM-4.6")
     assert "<tool_response>" not in llm.chat_prompt([ASKED], tools=[TOOL])
 
 
 @pytest.mark.parametrize("name", [*FORMS, *NO_FORM])
 def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
-    llm.template = template(name)
+    llm.renderer.template = template(name)
     prompt = prompt_text(llm, Conversation(called(CUT), [TOOL]))
     assert "Par" in prompt
     assert "SUNNY" in prompt
@@ -107,7 +107,7 @@ def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
 @pytest.mark.parametrize("strict", [None, True])
 def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | None) -> None:
     """Also without strict, and in XML, whose arguments stand one by one."""
-    llm.template = template(name)
+    llm.renderer.template = template(name)
     function = {**TOOL["function"], "strict": strict}
     tools = read_tools([{"type": "function", "function": function}], "required", False)
     constraint = asyncio.run(tools.constraint(llm, None))
@@ -126,7 +126,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
 
 @pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3-Coder"])
 def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
-    llm.template = template(name)
+    llm.renderer.template = template(name)
     tools = read_tools([TOOL], "auto", None)
     answer = llm.constraints.json_schema(SCHEMA)
     constraint = asyncio.run(tools.constraint(llm, answer))

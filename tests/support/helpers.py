@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from sterna import LLM, _native, formats
 from sterna.cli import main
+from sterna.engine import Engine
 from sterna.errors import SternaError
 
 # The kernel units under test: all that run here; where STERNA_ISA forces one, that one alone, since
@@ -78,12 +80,10 @@ def failed(result: Result, *words: str) -> None:
         assert word in line, line
 
 
-def cold(llm: LLM) -> LLM:
-    """The same LLM, with the same engine, that finds nothing of earlier requests."""
-    other = LLM.__new__(LLM)
-    other.__dict__.update(llm.__dict__)
-    other._caching = False
-    other.engine = llm.engine
+def cold(llm: LLM, engine: Engine | None = None) -> LLM:
+    """The same LLM, with its engine or another, that finds nothing of earlier requests."""
+    other = copy.copy(llm)
+    other._attach(engine or llm.engine, None)
     return other
 
 

@@ -52,8 +52,7 @@ class Histories:
             llm.engine.model, threads=llm.engine.threads, isa=llm.engine.isa, context=6 * PAGE,
             kv_bytes=nbytes,
         )  # fmt: skip
-        self.small = cold(llm)
-        self.small.engine = self.engine
+        self.small = cold(llm, self.engine)
         self.disk = disk
         self.known: dict[str, tuple[Any, ...]] = {}
         self.answers = self.preempted = self.cached = self.accepted = 0
@@ -63,7 +62,7 @@ class Histories:
         key = repr((tokens, {k: str(v) for k, v in options.items()}))
         if key not in self.known:
             plain = {k: v for k, v in options.items() if k != "prediction"}
-            (request,) = self.llm.requests(tokens, 1, plain)
+            (request,) = self.llm.requests.make_several(tokens, 1, plain)
             request._speculation = None
             list(EngineLoop(Scheduler(self.llm.engine)).pieces(request))
             self.known[key] = _facts(request)
@@ -145,7 +144,7 @@ class Histories:
             wrong = choose.randrange(2, 20)
             options["prediction"] = [t if i % wrong else 7 for i, t in enumerate([*answer, 7])]
         n = choose.choice((1, 1, 1, 3))
-        requests = self.small.requests(
+        requests = self.small.requests.make_several(
             tokens, n, options, key=choose.choice("ab"), priority=choose.randrange(-1, 2),
             salt=choose.choice(("", "", "s")),
             deadline_s=choose.choice((None, None, None, 0.5)),
@@ -190,7 +189,7 @@ class Histories:
         tokens, page = choose.choice(pages)
         whole = page < BARE
         kept = self.engine.read_page(page & ~BARE, whole)
-        (request,) = self.llm.requests(tokens.tolist(), 1, {"max_tokens": 1})
+        (request,) = self.llm.requests.make_several(tokens.tolist(), 1, {"max_tokens": 1})
         engine = self.llm.engine
         engine.prefill(request.sequence, tokens.tolist())
         fresh = engine.read_page(int(request.sequence.pages[-1]), whole)

@@ -231,7 +231,7 @@ class Session:
                 raise RequestError(
                     f"/set {name}: must be a number, but got {shown(value)}"
                 ) from None
-        self.conversation.llm.check_options(options)
+        self.conversation.llm.requests.check_options(options)
         self.options = options
         value, origin = self.settings().get(name, ("off", "default"))
         self.note(f"{name} {value} ({origin})")

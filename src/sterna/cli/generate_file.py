@@ -123,11 +123,10 @@ def _request(
         raise RequestError("line: must have either a prompt or messages")
     own = {name: value for name, value in asked.items() if name not in OURS}
     chat, options = "messages" in asked, {**options, **own}
-    prompt: Any = asked.get("prompt")
     if chat:
-        prompt, options, _ = llm.chat_ask(asked["messages"], options)
-    (request,) = llm.requests(prompt, 1, options, chat=chat)
-    return request
+        return llm.requests.make_chat(asked["messages"], options)
+    prompt: Any = asked["prompt"]
+    return llm.requests.make(prompt, options)
 
 
 def _row(request: Request) -> dict[str, Any]:

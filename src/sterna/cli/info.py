@@ -99,7 +99,7 @@ def command(
 def _tell_model(model: str, as_json: bool) -> None:
     from sterna import loading, models
     from sterna.checkpoints.resolve import resolve
-    from sterna.llm.defaults import sampling_of
+    from sterna.llm.generation_config import sampling_of
 
     fetch_model(model)
     beside = loading.companions(resolve(model, inspect=models.require_architecture))

@@ -35,7 +35,7 @@ from sterna.gguf.header import read_header
 from sterna.gguf.hf_config import gguf_name, permutes
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.metadata_writer import add_sampling, add_sizes, add_tokenizer, rope_factors
-from sterna.llm.defaults import sampling_of
+from sterna.llm.generation_config import sampling_of
 from sterna.runtime import resolve_threads
 from sterna.weights.loss import Loss
 from sterna.weights.rounding import converted

@@ -68,7 +68,7 @@ def _bad_words(params: SamplingParams, tokenizer: Tokenizer) -> list[tuple[int, 
     words: dict[tuple[int, ...], None] = {}
     for word in params.bad_words:
         if not isinstance(word, str):
-            words[word] = None
+            words[tuple(word)] = None
             continue
         for text in (word, " " + word.lstrip()):
             if ids := tokenizer.encode(text, add_special=False):

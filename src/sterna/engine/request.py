@@ -107,7 +107,7 @@ class Request:
         self._n_read = 0
         self._reason: str | None = None
         self._detokenizer = Detokenizer(tokenizer, list(prompt))
-        self._text = StopFilter(params.stop)
+        self._text = StopFilter(tuple(params.stop))
 
     # ------------------------------------------------------------------- for who schedules it
 

@@ -165,7 +165,7 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         def asked() -> Iterator[EngineRequest]:
             for i, request in enumerate(requests):
                 tokens, options = self._asked(*request.args)
-                (one,) = self.llm.requests(tokens, 1, options)
+                one = self.llm.requests.make(tokens, options)
                 places[one.id] = i
                 yield one
 

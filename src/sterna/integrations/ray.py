@@ -45,7 +45,7 @@ class Predictor:
         self._llm = LLM(model, threads=threads, cores=cores, **(model_options or {}))
         self._column, self._output, self._chat = column, output, chat
         self._options = {"seed": 0, **(options or {})}
-        self._llm.check_options(self._options)
+        self._llm.requests.check_options(self._options)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The batch with its answers; RequestError where the column is missing or a prompt bad."""

@@ -1,18 +1,23 @@
-"""`LLM`: a model, its tokenizer and its engine, for people who want text.
+"""Language models from a prompt to text: `LLM`, `AsyncLLM`, `Conversation`.
 
-llm          generate, choices, stream, chat
-asking       prompts and options -> requests
-templates    messages -> prompts
-embedding    texts -> vectors
-adapters     folders of LoRA -> adapters by name
-scores       logits and log-probabilities of given tokens
-loaded       a path -> model, tokenizer, engine and what shares it
+llm                 `LLM` has a model, an engine, a tokenizer, and the parts below
+async_llm           `AsyncLLM`: requests of an event loop share the steps of an engine's thread
+conversation        `Conversation`: a chat that grows turn by turn
+options             typed keyword options of these
+request_factory     prompts and options -> requests of the engine
+prompt_encoder      prompts -> checked token ids
+chat_renderer       messages -> prompts
+generation_config   sampling defaults of a model's files
+adapters            LoRA adapters by name
+embedder            texts -> vectors
+logprobs            logits and log-probabilities of given tokens
+receipt             digests by which an answer can be checked elsewhere
 """
 
 from __future__ import annotations
 
 from sterna.llm.llm import LLM
-from sterna.llm.templates import TEMPLATE_OPTIONS
 from sterna.outputs import Completion, Piece, Stats, TokenLogprob
+from sterna.sampling_params import SamplingParams
 
-__all__ = ["LLM", "TEMPLATE_OPTIONS", "Completion", "Piece", "Stats", "TokenLogprob"]
+__all__ = ["LLM", "Completion", "Piece", "SamplingParams", "Stats", "TokenLogprob"]

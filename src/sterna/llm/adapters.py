@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from sterna.engine import Adapter, Engine
+from sterna.engine import Adapter
 from sterna.errors import RequestError, shown
+from sterna.loading import Model
 
 __all__ = ["BASE", "Adapters"]
 
@@ -25,8 +26,8 @@ class Adapters(Mapping[str, Adapter]):
     default: that of requests that name none; None: they have none.
     """
 
-    def __init__(self, engine: Engine, model: str) -> None:
-        self._model, self._name = engine.model, model
+    def __init__(self, model: Model) -> None:
+        self._model = model
         self._adapters: dict[str, Adapter] = {}
         self.default: str | None = None
 
@@ -59,7 +60,7 @@ class Adapters(Mapping[str, Adapter]):
         """Reads one; another one of the name gives way."""
         checked = _checked_name(name)
         adapter = Adapter.open(folder, self._model)
-        adapter.warn_of_base(self._name)
+        adapter.warn_of_base(self._model.name)
         self._adapters[checked] = adapter
         return adapter
 

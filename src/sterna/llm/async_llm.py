@@ -7,13 +7,19 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.outputs import Completion, Piece, TokenLogprob
+from sterna.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sterna.llm.options import GenerateOptions
 
 __all__ = ["AsyncLLM", "Ticket"]
 
@@ -72,6 +78,7 @@ class AsyncLLM:
     def submit(
         self,
         prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
         *,
         n: int = 1,
         key: str = "",
@@ -79,7 +86,7 @@ class AsyncLLM:
         deadline_s: float | None = None,
         salt: str = "",
         chat: bool = False,
-        **options: Any,
+        **options: Unpack[GenerateOptions],
     ) -> Ticket:
         """Queues a request, from a coroutine or callback of the loop that will read it.
 
@@ -95,7 +102,8 @@ class AsyncLLM:
         """
         self._check_open()
         place = _checked_place(key, priority, deadline_s, salt)
-        return self._queued(self.llm.requests(prompt, n, options, chat=chat, **place))
+        make = self.llm.requests.make_several
+        return self._queued(make(prompt, n, options, params, chat=chat, **place))
 
     async def score(
         self,
@@ -108,7 +116,8 @@ class AsyncLLM:
     ) -> list[TokenLogprob | None]:
         """As `LLM.prompt_logprobs`, scheduled with the others; key, priority: as in `submit`."""
         self._check_open()
-        request = self.llm.scoring(prompt, top, adapter, **_checked_place(key, priority, None, ""))
+        place = _checked_place(key, priority, None, "")
+        request = self.llm.requests.make_scoring(prompt, top, adapter, **place)
         ticket = self._queued([request])
         ticket.read_at_end()  # it decodes nothing
         await ticket.result()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna.chat import check_messages
 from sterna.checks import checked_flag
 from sterna.errors import RequestError, shown
-from sterna.llm import LLM, TEMPLATE_OPTIONS
+from sterna.llm.llm import LLM
 from sterna.one_at_a_time import OneAtATime
 from sterna.outputs import Completion, Piece, Stream
+from sterna.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sterna.llm.options import ChatOptions
 
 __all__ = ["Conversation"]
 
@@ -111,31 +117,41 @@ class Conversation:
 
     # ---------------------------------------------------------------------------------- turns
 
-    def ask(self, content: str, **options: Any) -> Completion:
+    def ask(
+        self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> Completion:
         """The answer to a user's message; options of `LLM.generate`. Both join the messages.
 
         Raises what `LLM.chat` raises, and leaves the messages as they were.
         """
-        done, pieces = self._begin(content, options)
+        done, pieces = self._begin(content, options, params)
         for _ in pieces:
             pass
         return done
 
-    def stream(self, content: str, **options: Any) -> Stream:
+    def stream(
+        self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> Stream:
         """Answers as `ask`, a piece of text at a time; one that is cut short stays as it is then.
 
         Checks its arguments at once. Where no text has come, the messages stay as they were.
         """
-        return self._begin(content, options)[1]
+        return self._begin(content, options, params)[1]
 
-    def _begin(self, content: str, options: Mapping[str, Any]) -> tuple[Completion, Stream]:
+    def _begin(
+        self, content: str, options: Mapping[str, Any], params: SamplingParams | None
+    ) -> tuple[Completion, Stream]:
         """A turn's completion and the iterator that fills it."""
         with self._alone():
             self._end_running()
             messages = [*self._messages, {"role": "user", "content": content}]
-            template = {name: getattr(self, name) for name in TEMPLATE_OPTIONS[:3]}
+            template: dict[str, Any] = {
+                "tools": self.tools, "documents": self.documents,
+                "template_options": self.template_options,
+            }  # fmt: skip
             messages = self._fitting(messages, template, options)
-            done, pieces = self.llm._chat(messages, {**template, **options})
+            request = self.llm.requests.make_chat(messages, {**template, **options}, params)
+            done, pieces = self.llm.start(request)
             self.last = done
             self._running = Stream(self._take(messages, done, pieces))
             return done, self._running

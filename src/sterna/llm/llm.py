@@ -1,175 +1,501 @@
-"""`LLM`: a model, its tokenizer and its engine, for people who want text."""
+"""`LLM`: a language model on this machine, from a prompt to text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from sterna.chat.thoughts import Thoughts
-from sterna.engine import Adapter
-from sterna.llm.asking import Asking
-from sterna.llm.embedding import Embedding
-from sterna.llm.scores import Scores
-from sterna.llm.templates import TEMPLATE_OPTIONS
-from sterna.outputs import Completion, Stats, Stream
+from sterna import loading, models
+from sterna.chat import ChatTemplate
+from sterna.checkpoints.resolve import resolve
+from sterna.checks import checked_flag, checked_name, checked_whole
+from sterna.engine import (
+    PREFILL_CHUNK,
+    Adapter,
+    Engine,
+    EngineLoop,
+    PrefixCache,
+    PrefixStore,
+    Request,
+    Scheduler,
+)
+from sterna.engine.constraints import Constraints
+from sterna.errors import RequestError, shown
+from sterna.llm.adapters import Adapters
+from sterna.llm.chat_renderer import ChatRenderer
+from sterna.llm.embedder import Embedder
+from sterna.llm.generation_config import GenerationDefaults
+from sterna.llm.logprobs import logit_chunks, token_logprobs
+from sterna.llm.prompt_encoder import PromptEncoder
+from sterna.llm.request_factory import RequestFactory
+from sterna.models.longer import Longer
+from sterna.outputs import Completion, Stream, TokenLogprob
+from sterna.runtime import resolve_threads
+from sterna.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sterna.llm.options import ChatOptions, GenerateOptions, PromptOptions
 
 __all__ = ["LLM"]
 
+#: Bytes that the prefix cache on disk takes by default.
+CACHE_DISK_BYTES = 10 << 30
+SPECULATE = ("auto", "lookup", "off")
 
-class LLM(Asking, Embedding, Scores):
+
+class LLM:
     """A language model on this machine's CPU.
 
-    model: a folder (a Hugging Face checkpoint or a packed directory), a .gguf file, the built-in
-    "nano", or org/name[@revision][:file] of the Hugging Face Hub, fetched once (docs/hub.md).
-    threads: default the usable cores, or STERNA_THREADS. cores: where they run, "all" (default, or
-    STERNA_CORES), "performance" or a list of CPUs such as "0-3,8", one pinned thread each. isa:
-    kernel unit, default the best, or STERNA_ISA. format, head: weight formats of the layers and of
-    the head (bf16, f16, f32, int8, another format, or exact: the checkpoint's own, screened),
-    default the checkpoint's own and exact where that is float. context: positions, default the
-    model's; more come with a warning. rope_scaling: "yarn:4" or "linear:4" makes the context four
-    times as long, in the place of the file's own scaling, which changes the bits. kv_dtype: i16
-    (integers of 13 bits with a scale for each vector; the default of all
-    architectures but Qwen2), i8 (of 8 bits, rotated: half the memory), f16 or f32. kv_bytes: what
-    keys and values of all sequences may take, default as in `Engine`; one request needs at most
-    those of its context. prefix_cache: keep those of prompts and answers for requests that begin
-    with the same tokens, up to a quarter of the available memory, or in all of kv_bytes where that
-    is given; answers have the same bits. cache_disk: a folder that keeps them for the next start,
-    and for other processes, in at most cache_disk_max bytes (10 GiB); whoever can read it can tell
-    what prompts were. deterministic: True, float layers add in ascending order
-    on every unit; False, where all are floats of one format, by the bf16 products of a matrix unit
-    (`amx`), which are faster for prompts; default: those for bf16 layers alone, where they are
-    never slower. Integer formats have the same bits anyway. activations: what layers of integers
-    round their inputs to, "int8" (default) or "int8x2": two planes of it, all but what floats give,
-    for models trained without such rounding, at twice the time of their layers in prompts
-    (docs/numerics.md). i2s: how the I2_S tensors of a GGUF file are packed, "128", "64" or "rows"
-    (docs/gguf.md); default STERNA_I2S, else 128, with a warning. cache: keep a packed copy for the
-    next start. mmap: map the weights of a packed directory, which takes memory that processes
-    share and starts at once, instead of reading them;
-    a published checkpoint is packed into memory, and mapped from the cache the next time. A file
-    that is truncated or changed in use is then an error of whatever is computed next,
-    ModelFormatError. speculate: "auto", tokens that prompt or answer had before are computed ahead
-    and kept where they are right, which changes speed and no token (docs/speculation.md), "lookup",
-    the same without `draft` and a model's own MTP layer, or "off"; draft: another, smaller LLM of
-    the same tokenizer that guesses ahead. adapter: a folder of a LoRA adapter as PEFT saves one,
-    which all requests have unless they say otherwise, or folders by the names that requests choose
-    among; they stay apart from the packed weights (docs/training.md). chat_template: a file of
-    Jinja, or a name (chatml, gemma, llama2, llama3, mistral, phi3, zephyr), in place of the model's
-    own (docs/chat.md). progress: called with the
-    bytes of weights read so far and those of all, by one thread at a time, not always the caller's.
-    `tokenizer` is the model's own, and so is `template`, unless chat_template is given; None where
-    it has none.
+    Args:
+        model: A folder (Hugging Face checkpoint or packed), a .gguf file, the built-in "nano", or
+            org/name[@revision][:file] on the Hugging Face Hub, which is downloaded once.
+        threads: Threads that compute. Default: the usable cores, or STERNA_THREADS.
+        cores: Where they run: "all", "performance", or CPUs such as "0-3,8" with one pinned thread
+            each. Default: all, or STERNA_CORES.
+        isa: Kernel unit, such as "avx2". Default: the best that the CPU has, or STERNA_ISA.
+        format: Weight format of the layers. Default: the checkpoint's own.
+        head: Weight format of the output head: bf16, f16, f32, int8, another format, or exact (the
+            checkpoint's floats, screened). Default: the checkpoint's own, exact where that is
+            float.
+        context: Positions of a sequence at most. Default: the model's; more warns.
+        rope_scaling: "yarn:4" or "linear:4" for a context four times as long, in place of the
+            file's own scaling. Changes the bits.
+        kv_dtype: Type of keys and values: i16 (13 bits and a scale per vector), i8 (rotated, half
+            the memory), f16 or f32. Default: i16, f16 for Qwen2.
+        kv_bytes: Bytes that keys and values of all sequences may take. Default: a share of the
+            available memory (`Engine`).
+        prefix_cache: Keep keys and values of prompts and answers for requests that begin with the
+            same tokens, in up to a quarter of the available memory or all of kv_bytes. Default
+            True; answers have the same bits.
+        cache_disk: Folder that keeps them across starts and processes. Whoever can read it can
+            tell what the prompts were. Default: none.
+        cache_disk_max: Bytes that this folder takes at most. Default 10 GiB.
+        deterministic: True sums float layers in a fixed order (same bits on every unit), False
+            uses AMX bf16 products (faster prompts). Default: products for bf16 layers alone, where
+            they are never slower. Integer formats have the same bits anyway.
+        activations: What integer layers round their inputs to: "int8", or "int8x2", two int8
+            planes for models trained without such rounding, at twice the time in prompts. Default
+            int8.
+        i2s: Layout of the I2_S tensors of a GGUF file: "128", "64" or "rows". Default: STERNA_I2S,
+            else 128 with a warning.
+        cache: Keep a packed copy of a checkpoint for the next start. Default True.
+        mmap: Map the weights of a packed folder, in memory that processes share, instead of
+            reading them. A checkpoint is mapped from its cached copy, from the second start on. A
+            file that changes in use raises ModelFormatError in whatever is computed next. Default
+            False.
+        speculate: Draft tokens ahead, which affects speed and never the result: "auto" (from the
+            text so far, a model's own MTP layer or `draft`), "lookup" (from the text alone) or
+            "off". Default auto.
+        draft: A smaller LLM of the same tokenizer that drafts.
+        adapter: Folder of a LoRA adapter, as PEFT saves one, that requests use by default; or
+            folders by names that requests choose from. Default: none.
+        chat_template: File of Jinja, or a name (chatml, gemma, llama2, llama3, mistral, phi3,
+            zephyr), in place of the model's own template.
+        progress: Called with the bytes of weights read so far and in total, by one thread at a
+            time, not always the caller's.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
     UnsupportedCPUError.
+
+    Attributes:
+        model: The loaded model: configuration, graph and weights.
+        engine: Computes the steps of all requests.
+        engine_loop: Runs requests of several threads through one scheduler.
+        requests: Makes these requests from prompts and options.
+        renderer: Makes prompts from conversations.
+        tokenizer: The model's tokenizer.
+        adapters: Loaded LoRA adapters by name.
+        constraints: Compiles constraints: llm.generate(…, constraint=llm.constraints.regex("…")).
+        last: The completion of the request that was started last.
     """
 
-    @overload
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> Completion: ...
+    def __init__(
+        self,
+        model: str | Path = "nano",
+        *,
+        threads: int | None = None,
+        cores: str | None = None,
+        isa: str | None = None,
+        format: str | None = None,
+        head: str | None = None,
+        context: int | None = None,
+        rope_scaling: str | None = None,
+        kv_dtype: str | None = None,
+        kv_bytes: int | None = None,
+        prefix_cache: bool = True,
+        cache_disk: str | Path | None = None,
+        cache_disk_max: int = CACHE_DISK_BYTES,
+        deterministic: bool | None = None,
+        activations: str | None = None,
+        i2s: str | None = None,
+        cache: bool = True,
+        mmap: bool = False,
+        speculate: str = "auto",
+        draft: LLM | None = None,
+        adapter: str | Path | Mapping[str, str | Path] | None = None,
+        chat_template: str | Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        checked_flag("prefix_cache", prefix_cache)
+        disk = _checked_folder(cache_disk, prefix_cache)
+        checked_whole("cache_disk_max", cache_disk_max, 0, 1 << 62)
+        checked_flag("cache", cache)
+        checked_flag("mmap", mmap)
+        self._speculate = checked_name("speculate", speculate, SPECULATE)
+        path = resolve(model, inspect=models.require_architecture)
+        team = resolve_threads(threads, cores)
+        self.model = loading.load(
+            path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
+            longer=Longer.of(context, rope_scaling),
+            mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
+        )  # fmt: skip
+        self.model.name = str(model)
+        engine = Engine(
+            self.model, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
+            deterministic=deterministic, kv_bytes=kv_bytes, activations=activations,
+        )  # fmt: skip
+        files, vocab = self.model.companions, self.model.config.vocab_size
+        assert files is not None  # every model that is loaded from a path has them
+        self.tokenizer, settings = files.tokenizer(), files.tokenizer_config
+        template = (
+            files.template()
+            if chat_template is None
+            else ChatTemplate.chosen(chat_template, settings)
+        )
+        self._defaults = GenerationDefaults.read(
+            files.generation_config, vocab, files.generation_file
+        )
+        self.tokenizer.check(vocab)
+        self.renderer = ChatRenderer(self.model, self.tokenizer, template, settings)
+        self._draft = None if draft is None else self._checked_draft(draft).engine
+        self.adapters = Adapters(self.model)
+        self.adapters.begin(adapter)
+        self.constraints = Constraints(self.tokenizer, vocab)
+        self.last = Completion()
+        store = PrefixStore(disk, engine, cache_disk_max) if disk is not None else None
+        prefixes = PrefixCache(engine.pool, engine.cache_pages, store) if prefix_cache else None
+        self._attach(engine, prefixes)
+        self.model.keep()
 
-    @overload
-    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Completion]: ...
+    def _attach(self, engine: Engine, prefixes: PrefixCache | None) -> None:
+        """Runs requests on an engine of this model."""
+        self.engine = engine
+        self.engine_loop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
+        self._encoder = PromptEncoder(self.tokenizer, engine)
+        self._embedder = Embedder(engine, self.tokenizer)
+        self.requests = RequestFactory(
+            engine, self.tokenizer, self.renderer, adapters=self.adapters,
+            constraints=self.constraints, defaults=self._defaults, speculate=self._speculate,
+            draft=self._draft,
+        )  # fmt: skip
 
-    def generate(self, prompt: Any, **options: Any) -> Completion | list[Completion]:
-        """Continue a prompt (text, or token ids), or each of a list of prompts, side by side.
+    def _checked_draft(self, draft: object) -> LLM:
+        if not isinstance(draft, LLM):
+            raise RequestError(f"draft: must be an LLM, but got {shown(draft)}")
+        if draft.engine.state_bytes:
+            raise RequestError(
+                "draft: must not be recurrent, since its drafts are taken back, but got "
+                f"{draft.name} for {self.name}; leave it out"
+            )
+        if not self.tokenizer.same_ids(draft.tokenizer):
+            raise RequestError(
+                f"draft: must have the tokens of {self.name}, but {draft.name} has others; use a "
+                "smaller model of the same family"
+            )
+        return draft
 
-        Options: max_tokens (128), temperature (generation_config's, else 0: greedy), top_k (0),
-        top_p (1), min_p (0), repetition_penalty (1), frequency_penalty (0), presence_penalty (0),
-        logit_bias ({}: none), allowed_token_ids (None: all), bad_words, min_tokens (0),
-        stop_token_ids, seed (random), stop (a string or several), ignore_eos (False), logprobs
-        (0: none; n: with the n likeliest); `SamplingParams` says what they do. prediction: a text,
-        or token ids, that much of the answer will probably be, such as a file to be edited: it
-        changes speed alone. constraint: a grammar that the answer keeps to, of `constraints`.
-        adapter: the name of one that is loaded, or "__base__" for the model as it is (the LLM's
-        only one where it was given as a folder, else none).
-        choice: which of several answers (0). Each prompt of a list has the answer that it has
-        alone. RequestError for a value out of range, an empty prompt, or one longer than the
-        context, before anything is computed.
+    # --------------------------------------------------------------------------------- the model
+
+    @property
+    def name(self) -> str:
+        """The model as it was given; assign what messages should call it instead."""
+        return self.model.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.model.name = name
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model's config.json."""
+        return self.model.json
+
+    @property
+    def context(self) -> int:
+        """Positions of a sequence at most."""
+        return self.engine.context
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The chat template; None if there is none."""
+        return self.renderer.template
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Sampling options that the model's generation_config.json or GGUF file sets."""
+        return dict(self._defaults.sampling)
+
+    def info(self) -> dict[str, Any]:
+        """What runs, by name.
+
+        model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
+        layers are floats), context, n_params, n_active_params (of one token's experts),
+        bytes_per_token (weights and scales that a decode step reads), mmap, pooling (None unless
+        it is an embedding model), sampling (`defaults`), adapters (base model by adapter).
         """
-        if _are_several(prompt):
-            return self._answers([r for one in prompt for r in self.requests(one, 1, options)])
-        done, pieces = self._start(prompt, options)
-        for _ in pieces:
-            pass
-        return done
+        model = self.model
+        return {
+            "model": self.name,
+            "architecture": model.config.architecture,
+            "isa": self.engine.isa,
+            "threads": self.engine.threads,
+            "format": model.format,
+            "head": model.head,
+            "kv_dtype": self.engine.kv_dtype,
+            "activations": self.engine.activations,
+            "context": self.context,
+            "n_params": model.n_params,
+            "n_active_params": model.n_active_params,
+            "bytes_per_token": model.weight_bytes_per_token,
+            "mmap": model.mapped,
+            "pooling": model.config.pooling.kind if model.config.pooling else None,
+            "sampling": self.defaults,
+            "adapters": {name: adapter.base for name, adapter in self.adapters.items()},
+        }
 
     def load_adapter(self, name: str, folder: str | Path) -> Adapter:
-        """Makes a LoRA adapter, a folder as PEFT saves one, known to requests by a name.
+        """Loads a LoRA adapter, a folder as PEFT saves one, under a name that requests choose.
 
-        Another one of this name gives way; requests that run keep theirs, and nothing waits.
-        Raises as `LLM` does: RequestError for an adapter of other layers or shapes than the
-        model's, UnsupportedModelError for one that is more than low-rank matrices (DoRA, biases …).
-        A RuntimeWarning says where it was trained on a model of another name.
+        Replaces an adapter of this name; running requests keep theirs. Warns where it was trained
+        on a model of another name. Raises as `LLM`: RequestError for an adapter of other layers or
+        shapes, UnsupportedModelError for more than low-rank matrices (DoRA, biases …).
         """
         return self.adapters.load(name, folder)
 
     def unload_adapter(self, name: str) -> None:
-        """Forgets an adapter; requests that run with it end with it. RequestError."""
+        """Unloads an adapter; running requests finish with it. RequestError."""
         self.adapters.unload(name)
 
-    def choices(self, prompt: str | Sequence[int], n: int, **options: Any) -> list[Completion]:
-        """Several answers to a prompt, which is computed once; options as in `generate`.
+    # -------------------------------------------------------------------------------------- text
 
-        The i-th is that of `generate` with the same seed and choice=i.
-        """
-        return self._answers(self.requests(prompt, n, options))
-
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
-        """Answers as `generate`, a piece of text at a time.
-
-        Checks its arguments at once, before the first piece is asked for. A stream has one reader
-        at a time. `last` is the completion of the request started last; where several threads share
-        an LLM, use `generate`, which returns its own.
-        """
-        return self._start(prompt, options)[1]
-
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
-        """Answer a conversation: [{"role": "user", "content": "Hello"}, ...].
-
-        Options: those of `generate`, and for the template: tools and documents (lists of JSON
-        objects), template_options (more variables, such as {"enable_thinking": False}), and
-        continue_final_message (True: the answer goes on with the last message). The answer ends
-        with the template's own end of a turn, too. `Conversation` keeps what was computed between
-        turns. A constraint holds for what the answer says, behind its thoughts: the completion has
-        both parted, as `content` and `reasoning`.
-
-        Raises RequestError if the model has no chat template or the template refuses the messages.
-        """
-        done, pieces = self._chat(messages, options)
-        for _ in pieces:
-            pass
-        return done
-
-    def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Stream:
-        """Answers as `chat`, a piece of text at a time."""
-        return self._chat(messages, options)[1]
-
-    def _chat(self, messages: object, options: dict[str, Any]) -> tuple[Completion, Stream]:
-        tokens, others, thoughts = self.chat_ask(messages, options)
-        template = {name: options[name] for name in TEMPLATE_OPTIONS if name in options}
-        boundary = self._end_of_turn(tokens, messages, template) if self.engine.forgets else 0
-        done, pieces = self._start(tokens, others, self._turn_ends, boundary)
-        done.thinks = thoughts is Thoughts.OPENED
-        return done, pieces
-
-    def _start(
+    @overload
+    def generate(
         self,
         prompt: str | Sequence[int],
-        options: dict[str, Any],
-        ends: frozenset[int] = frozenset(),
-        boundary: int = 0,
-    ) -> tuple[Completion, Stream]:
-        """A completion and the iterator that fills it.
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion: ...
 
-        ends: ids that end the answer beside the tokenizer's. boundary: of `Request`.
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Any,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion | list[Completion]:
+        """Continues a prompt, or each prompt of a list at the same time.
+
+        Each prompt of a list gets the answer that it gets alone.
+
+        Args:
+            prompt: Text or token ids, or a list of either.
+            params: Sampling parameters. Options replace its fields.
+            **options: Fields of `SamplingParams`, such as max_tokens=64 or temperature=0.7, and
+                prediction, constraint and adapter (`GenerateOptions`).
+
+        RequestError, before anything is computed, for a value out of range, an empty prompt, or one
+        longer than the context.
         """
-        tokens, (params, beside) = self._encode(prompt), self._split(options)
-        self.last = done = Completion(stats=Stats(n_prompt=len(tokens)))
-        place: dict[str, Any] = {"completion": done, "boundary": boundary}
-        request = self._request(tokens, params, beside, ends, place)
-        return done, Stream(self.engine_loop.pieces(request))
+        if _are_several(prompt):
+            make = self.requests.make
+            return self._answers([make(one, options, params) for one in prompt])
+        return _completed(self.start(self.requests.make(prompt, options, params)))
+
+    def choices(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]:
+        """Several answers to a prompt, which is computed once; arguments as in `generate`.
+
+        The i-th answer is that of `generate` with the same seed and choice=i.
+        """
+        return self._answers(self.requests.make_several(prompt, n, options, params))
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream:
+        """Answers as `generate`, a piece of text at a time.
+
+        Checks its arguments now, before the first piece is read. A stream has one reader at a time.
+        `last` is its completion, unless another thread starts a request meanwhile.
+        """
+        return self.start(self.requests.make(prompt, options, params))[1]
+
+    # -------------------------------------------------------------------------------------- chat
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Completion:
+        """Answers a conversation.
+
+        The answer also ends with the template's end of a turn. A constraint applies to its content,
+        after any reasoning; `Completion.content` and `reasoning` are these two parts.
+        `Conversation` keeps the messages of several turns.
+
+        Args:
+            messages: [{"role": "user", "content": "Hello"}, ...].
+            params: Sampling parameters. Options replace its fields.
+            **options: Options of `generate`, and tools, documents, template_options and
+                continue_final_message (`ChatOptions`).
+
+        RequestError if the model has no chat template, or the template refuses the messages.
+        """
+        return _completed(self.start(self.requests.make_chat(messages, options, params)))
+
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Stream:
+        """Answers as `chat`, a piece of text at a time."""
+        return self.start(self.requests.make_chat(messages, options, params))[1]
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+    ) -> str:
+        """The prompt that the chat template makes of a conversation.
+
+        Tools that the template has no place for go into the system prompt.
+        """
+        return self.renderer.render(messages, **options)
+
+    def chat_tokens(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+    ) -> list[int]:
+        """`chat_prompt` as token ids."""
+        return self.renderer.encode(messages, **options)
+
+    def start(self, request: Request) -> tuple[Completion, Stream]:
+        """The completion of a request, and the stream that fills it."""
+        self.last = request.completion
+        return request.completion, Stream(self.engine_loop.pieces(request))
+
+    def _answers(self, requests: Sequence[Request]) -> list[Completion]:
+        """Runs requests at the same time; raises the first error of one."""
+        for request in self.engine_loop.finished(requests):
+            if request.error is not None:
+                raise request.error
+        return [request.completion for request in requests]
+
+    # ---------------------------------------------------------------------- vectors, likelihoods
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        pooling: str | None = None,
+        adapter: str | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Vectors of texts, float32 [texts, hidden_size]; one row for a single string.
+
+        They are pooled and normalised as the checkpoint says, in its files for
+        sentence-transformers or its GGUF metadata. The dot product of two of unit length is their
+        cosine similarity. A text has the same vector alone and among others, on every CPU.
+
+        Args:
+            texts: Each of at least one token; none is cut.
+            prompt_name: A prompt of the checkpoint that precedes each text, such as "query".
+                Default: the checkpoint's default, usually none.
+            prompt: A text that precedes each text instead.
+            pooling: "last" or "mean", for a model whose files do not say; its vectors have unit
+                length.
+            adapter: As in `generate`.
+
+        RequestError for a text that is empty or longer than the model takes, an unknown prompt, or
+        a model without pooling where `pooling` is not given.
+        """
+        return self._embedder.embed(
+            texts, prompt_name=prompt_name, prompt=prompt, pooling=pooling,
+            adapter=self.adapters.chosen(adapter),
+        )  # fmt: skip
+
+    def logits(
+        self, tokens: Sequence[int], *, adapter: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Teacher-forced logits float32 [n, vocab] of token ids; row i predicts token i + 1."""
+        chosen = self.adapters.chosen(adapter)
+        return self.engine.logits([self._encoder.encode(tokens)], adapter=chosen)[0]
+
+    def logit_chunks(
+        self,
+        tokens: Sequence[int],
+        start: int = 1,
+        chunk: int = PREFILL_CHUNK,
+        *,
+        adapter: str | None = None,
+    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
+        """Teacher-forced logits that predict tokens[start:], in chunks of at most `chunk` tokens.
+
+        Yields logits float32 [m, vocab] and the tokens int32 [m] that they predict.
+        """
+        chosen = self.adapters.chosen(adapter)
+        yield from logit_chunks(self.engine, self._encoder.encode(tokens), start, chunk, chosen)
+
+    def logprobs(
+        self, tokens: Sequence[int], start: int = 1, *, adapter: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start].
+
+        Memory stays bounded, however many tokens there are.
+        """
+        ids, chosen = self._encoder.encode(tokens), self.adapters.chosen(adapter)
+        return token_logprobs(self.engine, ids, start, PREFILL_CHUNK, chosen)
+
+    def prompt_logprobs(
+        self, prompt: str | Sequence[int], top: int = 0, *, adapter: str | None = None
+    ) -> list[TokenLogprob | None]:
+        """The log-probability of each token of a prompt given those before it; None for the first.
+
+        top: report the likeliest tokens as well, up to 100. All tokens are computed, even where
+        the prefix cache knows them, in steps shared with other requests. RequestError as in
+        `generate`.
+        """
+        request = self.requests.make_scoring(prompt, top, adapter)
+        self._answers([request])
+        return request.scores
+
+
+def _completed(started: tuple[Completion, Stream]) -> Completion:
+    """The completion once its stream is read."""
+    done, pieces = started
+    for _ in pieces:
+        pass
+    return done
 
 
 def _are_several(prompt: object) -> bool:
@@ -177,3 +503,14 @@ def _are_several(prompt: object) -> bool:
     if not isinstance(prompt, (list, tuple)) or not prompt:
         return False
     return isinstance(prompt[0], (str, list, tuple, np.ndarray))
+
+
+def _checked_folder(folder: object, caching: bool) -> str | Path | None:
+    """`cache_disk`; RequestError."""
+    if folder is None:
+        return None
+    if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
+        raise RequestError(f"cache_disk: must be the path of a folder, but got {shown(folder)}")
+    if not caching:
+        raise RequestError("cache_disk: needs prefix_cache, but that is False; leave one out")
+    return folder

@@ -70,7 +70,7 @@ def read_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate |
             "with --chat-template, or with --trust-request-chat-template", param="chat_template",
         )  # fmt: skip
     try:
-        return llm.template_of(source)
+        return llm.renderer.template_from(source)
     except (ModelFormatError, RequestError) as error:
         raise ApiError(400, str(error), param="chat_template") from None
 

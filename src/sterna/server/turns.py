@@ -7,7 +7,7 @@ from typing import Any
 
 from sterna.chat.clock import clock
 from sterna.chat.thoughts import Thoughts
-from sterna.llm.templates import behind
+from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.chatting import Conversation, prompt_text
 from sterna.server.constraining import constraint_of
 from sterna.server.reading import Reader
@@ -49,7 +49,9 @@ class Turn:
         answer = await constraint_of(llm, self._structured, self._format)
         ask.constraint = await self.tools.constraint(llm, answer, self._conversation.template)
         if ask.constraint is not None:
-            ask.constraint = await asyncio.to_thread(behind, self._thoughts, ask.constraint)
+            ask.constraint = await asyncio.to_thread(
+                after_reasoning, self._thoughts, ask.constraint
+            )
         self.running.submit([ask])
 
     def _encode(self) -> None:
@@ -59,11 +61,14 @@ class Turn:
         if stopped.read:
             self.ask.rendered_at = stopped.moment.isoformat(timespec="seconds")
         template = asked.template
-        self._thoughts = llm.thoughts(
+        self._thoughts = llm.renderer.reasoning_state(
             prompt, asked.messages, asked.continue_final_message, template
         )
         if template is not None:  # the engine knows the ends of the model's own
-            ends = {*self.ask.options.get("stop_token_ids", ()), *llm.turn_ends(template)}
+            ends = {
+                *self.ask.options.get("stop_token_ids", ()),
+                *llm.renderer.turn_ends_of(template),
+            }
             self.ask.options["stop_token_ids"] = sorted(ends)
         self.ask.prompt = llm.tokenizer.encode(prompt, add_special=False)
 

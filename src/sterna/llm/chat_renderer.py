@@ -1,0 +1,130 @@
+"""`ChatRenderer`: conversations as prompts, by a model's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+from sterna.chat import ChatTemplate
+from sterna.chat.thoughts import Thoughts
+from sterna.checks import checked_flag, checked_items
+from sterna.engine.constraints import Constraint
+from sterna.errors import RequestError, shown
+from sterna.loading import Model
+from sterna.marks import inner_of
+from sterna.tokenizer import Tokenizer
+
+__all__ = ["ChatRenderer", "after_reasoning"]
+
+
+class ChatRenderer:
+    """Renders and encodes conversations.
+
+    template: the model's, or one in its place; None: it has none. token_settings: of
+    tokenizer_config.json, whose special tokens a template may name.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        token_settings: Mapping[str, Any],
+    ) -> None:
+        self._model, self._tokenizer, self.template = model, tokenizer, template
+        self._token_settings = token_settings
+
+    def render(
+        self,
+        messages: object,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
+        template: ChatTemplate | None = None,
+    ) -> str:
+        """The prompt of a conversation; arguments as in `LLM.chat_prompt`."""
+        template = template or self.template
+        if template is None:
+            raise RequestError(
+                f"chat: the model must have a chat template, but {self._model.name} has none; use "
+                "generate, or give one (chat_template, --chat-template)"
+            )
+        what = "a list of messages"
+        if isinstance(messages, str):
+            raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
+        listed, tools = template.told(list(checked_items("messages", messages, what)), tools)
+        return template.render(
+            listed,
+            add_generation_prompt,
+            tools=tools,
+            documents=documents,
+            variables=template_options,
+            continue_final_message=checked_flag("continue_final_message", continue_final_message),
+        )
+
+    def encode(self, messages: object, **options: Any) -> list[int]:
+        """`render` as token ids. The template writes its own BOS."""
+        return self._tokenizer.encode(self.render(messages, **options), add_special=False)
+
+    def template_from(self, source: str) -> ChatTemplate:
+        """A template of Jinja text for this model; ModelFormatError where it is malformed."""
+        return ChatTemplate.given(source, self._token_settings)
+
+    def reasoning_state(
+        self,
+        prompt: str,
+        messages: Any,
+        continued: bool = False,
+        template: ChatTemplate | None = None,
+    ) -> Thoughts:
+        """How an answer to a rendered prompt begins. continued: it continues the last message."""
+        template = template or self.template
+        if template is None:
+            return Thoughts.CLOSED
+        if not continued:
+            return template.thoughts(prompt)
+        content = messages[-1].get("content")
+        parts = [p.get("text") for p in content] if isinstance(content, list) else [content]
+        return Thoughts.within("".join(part for part in parts if isinstance(part, str)))
+
+    @cached_property
+    def turn_ends(self) -> frozenset[int]:
+        """`turn_ends_of` the model's template."""
+        return self.turn_ends_of(self.template)
+
+    def turn_ends_of(self, template: ChatTemplate | None) -> frozenset[int]:
+        """The added token that a template writes after an answer, which often is not the EOS.
+
+        Empty where that token ends only a part of a turn in the model's family, such as gpt-oss's
+        <|end|>.
+        """
+        tokenizer = self._tokenizer
+        added = tokenizer.added_at(template.after_answer()) if template else None
+        inner = inner_of(lambda mark: tokenizer.token_id(mark) is not None)
+        if added is None or added in map(tokenizer.token_id, inner):
+            return frozenset()
+        return frozenset([added])
+
+    def end_of_turn(self, tokens: list[int], messages: object, options: dict[str, Any]) -> int:
+        """How many tokens of a prompt come before the ones that open the answer; never all.
+
+        Templates may write the opening differently once the answer is part of the messages.
+        """
+        try:
+            turn = self.encode(messages, **options, add_generation_prompt=False)
+        except RequestError:
+            turn = tokens
+        pairs = zip(tokens[:-1], turn, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def after_reasoning(state: Thoughts, constraint: Constraint) -> Constraint:
+    """A constraint of the content alone, for an answer that begins in this state."""
+    if state is Thoughts.CLOSED:
+        return constraint
+    return constraint.behind_thoughts(state is Thoughts.OPENED)

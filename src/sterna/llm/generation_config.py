@@ -1,0 +1,83 @@
+"""Sampling defaults of a model's generation_config.json or GGUF metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.sampling_params import SamplingParams
+
+__all__ = ["GenerationDefaults", "sampling_of"]
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What a model's files say about its answers.
+
+    sampling: values of `SamplingParams` by field. suppressed: token sequences that no answer may
+    contain.
+    """
+
+    sampling: Mapping[str, Any]
+    suppressed: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], vocab: int, file: Path) -> GenerationDefaults:
+        """Of a generation_config.json; ModelFormatError names `file`. vocab: the model's tokens."""
+        return cls(sampling_of(config, file), _suppressed(config, vocab, file))
+
+    def applied(self, params: SamplingParams) -> SamplingParams:
+        """Parameters with the model's values, or neutral ones, in place of None."""
+        params = params.resolved(self.sampling)
+        if not self.suppressed:
+            return params
+        return replace(params, bad_words=(*params.bad_words, *self.suppressed))
+
+
+def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Sampling values of generation_config.json, or of GGUF's general.sampling in its words.
+
+    As in vLLM, they hold unless do_sample is false, and a model without a temperature means 1. A
+    repetition penalty holds for greedy answers, too. ModelFormatError names `file` for values out
+    of range.
+    """
+    found = {n: config[n] for n in (*SAMPLING, "repetition_penalty") if config.get(n) is not None}
+    sampled = config.get("do_sample")
+    if sampled is False or not (sampled or found.keys() & set(SAMPLING)):
+        found = {n: v for n, v in found.items() if n not in SAMPLING}
+    else:
+        found = {"temperature": 1.0, **found}
+    if found.get("top_k") == -1:  # off, in vLLM's words
+        found["top_k"] = 0
+    try:
+        SamplingParams(**found)
+    except RequestError as e:
+        raise ModelFormatError(
+            file=file, field="generation", expected="usable sampling values", got=e
+        ) from None
+    return found
+
+
+def _suppressed(config: Mapping[str, Any], vocab: int, file: Path) -> tuple[tuple[int, ...], ...]:
+    """suppress_tokens and bad_words_ids of generation_config.json, as sequences of token ids.
+
+    Gemma 4 lists its markers of images and sound there. Ids outside the model's vocabulary are left
+    out, as in llama.cpp. ModelFormatError names `file` for malformed lists.
+    """
+    tokens, words = (config.get(key) or [] for key in ("suppress_tokens", "bad_words_ids"))
+    try:
+        named = [*((token,) for token in tokens), *map(tuple, words)]
+        whole = all(type(id) is int and id >= 0 for word in named for id in word)
+    except TypeError:
+        whole = False
+    if not whole:
+        raise ModelFormatError(
+            file=file, field="suppress_tokens, bad_words_ids", expected="ids, and lists of ids",
+            got=shown([tokens, words]),
+        )  # fmt: skip
+    return tuple(word for word in named if word and max(word) < vocab)

@@ -1,0 +1,103 @@
+"""Keyword options of `LLM.generate` and `LLM.chat`, typed for editors and type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from sterna.errors import RequestError, shown
+from sterna.sampling_params import SamplingOptions, SamplingParams
+
+if TYPE_CHECKING:
+    from sterna.chat import ChatTemplate
+    from sterna.engine.constraints import Constraint
+
+__all__ = [
+    "ChatOptions",
+    "GenerateOptions",
+    "PromptOptions",
+    "TemplateOptions",
+    "checked_options",
+    "split_template_options",
+]
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """Options of `LLM.generate`: fields of `SamplingParams`, and these.
+
+    Attributes:
+        prediction: Predicted output, as text or token ids, such as a file to be edited. Affects
+            speed, never the result.
+        constraint: A grammar that the answer keeps to, made by `LLM.constraints`.
+        adapter: The name of a loaded LoRA adapter, or "__base__" for the model without one.
+            Default: the adapter given to `LLM` as a folder, if any.
+    """
+
+    prediction: str | Sequence[int] | None
+    constraint: Constraint | None
+    adapter: str | None
+
+
+class TemplateOptions(TypedDict, total=False):
+    """Options of the chat template.
+
+    Attributes:
+        tools: Functions that the model may call, as JSON objects in OpenAI's form.
+        documents: Documents for retrieval, as JSON objects.
+        template_options: More variables of the template, such as {"enable_thinking": False}.
+        continue_final_message: Continue the last message instead of answering it. Default False.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    template_options: Mapping[str, Any] | None
+    continue_final_message: bool
+
+
+class ChatOptions(GenerateOptions, TemplateOptions, total=False):
+    """Options of `LLM.chat`: those of `generate` and those of the chat template."""
+
+
+class PromptOptions(TemplateOptions, total=False):
+    """Options of `LLM.chat_prompt`: those of the chat template, and these.
+
+    Attributes:
+        add_generation_prompt: End with what opens the answer. Default True.
+        template: Used in place of the model's.
+    """
+
+    add_generation_prompt: bool
+    template: ChatTemplate | None
+
+
+SAMPLING = frozenset(SamplingParams.__dataclass_fields__)
+REQUEST = frozenset(GenerateOptions.__annotations__) - SAMPLING
+TEMPLATE = frozenset(TemplateOptions.__annotations__)
+
+
+def checked_options(
+    options: Mapping[str, Any], params: SamplingParams | None = None
+) -> tuple[SamplingParams, dict[str, Any]]:
+    """Options of `generate` as sampling parameters, and the others by name.
+
+    A sampling option replaces the field of `params`; None leaves it alone. RequestError for an
+    unknown option or a value out of range.
+    """
+    if not isinstance(options, Mapping):
+        raise RequestError(f"options: must be a mapping, but got {shown(options)}")
+    if params is not None and not isinstance(params, SamplingParams):
+        raise RequestError(f"params: must be SamplingParams, but got {shown(params)}")
+    unknown = sorted(set(options) - SAMPLING - REQUEST)
+    if unknown:
+        names = ", ".join(sorted(SAMPLING | REQUEST))
+        raise RequestError(f"options: must be among {names}, but got {shown(unknown[0])}")
+    fields = {n: value for n, value in options.items() if n in SAMPLING and value is not None}
+    return (params or SamplingParams()).replaced(fields), {
+        name: value for name, value in options.items() if name in REQUEST
+    }
+
+
+def split_template_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of `chat` as those of the template and those of `generate`."""
+    template = {name: value for name, value in options.items() if name in TEMPLATE}
+    return template, {name: value for name, value in options.items() if name not in TEMPLATE}

@@ -1,0 +1,177 @@
+"""`RequestFactory`: prompts and options become requests of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sterna.chat.thoughts import Thoughts
+from sterna.checks import checked_flag, checked_whole
+from sterna.engine import Engine, Request, Scoring
+from sterna.engine.constraints import Constraint, Constraints
+from sterna.engine.drafts import (
+    LONG,
+    SHORT,
+    DraftModel,
+    Forced,
+    Prediction,
+    PromptLookup,
+    Source,
+    Speculation,
+)
+from sterna.engine.guide import Guide
+from sterna.engine.mtp import MtpLayer
+from sterna.errors import RequestError
+from sterna.llm.adapters import Adapters
+from sterna.llm.chat_renderer import ChatRenderer, after_reasoning
+from sterna.llm.generation_config import GenerationDefaults
+from sterna.llm.options import checked_options, split_template_options
+from sterna.llm.prompt_encoder import PromptEncoder
+from sterna.sampling_params import MAX_LOGPROBS, SamplingParams
+from sterna.tokenizer import Tokenizer
+
+__all__ = ["RequestFactory"]
+
+MAX_CHOICES = 1024
+
+
+class RequestFactory:
+    """Makes the requests of one LLM.
+
+    speculate: "auto", "lookup" or "off", as in `LLM`. draft: the engine of a draft model, if any.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        renderer: ChatRenderer,
+        *,
+        adapters: Adapters,
+        constraints: Constraints,
+        defaults: GenerationDefaults,
+        speculate: str,
+        draft: Engine | None,
+    ) -> None:
+        self._engine, self._tokenizer, self._renderer = engine, tokenizer, renderer
+        self._encoder = PromptEncoder(tokenizer, engine)
+        self._adapters, self._constraints, self._defaults = adapters, constraints, defaults
+        self._speculate, self._draft = speculate, draft
+        if speculate == "auto":
+            _ = engine.mtp  # compiles the MTP layer now instead of during the first request
+
+    def make(
+        self,
+        prompt: str | Sequence[int],
+        options: Mapping[str, Any],
+        params: SamplingParams | None = None,
+        **request_args: Any,
+    ) -> Request:
+        """A request for one answer; arguments as in `make_several`."""
+        (request,) = self.make_several(prompt, 1, options, params, **request_args)
+        return request
+
+    def make_several(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        options: Mapping[str, Any],
+        params: SamplingParams | None = None,
+        *,
+        chat: bool = False,
+        **request_args: Any,
+    ) -> list[Request]:
+        """Requests for n answers to a prompt.
+
+        options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
+        request_args: other arguments of `Request`. RequestError.
+        """
+        checked_whole("n", n, 1, MAX_CHOICES)
+        tokens = self._encoder.encode(prompt)
+        params, others = checked_options(options, params)
+        params = self._defaults.applied(params)
+        ends = self._renderer.turn_ends if checked_flag("chat", chat) else frozenset[int]()
+        choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
+        return [self._request(tokens, one, others, ends, request_args) for one in choices]
+
+    def make_chat(
+        self,
+        messages: object,
+        options: Mapping[str, Any],
+        params: SamplingParams | None = None,
+        **request_args: Any,
+    ) -> Request:
+        """A request for the answer to a conversation; options, params as in `LLM.chat`."""
+        template, others = split_template_options(options)
+        renderer = self._renderer
+        prompt = renderer.render(messages, **template)
+        continued = bool(template.get("continue_final_message"))
+        state = renderer.reasoning_state(prompt, messages, continued)
+        if isinstance(others.get("constraint"), Constraint):
+            others["constraint"] = after_reasoning(state, others["constraint"])
+        tokens = self._tokenizer.encode(prompt, add_special=False)
+        boundary = renderer.end_of_turn(tokens, messages, template) if self._engine.forgets else 0
+        request_args = {"boundary": boundary, **request_args}
+        request = self.make(tokens, others, params, chat=True, **request_args)
+        request.completion.thinks = state is Thoughts.OPENED
+        return request
+
+    def make_scoring(
+        self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
+    ) -> Scoring:
+        """A request for the log-probabilities of a prompt's tokens."""
+        checked_whole("top", top, 0, MAX_LOGPROBS)
+        return Scoring(
+            self._encoder.encode(prompt), top, self._tokenizer, context=self._engine.context,
+            vocab=self._engine.model.config.vocab_size, adapter=self._adapters.chosen(adapter),
+            **request_args,
+        )  # fmt: skip
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """RequestError unless `make` takes these options."""
+        _, others = checked_options(options)
+        self._adapters.chosen(others.get("adapter"))
+        self._constraints.guide(others.get("constraint"))
+        self._encoder.encode_prediction(others.get("prediction"))
+
+    def _request(
+        self,
+        tokens: list[int],
+        params: SamplingParams,
+        options: Mapping[str, Any],
+        ends: frozenset[int],
+        request_args: Mapping[str, Any],
+    ) -> Request:
+        model, context = self._engine.model, self._engine.context
+        if model.config.pooling is not None:
+            raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
+        ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
+        most = min(params.max_tokens, max(1, context - len(tokens)))
+        guide = self._constraints.guide(options.get("constraint"), most)
+        prediction = self._encoder.encode_prediction(options.get("prediction"))
+        return Request(
+            tokens, params, self._tokenizer, context=context, ends=ends, guide=guide,
+            vocab=model.config.vocab_size, adapter=self._adapters.chosen(options.get("adapter")),
+            speculation=self._speculation(len(tokens), params, prediction, guide), **request_args,
+        )  # fmt: skip
+
+    def _speculation(
+        self, n_prompt: int, params: SamplingParams, prediction: list[int], guide: Guide | None
+    ) -> Speculation | None:
+        """Where drafts of an answer come from, best source first; None without speculation."""
+        if self._speculate == "off":
+            return None
+        engine, sampling = self._engine, replace(params, logprobs=0).native
+        sources: list[Source] = [Forced(guide)] if guide else []
+        if prediction:
+            sources.append(Prediction(n_prompt, prediction[: engine.context]))
+        sources.append(PromptLookup(LONG))
+        if self._speculate == "auto" and self._draft is None and engine.mtp is not None:
+            sources.append(MtpLayer(engine, sampling, n_prompt))
+        sources.append(PromptLookup(SHORT))
+        if self._speculate == "auto" and self._draft is not None:
+            draft = self._draft
+            cost = draft.model.weight_bytes_per_token / engine.model.weight_bytes_per_token
+            sources.append(DraftModel(draft, sampling, n_prompt, cost))
+        return Speculation(sources, engine)
