@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import checkpoint_factory
 import pytest
+from checkpoint_factory import RECIPES
 from helpers import command
 
 from sterna.convert import convert
@@ -18,6 +21,14 @@ def test_few_levels_of_floats(
 ) -> None:
     with pytest.warns(RuntimeWarning, match=f"not trained for {format}.*nothing is left"):
         convert(checkpoint("llama-256"), tmp_path / "out", format)
+
+
+def test_few_levels_where_only_some_rows_are_whole_blocks(tmp_path: Path) -> None:
+    """As in SmolLM2: 576 columns take q4_0 in place of tq2_0, and 1,536 do not."""
+    recipe = replace(RECIPES["llama-256"], hidden=192, intermediate=512)
+    folder = checkpoint_factory.write(tmp_path / "model", recipe)
+    with pytest.warns(RuntimeWarning, match="not trained for tq2_0.*nothing is left"):
+        convert(folder, tmp_path / "out", "tq2_0")
 
 
 @pytest.mark.parametrize(("model", "format"), [("llama-256", "i4"), ("bitnet-online", "t5")])

@@ -20,17 +20,17 @@ SAMPLE = 1 << 18  # weights
 
 
 def warn_if_useless(planned: Plan, format: Format | None, name: str) -> None:
-    """RuntimeWarning where rows of the model's first layer show that it was not trained for this.
+    """RuntimeWarning where the first rows that are rounded show that the model was not trained so.
 
     Weights that were trained for few levels come as these, or as floats that are near to them, and
     lose little; which is why the weights are asked, and not what a config says.
     """
-    weight = None if format is None else _first_floats(planned)
-    if format is None or weight is None or not format.scaled:
+    if format is None or not format.scaled:
+        return
+    weight = _first_rounded(planned, format)
+    if weight is None:
         return
     format = formats.fitting(format, weight.K)
-    if weight.K % format.scales.block:  # refused in a moment
-        return
     chunk = next(row_chunks(weight))
     values = ops.dequantize(chunk)[: max(1, SAMPLE // weight.K)]
     loss = Loss(name, *values.shape)
@@ -45,13 +45,19 @@ def warn_if_useless(planned: Plan, format: Format | None, name: str) -> None:
         )  # fmt: skip
 
 
-def _first_floats(planned: Plan) -> PackedWeight | None:
-    """The first layer's weights, or an expert's of them; None where they are levels."""
+def _first_rounded(planned: Plan, format: Format) -> PackedWeight | None:
+    """The first layer's or expert's weights that get the format's levels; None without any.
+
+    A layer whose rows are no whole blocks may get others, which say nothing about this format.
+    """
     for item in planned.items.values():
         if item.kind in ("matrix", "experts") and not item.exact:
             for _, piece in planned.read(item):
                 weight = piece if isinstance(piece, PackedWeight) else next(iter(piece))
-                if isinstance(weight, PackedWeight) and not weight.format.scaled:
+                if not isinstance(weight, PackedWeight) or weight.format.scaled:
+                    return None
+                fitting = formats.fitting(format, weight.K)
+                if fitting.codebook == format.codebook and not weight.K % fitting.scales.block:
                     return weight
-                return None
+                break
     return None
