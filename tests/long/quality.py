@@ -39,7 +39,7 @@ from sterna.convert import convert  # noqa: E402
 from sterna.engine import KV_DTYPES  # noqa: E402
 from sterna.errors import SternaError  # noqa: E402
 
-PAGE = HERE.parent.parent / "docs/how-to/measure-quality.md"
+PAGE = HERE.parent.parent / "docs/measurements/quality.md"
 BEGIN, END = "<!-- begin: tests/long/quality.py -->", "<!-- end: tests/long/quality.py -->"
 NAMES = {"smollm2": "SmolLM2-135M-Instruct, Q4_1", "gemma3": "Gemma 3 270M, Q4_K_M"}
 HEADS = ("f32", "f16", "bf16")  # the files' heads are rounded already, and not a second time
