@@ -40,7 +40,8 @@ def main() -> int:
     known = [name for name, _ in _native.known_isas()]
     print("kernel units:", *known, "| run here:", *_native.isas(), flush=True)
     for isa in _native.isas():
-        text = (PROMPT + sterna(isa, "generate", PROMPT, "--seed", "1")).rstrip()
+        printed = sterna(isa, "generate", PROMPT, "--seed", "1", "--max-tokens", "56")
+        text = (PROMPT + printed).rstrip()
         if text != sample:
             sys.stdout.writelines(
                 difflib.unified_diff(

@@ -1,0 +1,186 @@
+"""Links, line lengths, commands and Python blocks of the documentation."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from sterna.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "tests").rglob("*.md")),
+]
+#: Made when the site is built (docs/site/hooks.py).
+GENERATED = ("docs/reference/cli.md", "docs/reference/python.md", "docs/changelog.md")
+FENCE = re.compile(r"^( *)(```|~~~)(\w*)[^\n]*\n(.*?)^\1\2", re.MULTILINE | re.DOTALL)
+
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs the source tree's docs")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of the page's blocks of a language."""
+    text = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        if match[3] == language:
+            yield text.count("\n", 0, match.start()) + 1, match[4]
+
+
+def prose(page: Path) -> str:
+    """The page without its code."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return re.sub(r"(`+)[^`].*?\1", "", text, flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids of a page's headings, as mkdocs and GitHub make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
+        ascii_only = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+        kept = re.sub(r"[^\w\s-]", "", ascii_only).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", kept))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links(page: Path) -> None:
+    """Every relative link leads to a file, and to a heading of it."""
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        other = page.parent.joinpath(path).resolve() if path else page
+        if other.is_relative_to(ROOT) and str(other.relative_to(ROOT)) in GENERATED:
+            continue
+        if not other.exists() or (anchor and anchor not in anchors(other)):
+            wrong.append(target)
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines(page: Path) -> None:
+    """Prose is wrapped at 100 columns; tables, code and single long words are not."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    wrong = [
+        line
+        for line in text.splitlines()
+        if len(line) > 100 and not line.lstrip().startswith("|") and " " in line.strip()[:100]
+    ]
+    assert not wrong
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """mkdocs warns of a page that is left out; this says so without it."""
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    pages = {str(p.relative_to(ROOT / "docs")) for p in PAGES if p.is_relative_to(ROOT / "docs")}
+    assert listed == pages | {p.removeprefix("docs/") for p in GENERATED}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The calls of `sterna` in a shell block, without what is piped, redirected or a comment."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"\s[|&]+\s|&$", line.replace("$ ", "", 1)):
+            words = shlex.split(part, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words.pop(0)
+            if words and words[0] == "sterna":
+                end = next((i for i, w in enumerate(words) if re.match(r"\d?[<>]", w)), len(words))
+                yield words[1:end]
+
+
+def parse(words: list[str]) -> None:
+    """Click's parsing of a command, without its effect."""
+    command: click.Command = main
+    ctx = click.Context(command, info_name="sterna")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        child = command.get_command(ctx, words[0])
+        assert child is not None, f"no such command: {words[0]}"
+        command, words = child, words[1:]
+        ctx = click.Context(command, info_name=command.name, parent=ctx)
+    command.make_parser(ctx).parse_args(args=list(words))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands(page: Path) -> None:
+    """Each command of a shell block exists and has the options that it is given."""
+    wrong = []
+    for line, text in blocks(page, "sh"):
+        for words in commands(text):
+            try:
+                parse(words)
+            except (click.UsageError, AssertionError) as error:
+                wrong.append(f"line {line}: sterna {shlex.join(words)}: {error}")
+    # Options that the text names in passing belong to some command.
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python(page: Path) -> None:
+    """Each block of Python is Python, and what it imports of Sterna is there."""
+    for line, text in blocks(page, "python"):
+        if page.name == "README.md" and text.startswith("def read_lines(path):"):
+            continue  # a sample of nano's
+        for node in ast.walk(ast.parse(text, f"{name_of(page)}:{line}")):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.name.split(".")[0] == "sterna":
+                        importlib.import_module(alias.name)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sterna"):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"line {line}: {alias.name}"
+
+
+def test_environment() -> None:
+    """The table of variables has those that the sources read."""
+    page = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(STERNA_\w+)`", page, re.MULTILINE))
+    read: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                read.update(re.findall(r"^STERNA_[A-Z0-9_]+$", node.value))
+    for path in (ROOT / "native").rglob("*.cpp"):
+        read.update(re.findall(r'getenv\("(STERNA_\w+)"', path.read_text(encoding="utf-8")))
+    serve = main.get_command(click.Context(main), "serve")
+    assert serve is not None
+    options = {str(p.envvar) for p in serve.params if p.envvar}  # told of as a whole
+    assert told == read - options
+
+
+def test_kernel_units() -> None:
+    """The table of kernel units has all of them."""
+    page = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
+    table = page[page.index("| unit |") :].split("\n\n")[0]
+    told = {n for row in table.splitlines()[2:] for n in re.findall("`(\\w+)`", row.split("|")[1])}
+    assert told == {path.stem for path in (ROOT / "native/isa").glob("*.h")}
+
+
+def test_formats() -> None:
+    """The table of weight formats has all of them."""
+    from sterna import formats
+
+    page = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
+    table = page[page.index("| format |") :].split("\n\n")[0]
+    told = set()
+    for row in table.splitlines()[2:]:
+        told.update(re.findall(r"`([^`]+)`", row.split("|")[1]))
+    for name in formats.names():
+        assert any(re.fullmatch(pattern.replace("*", ".*"), name) for pattern in told), name
