@@ -8,6 +8,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -20,9 +21,12 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "tests").rglob("*.md")),
+    *sorted((ROOT / "papers").rglob("*.md")),
 ]
 #: Made when the site is built (docs/site/hooks.py).
 GENERATED = ("docs/reference/cli.md", "docs/reference/python.md", "docs/changelog.md")
+#: Commands of sterna-papers, which need not be installed.
+PAPERS = ("tune", "figure", "peers")
 FENCE = re.compile(r"^( *)(```|~~~)(\w*)[^\n]*\n(.*?)^\1\2", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs the source tree's docs")
@@ -111,6 +115,8 @@ def parse(words: list[str]) -> None:
     ctx = click.Context(command, info_name="sterna")
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         child = command.get_command(ctx, words[0])
+        if child is None and words[0] in PAPERS and find_spec("sterna_papers") is None:
+            return
         assert child is not None, f"no such command: {words[0]}"
         command, words = child, words[1:]
         ctx = click.Context(command, info_name=command.name, parent=ctx)
@@ -153,7 +159,7 @@ def test_environment() -> None:
     page = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(STERNA_\w+)`", page, re.MULTILINE))
     read: set[str] = set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in (*(ROOT / "src").rglob("*.py"), *(ROOT / "papers/src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 read.update(re.findall(r"^STERNA_[A-Z0-9_]+$", node.value))
