@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp
 
 from sterna.errors import shown
-from sterna.server import errors, inside
+from sterna.server import errors, inprocess
 from sterna.server.batching import (
     Batch,
     Journal,
@@ -220,7 +220,7 @@ class Batches:
         id = f"batch_req_{secrets.token_hex(12)}"
         while True:
             state: dict[str, Any] = {"id": id, "key": batch.key, "idle": begun}
-            status, answer = await inside.ask(self._app, batch.endpoint, body, state)
+            status, answer = await inprocess.post(self._app, batch.endpoint, body, state)
             if status not in AGAIN:
                 break
             begun.set()

@@ -13,7 +13,7 @@ from sterna.llm import LLM
 from sterna.server.app import create_app
 from sterna.server.bodies import decode, encode
 from sterna.server.hosting import Models, Source
-from sterna.server.inside import ask
+from sterna.server.inprocess import post
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 
@@ -82,7 +82,7 @@ async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> 
         Models({"model": Source(opener)}, {}),
     )
     try:
-        _, said = await ask(create_app(service), path, encode(body), {"id": "again", "key": ""})
+        _, said = await post(create_app(service), path, encode(body), {"id": "again", "key": ""})
     finally:
         await service.close()
     return decode(said, dict[str, Any])

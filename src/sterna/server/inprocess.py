@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-__all__ = ["ask"]
+__all__ = ["post"]
 
 
-async def ask(app: ASGIApp, path: str, body: bytes, state: dict[str, Any]) -> tuple[int, bytes]:
+async def post(app: ASGIApp, path: str, body: bytes, state: dict[str, Any]) -> tuple[int, bytes]:
     """Status and body of the answer to a POST.
 
     state: of the request, with its `id` and the `key` whose it is, which nobody checks again; and
