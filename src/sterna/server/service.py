@@ -19,7 +19,7 @@ from sterna.outputs import Completion, Piece
 from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
 from sterna.server.hosting import Hosted, Models
-from sterna.server.kept import Responses
+from sterna.server.response_store import ResponseStore
 from sterna.server.keys import Keys
 from sterna.server.metrics import Metrics
 from sterna.server.requests import Ask
@@ -38,7 +38,7 @@ class Service:
         self.settings, self.models = settings, models
         self.keys = Keys(settings.api_keys, settings.api_key_file)
         self.metrics = Metrics(models)
-        self.responses = Responses()
+        self.responses = ResponseStore()
         self.batches: Batches | None = None
         if settings.files is not None:
             self.batches = Batches(self, settings.files, settings.files_max)

@@ -18,7 +18,7 @@ from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, text_of
 from sterna.server.errors import ApiError
-from sterna.server.kept import Kept
+from sterna.server.response_store import StoredResponse
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
@@ -96,29 +96,29 @@ async def _behind(answering: _Answering) -> None:
 
 async def retrieve(request: Request) -> Response:
     """A response that was kept."""
-    return as_json(_kept(request).body)
+    return as_json(_stored(request).body)
 
 
 async def cancel(request: Request) -> Response:
     """Ends one that runs in the background."""
-    kept = _kept(request)
-    running = service_of(request).running.get(kept.body["id"])
+    stored = _stored(request)
+    running = service_of(request).running.get(stored.body["id"])
     if running is not None:
         running.cancel()
-    if kept.task is not None:
+    if stored.task is not None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(kept.task)
-    return as_json(_kept(request).body)
+            await asyncio.shield(stored.task)
+    return as_json(_stored(request).body)
 
 
 async def delete(request: Request) -> Response:
     """Forgets one."""
-    id = _kept(request).body["id"]
+    id = _stored(request).body["id"]
     service_of(request).responses.drop(id)
     return as_json({"id": id, "object": "response", "deleted": True})
 
 
-def _kept(request: Request) -> Kept:
+def _stored(request: Request) -> StoredResponse:
     id, key = request.path_params["id"], request.state.key
     return service_of(request).responses.get(id, key)
 

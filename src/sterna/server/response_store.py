@@ -11,14 +11,14 @@ from sterna.errors import shown
 from sterna.server.bodies import encode
 from sterna.server.errors import ApiError
 
-__all__ = ["Kept", "Responses"]
+__all__ = ["StoredResponse", "ResponseStore"]
 
 MOST = 1024
 MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredResponse:
     """A response. key: whose; items: of the conversation, the answer's included; task: of one that
     runs in the background."""
 
@@ -29,11 +29,11 @@ class Kept:
     task: asyncio.Future[None] | None = None
 
 
-class Responses:
+class ResponseStore:
     """Those of all keys; where there are too many, the oldest are forgotten."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._nbytes = 0
 
     def put(
@@ -46,15 +46,15 @@ class Responses:
     ) -> None:
         """Keeps one, in the place of what was kept under this id."""
         self.drop(id)
-        kept = Kept(key, items, body, len(encode([items, body])), task)
-        self._kept[id] = kept
-        self._nbytes += kept.nbytes
-        while len(self._kept) > MOST or self._nbytes > MOST_BYTES:
-            self.drop(next(iter(self._kept)))
+        stored = StoredResponse(key, items, body, len(encode([items, body])), task)
+        self._stored[id] = stored
+        self._nbytes += stored.nbytes
+        while len(self._stored) > MOST or self._nbytes > MOST_BYTES:
+            self.drop(next(iter(self._stored)))
 
-    def get(self, id: str, key: str, param: str = "id") -> Kept:
+    def get(self, id: str, key: str, param: str = "id") -> StoredResponse:
         """One of this key's. ApiError 404."""
-        found = self._kept.get(id)
+        found = self._stored.get(id)
         if found is None or found.key != key:
             raise ApiError(
                 404, f"{param}: no response of yours is kept as {shown(id)}", param=param,
@@ -64,6 +64,6 @@ class Responses:
 
     def drop(self, id: str) -> None:
         """Forgets one; harmless where there is none."""
-        kept = self._kept.pop(id, None)
-        if kept is not None:
-            self._nbytes -= kept.nbytes
+        stored = self._stored.pop(id, None)
+        if stored is not None:
+            self._nbytes -= stored.nbytes
