@@ -14,15 +14,15 @@ import pytest
 from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.server.chatting import Conversation, prompt_text
-from sterna.server.forms import form_of, hermes, llama3, mistral, xml
-from sterna.server.forms import shown as told
+from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
+from sterna.server.tool_call_formats import for_template as told
 from sterna.server.reading import Reader
 from sterna.server.tooling import read_tools
 
 FORMS = {
     "Qwen-Qwen2.5-7B-Instruct": hermes, "Qwen-Qwen3-0.6B": hermes,
     "ibm-granite-granite-4.0": hermes,
-    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": hermes, "Qwen3.5-4B": xml, "Qwen3-Coder": xml,
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": hermes, "Qwen3.5-4B": qwen3_coder, "Qwen3-Coder": qwen3_coder,
     "meta-llama-Llama-3.1-8B-Instruct": llama3, "meta-llama-Llama-3.3-70B-Instruct": llama3,
     "mistralai-Mistral-Nemo-Instruct-2407": mistral,
 }  # fmt: skip
@@ -71,7 +71,7 @@ def llm() -> LLM:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_template_shows_its_form(name: str) -> None:
-    assert form_of(template(name)) is FORMS[name].FORM
+    assert format_of(template(name)) is FORMS[name].FORMAT
     assert told(template(name), [ASKED], [TOOL]) == ([ASKED], [TOOL])
 
 
@@ -80,7 +80,7 @@ def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
     """In the system prompt, or where a template takes none, in the first message; calls and results
     that come back are in the prompt as well."""
     llm.renderer.template = template(name)
-    assert form_of(llm.template) is hermes.FORM
+    assert format_of(llm.template) is hermes.FORMAT
     prompt = prompt_text(llm, Conversation(called({"city": "Oslo"}), [TOOL]))
     for text in ('"get_weather"', "<tools>", '{"city": "Oslo"}', "<tool_response>\nSUNNY"):
         assert text in prompt
@@ -132,8 +132,8 @@ def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
     constraint = asyncio.run(tools.constraint(llm, answer))
     assert constraint is not None
     body = '{"city": "x", "days": 1, "unit": "C"}'
-    form = form_of(llm.template)
-    call = form.call("get_weather", SCHEMA, True)
+    form = format_of(llm.template)
+    call = form.tool_call("get_weather", SCHEMA, True)
     if call.members:
         members, pairs = call.members, {"city": "x", "days": "1", "unit": "C"}.items()
         body = "".join(members.opens.replace("{}", k) + v + members.closes for k, v in pairs)
@@ -153,5 +153,5 @@ def test_named_templates_of_a_folder(tmp_path: Path) -> None:
     file = assets.llama_cpp() / "models" / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja"
     plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
     named = {"default": plain, "tool_use": file.read_text()}
-    assert form_of(ChatTemplate(tmp_path, named, {})) is hermes.FORM
+    assert format_of(ChatTemplate(tmp_path, named, {})) is hermes.FORMAT
     assert ChatTemplate(tmp_path, named, {}).takes_tools

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.server.forms import forms, hermes, llama3, mistral, xml
-from sterna.server.forms.base import Form
+from sterna.server.tool_call_formats import formats, hermes, llama3, mistral, qwen3_coder
+from sterna.server.tool_call_formats.base import ToolCallFormat
 from sterna.server.reading import Reader
 from sterna.server.tooling import read_tools
 
@@ -21,7 +21,7 @@ XML = (
 )
 XML += "</function>\n</tool_call>"
 #: A form, what an answer is, and what comes of it: thoughts, content, calls.
-CASES: list[tuple[Form | None, str, str | None, str | None, list[tuple[str, Any]]]] = [
+CASES: list[tuple[ToolCallFormat | None, str, str | None, str | None, list[tuple[str, Any]]]] = [
     (None, "Hello <b>", None, "Hello <b>", []),
     (None, "", None, "", []),
     (None, "<think>\nwhy\n</think>\n\nso", "why\n", "so", []),
@@ -29,33 +29,33 @@ CASES: list[tuple[Form | None, str, str | None, str | None, list[tuple[str, Any]
     (None, "a <think>b</think>", None, "a <think>b</think>", []),
     (None, "<thin", None, "<thin", []),
     (None, HERMES, None, HERMES, []),
-    (hermes.FORM, HERMES, None, None, [("f", {"a": [1, "}"], "b": "é"})]),
-    (hermes.FORM, f"I call.\n\n{HERMES}\n{HERMES}", None, "I call.",
+    (hermes.FORMAT, HERMES, None, None, [("f", {"a": [1, "}"], "b": "é"})]),
+    (hermes.FORMAT, f"I call.\n\n{HERMES}\n{HERMES}", None, "I call.",
      [("f", {"a": [1, "}"], "b": "é"})] * 2),
-    (hermes.FORM, f"<think>t</think>{HERMES}\nafter", "t", "after",
+    (hermes.FORMAT, f"<think>t</think>{HERMES}\nafter", "t", "after",
      [("f", {"a": [1, "}"], "b": "é"})]),
-    (hermes.FORM, "1 <tool 2 <", None, "1 <tool 2 <", []),
-    (hermes.FORM, "<tool_call>\nnone\n</tool_call>", None, "<tool_call>\nnone\n</tool_call>", []),
-    (hermes.FORM, '<tool_call>{"name": "f", "argum', None, '<tool_call>{"name": "f", "argum', []),
-    (hermes.FORM, '<tool_call>[{"arguments": {"a": 1}, "name": "f"}, ' + CALL + "}]</tool_call>!",
+    (hermes.FORMAT, "1 <tool 2 <", None, "1 <tool 2 <", []),
+    (hermes.FORMAT, "<tool_call>\nnone\n</tool_call>", None, "<tool_call>\nnone\n</tool_call>", []),
+    (hermes.FORMAT, '<tool_call>{"name": "f", "argum', None, '<tool_call>{"name": "f", "argum', []),
+    (hermes.FORMAT, '<tool_call>[{"arguments": {"a": 1}, "name": "f"}, ' + CALL + "}]</tool_call>!",
      None, "!", [("f", {"a": 1}), ("f", {"a": [1, "}"], "b": "é"})]),
-    (hermes.FORM, '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', None, None,
+    (hermes.FORMAT, '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', None, None,
      [("f", {})]),
-    (hermes.FORM, '<tool_call>{"a": 1} x</tool_call> y', None,
+    (hermes.FORMAT, '<tool_call>{"a": 1} x</tool_call> y', None,
      '<tool_call>{"a": 1} x</tool_call> y', []),
-    (mistral.FORM, '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "}"}]', None, None,
+    (mistral.FORMAT, '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "}"}]', None, None,
      [("f", {"a": 1})]),
-    (mistral.FORM, "[TOOL_CALLS] no", None, "[TOOL_CALLS] no", []),
-    (llama3.FORM, '{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}\nso',
+    (mistral.FORMAT, "[TOOL_CALLS] no", None, "[TOOL_CALLS] no", []),
+    (llama3.FORMAT, '{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}\nso',
      None, "so", [("f", {"a": 1}), ("g", {})]),
-    (mistral.FORM, f"[{CALL}, {CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})] * 2),
-    (mistral.FORM, f"[TOOL_CALLS][{CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})]),
-    (llama3.FORM, '{"name": "f", "parameters": {"a": 1}}', None, None, [("f", {"a": 1})]),
-    (llama3.FORM, "plain {text}  ", None, "plain {text}  ", []),
-    (xml.FORM, XML, None, None, [("f", {"a": "x\ny", "b": 2})]),
-    (xml.FORM, "<tool_call><function=f></function>\n<function=g>\n</tool_call>z", None, "z",
+    (mistral.FORMAT, f"[{CALL}, {CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})] * 2),
+    (mistral.FORMAT, f"[TOOL_CALLS][{CALL}]", None, None, [("f", {"a": [1, "}"], "b": "é"})]),
+    (llama3.FORMAT, '{"name": "f", "parameters": {"a": 1}}', None, None, [("f", {"a": 1})]),
+    (llama3.FORMAT, "plain {text}  ", None, "plain {text}  ", []),
+    (qwen3_coder.FORMAT, XML, None, None, [("f", {"a": "x\ny", "b": 2})]),
+    (qwen3_coder.FORMAT, "<tool_call><function=f></function>\n<function=g>\n</tool_call>z", None, "z",
      [("f", {}), ("g", {})]),
-    (xml.FORM, "<tool_call>\n<function f>", None, "<tool_call>\n<function f>", []),
+    (qwen3_coder.FORMAT, "<tool_call>\n<function f>", None, "<tool_call>\n<function f>", []),
 ]  # fmt: skip
 
 
@@ -63,7 +63,7 @@ CASES: list[tuple[Form | None, str, str | None, str | None, list[tuple[str, Any]
 @settings(max_examples=25)  # of each case, whose cuts are much alike
 @given(data=st.data())
 def test_cuts_change_nothing(
-    form: Form | None,
+    form: ToolCallFormat | None,
     text: str,
     thoughts: str | None,
     content: str | None,
@@ -93,10 +93,10 @@ def test_arguments_come_in_pieces() -> None:
     """As soon as they are there; an answer that is cut within them has a call that is not whole."""
     cut = HERMES[: HERMES.index("u00e9")]
     for form, text in (
-        (hermes.FORM, HERMES),
-        (hermes.FORM, cut),
-        (xml.FORM, XML),
-        (xml.FORM, XML[:-30]),
+        (hermes.FORMAT, HERMES),
+        (hermes.FORMAT, cut),
+        (qwen3_coder.FORMAT, XML),
+        (qwen3_coder.FORMAT, XML[:-30]),
     ):
         reader, seen = Reader(form), []
         for c in text:
@@ -117,15 +117,15 @@ def test_thoughts_that_the_template_opened() -> None:
 def test_one_call_alone() -> None:
     """What comes behind it is left out, also where it is no call."""
     for rest in (HERMES, "text", HERMES[:-20]):
-        message = Reader(hermes.FORM, several=False).message(HERMES + rest)
+        message = Reader(hermes.FORMAT, several=False).message(HERMES + rest)
         assert message["content"] is None
         assert len(message["tool_calls"]) == 1
 
 
 def test_forms_read_what_they_write() -> None:
     """What the engine lets an answer write is a call again."""
-    for form in forms():
-        call, body = form.call('a"b', {}, True), '{"x": 1}'
+    for form in formats():
+        call, body = form.tool_call('a"b', {}, True), '{"x": 1}'
         assert call.begin.startswith(form.trigger)
         if call.members:
             body = call.members.opens.replace("{}", "x") + "1" + call.members.closes
@@ -136,7 +136,7 @@ def test_forms_read_what_they_write() -> None:
 def test_a_text_that_looks_like_a_number() -> None:
     """What an argument of XML is, its schema says."""
     schemas = {"f": {"type": "object", "properties": {"b": {"type": "string"}}}}
-    (found,) = Reader(xml.FORM, schemas=schemas).message(XML)["tool_calls"]
+    (found,) = Reader(qwen3_coder.FORMAT, schemas=schemas).message(XML)["tool_calls"]
     assert json.loads(found["function"]["arguments"]) == {"a": "x\ny", "b": "2"}
 
 

@@ -13,7 +13,7 @@ from sterna.errors import ModelFormatError, RequestError
 from sterna.llm import LLM
 from sterna.server.errors import ApiError, wrong
 from sterna.server.folding import with_system
-from sterna.server.forms import shown
+from sterna.server.tool_call_formats import for_template
 
 __all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "read_template", "text_of"]
 
@@ -43,7 +43,7 @@ def prompt_text(llm: LLM, conversation: Conversation) -> str:
     ):
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
-    messages, tools = shown(
+    messages, tools = for_template(
         conversation.template or llm.template,
         [_message(i, message) for i, message in enumerate(conversation.messages)],
         conversation.tools,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.chat.thoughts import CLOSE, OPEN
-from sterna.server.forms import Form
-from sterna.server.forms.base import Calls, Part
+from sterna.server.tool_call_formats import ToolCallFormat
+from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallPart
 
 __all__ = ["Delta", "Reader"]
 
@@ -45,16 +45,16 @@ class Reader:
 
     def __init__(
         self,
-        form: Form | None = None,
+        call_format: ToolCallFormat | None = None,
         several: bool = True,
         opened: bool = False,
         schemas: Mapping[str, Any] | None = None,
     ) -> None:
         self._schemas = schemas or {}
-        self._form, self._several = form, several
+        self._call_format, self._several = call_format, several
         self._thinking = opened
         self._begun = self._trims = self._thinking
-        self._calls: Calls | None = None
+        self._calls: ToolCallParser | None = None
         self._held = ""
         self._done = False  # what follows the one call that there may be is left out
         self._count = 0
@@ -119,11 +119,11 @@ class Reader:
                 self._thinking = self._trims = True
                 self._held = start[len(OPEN) :]
             return True
-        opens = self._form.opens if self._form else ()
+        opens = self._call_format.opens if self._call_format else ()
         if not self._until(found, "content", opens, final):
             return False
-        assert self._form is not None
-        self._calls = self._form.calls(self._schemas)
+        assert self._call_format is not None
+        self._calls = self._call_format.parser(self._schemas)
         return True
 
     def _until(
@@ -143,7 +143,7 @@ class Reader:
             found.append(Delta(kind, text))
         return mark
 
-    def _call(self, calls: Calls, found: list[Delta], final: bool) -> bool:
+    def _call(self, calls: ToolCallParser, found: list[Delta], final: bool) -> bool:
         """Calls from their first mark to what closes them; what are none is content."""
         for part in calls.feed(self._held, final):
             self._tell(found, part)
@@ -155,7 +155,7 @@ class Reader:
         self._calls, self._trims = None, True
         return True
 
-    def _tell(self, found: list[Delta], part: Part) -> None:
+    def _tell(self, found: list[Delta], part: ToolCallPart) -> None:
         alone = not self._several and self._count > 0
         self._done = self._done or (alone and part.kind != "arguments")
         if self._done:

@@ -12,7 +12,7 @@ from sterna.errors import RequestError
 from sterna.llm import LLM
 from sterna.server.chatting import MAX_TOOLS
 from sterna.server.errors import ApiError, wrong
-from sterna.server.forms import Form, form_of
+from sterna.server.tool_call_formats import ToolCallFormat, format_of
 
 __all__ = ["Tools", "read_tools"]
 
@@ -35,9 +35,9 @@ class Tools:
         functions = map(_function, self.shown)
         return {f["name"]: f.get("parameters") for f in functions}
 
-    def form(self, llm: LLM, template: ChatTemplate | None = None) -> Form | None:
+    def call_format(self, llm: LLM, template: ChatTemplate | None = None) -> ToolCallFormat | None:
         """How the model writes calls; None where there are no tools. template: the request's."""
-        return form_of(template or llm.template) if self.shown else None
+        return format_of(template or llm.template) if self.shown else None
 
     async def constraint(
         self, llm: LLM, answer: Constraint | None, template: ChatTemplate | None = None
@@ -47,23 +47,23 @@ class Tools:
         Arguments keep to their schema where that is strict, and where a call must be: then as far
         as it can be enforced. answer: None: any text.
         """
-        form = self.form(llm, template)
-        if form is None:
+        call_format = self.call_format(llm, template)
+        if call_format is None:
             return answer
         functions = [_function(tool) for tool in self.shown]
-        calls = [self._call(form, f) for f in functions if f["name"] in self.names]
+        calls = [self._call(call_format, f) for f in functions if f["name"] in self.names]
         make = llm.constraints.tools
         try:
             return await asyncio.to_thread(
-                make, calls, form.trigger, self.required, self.several, answer
+                make, calls, call_format.trigger, self.required, self.several, answer
             )
         except RequestError as error:
             raise ApiError(400, str(error), param="tools") from None
 
-    def _call(self, form: Form, function: dict[str, Any]) -> ToolCall:
+    def _call(self, call_format: ToolCallFormat, function: dict[str, Any]) -> ToolCall:
         strict = bool(function.get("strict"))
         schema = function.get("parameters") if strict or self.required else None
-        return form.call(function["name"], schema or ANY_OBJECT, strict)
+        return call_format.tool_call(function["name"], schema or ANY_OBJECT, strict)
 
 
 def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | None) -> Tools:

@@ -74,6 +74,6 @@ class Turn:
 
     def reader(self) -> Reader:
         """For one of the answers."""
-        form = self.tools.form(self.running.hosted.llm, self._conversation.template)
+        call_format = self.tools.call_format(self.running.hosted.llm, self._conversation.template)
         opened = self._thoughts is Thoughts.OPENED
-        return Reader(form, self.tools.several, opened, self.tools.schemas)
+        return Reader(call_format, self.tools.several, opened, self.tools.schemas)

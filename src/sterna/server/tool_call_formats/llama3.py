@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sterna.server.forms.base import Form
+from sterna.server.tool_call_formats.base import ToolCallFormat
 
-FORM = Form(
+FORMAT = ToolCallFormat(
     trigger='{"name": ',
     begin='{"name": {}, "parameters": ',
     end="}",

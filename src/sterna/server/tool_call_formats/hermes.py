@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sterna.server.forms.base import Form
+from sterna.server.tool_call_formats.base import ToolCallFormat
 
-FORM = Form(
+FORMAT = ToolCallFormat(
     trigger="<tool_call>",
     begin='<tool_call>\n{"name": {}, "arguments": ',
     end="}\n</tool_call>",

@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.engine.constraints import ToolCall
 from sterna.engine.members import Members
-from sterna.server.forms.base import Calls, Form, Part
+from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallFormat, ToolCallPart
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -18,29 +18,29 @@ _END = "</function>"
 
 
 @dataclass(frozen=True)
-class _Xml(Form):
+class XmlFormat(ToolCallFormat):
     """Arguments are texts as they are, or JSON where their schema wants no text."""
 
-    def call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
+    def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
         members = Members("<parameter={}>\n", "\n</parameter>\n")
         return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, members)
 
-    def calls(self, schemas: Mapping[str, Any]) -> Calls:
-        return _XmlCalls(self, schemas)
+    def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
+        return XmlToolCallParser(self, schemas)
 
 
-class _XmlCalls(Calls):
+class XmlToolCallParser(ToolCallParser):
     """Arguments are told one at a time: what a text is as JSON is known at its end."""
 
     _mark = "<function="
 
-    def __init__(self, form: Form, schemas: Mapping[str, Any]) -> None:
-        super().__init__(form)
+    def __init__(self, call_format: ToolCallFormat, schemas: Mapping[str, Any]) -> None:
+        super().__init__(call_format)
         self._schemas = schemas
         self._schema: Mapping[str, Any] = {}
         self._arguments = 0  # of the call, so far
 
-    def _begin(self, found: list[Part], final: bool) -> bool:
+    def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
         head = _FUNCTION.match(self._held)
         if head is None:
             if "\n" not in self._held and ">" not in self._held:
@@ -48,26 +48,26 @@ class _XmlCalls(Calls):
             self._step = self._junk
             return True
         self._schema = self._schemas.get(head[1]) or {}
-        found += [Part("name", head[1]), Part("arguments", "{")]
+        found += [ToolCallPart("name", head[1]), ToolCallPart("arguments", "{")]
         self._held, self._unsure, self._arguments = self._held[head.end() :], "", 0
         self._count += 1
         self._step = self._parameters
         return True
 
-    def _parameters(self, found: list[Part], final: bool) -> bool:
+    def _parameters(self, found: list[ToolCallPart], final: bool) -> bool:
         self._held = self._held.lstrip()
         one = _PARAMETER.match(self._held)
         if one:
             key, value = json.dumps(one[1], ensure_ascii=False), _value(one[2], self._texts(one[1]))
             comma = ", " if self._arguments else ""
-            found.append(Part("arguments", f"{comma}{key}: {value}"))
+            found.append(ToolCallPart("arguments", f"{comma}{key}: {value}"))
             self._held, self._arguments = self._held[one.end() :], self._arguments + 1
             return True
         ended = self._held.startswith(_END)
-        if not ended and not self._held.startswith(self.form.closes):
+        if not ended and not self._held.startswith(self.call_format.closes):
             self.cut = final
             return False
-        found.append(Part("arguments", "}"))
+        found.append(ToolCallPart("arguments", "}"))
         self._held = self._held[len(_END) :] if ended else self._held
         self._step = self._between
         return True
@@ -89,7 +89,7 @@ def _value(text: str, as_text: bool) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-FORM = _Xml(
+FORMAT = XmlFormat(
     trigger="<tool_call>",
     begin="<tool_call>\n<function={}>\n",
     end="</function>\n</tool_call>",

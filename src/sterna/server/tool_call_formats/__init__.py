@@ -17,10 +17,10 @@ from typing import Any
 from sterna.chat import ChatTemplate
 from sterna.chat.tools import has_calls, told
 from sterna.errors import ModelFormatError, RequestError
-from sterna.server.forms import hermes
-from sterna.server.forms.base import Form
+from sterna.server.tool_call_formats import hermes
+from sterna.server.tool_call_formats.base import ToolCallFormat
 
-__all__ = ["Form", "form_of", "forms", "shown"]
+__all__ = ["ToolCallFormat", "form_of", "forms", "shown"]
 
 _NAME, _ARGUMENTS = "probe", {"place": "here or there"}
 _FUNCTION = {"name": _NAME, "arguments": _ARGUMENTS}
@@ -39,32 +39,32 @@ _TOOL = {
 }
 
 
-def forms() -> list[Form]:
+def formats() -> list[ToolCallFormat]:
     """All of them."""
     names = [module.name for module in iter_modules(__path__) if module.name != "base"]
-    return [import_module(f"{__name__}.{name}").FORM for name in names]
+    return [import_module(f"{__name__}.{name}").FORMAT for name in names]
 
 
-def form_of(template: ChatTemplate | None) -> Form:
+def format_of(template: ChatTemplate | None) -> ToolCallFormat:
     """The form of calls that a model with this template is told of."""
-    own = _own_form(template) if template is not None else None
-    return own or hermes.FORM
+    own = _own_format(template) if template is not None else None
+    return own or hermes.FORMAT
 
 
-def shown(
+def for_template(
     template: ChatTemplate | None,
     messages: list[dict[str, Any]],
     tools: Sequence[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]:
     """Messages and tools as the template can show them: those that it would write in a form that
     is not known are told in one that is."""
-    if template is None or not (tools or has_calls(messages)) or _own_form(template):
+    if template is None or not (tools or has_calls(messages)) or _own_format(template):
         return messages, tools
     return told(messages, tools, template.takes_system), ()
 
 
 @lru_cache(maxsize=64)
-def _own_form(template: ChatTemplate) -> Form | None:
+def _own_format(template: ChatTemplate) -> ToolCallFormat | None:
     """The form in which the template writes calls, if that is known."""
     if not template.takes_tools:
         return None
@@ -74,18 +74,18 @@ def _own_form(template: ChatTemplate) -> Form | None:
         text = template.render(said, add_generation_prompt=False, tools=[_TOOL])
     except (RequestError, ModelFormatError):
         return None
-    return next((form for form in forms() if _reads(form, text)), None)
+    return next((call_format for call_format in formats() if _reads(call_format, text)), None)
 
 
-def _reads(form: Form, text: str) -> bool:
+def _reads(call_format: ToolCallFormat, text: str) -> bool:
     """Whether the last thing in a text that begins as a call of this form is the call."""
-    if form.trigger not in text:
+    if call_format.trigger not in text:
         return False
-    for opens in form.opens:
+    for opens in call_format.opens:
         at = text.rfind(opens)
         if at < 0:
             continue
-        parts = form.calls({}).feed(text[at:], True)
+        parts = call_format.parser({}).feed(text[at:], True)
         arguments = "".join(part.text for part in parts if part.kind == "arguments")
         named = [part.text for part in parts if part.kind == "name"] == [_NAME]
         if named and _same(arguments):

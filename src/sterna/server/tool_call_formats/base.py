@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sterna.engine.constraints import ToolCall
 
-__all__ = ["Calls", "Form", "Part"]
+__all__ = ["ToolCallParser", "ToolCallFormat", "ToolCallPart"]
 
 #: A call whose name is not told within so many characters is read once it is whole.
 HEAD_CHARS = 1024
@@ -20,7 +20,7 @@ HEAD_CHARS = 1024
 SEPARATORS, OPENINGS = " \t\r\n;,]", " \t\r\n["
 
 
-class Part(NamedTuple):
+class ToolCallPart(NamedTuple):
     """Of calls: "name" begins one, "arguments" goes on with its JSON; "text" belongs to none."""
 
     kind: str
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class ToolCallFormat:
     """Calls as JSON objects of a name and arguments.
 
     trigger: what the model writes first, text or a special token. begin, end: around the arguments
@@ -45,14 +45,14 @@ class Form:
     key: str = "arguments"
     within: bool = False
 
-    def call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
+    def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
         """What the engine lets an answer write of a tool's call. strict: of `ToolCall`."""
         return ToolCall(self.begin.replace("{}", json.dumps(name)), schema, self.end, strict)
 
-    def calls(self, schemas: Mapping[str, Any]) -> Calls:
+    def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
         """A reader of what begins with one of `opens`. schemas: of arguments, by the tools' names,
         where they tell a text from a number."""
-        return JsonCalls(self)
+        return JsonToolCallParser(self)
 
     @cached_property
     def head(self) -> re.Pattern[str]:
@@ -61,7 +61,7 @@ class Form:
         return re.compile(rf'\{{\s*{kind}{name}\s*,\s*"{self.key}"\s*:\s*(?=\{{)')
 
 
-class Calls(ABC):
+class ToolCallParser(ABC):
     """Reads calls from the text that opens them on, a step at a time.
 
     A step takes something of what is held, and is False where that waits for more. rest: what
@@ -69,28 +69,28 @@ class Calls(ABC):
     within a call.
     """
 
-    def __init__(self, form: Form) -> None:
-        self.form = form
+    def __init__(self, call_format: ToolCallFormat) -> None:
+        self.call_format = call_format
         self.rest: str | None = None
         self.cut = False
         self._held = ""
-        self._step: Callable[[list[Part], bool], bool] = self._open
+        self._step: Callable[[list[ToolCallPart], bool], bool] = self._open
         self._count = 0  # of calls that were told
         #: What is text should no call come of it.
         self._unsure = ""
 
-    def feed(self, text: str, final: bool) -> list[Part]:
+    def feed(self, text: str, final: bool) -> list[ToolCallPart]:
         """What the text so far is sure to be; final: nothing follows."""
         self._held += text
-        found: list[Part] = []
+        found: list[ToolCallPart] = []
         while self.rest is None and self._step(found, final):
             pass
         if final and self.rest is None:
             self._give_up(found)
         return found
 
-    def _open(self, found: list[Part], final: bool) -> bool:
-        trigger = "" if self.form.within else self.form.trigger
+    def _open(self, found: list[ToolCallPart], final: bool) -> bool:
+        trigger = "" if self.call_format.within else self.call_format.trigger
         if trigger and self._held.startswith(trigger):
             self._drop(len(trigger))
         self._step = self._between
@@ -101,9 +101,9 @@ class Calls(ABC):
         self._unsure += self._held[:count]
         self._held = self._held[count:]
 
-    def _between(self, found: list[Part], final: bool) -> bool:
+    def _between(self, found: list[ToolCallPart], final: bool) -> bool:
         """What comes before a call, or ends them all."""
-        rest, closes = self._held.lstrip(SEPARATORS if self._count else OPENINGS), self.form.closes
+        rest, closes = self._held.lstrip(SEPARATORS if self._count else OPENINGS), self.call_format.closes
         self._drop(len(self._held) - len(rest))
         if self._count:
             self._unsure = ""
@@ -122,45 +122,45 @@ class Calls(ABC):
     _mark = "{"
 
     @abstractmethod
-    def _begin(self, found: list[Part], final: bool) -> bool:
+    def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
         """A call from its mark on."""
 
-    def _junk(self, found: list[Part], final: bool) -> bool:
+    def _junk(self, found: list[ToolCallPart], final: bool) -> bool:
         """Up to what closes the calls: text where none came of it, else nothing."""
-        before, closed, rest = self._held.partition(self.form.closes)
+        before, closed, rest = self._held.partition(self.call_format.closes)
         if not closed:
             return False
         if self._unsure:
-            found.append(Part("text", self._unsure + before + closed))
+            found.append(ToolCallPart("text", self._unsure + before + closed))
         self._unsure, self._held, self.rest = "", "", rest
         return True
 
-    def _give_up(self, found: list[Part]) -> None:
+    def _give_up(self, found: list[ToolCallPart]) -> None:
         """What is held is no call."""
-        text = self._unsure + (self._held if self._unsure or not self.form.closes else "")
+        text = self._unsure + (self._held if self._unsure or not self.call_format.closes else "")
         if text:
-            found.append(Part("text", text))
+            found.append(ToolCallPart("text", text))
         self._unsure, self._held, self.rest = "", "", ""
 
 
-class JsonCalls(Calls):
+class JsonToolCallParser(ToolCallParser):
     """Objects of a name and arguments, told as they come where the name comes first."""
 
-    def __init__(self, form: Form) -> None:
-        super().__init__(form)
+    def __init__(self, call_format: ToolCallFormat) -> None:
+        super().__init__(call_format)
         self._nesting, self._scanned = _Nesting(), 0
 
-    def _begin(self, found: list[Part], final: bool) -> bool:
+    def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
         self._nesting, self._scanned = _Nesting(), 0
         self._step = self._head
         return True
 
-    def _head(self, found: list[Part], final: bool) -> bool:
+    def _head(self, found: list[ToolCallPart], final: bool) -> bool:
         """An object up to its arguments, or to its end."""
-        head = self.form.head.match(self._held) if len(self._held) <= HEAD_CHARS else None
+        head = self.call_format.head.match(self._held) if len(self._held) <= HEAD_CHARS else None
         name = _json(head[1]) if head else None
         if head and isinstance(name, str):
-            found.append(Part("name", name))
+            found.append(ToolCallPart("name", name))
             self._held, self._unsure = self._held[head.end() :], ""
             self._count += 1
             self._nesting = _Nesting(1)
@@ -175,7 +175,7 @@ class JsonCalls(Calls):
         if call is None:
             self._drop(end)
             self._step = self._junk
-            if not self.form.closes:
+            if not self.call_format.closes:
                 self._give_up(found)
             return True
         found += call
@@ -184,27 +184,27 @@ class JsonCalls(Calls):
         self._step = self._between
         return True
 
-    def _whole(self, text: str) -> list[Part] | None:
+    def _whole(self, text: str) -> list[ToolCallPart] | None:
         """A call that is there as a whole; None where an object is none."""
         value = _json(text)
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             return None
-        given = value.get(self.form.key, {})
+        given = value.get(self.call_format.key, {})
         arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        return [Part("name", value["name"]), Part("arguments", arguments)]
+        return [ToolCallPart("name", value["name"]), ToolCallPart("arguments", arguments)]
 
-    def _arguments(self, found: list[Part], final: bool) -> bool:
+    def _arguments(self, found: list[ToolCallPart], final: bool) -> bool:
         end = self._nesting.end(self._held, 1)
         text = self._held if end < 0 else self._held[:end]
         if text:
-            found.append(Part("arguments", text))
+            found.append(ToolCallPart("arguments", text))
         self._held = self._held[len(text) :]
         if end >= 0:
             self._step = self._tail
         self.cut = final and end < 0
         return end >= 0
 
-    def _tail(self, found: list[Part], final: bool) -> bool:
+    def _tail(self, found: list[ToolCallPart], final: bool) -> bool:
         """What an object has behind its arguments."""
         end = self._nesting.end(self._held, 0)
         self._held = "" if end < 0 else self._held[end:]
