@@ -25,7 +25,7 @@ class Delta:
     id: str = ""
     name: str = ""
 
-    def wording(self) -> dict[str, Any]:
+    def chat_delta(self) -> dict[str, Any]:
         """As a chunk of a chat writes it."""
         if self.kind != "tool_calls":
             return {self.kind: self.text}

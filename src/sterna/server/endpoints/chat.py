@@ -28,7 +28,7 @@ from sterna.server.service import Running
 from sterna.server.sse import DONE, event
 from sterna.server.tooling import read_tools
 from sterna.server.turns import Turn
-from sterna.server.wording import chat_logprob
+from sterna.server.logprob_format import chat_logprob
 
 MAX_LOGPROBS = 20
 
@@ -211,12 +211,12 @@ class _Answering:
             if self.body.return_token_ids:
                 of_token["token_ids"] = [piece.token]
             for delta in deltas or ([Delta("content", "")] if of_token else []):
-                yield chunk(i, delta.wording(), **of_token)
+                yield chunk(i, delta.chat_delta(), **of_token)
                 of_token = {}  # once for each token
         *before, last = enumerate(self.running.completions)
         for i, done in (*before, last):
             for delta in readers[i].end():
-                yield chunk(i, delta.wording())
+                yield chunk(i, delta.chat_delta())
             if i == last[0]:
                 head["receipt"] = self.running.receipt()
             yield chunk(i, {}, "tool_calls" if readers[i].called else done.finish_reason)

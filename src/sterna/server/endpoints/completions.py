@@ -27,7 +27,7 @@ from sterna.server.requests import (
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
-from sterna.server.wording import TextLogprobs
+from sterna.server.logprob_format import TextLogprobs
 
 MAX_TOKENS = 16  #: where a body names none, as in OpenAI's definition
 MAX_PROMPTS = 256

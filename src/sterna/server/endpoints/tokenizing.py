@@ -14,7 +14,7 @@ from sterna.server.bodies import read
 from sterna.server.chatting import Conversation, prompt_text, read_template
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.wording import token_text
+from sterna.server.logprob_format import token_text
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
