@@ -23,7 +23,7 @@ from sterna.server.batching import (
     unanswered,
 )
 from sterna.server.errors import ApiError
-from sterna.server.filing import Files, decoded
+from sterna.server.file_store import FileStore, read_records
 
 if TYPE_CHECKING:
     from sterna.server.service import Service
@@ -49,9 +49,9 @@ class Batches:
     """
 
     def __init__(self, service: Service, folder: Path, most: int) -> None:
-        self.files = Files(folder, most)
+        self.files = FileStore(folder, most)
         self._service = service
-        found = decoded(folder, "batch_*.json", Batch)
+        found = read_records(folder, "batch_*.json", Batch)
         self._batches: dict[str, Batch] = {b.id: b for b in sorted(found, key=_age)}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -243,11 +243,11 @@ class Batches:
         for good, name in ((True, "output"), (False, "error")):
             nbytes, write = journal.part(good)
             if nbytes and getattr(batch, f"{name}_file_id") is None:
-                filed = await asyncio.to_thread(
+                file_object = await asyncio.to_thread(
                     self.files.add, batch.key, f"{batch.id}_{name}.jsonl", "batch_output", nbytes,
                     write, batch.output_expires_s,
                 )  # fmt: skip
-                setattr(batch, f"{name}_file_id", filed.id)
+                setattr(batch, f"{name}_file_id", file_object.id)
                 await self._note(batch)
         batch.become(end)
         await self._note(batch)

@@ -60,15 +60,15 @@ async def create(request: Request) -> Response:
             "output_expires_after", f"must have {EXPIRES_S[0]}..{EXPIRES_S[1]} seconds from "
             "created_at", expiry.seconds,
         )  # fmt: skip
-    filed = batches.files.get(body.input_file_id, key, "input_file_id")
-    if filed.purpose != "batch":
-        raise wrong("input_file_id", "must be of a file with the purpose batch", filed.purpose)
+    file_object = batches.files.get(body.input_file_id, key, "input_file_id")
+    if file_object.purpose != "batch":
+        raise wrong("input_file_id", "must be of a file with the purpose batch", file_object.purpose)
     now = int(time.time())
     batch = Batch(
         f"batch_{secrets.token_hex(12)}",
         key,
         body.endpoint,
-        filed.id,
+        file_object.id,
         body.completion_window,
         now + _window(body.completion_window),
         now,

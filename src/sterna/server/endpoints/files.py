@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, Response
 
 from sterna.server.batches import batches_of
 from sterna.server.errors import ApiError, wrong
-from sterna.server.filing import Filed
+from sterna.server.file_store import FileObject
 from sterna.server.paging import page_of
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.uploading import read_form
@@ -39,10 +39,10 @@ async def upload(request: Request) -> Response:
         name, size = (file.filename or "file")[:MAX_NAME], file.size or 0
         write = partial(shutil.copyfileobj, file.file)
         key: str = request.state.key
-        filed = await asyncio.to_thread(files.add, key, name, purpose, size, write, expires_s)
+        file_object = await asyncio.to_thread(files.add, key, name, purpose, size, write, expires_s)
     finally:
         await form.close()
-    return as_json(filed.body())
+    return as_json(file_object.body())
 
 
 def _expires(form: FormData) -> int | None:
@@ -63,7 +63,7 @@ async def listed(request: Request) -> Response:
     """The caller's files."""
     found = batches_of(service_of(request)).files.of(request.state.key)
     purpose = request.query_params.get("purpose")
-    wanted = [filed for filed in found if purpose in (None, filed.purpose)]
+    wanted = [file_object for file_object in found if purpose in (None, file_object.purpose)]
     return as_json(page_of(request, wanted, MOST_LISTED, MOST_LISTED))
 
 
@@ -74,21 +74,21 @@ async def retrieve(request: Request) -> Response:
 
 async def content(request: Request) -> Response:
     """Its bytes."""
-    filed = _own(request)
-    path = batches_of(service_of(request)).files.path(filed.id)
+    file_object = _own(request)
+    path = batches_of(service_of(request)).files.path(file_object.id)
     return FileResponse(path, media_type="application/octet-stream")
 
 
 async def delete(request: Request) -> Response:
     """Deletes one that no running batch reads."""
-    filed, batches = _own(request), batches_of(service_of(request))
-    if batches.uses(filed.id):
+    file_object, batches = _own(request), batches_of(service_of(request))
+    if batches.uses(file_object.id):
         raise ApiError(400, "id: must be of a file that no running batch reads", param="id")
-    await asyncio.to_thread(batches.files.remove, filed.id)
-    return as_json({"id": filed.id, "object": "file", "deleted": True})
+    await asyncio.to_thread(batches.files.remove, file_object.id)
+    return as_json({"id": file_object.id, "object": "file", "deleted": True})
 
 
-def _own(request: Request) -> Filed:
+def _own(request: Request) -> FileObject:
     files = batches_of(service_of(request)).files
     return files.get(request.path_params["id"], request.state.key)
 

@@ -18,7 +18,7 @@ from sterna.errors import RequestError, shown
 from sterna.files.writing import replacing, unwritable
 from sterna.server.errors import ApiError
 
-__all__ = ["Filed", "Files", "decoded"]
+__all__ = ["FileObject", "FileStore", "decoded"]
 
 log = logging.getLogger("sterna.server")
 LOCK = ".lock"
@@ -26,7 +26,7 @@ LOCK = ".lock"
 MODE = 0o600
 
 
-class Filed(msgspec.Struct):
+class FileObject(msgspec.Struct):
     """What is known of a file. key: whose; times in seconds since 1970."""
 
     id: str
@@ -44,7 +44,7 @@ class Filed(msgspec.Struct):
         return {"object": "file", "status": "processed", **fields}
 
 
-class Files:
+class FileStore:
     """Those of all keys, in one folder of one server; `most` bytes in all.
 
     A file is `ID` with its bytes and `ID.json` with what is known of it, written last.
@@ -56,7 +56,7 @@ class Files:
         self._lock = threading.Lock()
         self._reserved = 0
         #: Bytes of results that are to become files.
-        self.held = 0
+        self.pending_bytes = 0
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._claim = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
@@ -69,8 +69,8 @@ class Files:
             raise RequestError(
                 f"files: must be a folder of one server, but {folder} is another's"
             ) from None
-        found: list[Filed] = decoded(folder, "file-*.json", Filed)
-        self._files = {filed.id: filed for filed in sorted(found, key=lambda f: f.created_at)}
+        found: list[FileObject] = read_records(folder, "file-*.json", FileObject)
+        self._files = {file_object.id: file_object for file_object in sorted(found, key=lambda f: f.created_at)}
         for path in folder.glob("file-*"):  # of writers that were killed before the end
             if path.suffix != ".json" and path.name not in self._files:
                 path.unlink(missing_ok=True)
@@ -86,12 +86,12 @@ class Files:
     @property
     def used(self) -> int:
         """Bytes of all files, and of what is being written."""
-        kept = sum(filed.bytes for filed in self._files.values())
-        return kept + self._reserved + self.held
+        kept = sum(file_object.bytes for file_object in self._files.values())
+        return kept + self._reserved + self.pending_bytes
 
     def require_room(self, nbytes: int) -> None:
         """ApiError 413 where so many bytes more are too many."""
-        self._sweep()
+        self._delete_expired()
         if self.used + nbytes > self.most:
             raise ApiError(
                 413,
@@ -108,7 +108,7 @@ class Files:
         nbytes: int,
         write: Callable[[BinaryIO], None],
         expires_s: int | None = None,
-    ) -> Filed:
+    ) -> FileObject:
         """A new file, whose bytes `write` writes. ApiError 413, RequestError; for any thread."""
         with self._lock:
             self.require_room(nbytes)
@@ -116,25 +116,25 @@ class Files:
         try:
             id, now = f"file-{secrets.token_hex(12)}", int(time.time())
             expires = None if expires_s is None else now + expires_s
-            filed = Filed(id, key, filename, purpose, nbytes, now, expires)
+            file_object = FileObject(id, key, filename, purpose, nbytes, now, expires)
             with replacing(self.path(id), nbytes, MODE) as file:
                 write(file)
-            self.note(filed)
-            self._files[id] = filed
-            return filed
+            self.save_record(file_object)
+            self._files[id] = file_object
+            return file_object
         finally:
             self._reserved -= nbytes
 
-    def note(self, value: Any) -> None:
+    def save_record(self, value: Any) -> None:
         """Writes what is known of something that has an id, whole or not at all; for any thread."""
         with self._lock:  # the last to write has the latest of it
             data = msgspec.json.encode(value)
             with replacing(self.folder / f"{value.id}.json", len(data), MODE) as file:
                 file.write(data)
 
-    def get(self, id: str, key: str, param: str = "id") -> Filed:
+    def get(self, id: str, key: str, param: str = "id") -> FileObject:
         """One of this key's. ApiError 404."""
-        self._sweep()
+        self._delete_expired()
         found = self._files.get(id)
         if found is None or found.key != key:
             raise ApiError(
@@ -143,26 +143,26 @@ class Files:
             )  # fmt: skip
         return found
 
-    def of(self, key: str) -> list[Filed]:
+    def owned_by(self, key: str) -> list[FileObject]:
         """This key's, the latest first."""
-        self._sweep()
-        return [filed for filed in reversed(self._files.values()) if filed.key == key]
+        self._delete_expired()
+        return [file_object for file_object in reversed(self._files.values()) if file_object.key == key]
 
-    def remove(self, id: str) -> None:
+    def delete(self, id: str) -> None:
         """Deletes one; harmless where there is none."""
         if self._files.pop(id, None) is not None:
             # The note goes first: bytes without one are swept away at the next start.
             (self.folder / f"{id}.json").unlink(missing_ok=True)
             self.path(id).unlink(missing_ok=True)
 
-    def _sweep(self) -> None:
+    def _delete_expired(self) -> None:
         now = time.time()
-        for filed in list(self._files.values()):
-            if filed.expires_at is not None and filed.expires_at <= now:
-                self.remove(filed.id)
+        for file_object in list(self._files.values()):
+            if file_object.expires_at is not None and file_object.expires_at <= now:
+                self.delete(file_object.id)
 
 
-def decoded(folder: Path, pattern: str, kind: type[Any]) -> list[Any]:
+def read_records(folder: Path, pattern: str, kind: type[Any]) -> list[Any]:
     """What the notes of a folder say; those that cannot be read are left alone, with a warning."""
     found = []
     for path in sorted(folder.glob(pattern)):
