@@ -13,7 +13,7 @@ import pytest
 
 from sterna import LLM
 from sterna.chat import ChatTemplate
-from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
 from sterna.server.tool_call_formats import for_template as told
 from sterna.server.reading import Reader
@@ -81,10 +81,10 @@ def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
     that come back are in the prompt as well."""
     llm.renderer.template = template(name)
     assert format_of(llm.template) is hermes.FORMAT
-    prompt = prompt_text(llm, Conversation(called({"city": "Oslo"}), [TOOL]))
+    prompt = render_prompt(llm, TemplateInput(called({"city": "Oslo"}), [TOOL]))
     for text in ('"get_weather"', "<tools>", '{"city": "Oslo"}', "<tool_response>\nSUNNY"):
         assert text in prompt
-    assert "SUNNY" in prompt_text(llm, Conversation(called({"city": "Oslo"})))
+    assert "SUNNY" in render_prompt(llm, TemplateInput(called({"city": "Oslo"})))
 
 
 def test_of_python_as_well(llm: LLM) -> None:
@@ -98,7 +98,7 @@ def test_of_python_as_well(llm: LLM) -> None:
 @pytest.mark.parametrize("name", [*FORMS, *NO_FORM])
 def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
-    prompt = prompt_text(llm, Conversation(called(CUT), [TOOL]))
+    prompt = render_prompt(llm, TemplateInput(called(CUT), [TOOL]))
     assert "Par" in prompt
     assert "SUNNY" in prompt
 
@@ -111,7 +111,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
     function = {**TOOL["function"], "strict": strict}
     tools = read_tools([{"type": "function", "function": function}], "required", False)
     constraint = asyncio.run(tools.constraint(llm, None))
-    prompt = prompt_text(llm, Conversation([ASKED], list(tools.shown)))
+    prompt = render_prompt(llm, TemplateInput([ASKED], list(tools.shown)))
     judge = jsonschema_rs.validator_for(SCHEMA)
     for seed in range(3):
         done = llm.generate(

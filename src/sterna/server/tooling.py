@@ -10,7 +10,7 @@ from sterna.chat import ChatTemplate
 from sterna.engine.constraints import Constraint, ToolCall
 from sterna.errors import RequestError
 from sterna.llm import LLM
-from sterna.server.chatting import MAX_TOOLS
+from sterna.server.chat_rendering import MAX_TOOLS
 from sterna.server.errors import ApiError, wrong
 from sterna.server.tool_call_formats import ToolCallFormat, format_of
 

@@ -8,7 +8,7 @@ from typing import Any
 from sterna.chat.clock import clock
 from sterna.chat.thoughts import Thoughts
 from sterna.llm.chat_renderer import after_reasoning
-from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.constraining import constraint_of
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, StructuredOutputs
@@ -27,27 +27,27 @@ class Turn:
     def __init__(
         self,
         running: Running,
-        conversation: Conversation,
+        template_input: TemplateInput,
         ask: Ask,
         tools: Tools,
         structured: StructuredOutputs | None = None,
         response_format: dict[str, Any] | None = None,
     ) -> None:
         self.running, self.ask, self.tools = running, ask, tools
-        self._conversation, self._structured = conversation, structured
+        self._template_input, self._structured = template_input, structured
         self._format = response_format
         self._thoughts = Thoughts.CLOSED
 
     async def begin(self) -> None:
         """Makes the prompt and the constraint, and gives them to the engine."""
         llm = self.running.hosted.llm
-        self._conversation.tools = list(self.tools.shown)
+        self._template_input.tools = list(self.tools.shown)
         await asyncio.to_thread(self._encode)
         ask = self.ask
         if ask.options.get("max_tokens") is None:
             ask.options["max_tokens"] = max(1, llm.context - len(ask.prompt))
         answer = await constraint_of(llm, self._structured, self._format)
-        ask.constraint = await self.tools.constraint(llm, answer, self._conversation.template)
+        ask.constraint = await self.tools.constraint(llm, answer, self._template_input.template)
         if ask.constraint is not None:
             ask.constraint = await asyncio.to_thread(
                 after_reasoning, self._thoughts, ask.constraint
@@ -55,9 +55,9 @@ class Turn:
         self.running.submit([ask])
 
     def _encode(self) -> None:
-        llm, asked = self.running.hosted.llm, self._conversation
+        llm, asked = self.running.hosted.llm, self._template_input
         with clock() as stopped:
-            prompt = prompt_text(llm, asked)
+            prompt = render_prompt(llm, asked)
         if stopped.read:
             self.ask.rendered_at = stopped.moment.isoformat(timespec="seconds")
         template = asked.template
@@ -74,6 +74,6 @@ class Turn:
 
     def reader(self) -> Reader:
         """For one of the answers."""
-        call_format = self.tools.call_format(self.running.hosted.llm, self._conversation.template)
+        call_format = self.tools.call_format(self.running.hosted.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
         return Reader(call_format, self.tools.several, opened, self.tools.schemas)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from sterna.server.answering import respond
 from sterna.server.bodies import read
-from sterna.server.chatting import Conversation, read_template, text_of
+from sterna.server.chat_rendering import TemplateInput, request_template, join_text_parts
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import own_tools
 from sterna.server.reading import Delta, Reader
@@ -108,22 +108,22 @@ class _Answering:
         own = own_tools(body.tools, ("function",), running.warnings.append)
         tools = read_tools(own, body.tool_choice, body.parallel_tool_calls)
         self._turn = Turn(
-            running, self._conversation(), ask, tools, body.structured_outputs, body.response_format
+            running, self._template_input(), ask, tools, body.structured_outputs, body.response_format
         )
         self.begin = self._turn.begin
 
-    def _conversation(self) -> Conversation:
+    def _template_input(self) -> TemplateInput:
         body = self.body
         options = dict(body.chat_template_kwargs or {})
         if body.reasoning_effort is not None:
             options.setdefault("reasoning_effort", body.reasoning_effort)
-        return Conversation(
+        return TemplateInput(
             body.messages,
             documents=body.documents,
             template_options=options,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
-            template=read_template(
+            template=request_template(
                 self.llm,
                 body.chat_template,
                 self.running.service.settings.trust_request_chat_template,
@@ -134,7 +134,7 @@ class _Answering:
         if self.body.prediction is None:
             return None
         content = self.body.prediction.content
-        text = content if isinstance(content, str) else text_of(content, "prediction.content")
+        text = content if isinstance(content, str) else join_text_parts(content, "prediction.content")
         return self.llm.tokenizer.encode(text, add_special=False)
 
     def _readers(self) -> list[Reader]:

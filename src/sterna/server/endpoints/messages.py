@@ -17,7 +17,7 @@ from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.answering import respond
 from sterna.server.bodies import read
-from sterna.server.chatting import Conversation, prompt_text
+from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
@@ -84,8 +84,8 @@ async def count_tokens(request: Request) -> Response:
     body = await read(request, CountBody)
     async with service_of(request).models.use(body.model) as hosted:
         warn = request.state.warnings.append
-        conversation = _conversation(body, _tools(body, warn), warn)
-        text = await asyncio.to_thread(prompt_text, hosted.llm, conversation)
+        template_input = _template_input(body, _tools(body, warn), warn)
+        text = await asyncio.to_thread(render_prompt, hosted.llm, template_input)
         ids = await asyncio.to_thread(hosted.llm.tokenizer.encode, text, False)
     return as_json({"input_tokens": len(ids)})
 
@@ -114,7 +114,7 @@ class _Answering:
         form = body.output_format
         if form is None and body.output_config is not None:
             form = body.output_config.format
-        self.turn = Turn(running, _conversation(body, tools, warn), ask, tools, None, form)
+        self.turn = Turn(running, _template_input(body, tools, warn), ask, tools, None, form)
         self.begin = self.turn.begin
 
     def _head(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _tools(body: CountBody, warn: Warn) -> Tools:
     return read_tools(tools, choice, not given.get("disable_parallel_tool_use"))
 
 
-def _conversation(body: CountBody, tools: Tools, warn: Warn) -> Conversation:
+def _template_input(body: CountBody, tools: Tools, warn: Warn) -> TemplateInput:
     """In OpenAI's form, which templates know."""
     found: list[dict[str, Any]] = []
     if body.system:
@@ -282,7 +282,7 @@ def _conversation(body: CountBody, tools: Tools, warn: Warn) -> Conversation:
     if body.output_config is not None and body.output_config.effort is not None:
         options["reasoning_effort"] = body.output_config.effort
     last = found[-1] if found else {"role": None}
-    return Conversation(
+    return TemplateInput(
         found,
         tools=list(tools.shown),
         template_options=options,

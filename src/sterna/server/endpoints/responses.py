@@ -16,7 +16,7 @@ from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.answering import respond
 from sterna.server.bodies import read
-from sterna.server.chatting import Conversation, text_of
+from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
 from sterna.server.response_store import StoredResponse
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
@@ -152,7 +152,7 @@ class _Answering:
         response_format = (body.text or {}).get("format")
         self.turn = Turn(
             running,
-            _conversation(body, self.items, running.warnings.append),
+            _template_input(body, self.items, running.warnings.append),
             ask,
             _tools(body, running.warnings.append),
             None,
@@ -234,7 +234,7 @@ class _Answering:
         return Stream(self.running, self.turn.reader(), self.body_now, self.ended)
 
 
-def _conversation(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -> Conversation:
+def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -> TemplateInput:
     """Items as a chat's messages."""
     found: list[dict[str, Any]] = []
     if body.instructions:
@@ -243,7 +243,7 @@ def _conversation(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -
         where, kind = f"input[{i}]", item.get("type", "message")
         if kind == "message":
             content = item.get("content")
-            text = text_of(content, where) if isinstance(content, list) else content
+            text = join_text_parts(content, where) if isinstance(content, list) else content
             found.append({"role": item.get("role"), "content": text})
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -254,7 +254,7 @@ def _conversation(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -
                 found.append({"role": "assistant", "content": "", "tool_calls": [call]})
         elif kind == "function_call_output":
             output = item.get("output")
-            text = text_of(output, where) if isinstance(output, list) else output
+            text = join_text_parts(output, where) if isinstance(output, list) else output
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
         elif kind != "reasoning" and not runs_elsewhere(kind, where, warn):
             # earlier thoughts are not shown to models again
@@ -265,7 +265,7 @@ def _conversation(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -
     options = {}
     if body.reasoning and body.reasoning.get("effort") is not None:
         options["reasoning_effort"] = body.reasoning["effort"]
-    return Conversation(found, template_options=options)
+    return TemplateInput(found, template_options=options)
 
 
 def _tools(body: ResponseBody, warn: Warn) -> Tools:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from sterna.llm import LLM
 from sterna.server.bodies import read
-from sterna.server.chatting import Conversation, prompt_text, read_template
+from sterna.server.chat_rendering import TemplateInput, render_prompt, request_template
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.logprob_format import token_text
@@ -68,7 +68,7 @@ async def tokenize(request: Request) -> Response:
         if special is None:  # llama-server's name, and its default
             special = body.add_special if body.content is None else bool(body.add_special)
         if body.messages is not None:
-            text = await asyncio.to_thread(prompt_text, llm, _conversation(request, llm, body))
+            text = await asyncio.to_thread(render_prompt, llm, _template_input(request, llm, body))
             special = False  # the template writes its own BOS
         else:
             text = str(given[0])
@@ -119,16 +119,16 @@ async def apply_template(request: Request) -> Response:
     """The prompt of a conversation, as text."""
     body = await read(request, TemplateBody)
     async with service_of(request).models.use(body.model) as hosted:
-        conversation = _conversation(request, hosted.llm, body)
-        text = await asyncio.to_thread(prompt_text, hosted.llm, conversation)
+        template_input = _template_input(request, hosted.llm, body)
+        text = await asyncio.to_thread(render_prompt, hosted.llm, template_input)
     return as_json({"prompt": text})
 
 
-def _conversation(request: Request, llm: LLM, body: Any) -> Conversation:
+def _template_input(request: Request, llm: LLM, body: Any) -> TemplateInput:
     trusted = service_of(request).settings.trust_request_chat_template
-    return Conversation(
+    return TemplateInput(
         messages=body.messages,
-        template=read_template(llm, body.chat_template, trusted),
+        template=request_template(llm, body.chat_template, trusted),
         tools=body.tools or [],
         template_options=body.chat_template_kwargs or {},
         add_generation_prompt=body.add_generation_prompt,

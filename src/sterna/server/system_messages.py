@@ -12,7 +12,7 @@ __all__ = ["with_system"]
 Messages = list[dict[str, Any]]
 
 
-def with_system(messages: Messages, render: Callable[[Messages], str]) -> str:
+def render_with_system(messages: Messages, render: Callable[[Messages], str]) -> str:
     """The prompt of a conversation, with the text of all its system messages.
 
     As they stand, where the template writes them there; else joined in one at the beginning; else

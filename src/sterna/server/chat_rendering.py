@@ -12,10 +12,10 @@ from sterna.chat import ChatTemplate
 from sterna.errors import ModelFormatError, RequestError
 from sterna.llm import LLM
 from sterna.server.errors import ApiError, wrong
-from sterna.server.folding import with_system
+from sterna.server.system_messages import render_with_system
 from sterna.server.tool_call_formats import for_template
 
-__all__ = ["MAX_MESSAGES", "MAX_TOOLS", "Conversation", "prompt_text", "read_template", "text_of"]
+__all__ = ["MAX_MESSAGES", "MAX_TOOLS", "TemplateInput", "prompt_text", "read_template", "text_of"]
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -23,7 +23,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 @dataclass
-class Conversation:
+class TemplateInput:
     """Messages in OpenAI's form, and how the template is to write them."""
 
     messages: list[dict[str, Any]]
@@ -35,32 +35,32 @@ class Conversation:
     template: ChatTemplate | None = None  # in place of the model's
 
 
-def prompt_text(llm: LLM, conversation: Conversation) -> str:
+def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
     """The prompt, by the model's own template; RequestError or ApiError where that cannot be."""
     for name, items, most in (
-        ("messages", conversation.messages, MAX_MESSAGES),
-        ("tools", conversation.tools, MAX_TOOLS),
+        ("messages", template_input.messages, MAX_MESSAGES),
+        ("tools", template_input.tools, MAX_TOOLS),
     ):
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
     messages, tools = for_template(
-        conversation.template or llm.template,
-        [_message(i, message) for i, message in enumerate(conversation.messages)],
-        conversation.tools,
+        template_input.template or llm.template,
+        [_message(i, message) for i, message in enumerate(template_input.messages)],
+        template_input.tools,
     )
     render = partial(
         llm.chat_prompt,
         tools=tools or None,
-        documents=conversation.documents,
-        template_options=conversation.template_options or None,
-        add_generation_prompt=conversation.add_generation_prompt,
-        continue_final_message=conversation.continue_final_message,
-        template=conversation.template,
+        documents=template_input.documents,
+        template_options=template_input.template_options or None,
+        add_generation_prompt=template_input.add_generation_prompt,
+        continue_final_message=template_input.continue_final_message,
+        template=template_input.template,
     )
-    return with_system(messages, render)
+    return render_with_system(messages, render)
 
 
-def read_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
+def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
     """The template of a request. ApiError 400 where it is none, or requests are not trusted."""
     if source is None:
         return None
@@ -83,13 +83,13 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
         raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
     plain = {**message, "role": "system" if role == "developer" else role}
     if isinstance(message.get("content"), list):
-        plain["content"] = text_of(message["content"], f"{where}.content")
+        plain["content"] = join_text_parts(message["content"], f"{where}.content")
     if message.get("tool_calls"):
         plain["tool_calls"] = _calls(f"{where}.tool_calls", message["tool_calls"])
     return plain
 
 
-def text_of(parts: list[Any], where: str) -> str:
+def join_text_parts(parts: list[Any], where: str) -> str:
     """The text of content parts, a line each; ApiError 400 for an image, a file or audio."""
     texts = []
     for i, part in enumerate(parts):
