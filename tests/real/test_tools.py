@@ -14,9 +14,9 @@ import pytest
 from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.server.chat_rendering import TemplateInput, render_prompt
-from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
-from sterna.server.tool_call_formats import for_template as told
 from sterna.server.reading import Reader
+from sterna.server.tool_call_formats import for_template as told
+from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
 from sterna.server.tooling import read_tools
 
 FORMS = {

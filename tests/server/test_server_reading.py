@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sterna.server.reading import Reader
 from sterna.server.tool_call_formats import formats, hermes, llama3, mistral, qwen3_coder
 from sterna.server.tool_call_formats.base import ToolCallFormat
-from sterna.server.reading import Reader
 from sterna.server.tooling import read_tools
 
 CALL = '{"name": "f", "arguments": {"a": [1, "}"], "b": "\\u00e9"}}'

@@ -84,7 +84,7 @@ class Batches:
         self._begin(batch)
 
     async def _note(self, batch: Batch) -> None:
-        await asyncio.to_thread(self.files.note, batch)
+        await asyncio.to_thread(self.files.save_record, batch)
 
     def get(self, id: str, key: str) -> Batch:
         """One of this key's. ApiError 404."""
@@ -121,7 +121,7 @@ class Batches:
     async def _run(self, batch: Batch) -> None:
         """A batch to its end, or to where the server stops it."""
         journal = Journal(self.files.folder / f"{batch.id}.part")
-        self.files.held += journal.nbytes
+        self.files.pending_bytes += journal.nbytes
         end = "completed"
         try:
             if batch.status == "cancelling":  # when the last server stopped
@@ -129,7 +129,7 @@ class Batches:
             await self._compute(batch, journal)
         except asyncio.CancelledError:
             if batch.status != "cancelling":
-                self.files.held -= journal.nbytes
+                self.files.pending_bytes -= journal.nbytes
                 journal.close()
                 raise
             end = "cancelled"
@@ -233,13 +233,13 @@ class Batches:
     def _append(self, journal: Journal, index: int, good: bool, data: bytes) -> None:
         before = journal.nbytes
         journal.append(index, good, data)
-        self.files.held += journal.nbytes - before
+        self.files.pending_bytes += journal.nbytes - before
 
     async def _finish(self, batch: Batch, journal: Journal, end: str) -> None:
         """Results become files, in the order of their lines."""
         if batch.status != "cancelling":
             batch.become("finalizing")
-        self.files.held -= journal.nbytes
+        self.files.pending_bytes -= journal.nbytes
         for good, name in ((True, "output"), (False, "error")):
             nbytes, write = journal.part(good)
             if nbytes and getattr(batch, f"{name}_file_id") is None:

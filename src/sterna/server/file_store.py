@@ -70,7 +70,9 @@ class FileStore:
                 f"files: must be a folder of one server, but {folder} is another's"
             ) from None
         found: list[FileObject] = read_records(folder, "file-*.json", FileObject)
-        self._files = {file_object.id: file_object for file_object in sorted(found, key=lambda f: f.created_at)}
+        self._files = {
+            file_object.id: file_object for file_object in sorted(found, key=lambda f: f.created_at)
+        }
         for path in folder.glob("file-*"):  # of writers that were killed before the end
             if path.suffix != ".json" and path.name not in self._files:
                 path.unlink(missing_ok=True)
@@ -146,7 +148,9 @@ class FileStore:
     def owned_by(self, key: str) -> list[FileObject]:
         """This key's, the latest first."""
         self._delete_expired()
-        return [file_object for file_object in reversed(self._files.values()) if file_object.key == key]
+        return [
+            file_object for file_object in reversed(self._files.values()) if file_object.key == key
+        ]
 
     def delete(self, id: str) -> None:
         """Deletes one; harmless where there is none."""

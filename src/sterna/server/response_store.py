@@ -11,7 +11,7 @@ from sterna.errors import shown
 from sterna.server.bodies import encode
 from sterna.server.errors import ApiError
 
-__all__ = ["StoredResponse", "ResponseStore"]
+__all__ = ["ResponseStore", "StoredResponse"]
 
 MOST = 1024
 MOST_BYTES = 64 << 20

@@ -19,10 +19,10 @@ from sterna.outputs import Completion, Piece
 from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
 from sterna.server.hosting import Hosted, Models
-from sterna.server.response_store import ResponseStore
 from sterna.server.keys import Keys
 from sterna.server.metrics import Metrics
 from sterna.server.requests import Ask
+from sterna.server.response_store import ResponseStore
 from sterna.server.settings import Settings
 
 __all__ = ["Running", "Service"]

@@ -62,7 +62,9 @@ async def create(request: Request) -> Response:
         )  # fmt: skip
     file_object = batches.files.get(body.input_file_id, key, "input_file_id")
     if file_object.purpose != "batch":
-        raise wrong("input_file_id", "must be of a file with the purpose batch", file_object.purpose)
+        raise wrong(
+            "input_file_id", "must be of a file with the purpose batch", file_object.purpose
+        )
     now = int(time.time())
     batch = Batch(
         f"batch_{secrets.token_hex(12)}",

@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from sterna.server.answering import respond
 from sterna.server.bodies import read
-from sterna.server.chat_rendering import TemplateInput, request_template, join_text_parts
+from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import own_tools
+from sterna.server.logprob_format import chat_logprob
 from sterna.server.reading import Delta, Reader
 from sterna.server.requests import (
     Ask,
@@ -28,7 +29,6 @@ from sterna.server.service import Running
 from sterna.server.sse import DONE, event
 from sterna.server.tooling import read_tools
 from sterna.server.turns import Turn
-from sterna.server.logprob_format import chat_logprob
 
 MAX_LOGPROBS = 20
 
@@ -108,7 +108,12 @@ class _Answering:
         own = own_tools(body.tools, ("function",), running.warnings.append)
         tools = read_tools(own, body.tool_choice, body.parallel_tool_calls)
         self._turn = Turn(
-            running, self._template_input(), ask, tools, body.structured_outputs, body.response_format
+            running,
+            self._template_input(),
+            ask,
+            tools,
+            body.structured_outputs,
+            body.response_format,
         )
         self.begin = self._turn.begin
 
@@ -134,7 +139,9 @@ class _Answering:
         if self.body.prediction is None:
             return None
         content = self.body.prediction.content
-        text = content if isinstance(content, str) else join_text_parts(content, "prediction.content")
+        text = (
+            content if isinstance(content, str) else join_text_parts(content, "prediction.content")
+        )
         return self.llm.tokenizer.encode(text, add_special=False)
 
     def _readers(self) -> list[Reader]:

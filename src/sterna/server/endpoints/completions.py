@@ -16,6 +16,7 @@ from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.constraining import constraint_of
 from sterna.server.errors import ApiError
+from sterna.server.logprob_format import TextLogprobs
 from sterna.server.requests import (
     Ask,
     Sampling,
@@ -27,7 +28,6 @@ from sterna.server.requests import (
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
-from sterna.server.logprob_format import TextLogprobs
 
 MAX_TOKENS = 16  #: where a body names none, as in OpenAI's definition
 MAX_PROMPTS = 256

@@ -61,7 +61,7 @@ def _expires(form: FormData) -> int | None:
 
 async def listed(request: Request) -> Response:
     """The caller's files."""
-    found = batches_of(service_of(request)).files.of(request.state.key)
+    found = batches_of(service_of(request)).files.owned_by(request.state.key)
     purpose = request.query_params.get("purpose")
     wanted = [file_object for file_object in found if purpose in (None, file_object.purpose)]
     return as_json(page_of(request, wanted, MOST_LISTED, MOST_LISTED))
@@ -84,7 +84,7 @@ async def delete(request: Request) -> Response:
     file_object, batches = _own(request), batches_of(service_of(request))
     if batches.uses(file_object.id):
         raise ApiError(400, "id: must be of a file that no running batch reads", param="id")
-    await asyncio.to_thread(batches.files.remove, file_object.id)
+    await asyncio.to_thread(batches.files.delete, file_object.id)
     return as_json({"id": file_object.id, "object": "file", "deleted": True})
 
 

@@ -18,11 +18,11 @@ from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
-from sterna.server.response_store import StoredResponse
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responding import Stream, output_of, status_of, usage_of
+from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.tooling import Tools, read_tools

@@ -13,8 +13,8 @@ from sterna.llm import LLM
 from sterna.server.bodies import read
 from sterna.server.chat_rendering import TemplateInput, render_prompt, request_template
 from sterna.server.errors import ApiError
-from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.logprob_format import token_text
+from sterna.server.routing import Endpoint, as_json, service_of
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sterna.engine.constraints import ToolCall
 
-__all__ = ["ToolCallParser", "ToolCallFormat", "ToolCallPart"]
+__all__ = ["ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 
 #: A call whose name is not told within so many characters is read once it is whole.
 HEAD_CHARS = 1024
@@ -103,7 +103,10 @@ class ToolCallParser(ABC):
 
     def _between(self, found: list[ToolCallPart], final: bool) -> bool:
         """What comes before a call, or ends them all."""
-        rest, closes = self._held.lstrip(SEPARATORS if self._count else OPENINGS), self.call_format.closes
+        rest, closes = (
+            self._held.lstrip(SEPARATORS if self._count else OPENINGS),
+            self.call_format.closes,
+        )
         self._drop(len(self._held) - len(rest))
         if self._count:
             self._unsure = ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.engine.constraints import ToolCall
 from sterna.engine.members import Members
-from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallFormat, ToolCallPart
+from sterna.server.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
