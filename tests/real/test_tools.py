@@ -22,7 +22,8 @@ from sterna.server.tooling import read_tools
 FORMS = {
     "Qwen-Qwen2.5-7B-Instruct": hermes, "Qwen-Qwen3-0.6B": hermes,
     "ibm-granite-granite-4.0": hermes,
-    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": hermes, "Qwen3.5-4B": qwen3_coder, "Qwen3-Coder": qwen3_coder,
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": hermes,
+    "Qwen3.5-4B": qwen3_coder, "Qwen3-Coder": qwen3_coder,
     "meta-llama-Llama-3.1-8B-Instruct": llama3, "meta-llama-Llama-3.3-70B-Instruct": llama3,
     "mistralai-Mistral-Nemo-Instruct-2407": mistral,
 }  # fmt: skip

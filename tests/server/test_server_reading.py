@@ -53,8 +53,8 @@ CASES: list[tuple[ToolCallFormat | None, str, str | None, str | None, list[tuple
     (llama3.FORMAT, '{"name": "f", "parameters": {"a": 1}}', None, None, [("f", {"a": 1})]),
     (llama3.FORMAT, "plain {text}  ", None, "plain {text}  ", []),
     (qwen3_coder.FORMAT, XML, None, None, [("f", {"a": "x\ny", "b": 2})]),
-    (qwen3_coder.FORMAT, "<tool_call><function=f></function>\n<function=g>\n</tool_call>z", None, "z",
-     [("f", {}), ("g", {})]),
+    (qwen3_coder.FORMAT, "<tool_call><function=f></function>\n<function=g>\n</tool_call>z", None,
+     "z", [("f", {}), ("g", {})]),
     (qwen3_coder.FORMAT, "<tool_call>\n<function f>", None, "<tool_call>\n<function f>", []),
 ]  # fmt: skip
 

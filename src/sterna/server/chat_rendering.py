@@ -15,7 +15,14 @@ from sterna.server.errors import ApiError, wrong
 from sterna.server.system_messages import render_with_system
 from sterna.server.tool_call_formats import for_template
 
-__all__ = ["MAX_MESSAGES", "MAX_TOOLS", "TemplateInput", "prompt_text", "read_template", "text_of"]
+__all__ = [
+    "MAX_MESSAGES",
+    "MAX_TOOLS",
+    "TemplateInput",
+    "join_text_parts",
+    "render_prompt",
+    "request_template",
+]
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128

@@ -18,7 +18,7 @@ from sterna.errors import RequestError, shown
 from sterna.files.writing import replacing, unwritable
 from sterna.server.errors import ApiError
 
-__all__ = ["FileObject", "FileStore", "decoded"]
+__all__ = ["FileObject", "FileStore", "read_records"]
 
 log = logging.getLogger("sterna.server")
 LOCK = ".lock"

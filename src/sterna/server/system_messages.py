@@ -7,7 +7,7 @@ from typing import Any
 
 from sterna.errors import RequestError
 
-__all__ = ["with_system"]
+__all__ = ["render_with_system"]
 
 Messages = list[dict[str, Any]]
 
