@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from sterna.server.answering import respond
 from sterna.server.bodies import read
+from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import own_tools
@@ -28,7 +29,6 @@ from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
 from sterna.server.tooling import read_tools
-from sterna.server.turns import Turn
 
 MAX_LOGPROBS = 20
 
@@ -107,7 +107,7 @@ class _Answering:
         )
         own = own_tools(body.tools, ("function",), running.warnings.append)
         tools = read_tools(own, body.tool_choice, body.parallel_tool_calls)
-        self._turn = Turn(
+        self.chat = ChatGeneration(
             running,
             self._template_input(),
             ask,
@@ -115,7 +115,7 @@ class _Answering:
             body.structured_outputs,
             body.response_format,
         )
-        self.begin = self._turn.begin
+        self.begin = self.chat.begin
 
     def _template_input(self) -> TemplateInput:
         body = self.body
@@ -145,7 +145,7 @@ class _Answering:
         return self.llm.tokenizer.encode(text, add_special=False)
 
     def _readers(self) -> list[Reader]:
-        return [self._turn.reader() for _ in range(self.n)]
+        return [self.chat.parser() for _ in range(self.n)]
 
     def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
         return {
@@ -185,7 +185,7 @@ class _Answering:
         }
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": self._turn.ask.prompt} if self.body.return_token_ids else {}
+        return {"prompt_token_ids": self.chat.ask.prompt} if self.body.return_token_ids else {}
 
     def _logprobs(self, found: Any) -> dict[str, Any] | None:
         if not self.body.logprobs:

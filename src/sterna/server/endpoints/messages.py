@@ -17,6 +17,7 @@ from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.answering import respond
 from sterna.server.bodies import read
+from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
@@ -25,7 +26,6 @@ from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.sse import event
 from sterna.server.tooling import Tools, read_tools
-from sterna.server.turns import Turn
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
 #: This protocol's words for what a chat names otherwise.
@@ -114,8 +114,10 @@ class _Answering:
         form = body.output_format
         if form is None and body.output_config is not None:
             form = body.output_config.format
-        self.turn = Turn(running, _template_input(body, tools, warn), ask, tools, None, form)
-        self.begin = self.turn.begin
+        self.chat = ChatGeneration(
+            running, _template_input(body, tools, warn), ask, tools, None, form
+        )
+        self.begin = self.chat.begin
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -152,7 +154,7 @@ class _Answering:
     async def whole(self) -> dict[str, Any]:
         """The message in one object."""
         (done,) = await self.running.result()
-        reader = self.turn.reader()
+        reader = self.chat.parser()
         said = reader.message(done.text)
         content: list[dict[str, Any]] = []
         if said.get("reasoning_content"):
@@ -183,7 +185,7 @@ class _Answering:
     async def events(self) -> AsyncIterator[bytes]:
         """The stream: the message's start, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
-        reader, blocks = self.turn.reader(), _Blocks()
+        reader, blocks = self.chat.parser(), _Blocks()
         async for _, piece in self.running.pieces():
             for delta in reader.feed(piece.text):
                 for data in blocks.take(delta):

@@ -16,6 +16,7 @@ from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.answering import respond
 from sterna.server.bodies import read
+from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
@@ -26,7 +27,6 @@ from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.tooling import Tools, read_tools
-from sterna.server.turns import Turn
 
 #: This protocol's words for what a chat names otherwise.
 NAMES = {
@@ -150,7 +150,7 @@ class _Answering:
             deadline_s=checked_timeout(sampling, running.service.settings.timeout),
         )
         response_format = (body.text or {}).get("format")
-        self.turn = Turn(
+        self.chat = ChatGeneration(
             running,
             _template_input(body, self.items, running.warnings.append),
             ask,
@@ -164,7 +164,7 @@ class _Answering:
 
     async def begin(self) -> None:
         """Gives it to the engine."""
-        await self.turn.begin()
+        await self.chat.begin()
         self.fingerprint = await self.running.fingerprint()
 
     def body_now(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class _Answering:
     async def whole(self) -> dict[str, Any]:
         """The answer, which is kept if it may be."""
         (done,) = await self.running.result()
-        reader = self.turn.reader()
+        reader = self.chat.parser()
         return self.ended(done.finish_reason, reader, reader.message(done.text))
 
     def ended(self, finish: str, reader: Reader, message: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class _Answering:
 
     @cached_property
     def _stream(self) -> Stream:
-        return Stream(self.running, self.turn.reader(), self.body_now, self.ended)
+        return Stream(self.running, self.chat.parser(), self.body_now, self.ended)
 
 
 def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -> TemplateInput:

@@ -15,10 +15,10 @@ from sterna.server.requests import Ask, StructuredOutputs
 from sterna.server.service import Running
 from sterna.server.tooling import Tools
 
-__all__ = ["Turn"]
+__all__ = ["ChatGeneration"]
 
 
-class Turn:
+class ChatGeneration:
     """A request of a conversation.
 
     ask: without its prompt; its max_tokens may be None: as many as the context has room for.
@@ -38,7 +38,7 @@ class Turn:
         self._format = response_format
         self._thoughts = Thoughts.CLOSED
 
-    async def begin(self) -> None:
+    async def submit(self) -> None:
         """Makes the prompt and the constraint, and gives them to the engine."""
         llm = self.running.hosted.llm
         self._template_input.tools = list(self.tools.shown)
@@ -72,7 +72,7 @@ class Turn:
             self.ask.options["stop_token_ids"] = sorted(ends)
         self.ask.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
-    def reader(self) -> Reader:
+    def parser(self) -> Reader:
         """For one of the answers."""
         call_format = self.tools.call_format(self.running.hosted.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
