@@ -108,7 +108,7 @@ class Stream:
         self._text = ""
         self._message: dict[str, Any] = {"content": ""}
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncIterator[bytes]:
         """All of them."""
         yield self._event("response.created", response=self._body())
         yield self._event("response.in_progress", response=self._body())
@@ -123,7 +123,7 @@ class Stream:
         kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
         yield self._event(kind, response=body)
 
-    def failed(self, error: ApiError) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """The last event of a stream that fails."""
         return self._event("error", message=error.message, code=error.code, param=error.param)
 

@@ -9,7 +9,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
@@ -25,6 +24,7 @@ from sterna.server.requests import (
     checked_timeout,
     sampling_options,
 )
+from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
@@ -65,8 +65,8 @@ async def chat(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, ChatBody)
     _refuse(body)
-    running = await service_of(request).begin(request, body.model, "chatcmpl")
-    return await respond(request, running, _Answering(body, running), bool(body.stream))
+    running = await service_of(request).submit(request, body.model, "chatcmpl")
+    return await respond(request, running, ChatResponder(body, running), bool(body.stream))
 
 
 def _refuse(body: ChatBody) -> None:
@@ -88,7 +88,7 @@ def _refuse(body: ChatBody) -> None:
         body.max_tokens = body.max_completion_tokens
 
 
-class _Answering:
+class ChatResponder:
     """A body on its way to its choices."""
 
     def __init__(self, body: ChatBody, running: Running) -> None:
@@ -115,7 +115,7 @@ class _Answering:
             body.structured_outputs,
             body.response_format,
         )
-        self.begin = self.chat.begin
+        self.submit = self.chat.submit
 
     def _template_input(self) -> TemplateInput:
         body = self.body
@@ -156,11 +156,11 @@ class _Answering:
             "system_fingerprint": fingerprint,
         }
 
-    def failed(self, error: ApiError) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """The last event of a stream that fails."""
         return event(error.body())
 
-    async def whole(self) -> dict[str, Any]:
+    async def full(self) -> dict[str, Any]:
         """All choices in one object."""
         choices = []
         for i, (done, reader) in enumerate(
@@ -193,7 +193,7 @@ class _Answering:
         most, tokenizer = self.body.top_logprobs or 0, self.llm.tokenizer
         return {"content": [chat_logprob(tokenizer, one, most) for one in found], "refusal": None}
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncIterator[bytes]:
         """The stream: roles, pieces, an end for each choice, and the usage if that is asked for."""
         head = self._head(await self.running.fingerprint(), "chat.completion.chunk")
         asked = self.body.stream_options

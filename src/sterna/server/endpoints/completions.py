@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
-from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.constraining import constraint_of
 from sterna.server.errors import ApiError
@@ -25,6 +24,7 @@ from sterna.server.requests import (
     checked_timeout,
     sampling_options,
 )
+from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
@@ -57,11 +57,11 @@ class CompletionBody(Sampling, kw_only=True, forbid_unknown_fields=True):
 async def completions(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, CompletionBody)
-    running = await service_of(request).begin(request, body.model, "cmpl")
-    return await respond(request, running, _Answering(body, running), bool(body.stream))
+    running = await service_of(request).submit(request, body.model, "cmpl")
+    return await respond(request, running, CompletionResponder(body, running), bool(body.stream))
 
 
-class _Answering:
+class CompletionResponder:
     """A body on its way to its choices. Of a prompt, choices are neighbours."""
 
     def __init__(self, body: CompletionBody, running: Running) -> None:
@@ -72,7 +72,7 @@ class _Answering:
         self.prompts: list[list[int]] = []
         self.scores: list[list[TokenLogprob | None]] = []
 
-    async def begin(self) -> None:
+    async def submit(self) -> None:
         """Scores the prompts where that is asked for, and gives them to the engine."""
         body, running = self.body, self.running
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
@@ -127,11 +127,11 @@ class _Answering:
             logprobs.extend(prompt, self.scores[choice // self.n])
         return text, logprobs
 
-    def failed(self, error: ApiError) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """The last event of a stream that fails."""
         return event(error.body())
 
-    async def whole(self) -> dict[str, Any]:
+    async def full(self) -> dict[str, Any]:
         """All choices in one object."""
         done = await self.running.result()
         choices = []
@@ -163,7 +163,7 @@ class _Answering:
         ended = done.tokens[-1:] and done.tokens[-1] in self.llm.tokenizer.eos_ids
         return "stop" if ended and self.body.ignore_eos is not True else done.finish_reason
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncIterator[bytes]:
         """The stream: pieces, an end for each choice, and the usage where it is asked for."""
         head = self._head(await self.running.fingerprint())
         asked = self.body.stream_options

@@ -15,13 +15,13 @@ from sterna.chat.calls import object_of
 from sterna.errors import shown
 from sterna.outputs import Completion
 from sterna.server import errors
-from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
+from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.sse import event
@@ -75,8 +75,8 @@ async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
     body = await read(request, MessageBody)
     with errors.said_as(NAMES):
-        running = await service_of(request).begin(request, body.model, "msg")
-        return await respond(request, running, _Answering(body, running), body.stream)
+        running = await service_of(request).submit(request, body.model, "msg")
+        return await respond(request, running, MessagesResponder(body, running), body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -90,7 +90,7 @@ async def count_tokens(request: Request) -> Response:
     return as_json({"input_tokens": len(ids)})
 
 
-class _Answering:
+class MessagesResponder:
     """A body on its way to its message."""
 
     def __init__(self, body: MessageBody, running: Running) -> None:
@@ -117,7 +117,7 @@ class _Answering:
         self.chat = ChatGeneration(
             running, _template_input(body, tools, warn), ask, tools, None, form
         )
-        self.begin = self.chat.begin
+        self.submit = self.chat.submit
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -151,7 +151,7 @@ class _Answering:
         stop = done.stop_string if reason == "stop_sequence" else None
         return {"stop_reason": reason, "stop_sequence": stop}
 
-    async def whole(self) -> dict[str, Any]:
+    async def full(self) -> dict[str, Any]:
         """The message in one object."""
         (done,) = await self.running.result()
         reader = self.chat.parser()
@@ -178,11 +178,11 @@ class _Answering:
             "receipt": self.running.receipt(),
         }
 
-    def failed(self, error: ApiError) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """The last event of a stream that fails."""
         return event(error.anthropic_body(), "error")
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncIterator[bytes]:
         """The stream: the message's start, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
         reader, blocks = self.chat.parser(), _Blocks()

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.server import errors
-from sterna.server.answering import respond
 from sterna.server.bodies import read
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
@@ -22,6 +21,7 @@ from sterna.server.errors import ApiError
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
+from sterna.server.responder import respond
 from sterna.server.responding import Stream, output_of, status_of, usage_of
 from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -67,28 +67,28 @@ async def create(request: Request) -> Response:
         raise ApiError(400, "background: must not come with stream", param="background")
     with errors.said_as(NAMES):
         service = service_of(request)
-        running = await service.begin(request, body.model, "resp")
-        answering = _Answering(body, running)
+        running = await service.submit(request, body.model, "resp")
+        responder = ResponsesResponder(body, running)
         if not body.background:
-            return await respond(request, running, answering, bool(body.stream))
+            return await respond(request, running, responder, bool(body.stream))
     request.state.running = None  # it outlives this request
-    task = asyncio.ensure_future(_behind(answering))
-    service.responses.put(running.id, running.key, answering.items, answering.body_now(), task)
-    return as_json(answering.body_now())
+    task = asyncio.ensure_future(_behind(responder))
+    service.responses.put(running.id, running.key, responder.items, responder.body_now(), task)
+    return as_json(responder.body_now())
 
 
-async def _behind(answering: _Answering) -> None:
+async def _behind(responder: ResponsesResponder) -> None:
     """An answer that nobody waits for."""
-    running = answering.running
+    running = responder.running
     try:
-        await answering.begin()
-        await answering.whole()
+        await responder.submit()
+        await responder.full()
     except Exception as error:
         said = errors.renamed(errors.of(error), NAMES)
         cancelled = said.code == "cancelled"  # before it began
-        answering.status = "cancelled" if cancelled else "failed"
-        answering.error = None if cancelled else said.body()["error"]
-        answering.keep()
+        responder.status = "cancelled" if cancelled else "failed"
+        responder.error = None if cancelled else said.body()["error"]
+        responder.keep()
     finally:
         running.note()
         running.service.end(running)
@@ -123,7 +123,7 @@ def _stored(request: Request) -> StoredResponse:
     return service_of(request).responses.get(id, key)
 
 
-class _Answering:
+class ResponsesResponder:
     """A body on its way to its response. items: of the conversation so far."""
 
     def __init__(self, body: ResponseBody, running: Running) -> None:
@@ -162,9 +162,9 @@ class _Answering:
         self.fingerprint = ""
         self._output: list[dict[str, Any]] = []
 
-    async def begin(self) -> None:
+    async def submit(self) -> None:
         """Gives it to the engine."""
-        await self.chat.begin()
+        await self.chat.submit()
         self.fingerprint = await self.running.fingerprint()
 
     def body_now(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class _Answering:
     def _receipt(self) -> dict[str, Any]:
         return {"system_fingerprint": self.fingerprint, "receipt": self.running.receipt()}
 
-    async def whole(self) -> dict[str, Any]:
+    async def full(self) -> dict[str, Any]:
         """The answer, which is kept if it may be."""
         (done,) = await self.running.result()
         reader = self.chat.parser()
@@ -222,12 +222,12 @@ class _Answering:
                 running.id, running.key, [*self.items, *self._output], self.body_now()
             )
 
-    def events(self) -> AsyncIterator[bytes]:
-        return self._stream.events()
+    def stream(self) -> AsyncIterator[bytes]:
+        return self._stream.stream()
 
-    def failed(self, error: ApiError) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """The last event of a stream that fails."""
-        return self._stream.failed(error)
+        return self._stream.error_event(error)
 
     @cached_property
     def _stream(self) -> Stream:

@@ -16,55 +16,55 @@ from sterna.server.routing import as_json
 from sterna.server.service import Running
 from sterna.server.sse import Events, until_gone
 
-__all__ = ["Answering", "respond"]
+__all__ = ["Responder", "respond"]
 
 log = logging.getLogger("sterna.server")
 
 
-class Answering(Protocol):
+class Responder(Protocol):
     """A body on its way to its choices."""
 
-    def begin(self) -> Coroutine[Any, Any, None]:
+    def submit(self) -> Coroutine[Any, Any, None]:
         """Checks the body and submits it; what is wrong with it is raised here."""
         ...
 
-    def events(self) -> AsyncIterator[bytes]:
+    def stream(self) -> AsyncIterator[bytes]:
         """The answer as server-sent events."""
         ...
 
-    def failed(self, error: ApiError) -> bytes:
+    def error_event(self, error: ApiError) -> bytes:
         """The event that ends a stream which fails, in the words of its protocol."""
         ...
 
-    async def whole(self) -> dict[str, Any]:
+    async def full(self) -> dict[str, Any]:
         """The answer in one piece."""
         ...
 
 
 async def respond(
-    request: Request, running: Running, answering: Answering, stream: bool
+    request: Request, running: Running, responder: Responder, stream: bool
 ) -> Response:
     """Answers, or the stream of their pieces; a client that leaves ends it in every phase."""
-    work = answering.begin()
+    work = responder.submit()
     if stream:
         await until_gone(request.receive, work, running.cancel)
-        events = _events(answering, running)
+        events = _events(responder, running)
         return Events(events, running.cancel, running.service.settings.ping)
 
-    async def whole() -> dict[str, Any]:
+    async def full() -> dict[str, Any]:
         await work
-        return await answering.whole()
+        return await responder.full()
 
     return as_json(await until_gone(request.receive, whole(), running.cancel))
 
 
-async def _events(answering: Answering, running: Running) -> AsyncIterator[bytes]:
+async def _events(responder: Responder, running: Running) -> AsyncIterator[bytes]:
     """The events; an error among them becomes the last one."""
     try:
-        async for data in answering.events():
+        async for data in responder.stream():
             yield data
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
             log.error("%s: failed", running.id, exc_info=error)
         running.failure = errors.of(error)
-        yield answering.failed(running.failure)
+        yield responder.error_event(running.failure)
