@@ -22,7 +22,12 @@ from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.reading import Reader
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
-from sterna.server.responding import Stream, output_of, status_of, usage_of
+from sterna.server.response_events import (
+    ResponseEventStream,
+    output_items,
+    response_status,
+    response_usage,
+)
 from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
@@ -194,7 +199,7 @@ class ResponsesResponder:
             "tools": body.tools or [],
             "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": usage_of(self.running) if ended and self.running.completions else None,
+            "usage": response_usage(self.running) if ended and self.running.completions else None,
             **(self._receipt() if ended and self.running.completions else {}),
         }
 
@@ -209,8 +214,8 @@ class ResponsesResponder:
 
     def ended(self, finish: str, reader: Reader, message: dict[str, Any]) -> dict[str, Any]:
         """What it came to."""
-        self._output = output_of(message, self.running.id, finish)
-        self.status = status_of(finish)
+        self._output = output_items(message, self.running.id, finish)
+        self.status = response_status(finish)
         self.keep()
         return self.body_now()
 
@@ -230,8 +235,8 @@ class ResponsesResponder:
         return self._stream.error_event(error)
 
     @cached_property
-    def _stream(self) -> Stream:
-        return Stream(self.running, self.chat.parser(), self.body_now, self.ended)
+    def _stream(self) -> ResponseEventStream:
+        return ResponseEventStream(self.running, self.chat.parser(), self.body_now, self.ended)
 
 
 def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -> TemplateInput:

@@ -10,10 +10,10 @@ from sterna.server.reading import Delta, Reader
 from sterna.server.service import Running
 from sterna.server.sse import event
 
-__all__ = ["Stream", "output_of", "status_of", "usage_of"]
+__all__ = ["ResponseEventStream", "output_items", "response_status", "response_usage"]
 
 
-def usage_of(running: Running) -> dict[str, Any]:
+def response_usage(running: Running) -> dict[str, Any]:
     """Tokens, in the words of responses."""
     usage = running.usage()
     return {
@@ -25,7 +25,7 @@ def usage_of(running: Running) -> dict[str, Any]:
     }
 
 
-def status_of(finish: str) -> str:
+def response_status(finish: str) -> str:
     """What a response comes to, for the reason why its answer ended."""
     words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
     return words.get(finish, "completed")
@@ -33,10 +33,10 @@ def status_of(finish: str) -> str:
 
 def _item_status(finish: str) -> str:
     """Of the last item."""
-    return "completed" if status_of(finish) == "completed" else "incomplete"
+    return "completed" if response_status(finish) == "completed" else "incomplete"
 
 
-def output_of(message: dict[str, Any], id: str, finish: str) -> list[dict[str, Any]]:
+def output_items(message: dict[str, Any], id: str, finish: str) -> list[dict[str, Any]]:
     """A chat's message as items; finish: the reason why it ended, which may be within the last."""
     items = []
     if message.get("reasoning_content"):
@@ -89,7 +89,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-class Stream:
+class ResponseEventStream:
     """The events of one response, each with its number.
 
     body: the response as it is; ended: what it came to, from the reason, the reader, the message.
