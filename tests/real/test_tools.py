@@ -14,7 +14,7 @@ import pytest
 from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.server.chat_rendering import TemplateInput, render_prompt
-from sterna.server.reading import Reader
+from sterna.server.output_parser import OutputParser
 from sterna.server.tool_call_formats import for_template as told
 from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
 from sterna.server.tooling import read_tools
@@ -54,7 +54,7 @@ def template(name: str) -> ChatTemplate:
     return ChatTemplate(file, {"default": file.read_text()}, {"bos_token": "", "eos_token": ""})
 
 
-def called(arguments: Any) -> list[dict[str, Any]]:
+def has_tool_calls(arguments: Any) -> list[dict[str, Any]]:
     """A conversation with a call and its result."""
     function = {"name": "get_weather", "arguments": arguments}
     call = {"id": "abcdefghi", "type": "function", "function": function}
@@ -118,7 +118,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
         done = llm.generate(
             prompt, constraint=constraint, seed=seed, temperature=1.0, max_tokens=200
         )
-        message = Reader(tools.form(llm), schemas=tools.schemas).message(done.text)
+        message = OutputParser(tools.form(llm), schemas=tools.schemas).message(done.text)
         (call,) = message["tool_calls"]
         assert done.finish_reason == "length" or judge.is_valid(
             json.loads(call["function"]["arguments"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.server.reading import Reader
+from sterna.server.output_parser import OutputParser
 from sterna.server.tool_call_formats import formats, hermes, llama3, mistral, qwen3_coder
 from sterna.server.tool_call_formats.base import ToolCallFormat
 from sterna.server.tooling import read_tools
@@ -71,11 +71,11 @@ def test_cuts_change_nothing(
     data: st.DataObject,
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    reader, whole = Reader(form), Reader(form).message(text)
+    parser, whole = OutputParser(form), OutputParser(form).message(text)
     found: dict[str, str] = {}
     arguments: list[str] = []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        for delta in (*reader.feed(text[begin:end]), *(reader.end() if end == len(text) else ())):
+        for delta in (*parser.feed(text[begin:end]), *(parser.end() if end == len(text) else ())):
             if delta.kind == "tool_calls":
                 arguments += [""] if delta.id else []
                 arguments[delta.index] += delta.text
@@ -98,26 +98,26 @@ def test_arguments_come_in_pieces() -> None:
         (qwen3_coder.FORMAT, XML),
         (qwen3_coder.FORMAT, XML[:-30]),
     ):
-        reader, seen = Reader(form), []
+        parser, seen = OutputParser(form), []
         for c in text:
-            seen += [d.text for d in reader.feed(c) if d.kind == "tool_calls" and not d.id]
+            seen += [d.text for d in parser.feed(c) if d.kind == "tool_calls" and not d.id]
         before = "".join(seen)
-        seen += [d.text for d in reader.end() if d.kind == "tool_calls"]
+        seen += [d.text for d in parser.end() if d.kind == "tool_calls"]
         assert before.startswith('{"a": ')
         assert "".join(seen) == before
         assert len(seen) >= 2
-        assert reader.called == (text in (HERMES, XML))
+        assert parser.has_tool_calls == (text in (HERMES, XML))
 
 
 def test_thoughts_that_the_template_opened() -> None:
-    message = Reader(opened=True).message("as so</think>yes")
+    message = OutputParser(opened=True).message("as so</think>yes")
     assert message == {"role": "assistant", "content": "yes", "reasoning_content": "as so"}
 
 
 def test_one_call_alone() -> None:
     """What comes behind it is left out, also where it is no call."""
     for rest in (HERMES, "text", HERMES[:-20]):
-        message = Reader(hermes.FORMAT, several=False).message(HERMES + rest)
+        message = OutputParser(hermes.FORMAT, several=False).message(HERMES + rest)
         assert message["content"] is None
         assert len(message["tool_calls"]) == 1
 
@@ -129,14 +129,14 @@ def test_forms_read_what_they_write() -> None:
         assert call.begin.startswith(form.trigger)
         if call.members:
             body = call.members.opens.replace("{}", "x") + "1" + call.members.closes
-        (found,) = Reader(form).message(call.begin + body + call.end)["tool_calls"]
+        (found,) = OutputParser(form).message(call.begin + body + call.end)["tool_calls"]
         assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
 
 
 def test_a_text_that_looks_like_a_number() -> None:
     """What an argument of XML is, its schema says."""
     schemas = {"f": {"type": "object", "properties": {"b": {"type": "string"}}}}
-    (found,) = Reader(qwen3_coder.FORMAT, schemas=schemas).message(XML)["tool_calls"]
+    (found,) = OutputParser(qwen3_coder.FORMAT, schemas=schemas).message(XML)["tool_calls"]
     assert json.loads(found["function"]["arguments"]) == {"a": "x\ny", "b": "2"}
 
 

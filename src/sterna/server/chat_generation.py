@@ -10,7 +10,7 @@ from sterna.chat.thoughts import Thoughts
 from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.constraining import constraint_of
-from sterna.server.reading import Reader
+from sterna.server.output_parser import OutputParser
 from sterna.server.requests import Ask, StructuredOutputs
 from sterna.server.service import Running
 from sterna.server.tooling import Tools
@@ -72,8 +72,8 @@ class ChatGeneration:
             self.ask.options["stop_token_ids"] = sorted(ends)
         self.ask.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
-    def parser(self) -> Reader:
+    def parser(self) -> OutputParser:
         """For one of the answers."""
         call_format = self.tools.call_format(self.running.hosted.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
-        return Reader(call_format, self.tools.several, opened, self.tools.schemas)
+        return OutputParser(call_format, self.tools.several, opened, self.tools.schemas)

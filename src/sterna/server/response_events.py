@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from sterna.server.errors import ApiError
-from sterna.server.reading import Delta, Reader
+from sterna.server.output_parser import Delta, OutputParser
 from sterna.server.service import Running
 from sterna.server.sse import event
 
@@ -98,11 +98,11 @@ class ResponseEventStream:
     def __init__(
         self,
         running: Running,
-        reader: Reader,
+        parser: OutputParser,
         body: Callable[[], dict[str, Any]],
-        ended: Callable[[str, Reader, dict[str, Any]], dict[str, Any]],
+        ended: Callable[[str, OutputParser, dict[str, Any]], dict[str, Any]],
     ) -> None:
-        self._running, self._reader, self._body, self._ended = running, reader, body, ended
+        self._running, self._parser, self._body, self._ended = running, parser, body, ended
         self._number, self._index = 0, -1
         self._open: Delta | None = None
         self._text = ""
@@ -113,13 +113,13 @@ class ResponseEventStream:
         yield self._event("response.created", response=self._body())
         yield self._event("response.in_progress", response=self._body())
         async for _, piece in self._running.pieces():
-            for data in self._deltas(self._reader.feed(piece.text)):
+            for data in self._deltas(self._parser.feed(piece.text)):
                 yield data
         (done,) = self._running.completions
-        rest = self._deltas(self._reader.end())
+        rest = self._deltas(self._parser.end())
         for data in (*rest, *self._close(_item_status(done.finish_reason))):
             yield data
-        body = self._ended(done.finish_reason, self._reader, self._message)
+        body = self._ended(done.finish_reason, self._parser, self._message)
         kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
         yield self._event(kind, response=body)
 

@@ -15,7 +15,7 @@ from sterna.server.chat_rendering import TemplateInput, join_text_parts, request
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import own_tools
 from sterna.server.logprob_format import chat_logprob
-from sterna.server.reading import Delta, Reader
+from sterna.server.output_parser import Delta, OutputParser
 from sterna.server.requests import (
     Ask,
     Sampling,
@@ -144,7 +144,7 @@ class ChatResponder:
         )
         return self.llm.tokenizer.encode(text, add_special=False)
 
-    def _readers(self) -> list[Reader]:
+    def _parsers(self) -> list[OutputParser]:
         return [self.chat.parser() for _ in range(self.n)]
 
     def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
@@ -163,15 +163,15 @@ class ChatResponder:
     async def full(self) -> dict[str, Any]:
         """All choices in one object."""
         choices = []
-        for i, (done, reader) in enumerate(
-            zip(await self.running.result(), self._readers(), strict=True)
+        for i, (done, parser) in enumerate(
+            zip(await self.running.result(), self._parsers(), strict=True)
         ):
-            message = reader.message(done.text)
+            message = parser.message(done.text)
             choice: dict[str, Any] = {
                 "index": i,
                 "message": message,
                 "logprobs": self._logprobs(done.logprobs),
-                "finish_reason": "tool_calls" if reader.called else done.finish_reason,
+                "finish_reason": "tool_calls" if parser.has_tool_calls else done.finish_reason,
             }
             if self.body.return_token_ids:
                 choice["token_ids"] = done.tokens
@@ -200,7 +200,7 @@ class ChatResponder:
         wants_usage = asked is not None and asked.include_usage
         if wants_usage:
             head["usage"] = None
-        readers = self._readers()
+        parsers = self._parsers()
 
         def chunk(i: int, delta: Any, finish: str | None = None, **of_token: Any) -> bytes:
             choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -211,7 +211,7 @@ class ChatResponder:
         for i in range(self.n):
             yield event({**head, **self._prompt_ids(), "choices": [_opening(i)]})
         async for i, piece in self.running.pieces():
-            deltas = readers[i].feed(piece.text)
+            deltas = parsers[i].feed(piece.text)
             of_token: dict[str, Any] = {}
             if piece.logprob:
                 of_token["logprobs"] = self._logprobs([piece.logprob])
@@ -222,11 +222,11 @@ class ChatResponder:
                 of_token = {}  # once for each token
         *before, last = enumerate(self.running.completions)
         for i, done in (*before, last):
-            for delta in readers[i].end():
+            for delta in parsers[i].end():
                 yield chunk(i, delta.chat_delta())
             if i == last[0]:
                 head["receipt"] = self.running.receipt()
-            yield chunk(i, {}, "tool_calls" if readers[i].called else done.finish_reason)
+            yield chunk(i, {}, "tool_calls" if parsers[i].has_tool_calls else done.finish_reason)
         if wants_usage:
             yield event({**head, "choices": [], "usage": self.running.usage()})
         yield DONE

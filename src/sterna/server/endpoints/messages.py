@@ -154,8 +154,8 @@ class MessagesResponder:
     async def full(self) -> dict[str, Any]:
         """The message in one object."""
         (done,) = await self.running.result()
-        reader = self.chat.parser()
-        said = reader.message(done.text)
+        parser = self.chat.parser()
+        said = parser.message(done.text)
         content: list[dict[str, Any]] = []
         if said.get("reasoning_content"):
             content.append(
@@ -170,7 +170,7 @@ class MessagesResponder:
         head = {
             **self._head(),
             "content": content,
-            **self._stop(done, reader.called),
+            **self._stop(done, parser.has_tool_calls),
         }
         return {
             **head,
@@ -185,18 +185,18 @@ class MessagesResponder:
     async def stream(self) -> AsyncIterator[bytes]:
         """The stream: the message's start, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
-        reader, blocks = self.chat.parser(), _Blocks()
+        parser, blocks = self.chat.parser(), _Blocks()
         async for _, piece in self.running.pieces():
-            for delta in reader.feed(piece.text):
+            for delta in parser.feed(piece.text):
                 for data in blocks.take(delta):
                     yield data
-        for delta in reader.end():
+        for delta in parser.end():
             for data in blocks.take(delta):
                 yield data
         for data in blocks.close():
             yield data
         (done,) = self.running.completions
-        ended = self._stop(done, reader.called)
+        ended = self._stop(done, parser.has_tool_calls)
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.running.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")

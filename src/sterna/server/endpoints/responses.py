@@ -19,7 +19,7 @@ from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
 from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
-from sterna.server.reading import Reader
+from sterna.server.output_parser import OutputParser
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
 from sterna.server.response_events import (
@@ -209,10 +209,10 @@ class ResponsesResponder:
     async def full(self) -> dict[str, Any]:
         """The answer, which is kept if it may be."""
         (done,) = await self.running.result()
-        reader = self.chat.parser()
-        return self.ended(done.finish_reason, reader, reader.message(done.text))
+        parser = self.chat.parser()
+        return self.ended(done.finish_reason, parser, parser.message(done.text))
 
-    def ended(self, finish: str, reader: Reader, message: dict[str, Any]) -> dict[str, Any]:
+    def ended(self, finish: str, parser: OutputParser, message: dict[str, Any]) -> dict[str, Any]:
         """What it came to."""
         self._output = output_items(message, self.running.id, finish)
         self.status = response_status(finish)

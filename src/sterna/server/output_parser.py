@@ -11,7 +11,7 @@ from sterna.chat.thoughts import CLOSE, OPEN
 from sterna.server.tool_call_formats import ToolCallFormat
 from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallPart
 
-__all__ = ["Delta", "Reader"]
+__all__ = ["Delta", "OutputParser"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Delta:
         return {"tool_calls": [call]}
 
 
-class Reader:
+class OutputParser:
     """Parts one answer. A stream and a whole text are read by the same steps.
 
     form: of calls, None: there are none. several: whether there may be more than one. opened:
@@ -61,7 +61,7 @@ class Reader:
         self._cut = False
 
     @property
-    def called(self) -> bool:
+    def has_tool_calls(self) -> bool:
         """Whether the answer has calls, and all of them are whole."""
         return self._count > 0 and not self._cut
 
