@@ -9,10 +9,10 @@ from sterna.chat.clock import clock
 from sterna.chat.thoughts import Thoughts
 from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.chat_rendering import TemplateInput, render_prompt
-from sterna.server.constraining import constraint_of
 from sterna.server.output_parser import OutputParser
 from sterna.server.requests import Ask, StructuredOutputs
 from sterna.server.service import Running
+from sterna.server.structured_outputs import constraint_for
 from sterna.server.tooling import Tools
 
 __all__ = ["ChatGeneration"]
@@ -46,7 +46,7 @@ class ChatGeneration:
         ask = self.ask
         if ask.options.get("max_tokens") is None:
             ask.options["max_tokens"] = max(1, llm.context - len(ask.prompt))
-        answer = await constraint_of(llm, self._structured, self._format)
+        answer = await constraint_for(llm, self._structured, self._format)
         ask.constraint = await self.tools.constraint(llm, answer, self._template_input.template)
         if ask.constraint is not None:
             ask.constraint = await asyncio.to_thread(

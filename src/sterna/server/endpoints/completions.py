@@ -13,7 +13,6 @@ from starlette.responses import Response
 from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
 from sterna.server.bodies import read
-from sterna.server.constraining import constraint_of
 from sterna.server.errors import ApiError
 from sterna.server.logprob_format import TextLogprobs
 from sterna.server.requests import (
@@ -28,6 +27,7 @@ from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
+from sterna.server.structured_outputs import constraint_for
 
 MAX_TOKENS = 16  #: where a body names none, as in OpenAI's definition
 MAX_PROMPTS = 256
@@ -76,7 +76,7 @@ class CompletionResponder:
         """Scores the prompts where that is asked for, and gives them to the engine."""
         body, running = self.body, self.running
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
-        constraint = await constraint_of(self.llm, body.structured_outputs)
+        constraint = await constraint_for(self.llm, body.structured_outputs)
         timeout = checked_timeout(body, running.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
         options = sampling_options(body, MAX_TOKENS, logprobs)

@@ -13,12 +13,12 @@ from sterna.llm import LLM
 from sterna.server.errors import ApiError
 from sterna.server.requests import StructuredOutputs
 
-__all__ = ["constraint_of"]
+__all__ = ["constraint_for"]
 
 log = logging.getLogger("sterna.server")
 
 
-class Wanted(NamedTuple):
+class ConstraintSpec(NamedTuple):
     """A field that asks for a constraint, and the method of `Constraints` with its arguments."""
 
     param: str
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
     options: dict[str, Any]
 
 
-async def constraint_of(
+async def constraint_for(
     llm: LLM, asked: StructuredOutputs | None, response_format: dict[str, Any] | None = None
 ) -> Constraint | None:
     """The constraint, None for none. ApiError 400: what is not enforced is not accepted, unless the
@@ -51,16 +51,16 @@ async def constraint_of(
 
 def _wanted(
     asked: StructuredOutputs | None, response_format: dict[str, Any] | None
-) -> Wanted | None:
+) -> ConstraintSpec | None:
     """The field that asks for a constraint, and the method of `Constraints` with its arguments."""
-    found: list[Wanted] = []
+    found: list[ConstraintSpec] = []
     if asked is not None:
         for name, method in (
             ("json", "json_schema"), ("regex", "regex"), ("grammar", "lark"), ("choice", "choice"),
         ):  # fmt: skip
             value = getattr(asked, name)
             if value is not None:
-                found.append(Wanted(f"structured_outputs.{name}", method, (value,), {}))
+                found.append(ConstraintSpec(f"structured_outputs.{name}", method, (value,), {}))
     if response_format is not None:
         found += _of_format(response_format)
     if len(found) > 1:
@@ -69,18 +69,18 @@ def _wanted(
     return found[0] if found else None
 
 
-def _of_format(given: dict[str, Any]) -> list[Wanted]:
+def _of_format(given: dict[str, Any]) -> list[ConstraintSpec]:
     kind = given.get("type")
     if kind == "text":
         return []
     if kind == "json_object":
-        return [Wanted("response_format", "json_object", (), {})]
+        return [ConstraintSpec("response_format", "json_object", (), {})]
     if kind == "json_schema":
         inside = given.get("json_schema", given)  # responses have the schema beside the type
         schema = inside.get("schema") if isinstance(inside, dict) else None
         if isinstance(schema, (dict, bool)):
             options = {"strict": False} if inside.get("strict") is False else {}
-            return [Wanted("response_format", "json_schema", (schema,), options)]
+            return [ConstraintSpec("response_format", "json_schema", (schema,), options)]
         raise ApiError(
             400, "response_format.json_schema.schema: must be a JSON schema",
             param="response_format.json_schema.schema",
