@@ -17,7 +17,7 @@ from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.output_parser import OutputParser
 from sterna.server.tool_call_formats import for_template as told
 from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
-from sterna.server.tooling import read_tools
+from sterna.server.tool_choice import parse_tools
 
 FORMS = {
     "Qwen-Qwen2.5-7B-Instruct": hermes, "Qwen-Qwen3-0.6B": hermes,
@@ -110,7 +110,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
     """Also without strict, and in XML, whose arguments stand one by one."""
     llm.renderer.template = template(name)
     function = {**TOOL["function"], "strict": strict}
-    tools = read_tools([{"type": "function", "function": function}], "required", False)
+    tools = parse_tools([{"type": "function", "function": function}], "required", False)
     constraint = asyncio.run(tools.constraint(llm, None))
     prompt = render_prompt(llm, TemplateInput([ASKED], list(tools.shown)))
     judge = jsonschema_rs.validator_for(SCHEMA)
@@ -128,7 +128,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
 @pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3-Coder"])
 def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
-    tools = read_tools([TOOL], "auto", None)
+    tools = parse_tools([TOOL], "auto", None)
     answer = llm.constraints.json_schema(SCHEMA)
     constraint = asyncio.run(tools.constraint(llm, answer))
     assert constraint is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sterna.server.output_parser import OutputParser
 from sterna.server.tool_call_formats import formats, hermes, llama3, mistral, qwen3_coder
 from sterna.server.tool_call_formats.base import ToolCallFormat
-from sterna.server.tooling import read_tools
+from sterna.server.tool_choice import parse_tools
 
 CALL = '{"name": "f", "arguments": {"a": [1, "}"], "b": "\\u00e9"}}'
 HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
@@ -117,7 +117,7 @@ def test_thoughts_that_the_template_opened() -> None:
 def test_one_call_alone() -> None:
     """What comes behind it is left out, also where it is no call."""
     for rest in (HERMES, "text", HERMES[:-20]):
-        message = OutputParser(hermes.FORMAT, several=False).message(HERMES + rest)
+        message = OutputParser(hermes.FORMAT, parallel=False).message(HERMES + rest)
         assert message["content"] is None
         assert len(message["tool_calls"]) == 1
 
@@ -142,11 +142,11 @@ def test_a_text_that_looks_like_a_number() -> None:
 
 def test_choices_of_tools() -> None:
     tools = [{"type": "function", "function": {"name": n}} for n in ("f", "g")]
-    assert not read_tools(tools, "none", None).shown
-    assert not read_tools(tools, "auto", None).required
-    assert read_tools(tools, "required", False).several is False
-    named = read_tools(tools, {"type": "function", "function": {"name": "g"}}, None)
+    assert not parse_tools(tools, "none", None).shown
+    assert not parse_tools(tools, "auto", None).required
+    assert parse_tools(tools, "required", False).parallel is False
+    named = parse_tools(tools, {"type": "function", "function": {"name": "g"}}, None)
     assert (named.names, named.required) == ({"g"}, True)
     allowed = {"mode": "auto", "tools": [{"type": "function", "name": "f"}]}
-    some = read_tools(tools, {"type": "allowed_tools", "allowed_tools": allowed}, None)
+    some = parse_tools(tools, {"type": "allowed_tools", "allowed_tools": allowed}, None)
     assert (some.names, some.required, len(some.shown)) == ({"f"}, False, 2)

@@ -13,7 +13,7 @@ from sterna.server.output_parser import OutputParser
 from sterna.server.requests import Ask, StructuredOutputs
 from sterna.server.service import Running
 from sterna.server.structured_outputs import constraint_for
-from sterna.server.tooling import Tools
+from sterna.server.tool_choice import ToolChoice
 
 __all__ = ["ChatGeneration"]
 
@@ -29,7 +29,7 @@ class ChatGeneration:
         running: Running,
         template_input: TemplateInput,
         ask: Ask,
-        tools: Tools,
+        tools: ToolChoice,
         structured: StructuredOutputs | None = None,
         response_format: dict[str, Any] | None = None,
     ) -> None:
@@ -76,4 +76,4 @@ class ChatGeneration:
         """For one of the answers."""
         call_format = self.tools.call_format(self.running.hosted.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
-        return OutputParser(call_format, self.tools.several, opened, self.tools.schemas)
+        return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)

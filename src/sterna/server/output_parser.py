@@ -46,12 +46,12 @@ class OutputParser:
     def __init__(
         self,
         call_format: ToolCallFormat | None = None,
-        several: bool = True,
+        parallel: bool = True,
         opened: bool = False,
         schemas: Mapping[str, Any] | None = None,
     ) -> None:
         self._schemas = schemas or {}
-        self._call_format, self._several = call_format, several
+        self._call_format, self._parallel = call_format, parallel
         self._thinking = opened
         self._begun = self._trims = self._thinking
         self._calls: ToolCallParser | None = None
@@ -150,13 +150,13 @@ class OutputParser:
         self._held, self._cut = calls.rest or "", calls.cut
         if calls.rest is None:
             return False
-        if self._count and not self._several:
+        if self._count and not self._parallel:
             self._done, self._held = True, ""
         self._calls, self._trims = None, True
         return True
 
     def _tell(self, found: list[Delta], part: ToolCallPart) -> None:
-        alone = not self._several and self._count > 0
+        alone = not self._parallel and self._count > 0
         self._done = self._done or (alone and part.kind != "arguments")
         if self._done:
             return

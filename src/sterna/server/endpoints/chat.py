@@ -28,7 +28,7 @@ from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
-from sterna.server.tooling import read_tools
+from sterna.server.tool_choice import parse_tools
 
 MAX_LOGPROBS = 20
 
@@ -106,7 +106,7 @@ class ChatResponder:
             prediction=self._prediction(),
         )
         own = own_tools(body.tools, ("function",), running.warnings.append)
-        tools = read_tools(own, body.tool_choice, body.parallel_tool_calls)
+        tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)
         self.chat = ChatGeneration(
             running,
             self._template_input(),

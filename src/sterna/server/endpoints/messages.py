@@ -25,7 +25,7 @@ from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
 from sterna.server.sse import event
-from sterna.server.tooling import Tools, read_tools
+from sterna.server.tool_choice import ToolChoice, parse_tools
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
 #: This protocol's words for what a chat names otherwise.
@@ -238,7 +238,7 @@ class _Blocks:
         return event({"type": kind, "index": self._index, **fields}, kind)
 
 
-def _tools(body: CountBody, warn: Warn) -> Tools:
+def _tools(body: CountBody, warn: Warn) -> ToolChoice:
     """Tools and the choice among them, from Anthropic's form."""
     tools = []
     for i, tool in enumerate(own_tools(body.tools, ("custom",), warn)):
@@ -257,10 +257,10 @@ def _tools(body: CountBody, warn: Warn) -> Tools:
         raise ApiError(
             400, "tool_choice.type: must be auto, any, tool or none", param="tool_choice.type"
         )
-    return read_tools(tools, choice, not given.get("disable_parallel_tool_use"))
+    return parse_tools(tools, choice, not given.get("disable_parallel_tool_use"))
 
 
-def _template_input(body: CountBody, tools: Tools, warn: Warn) -> TemplateInput:
+def _template_input(body: CountBody, tools: ToolChoice, warn: Warn) -> TemplateInput:
     """In OpenAI's form, which templates know."""
     found: list[dict[str, Any]] = []
     if body.system:

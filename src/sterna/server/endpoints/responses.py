@@ -31,7 +31,7 @@ from sterna.server.response_events import (
 from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
-from sterna.server.tooling import Tools, read_tools
+from sterna.server.tool_choice import ToolChoice, parse_tools
 
 #: This protocol's words for what a chat names otherwise.
 NAMES = {
@@ -273,7 +273,7 @@ def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn)
     return TemplateInput(found, template_options=options)
 
 
-def _tools(body: ResponseBody, warn: Warn) -> Tools:
+def _tools(body: ResponseBody, warn: Warn) -> ToolChoice:
     tools = []
     for i, tool in enumerate(own_tools(body.tools, ("function",), warn)):
         if tool.get("type") != "function":
@@ -281,7 +281,7 @@ def _tools(body: ResponseBody, warn: Warn) -> Tools:
         tools.append(
             {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
         )
-    return read_tools(tools, body.tool_choice, body.parallel_tool_calls)
+    return parse_tools(tools, body.tool_choice, body.parallel_tool_calls)
 
 
 ENDPOINTS = [

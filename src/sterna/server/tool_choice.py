@@ -14,20 +14,20 @@ from sterna.server.chat_rendering import MAX_TOOLS
 from sterna.server.errors import ApiError, wrong
 from sterna.server.tool_call_formats import ToolCallFormat, format_of
 
-__all__ = ["Tools", "read_tools"]
+__all__ = ["ToolChoice", "parse_tools"]
 
 ANY_OBJECT = {"type": "object"}
 
 
 @dataclass(frozen=True)
-class Tools:
+class ToolChoice:
     """shown: in OpenAI's form, as templates read them; names: those that may be called; required:
     whether one must be; several: whether more than one may."""
 
     shown: tuple[dict[str, Any], ...] = ()
     names: frozenset[str] = frozenset()
     required: bool = False
-    several: bool = True
+    parallel: bool = True
 
     @property
     def schemas(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Tools:
         make = llm.constraints.tools
         try:
             return await asyncio.to_thread(
-                make, calls, call_format.trigger, self.required, self.several, answer
+                make, calls, call_format.trigger, self.required, self.parallel, answer
             )
         except RequestError as error:
             raise ApiError(400, str(error), param="tools") from None
@@ -66,25 +66,27 @@ class Tools:
         return call_format.tool_call(function["name"], schema or ANY_OBJECT, strict)
 
 
-def read_tools(tools: list[dict[str, Any]] | None, choice: Any, several: bool | None) -> Tools:
+def parse_tools(
+    tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None
+) -> ToolChoice:
     """`tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat. ApiError 400."""
     shown = tuple(_checked(i, tool) for i, tool in enumerate(tools or ()))
     if len(shown) > MAX_TOOLS:
         raise wrong("tools", f"must be at most {MAX_TOOLS}", len(shown))
     every = frozenset(_function(tool)["name"] for tool in shown)
-    parallel = several is not False
+    parallel = parallel is not False
     if choice in (None, "auto"):
-        return Tools(shown, every, False, parallel)
+        return ToolChoice(shown, every, False, parallel)
     if choice == "none":
-        return Tools()
+        return ToolChoice()
     if not shown:
         raise ApiError(400, "tool_choice: must come with tools", param="tool_choice")
     if choice == "required":
-        return Tools(shown, every, True, parallel)
+        return ToolChoice(shown, every, True, parallel)
     names, required = _chosen(choice)
     if not names or not names <= every:
         raise wrong("tool_choice", f"must name tools of {', '.join(sorted(every))}", choice)
-    return Tools(shown, names, required, parallel)
+    return ToolChoice(shown, names, required, parallel)
 
 
 def _chosen(choice: Any) -> tuple[frozenset[str], bool]:
