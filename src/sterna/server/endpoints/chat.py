@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.server.bodies import read
+from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
 from sterna.server.errors import ApiError
-from sterna.server.leaving_out import own_tools
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.output_parser import Delta, OutputParser
 from sterna.server.requests import (
@@ -105,7 +105,7 @@ class ChatResponder:
             deadline_s=checked_timeout(body, running.service.settings.timeout),
             prediction=self._prediction(),
         )
-        own = own_tools(body.tools, ("function",), running.warnings.append)
+        own = client_tools(body.tools, ("function",), running.warnings.append)
         tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)
         self.chat = ChatGeneration(
             running,

@@ -16,10 +16,10 @@ from sterna.errors import shown
 from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.bodies import read
+from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
-from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -241,7 +241,7 @@ class _Blocks:
 def _tools(body: CountBody, warn: Warn) -> ToolChoice:
     """Tools and the choice among them, from Anthropic's form."""
     tools = []
-    for i, tool in enumerate(own_tools(body.tools, ("custom",), warn)):
+    for i, tool in enumerate(client_tools(body.tools, ("custom",), warn)):
         if not isinstance(tool.get("name"), str) or "input_schema" not in tool:
             raise ApiError(
                 400, f"tools[{i}]: must have a name and an input_schema", param=f"tools[{i}]"
@@ -313,7 +313,7 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
             results.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
             )
-        elif not runs_elsewhere(kind, f"{where}[{i}]", warn):
+        elif not skip_builtin_part(kind, f"{where}[{i}]", warn):
             raise ApiError(
                 400,
                 f"{where}[{i}]: must be of text, thinking, tool_use or tool_result, but is of "

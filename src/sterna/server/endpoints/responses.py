@@ -15,10 +15,10 @@ from starlette.responses import Response
 from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.bodies import read
+from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
-from sterna.server.leaving_out import Warn, own_tools, runs_elsewhere
 from sterna.server.output_parser import OutputParser
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
@@ -261,7 +261,7 @@ def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn)
             output = item.get("output")
             text = join_text_parts(output, where) if isinstance(output, list) else output
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
-        elif kind != "reasoning" and not runs_elsewhere(kind, where, warn):
+        elif kind != "reasoning" and not skip_builtin_part(kind, where, warn):
             # earlier thoughts are not shown to models again
             raise ApiError(
                 400, f"{where}.type: must be message, function_call, function_call_output or "
@@ -275,7 +275,7 @@ def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn)
 
 def _tools(body: ResponseBody, warn: Warn) -> ToolChoice:
     tools = []
-    for i, tool in enumerate(own_tools(body.tools, ("function",), warn)):
+    for i, tool in enumerate(client_tools(body.tools, ("function",), warn)):
         if tool.get("type") != "function":
             raise ApiError(400, f"tools[{i}].type: must be function", param=f"tools[{i}].type")
         tools.append(

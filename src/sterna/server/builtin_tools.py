@@ -7,7 +7,7 @@ from typing import Any
 
 from sterna.errors import shown
 
-__all__ = ["Warn", "own_tools", "runs_elsewhere"]
+__all__ = ["Warn", "client_tools", "skip_builtin_part"]
 
 Warn = Callable[[str], None]
 
@@ -20,7 +20,7 @@ _PARTS = (
 )  # fmt: skip
 
 
-def own_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -> list[Any]:
+def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -> list[Any]:
     """The tools whose calls a client answers, of these types; the others are left out.
 
     What has no type, or is no object, stays for whoever checks it.
@@ -35,7 +35,7 @@ def own_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -
     return kept
 
 
-def runs_elsewhere(kind: Any, where: str, warn: Warn) -> bool:
+def skip_builtin_part(kind: Any, where: str, warn: Warn) -> bool:
     """Whether a part of a conversation is of such a tool, and so is left out."""
     if not isinstance(kind, str) or not any(part in kind for part in _PARTS):
         return False
