@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from sterna.errors import shown
-from sterna.server.bodies import decode, encode
 from sterna.server.errors import ApiError
+from sterna.server.json_body import decode, encode
 
 __all__ = [
     "ENDPOINTS",

@@ -11,9 +11,9 @@ from sterna.chat.clock import clock
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.app import create_app
-from sterna.server.bodies import decode, encode
 from sterna.server.hosting import Models, Source
 from sterna.server.inprocess import post
+from sterna.server.json_body import decode, encode
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 

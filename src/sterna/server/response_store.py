@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.errors import shown
-from sterna.server.bodies import encode
 from sterna.server.errors import ApiError
+from sterna.server.json_body import encode
 
 __all__ = ["ResponseStore", "StoredResponse"]
 

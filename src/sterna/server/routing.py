@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from sterna.server.bodies import encode
 from sterna.server.errors import ApiError
+from sterna.server.json_body import encode
 from sterna.server.service import Service
 
 __all__ = ["Endpoint", "as_error", "as_json", "service_of"]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sterna.server.bodies import encode
+from sterna.server.json_body import encode
 
 __all__ = ["DONE", "Events", "event", "until_gone"]
 

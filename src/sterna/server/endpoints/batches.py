@@ -13,8 +13,8 @@ from starlette.responses import Response
 from sterna.server.batches import batches_of
 from sterna.server.batching import ENDPOINTS as PATHS
 from sterna.server.batching import Batch
-from sterna.server.bodies import read
 from sterna.server.errors import ApiError, wrong
+from sterna.server.json_body import read
 from sterna.server.paging import page_of
 from sterna.server.routing import Endpoint, as_json, service_of
 

@@ -9,11 +9,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.bodies import read
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
 from sterna.server.errors import ApiError
+from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.output_parser import Delta, OutputParser
 from sterna.server.requests import (

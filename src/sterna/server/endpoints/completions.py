@@ -14,6 +14,7 @@ from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
 from sterna.server.bodies import read
 from sterna.server.errors import ApiError
+from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
 from sterna.server.requests import (
     Ask,

@@ -10,8 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.bodies import read
 from sterna.server.errors import ApiError
+from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 
 MAX_TEXTS = 2048

@@ -13,9 +13,9 @@ from starlette.responses import FileResponse, Response
 from sterna.server.batches import batches_of
 from sterna.server.errors import ApiError, wrong
 from sterna.server.file_store import FileObject
+from sterna.server.multipart_body import read_form
 from sterna.server.paging import page_of
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.uploading import read_form
 
 MAX_BYTES = 200 << 20  #: of a file, as in OpenAI's definition
 MOST_LISTED = 10_000

@@ -15,11 +15,11 @@ from sterna.chat.calls import object_of
 from sterna.errors import shown
 from sterna.outputs import Completion
 from sterna.server import errors
-from sterna.server.bodies import read
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
+from sterna.server.json_body import read
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of

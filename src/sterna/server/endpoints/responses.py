@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.server import errors
-from sterna.server.bodies import read
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
+from sterna.server.json_body import read
 from sterna.server.output_parser import OutputParser
 from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
-from sterna.server.bodies import read
 from sterna.server.chat_rendering import TemplateInput, render_prompt, request_template
 from sterna.server.errors import ApiError
+from sterna.server.json_body import read
 from sterna.server.logprob_format import token_text
 from sterna.server.routing import Endpoint, as_json, service_of
 
