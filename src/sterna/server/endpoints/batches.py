@@ -15,7 +15,7 @@ from sterna.server.batching import ENDPOINTS as PATHS
 from sterna.server.batching import Batch
 from sterna.server.errors import ApiError, wrong
 from sterna.server.json_body import read
-from sterna.server.paging import page_of
+from sterna.server.pagination import paginate
 from sterna.server.routing import Endpoint, as_json, service_of
 
 #: Of `completion_window`, OpenAI's being 24h; a slow machine may be given longer.
@@ -103,7 +103,7 @@ def _check_metadata(given: dict[str, str]) -> None:
 async def listed(request: Request) -> Response:
     """The caller's batches."""
     found = batches_of(service_of(request)).of(request.state.key)
-    return as_json(page_of(request, found, MOST_LISTED, LISTED))
+    return as_json(paginate(request, found, MOST_LISTED, LISTED))
 
 
 async def retrieve(request: Request) -> Response:

@@ -14,7 +14,7 @@ from sterna.server.batches import batches_of
 from sterna.server.errors import ApiError, wrong
 from sterna.server.file_store import FileObject
 from sterna.server.multipart_body import read_form
-from sterna.server.paging import page_of
+from sterna.server.pagination import paginate
 from sterna.server.routing import Endpoint, as_json, service_of
 
 MAX_BYTES = 200 << 20  #: of a file, as in OpenAI's definition
@@ -64,7 +64,7 @@ async def listed(request: Request) -> Response:
     found = batches_of(service_of(request)).files.owned_by(request.state.key)
     purpose = request.query_params.get("purpose")
     wanted = [file_object for file_object in found if purpose in (None, file_object.purpose)]
-    return as_json(page_of(request, wanted, MOST_LISTED, MOST_LISTED))
+    return as_json(paginate(request, wanted, MOST_LISTED, MOST_LISTED))
 
 
 async def retrieve(request: Request) -> Response:

@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from sterna.server.errors import ApiError, wrong
 
-__all__ = ["page_of"]
+__all__ = ["paginate"]
 
 
-def page_of(request: Request, items: Sequence[Any], most: int, usual: int) -> dict[str, Any]:
+def paginate(request: Request, items: Sequence[Any], most: int, usual: int) -> dict[str, Any]:
     """The page that a query asks for, of items whose `body()` has an id, the latest first.
 
     Of `limit` items, behind the one that `after` names, in the `order` asc or desc. ApiError 400.
