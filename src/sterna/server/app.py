@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from sterna.server import endpoints as endpoint_modules
 from sterna.server.errors import ApiError
-from sterna.server.guard import Guard
+from sterna.server.middleware import RequestMiddleware
 from sterna.server.openapi import document
 from sterna.server.routing import Endpoint, as_error, as_json
 from sterna.server.service import Service
@@ -62,7 +62,7 @@ def create_app(service: Service) -> Starlette:
     routes = [Route(e.path, e.handler, methods=[e.method]) for e in found]
     routes.append(Route("/openapi.json", openapi, methods=["GET"]))
     is_open = frozenset(endpoint.path for endpoint in found if endpoint.is_open)
-    guard = Middleware(Guard, service=service, open_paths=is_open)
+    guard = Middleware(RequestMiddleware, service=service, open_paths=is_open)
     app = Starlette(
         routes=routes,
         middleware=[guard],

@@ -19,7 +19,7 @@ from sterna.server.errors import ApiError
 from sterna.server.routing import as_error, as_json
 from sterna.server.service import Running, Service
 
-__all__ = ["Guard"]
+__all__ = ["RequestMiddleware"]
 
 log = logging.getLogger("sterna.server")
 MAX_ID = 128
@@ -31,7 +31,7 @@ PREFLIGHT_S = 600  #: how long a browser may go by an answer to that
 MAX_WARNING = 1000
 
 
-class Guard:
+class RequestMiddleware:
     """An app behind the checks of names, origins and keys.
 
     open_paths: for which no key is asked.
