@@ -235,7 +235,7 @@ def command(
     well: --max-queue as STERNA_MAX_QUEUE.
     """
     require_server()
-    from sterna.server.hosting import Source
+    from sterna.server.model_manager import ModelSource
     from sterna.server.run import serve
 
     of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft", "chat_template")}
@@ -251,7 +251,7 @@ def command(
         own = [f"{adapter}={folder}" for adapter, folder in adapted.items()]
         given = {"model": model, "offline": offline, "adapters": own, **of_model}
         opener = partial(open_model, given, chosen_by_name=True)
-        sources[name] = Source(opener, _file_bytes(model), tuple(adapted))
+        sources[name] = ModelSource(opener, _file_bytes(model), tuple(adapted))
         adapted = {}  # they are the first one's
     click.get_current_context().exit(serve(settings, sources))
 

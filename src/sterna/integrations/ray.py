@@ -119,11 +119,11 @@ def _sessions() -> Any:
 def _app(name: str, opener: Callable[[], LLM], fields: Mapping[str, Any]) -> Any:
     """The ASGI app, made where it runs."""
     from sterna.server.app import create_app
-    from sterna.server.hosting import Models, Source
+    from sterna.server.model_manager import ModelManager, ModelSource
     from sterna.server.service import Service
     from sterna.server.settings import Settings
 
-    return create_app(Service(Settings(**fields), Models({name: Source(opener)}, {})))
+    return create_app(Service(Settings(**fields), ModelManager({name: ModelSource(opener)}, {})))
 
 
 def _named(build: Callable[[], Any]) -> Callable[[], Any]:

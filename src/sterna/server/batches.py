@@ -210,7 +210,7 @@ class Batches:
     @property
     def _waiting(self) -> int:
         loaded = list(self._service.models.loaded.values())
-        return sum(hosted.engine.load().waiting_tokens for hosted in loaded)
+        return sum(loaded.engine.load().waiting_tokens for loaded in loaded)
 
     async def _line(
         self, batch: Batch, lines: Lines, journal: Journal, index: int, begun: asyncio.Event

@@ -40,7 +40,7 @@ class ChatGeneration:
 
     async def submit(self) -> None:
         """Makes the prompt and the constraint, and gives them to the engine."""
-        llm = self.running.hosted.llm
+        llm = self.running.model.llm
         self._template_input.tools = list(self.tools.shown)
         await asyncio.to_thread(self._encode)
         ask = self.ask
@@ -55,7 +55,7 @@ class ChatGeneration:
         self.running.submit([ask])
 
     def _encode(self) -> None:
-        llm, asked = self.running.hosted.llm, self._template_input
+        llm, asked = self.running.model.llm, self._template_input
         with clock() as stopped:
             prompt = render_prompt(llm, asked)
         if stopped.read:
@@ -74,6 +74,6 @@ class ChatGeneration:
 
     def parser(self) -> OutputParser:
         """For one of the answers."""
-        call_format = self.tools.call_format(self.running.hosted.llm, self._template_input.template)
+        call_format = self.tools.call_format(self.running.model.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
         return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)

@@ -53,7 +53,7 @@ GAUGES: tuple[tuple[str, str, Callable[[SchedulerLoad], float]], ...] = (
 class Metrics:
     """The figures of one server, in a registry of their own."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: ModelManager) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Loads(models))
         self._tokens = {
@@ -106,11 +106,11 @@ class Metrics:
 class _Loads(Collector):
     """How busy engines are at the moment when somebody asks."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: ModelManager) -> None:
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        loads = [(name, hosted.engine.load()) for name, hosted in list(self._models.loaded.items())]
+        loads = [(name, loaded.engine.load()) for name, loaded in list(self._models.loaded.items())]
         for name, text, value in GAUGES:
             family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for model, load in loads:

@@ -11,9 +11,9 @@ from sterna.chat.clock import clock
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.app import create_app
-from sterna.server.hosting import Models, Source
 from sterna.server.inprocess import post
 from sterna.server.json_body import decode, encode
+from sterna.server.model_manager import ModelManager, ModelSource
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 
@@ -79,7 +79,7 @@ def _moment(receipt: dict[str, Any]) -> datetime | None:
 async def _again(opener: Callable[[], LLM], path: str, body: dict[str, Any]) -> dict[str, Any]:
     service = Service(
         Settings(metrics=False, trust_request_chat_template=True),
-        Models({"model": Source(opener)}, {}),
+        ModelManager({"model": ModelSource(opener)}, {}),
     )
     try:
         _, said = await post(create_app(service), path, encode(body), {"id": "again", "key": ""})

@@ -17,7 +17,7 @@ import uvicorn
 from sterna.errors import RequestError
 from sterna.server.app import create_app
 from sterna.server.connection import MAX_HEADER_BYTES, connection_class
-from sterna.server.hosting import Models, Source
+from sterna.server.model_manager import ModelManager, ModelSource
 from sterna.server.service import Service
 from sterna.server.settings import Settings
 
@@ -30,7 +30,7 @@ LOOK_S = 0.05
 FLUSH_S = 1
 
 
-def serve(settings: Settings, sources: Mapping[str, Source]) -> int:
+def serve(settings: Settings, sources: Mapping[str, ModelSource]) -> int:
     """Serves models until a signal; sources: their names, the default first.
 
     The exit code: 0 where everything that ran was answered, 128 + the signal where it was cut.
@@ -40,8 +40,8 @@ def serve(settings: Settings, sources: Mapping[str, Source]) -> int:
     return asyncio.run(_serve(settings, sources))
 
 
-async def _serve(settings: Settings, sources: Mapping[str, Source]) -> int:
-    models = Models(sources, settings.engine, settings.keep_alive, settings.max_loaded)
+async def _serve(settings: Settings, sources: Mapping[str, ModelSource]) -> int:
+    models = ModelManager(sources, settings.engine, settings.keep_alive, settings.max_loaded)
     service = Service(settings, models)
     server = _Server(_config(settings, service), service)
     await server.serve()

@@ -18,9 +18,9 @@ from sterna.llm.async_llm import MOST_PRIORITY
 from sterna.outputs import Completion, Piece
 from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
-from sterna.server.hosting import Hosted, Models
 from sterna.server.keys import Keys
 from sterna.server.metrics import Metrics
+from sterna.server.model_manager import LoadedModel, ModelManager
 from sterna.server.requests import Ask
 from sterna.server.response_store import ResponseStore
 from sterna.server.settings import Settings
@@ -34,7 +34,7 @@ REST_S = 0.02
 class Service:
     """What the endpoints of an app share. draining: nothing new is begun."""
 
-    def __init__(self, settings: Settings, models: Models) -> None:
+    def __init__(self, settings: Settings, models: ModelManager) -> None:
         self.settings, self.models = settings, models
         self.keys = Keys(settings.api_keys, settings.api_key_file)
         self.metrics = Metrics(models)
@@ -96,15 +96,15 @@ class Service:
             self._by_key[key] += 1
             self.clients += 1
         try:
-            hosted = await self.models.take(model)
+            loaded = await self.models.take(model)
         except BaseException:
             self._leave(key, idle)
             raise
-        running = Running(self, hosted, key, prefix, idle, self.models.adapter_of(model))
+        running = Running(self, loaded, key, prefix, idle, self.models.adapter_of(model))
         request.state.running = running
         running.warnings = request.state.warnings
         self.running[running.id] = running
-        hosted.clients += idle is None
+        loaded.clients += idle is None
         return running
 
     def _require_place(self, key: str) -> None:
@@ -127,20 +127,20 @@ class Service:
         """Forgets a request; harmless the second time."""
         if self.running.pop(running.id, None) is not None:
             self._leave(running.key, running.idle)
-            running.hosted.clients -= running.idle is None
-            self.models.release(running.hosted)
+            running.model.clients -= running.idle is None
+            self.models.release(running.model)
 
     def require_open(self) -> None:
         """ApiError 503 where nothing new is begun."""
         if self.draining:
             raise ApiError(503, "server: is shutting down", code="shutting_down", retry_after=5)
 
-    def require_room(self, hosted: Hosted, more: int) -> None:
+    def require_room(self, loaded: LoadedModel, more: int) -> None:
         """ApiError 429 where so many more would wait too long.
 
         Who has a place in the next step does not queue, and where nobody is, many at once may come.
         """
-        load, settings = hosted.engine.load(), self.settings
+        load, settings = loaded.engine.load(), self.settings
         wait = max(1, math.ceil(load.predicted_s))
         if not load.idle and load.queue(more) > settings.max_queue:
             raise ApiError(
@@ -168,14 +168,14 @@ class Running:
     def __init__(
         self,
         service: Service,
-        hosted: Hosted,
+        loaded: LoadedModel,
         key: str,
         prefix: str,
         idle: asyncio.Event | None = None,
         adapter: str | None = None,
     ) -> None:
-        self.adapter, self.name = adapter, adapter or hosted.name
-        self.service, self.hosted, self.key, self.idle = service, hosted, key, idle
+        self.adapter, self.name = adapter, adapter or loaded.name
+        self.service, self.model, self.key, self.idle = service, loaded, key, idle
         self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
         self.began = time.perf_counter()
         self.cancelled = False
@@ -192,12 +192,12 @@ class Running:
         RequestError."""
         self._check_cancelled()
         if self.idle is None:
-            self.service.require_room(self.hosted, len(asks))
+            self.service.require_room(self.model, len(asks))
         shared = "" if self.service.settings.share_cache else self.key
         try:
             for ask in asks:
                 self._tickets.append(
-                    self.hosted.engine.submit(
+                    self.model.engine.submit(
                         ask.prompt,
                         n=ask.n,
                         key=self.key,
@@ -260,7 +260,7 @@ class Running:
 
     async def fingerprint(self) -> str:
         """The model's."""
-        found: str = await self.beside(self.hosted.fingerprint(self.adapter))
+        found: str = await self.beside(self.model.fingerprint(self.adapter))
         return found
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
@@ -323,7 +323,7 @@ class Running:
         if self.idle is not None:
             ticket.read_at_end()
         async for _ in ticket:
-            while self.idle is not None and self.hosted.clients:
+            while self.idle is not None and self.model.clients:
                 await asyncio.sleep(REST_S)
 
     @property
@@ -349,7 +349,7 @@ class Running:
                 "finish": ",".join(sorted({done.finish_reason for done in completions})),
             }
         if self.service.settings.log_prompts:
-            decode = self.hosted.llm.tokenizer.decode
+            decode = self.model.llm.tokenizer.decode
             line["prompts"] = [decode(ask.prompt, skip_special=False) for ask in self._asks]
             line["answers"] = [done.text for done in completions]
         return line

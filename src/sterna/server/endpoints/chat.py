@@ -92,7 +92,7 @@ class ChatResponder:
     """A body on its way to its choices."""
 
     def __init__(self, body: ChatBody, running: Running) -> None:
-        self.body, self.running, self.llm = body, running, running.hosted.llm
+        self.body, self.running, self.llm = body, running, running.model.llm
         self.n = checked_n(body)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         ask = Ask(

@@ -67,7 +67,7 @@ class CompletionResponder:
 
     def __init__(self, body: CompletionBody, running: Running) -> None:
         self.body, self.running = body, running
-        self.llm = running.hosted.llm
+        self.llm = running.model.llm
         self.n = checked_n(body)
         _refuse(body, self.n)
         self.prompts: list[list[int]] = []
@@ -97,8 +97,8 @@ class CompletionResponder:
             for prompt in self.prompts
         ]
         if self._scored:
-            running.service.require_room(running.hosted, len(asks))
-            score = partial(running.hosted.engine.score, adapter=running.adapter)
+            running.service.require_room(running.model, len(asks))
+            score = partial(running.model.engine.score, adapter=running.adapter)
             key = running.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
             self.scores = await running.beside(asyncio.gather(*scored))

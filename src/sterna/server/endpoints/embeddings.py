@@ -42,14 +42,14 @@ async def embeddings(request: Request) -> Response:
     if body.encoding_format not in ("float", "base64"):
         raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
     adapter = service.models.adapter_of(body.model)
-    async with service.models.use(body.model) as hosted:
-        service.require_room(hosted, 1)
+    async with service.models.use(body.model) as loaded:
+        service.require_room(loaded, 1)
         rows = await asyncio.to_thread(
-            hosted.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling,
+            loaded.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling,
             adapter=adapter,
         )  # fmt: skip
-        count = sum(len(hosted.llm.tokenizer.encode(text)) for text in texts)
-        name = adapter or hosted.name
+        count = sum(len(loaded.llm.tokenizer.encode(text)) for text in texts)
+        name = adapter or loaded.name
     if body.dimensions not in (None, rows.shape[1]):
         raise ApiError(400, f"dimensions: must be {rows.shape[1]}, the model's", param="dimensions")
     data = [

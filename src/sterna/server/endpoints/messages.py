@@ -82,11 +82,11 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Tokens of the prompt that a conversation makes."""
     body = await read(request, CountBody)
-    async with service_of(request).models.use(body.model) as hosted:
+    async with service_of(request).models.use(body.model) as loaded:
         warn = request.state.warnings.append
         template_input = _template_input(body, _tools(body, warn), warn)
-        text = await asyncio.to_thread(render_prompt, hosted.llm, template_input)
-        ids = await asyncio.to_thread(hosted.llm.tokenizer.encode, text, False)
+        text = await asyncio.to_thread(render_prompt, loaded.llm, template_input)
+        ids = await asyncio.to_thread(loaded.llm.tokenizer.encode, text, False)
     return as_json({"input_tokens": len(ids)})
 
 

@@ -32,19 +32,19 @@ async def model(request: Request) -> Response:
 
 def _row(service: Service, name: str) -> dict[str, Any]:
     adapter, model = service.models.adapter_of(name), service.models.model_of(name)
-    hosted = service.models.loaded.get(model)
+    loaded = service.models.loaded.get(model)
     row: dict[str, Any] = {
         "id": name,
         "object": "model",
-        "created": hosted.created if hosted else STARTED,
+        "created": loaded.created if loaded else STARTED,
         "owned_by": "sterna",
-        "loaded": hosted is not None,
+        "loaded": loaded is not None,
     }
     if adapter is not None:
         row["parent"] = model
-    if hosted is not None:
-        hosted.measure()
-        info = hosted.llm.info()
+    if loaded is not None:
+        loaded.measure()
+        info = loaded.llm.info()
         row["max_model_len"] = info["context"]
         keys = (
             "architecture", "format", "head", "kv_dtype", "context", "n_params", "bytes_per_token",
@@ -52,10 +52,10 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         )  # fmt: skip
         row["meta"] = {key: info[key] for key in keys}
         row["meta"]["threads"] = int(info["threads"])  # an int that knows its CPUs
-        row["meta"]["bandwidth_gb_s"] = hosted.bandwidth_gb_s
-        row["meta"]["chat"] = hosted.llm.template is not None
+        row["meta"]["bandwidth_gb_s"] = loaded.bandwidth_gb_s
+        row["meta"]["chat"] = loaded.llm.template is not None
         if adapter is not None:
-            own = hosted.llm.adapters[adapter]
+            own = loaded.llm.adapters[adapter]
             row["meta"] |= {"adapter_digest": own.digest, "adapter_rank": own.rank}
     return row
 

@@ -94,8 +94,8 @@ async def _scored(
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
     service = service_of(request)
     running = await service.begin(request, model, prefix)
-    service.require_room(running.hosted, len(pairs))
-    embeds = running.hosted.llm.info()["pooling"] is not None
+    service.require_room(running.model, len(pairs))
+    embeds = running.model.llm.info()["pooling"] is not None
     work = asyncio.to_thread(_cosines, running, pairs) if embeds else _likelihoods(running, pairs)
     scores = await until_gone(request.receive, running.beside(work), running.cancel)
     return running, scores
@@ -103,12 +103,12 @@ async def _scored(
 
 def _cosines(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
     names = sorted({text for pair in pairs for text in pair})
-    rows = dict(zip(names, running.hosted.llm.embed(names, adapter=running.adapter), strict=True))
+    rows = dict(zip(names, running.model.llm.embed(names, adapter=running.adapter), strict=True))
     return [float(rows[query] @ rows[text]) for query, text in pairs]
 
 
 async def _likelihoods(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
-    tokenizer, score = running.hosted.llm.tokenizer, running.hosted.engine.score
+    tokenizer, score = running.model.llm.tokenizer, running.model.engine.score
 
     async def one(query: str, text: str) -> float:
         before = tokenizer.encode(text + BETWEEN)

@@ -63,8 +63,8 @@ async def tokenize(request: Request) -> Response:
             400, f"prompt: must be given alone, or content or messages, but {len(given)} are there",
             param="prompt",
         )  # fmt: skip
-    async with service_of(request).models.use(body.model) as hosted:
-        llm, special = hosted.llm, body.add_special_tokens
+    async with service_of(request).models.use(body.model) as loaded:
+        llm, special = loaded.llm, body.add_special_tokens
         if special is None:  # llama-server's name, and its default
             special = body.add_special if body.content is None else bool(body.add_special)
         if body.messages is not None:
@@ -85,16 +85,16 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """The text of ids, special tokens as they are spelt."""
     body = await read(request, DetokenizeBody)
-    async with service_of(request).models.use(body.model) as hosted:
-        tokenizer = hosted.llm.tokenizer
+    async with service_of(request).models.use(body.model) as loaded:
+        tokenizer = loaded.llm.tokenizer
         text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
     return as_json({"prompt": text, "content": text})
 
 
 async def tokenizer_info(request: Request) -> Response:
     """What clients ask of a tokenizer: the tokens that open and end a text, and the template."""
-    async with service_of(request).models.use(request.query_params.get("model")) as hosted:
-        llm = hosted.llm
+    async with service_of(request).models.use(request.query_params.get("model")) as loaded:
+        llm = loaded.llm
         named = {
             "bos_token": llm.tokenizer.bos_id,
             "eos_token": next(iter(llm.tokenizer.eos_ids), None),
@@ -118,9 +118,9 @@ async def tokenizer_info(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """The prompt of a conversation, as text."""
     body = await read(request, TemplateBody)
-    async with service_of(request).models.use(body.model) as hosted:
-        template_input = _template_input(request, hosted.llm, body)
-        text = await asyncio.to_thread(render_prompt, hosted.llm, template_input)
+    async with service_of(request).models.use(body.model) as loaded:
+        template_input = _template_input(request, loaded.llm, body)
+        text = await asyncio.to_thread(render_prompt, loaded.llm, template_input)
     return as_json({"prompt": text})
 
 

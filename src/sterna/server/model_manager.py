@@ -18,7 +18,7 @@ from sterna.llm.async_llm import AsyncLLM
 from sterna.runtime import available_bytes
 from sterna.server.errors import ApiError
 
-__all__ = ["Hosted", "Models", "Source"]
+__all__ = ["LoadedModel", "ModelManager", "ModelSource"]
 
 log = logging.getLogger("sterna.server")
 #: Read to measure memory's speed: more than caches hold, in a tenth of a second.
@@ -30,7 +30,7 @@ LOOK_S = 5.0  #: between two looks for models that nobody asks
 MARGIN = 0.25
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """Where a model comes from: what loads it, the bytes of its weights' files, and the names of
     adapters that it then has."""
 
@@ -39,7 +39,7 @@ class Source(NamedTuple):
     adapters: tuple[str, ...] = ()
 
 
-class Hosted:
+class LoadedModel:
     """A model in memory, and what runs it. busy: requests that need it now; clients: those of them
     that are not of batches."""
 
@@ -76,7 +76,7 @@ class Hosted:
         await self.engine.close()
 
 
-class Models:
+class ModelManager:
     """The models that a server knows by name.
 
     sources: where each comes from, the default first. keep_alive: seconds without a request after
@@ -87,7 +87,7 @@ class Models:
 
     def __init__(
         self,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, ModelSource],
         engine_options: Mapping[str, Any],
         keep_alive: float | None = None,
         most: int | None = None,
@@ -95,7 +95,7 @@ class Models:
         self._sources, self._engine_options = dict(sources), engine_options
         self._adapted = {a: name for name, source in sources.items() for a in source.adapters}
         self._keep_alive, self._most = keep_alive, most
-        self.loaded: dict[str, Hosted] = {}
+        self.loaded: dict[str, LoadedModel] = {}
         self.ever_loaded = False
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
@@ -116,26 +116,26 @@ class Models:
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> Any:
         """A model for the time of a block; the default for None. ApiError 404 for another name."""
-        hosted = await self._get(name)
-        hosted.busy += 1
+        loaded = await self._get(name)
+        loaded.busy += 1
         try:
-            yield hosted
+            yield loaded
         finally:
-            self.release(hosted)
+            self.release(loaded)
 
-    async def take(self, name: str | None) -> Hosted:
+    async def take(self, name: str | None) -> LoadedModel:
         """A model to `release` later; as `use`."""
-        hosted = await self._get(name)
-        hosted.busy += 1
-        return hosted
+        loaded = await self._get(name)
+        loaded.busy += 1
+        return loaded
 
-    def release(self, hosted: Hosted) -> None:
+    def release(self, loaded: LoadedModel) -> None:
         """Ends what `take` began."""
-        hosted.busy -= 1
-        hosted.used = time.monotonic()
+        loaded.busy -= 1
+        loaded.used = time.monotonic()
         self._left.set()
 
-    async def _get(self, name: str | None) -> Hosted:
+    async def _get(self, name: str | None) -> LoadedModel:
         name = self.names[0] if name is None else self.model_of(name)
         if name not in self._sources:
             raise ApiError(
@@ -149,7 +149,7 @@ class Models:
                 if name not in self.loaded:
                     await self._make_room(self._sources[name].nbytes)
                     llm = await self._load(name)
-                    self.loaded[name] = Hosted(name, llm, self._engine_options)
+                    self.loaded[name] = LoadedModel(name, llm, self._engine_options)
                     self.ever_loaded = True
         return self.loaded[name]
 
@@ -166,9 +166,9 @@ class Models:
     async def _make_room(self, nbytes: int) -> None:
         """Gives up models until another of so many bytes fits; one alone is always tried."""
         while self.loaded and not self._has_room(nbytes):
-            idle = [hosted for hosted in self.loaded.values() if not hosted.busy]
+            idle = [loaded for loaded in self.loaded.values() if not loaded.busy]
             if idle:
-                await self._give_up(min(idle, key=lambda hosted: hosted.used))
+                await self._give_up(min(idle, key=lambda loaded: loaded.used))
             else:
                 self._left.clear()
                 await self._left.wait()
@@ -178,10 +178,10 @@ class Models:
             return False
         return available_bytes() >= nbytes * (1 + MARGIN)
 
-    async def _give_up(self, hosted: Hosted) -> None:
-        del self.loaded[hosted.name]
-        await hosted.close()
-        del hosted
+    async def _give_up(self, loaded: LoadedModel) -> None:
+        del self.loaded[loaded.name]
+        await loaded.close()
+        del loaded
         gc.collect()  # a model's objects know each other, and hold its memory until then
 
     async def watch(self) -> None:
@@ -189,19 +189,19 @@ class Models:
         while self._keep_alive is not None:
             await asyncio.sleep(min(LOOK_S, self._keep_alive))
             async with self._loading:
-                for hosted in list(self.loaded.values()):
-                    unused = time.monotonic() - hosted.used
-                    if not hosted.busy and unused > self._keep_alive:
-                        await self._give_up(hosted)
+                for loaded in list(self.loaded.values()):
+                    unused = time.monotonic() - loaded.used
+                    if not loaded.busy and unused > self._keep_alive:
+                        await self._give_up(loaded)
 
     async def drain(self) -> None:
         """Waits until everything that was asked is answered."""
-        await asyncio.gather(*(hosted.engine.drain() for hosted in self.loaded.values()))
+        await asyncio.gather(*(loaded.engine.drain() for loaded in self.loaded.values()))
 
     async def close(self) -> None:
         """Gives up all of them."""
-        for hosted in list(self.loaded.values()):
-            await self._give_up(hosted)
+        for loaded in list(self.loaded.values()):
+            await self._give_up(loaded)
 
 
 async def _loaded(opener: Callable[[], LLM]) -> LLM:
