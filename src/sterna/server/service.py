@@ -18,7 +18,6 @@ from sterna.llm.async_llm import MOST_PRIORITY
 from sterna.outputs import Completion, Piece
 from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
-from sterna.server.keys import Keys
 from sterna.server.metrics import Metrics
 from sterna.server.model_manager import LoadedModel, ModelManager
 from sterna.server.requests import Ask
@@ -36,7 +35,7 @@ class Service:
 
     def __init__(self, settings: Settings, models: ModelManager) -> None:
         self.settings, self.models = settings, models
-        self.keys = Keys(settings.api_keys, settings.api_key_file)
+        self.keys = ApiKeys(settings.api_keys, settings.api_key_file)
         self.metrics = Metrics(models)
         self.responses = ResponseStore()
         self.batches: Batches | None = None

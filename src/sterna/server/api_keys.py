@@ -12,13 +12,13 @@ from pathlib import Path
 from sterna.errors import RequestError
 from sterna.files.reading import read_file
 
-__all__ = ["Keys"]
+__all__ = ["ApiKeys"]
 
 LOOK_S = 1.0  #: between two looks at the file
 MAX_FILE_BYTES = 1 << 20
 
 
-class Keys:
+class ApiKeys:
     """Who a key belongs to.
 
     file: a key a line, and before it, with a space between, a name for logs and limits; `#` begins
