@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from sterna.server.routing import Endpoint
 
-FOLDER = Path(__file__).parent.parent / "page"
+FOLDER = Path(__file__).parent.parent / "webui"
 #: Parts of the one script, in the order in which they run.
 SCRIPTS = ("tree", "text", "view", "alternatives", "asking", "store", "main")
 
@@ -24,7 +24,7 @@ def _page() -> tuple[bytes, str]:
     style = "\n" + (FOLDER / "style.css").read_text("utf-8")
     parts = [(FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     script = "\n".join(['\n"use strict";', *parts])
-    page = (FOLDER / "page.html").read_text("utf-8")
+    page = (FOLDER / "index.html").read_text("utf-8")
     for tag, inside in (("style", style), ("script", script)):
         page = page.replace(f"<{tag}></{tag}>", f"<{tag}>{inside}</{tag}>")
     policy = (
