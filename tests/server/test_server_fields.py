@@ -12,7 +12,7 @@ from field_page import BODIES, PAGE, page, read_by
 from server_process import ServerProcess, serving
 
 from sterna import LLM
-from sterna.server.fields import PROTOCOLS, rows_of
+from sterna.server.unsupported_fields import PROTOCOLS, unsupported_fields
 
 SAID = [{"role": "user", "content": "def f(x):\n"}]
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,7 +56,9 @@ def test_fields_of_openai() -> None:
         ("responses", responses.ResponseCreateParamsStreaming),
         ("embeddings", embeddings.EmbeddingCreateParams),
     ):
-        assert typed_fields(kind) - {*read_by(protocol), *rows_of(protocol)} == set(), protocol
+        assert typed_fields(kind) - {*read_by(protocol), *unsupported_fields(protocol)} == set(), (
+            protocol
+        )
 
 
 def test_fields_of_anthropic() -> None:
@@ -64,14 +66,14 @@ def test_fields_of_anthropic() -> None:
     beta = pytest.importorskip("anthropic.types.beta.message_create_params")
     for module in (plain, beta):
         fields = typed_fields(module.MessageCreateParamsStreaming)
-        assert fields - {*read_by("messages"), *rows_of("messages")} == set()
+        assert fields - {*read_by("messages"), *unsupported_fields("messages")} == set()
 
 
 def test_no_field_has_two_places() -> None:
     """What an endpoint reads has no row of its own protocol, but for one that all have."""
     for protocol in PROTOCOLS:
-        for name in {*read_by(protocol)} & {*rows_of(protocol)}:
-            assert rows_of(protocol)[name].protocols == (), (protocol, name)
+        for name in {*read_by(protocol)} & {*unsupported_fields(protocol)}:
+            assert unsupported_fields(protocol)[name].protocols == (), (protocol, name)
 
 
 def test_the_page_is_the_table() -> None:
@@ -84,7 +86,9 @@ def test_what_passes_changes_nothing(server: ServerProcess, protocol: str) -> No
     which with another is refused by its name."""
     path, body = ASKED[protocol]
     expected = told(server.post(path, **body))
-    rows = [row for row in rows_of(protocol).values() if row.name not in read_by(protocol)]
+    rows = [
+        row for row in unsupported_fields(protocol).values() if row.name not in read_by(protocol)
+    ]
     passing = {row.name: {"any": ["thing"]} for row in rows if row.passes is None}
     neutral = {row.name: row.passes[-1] for row in rows if row.passes}
     assert told(server.post(path, **body, **passing, **neutral)) == expected
@@ -144,4 +148,4 @@ def test_openapi_has_them(server: ServerProcess) -> None:
     schemas = server.http.get("/openapi.json").json()["components"]["schemas"]
     for protocol, body in BODIES.items():
         properties = schemas[body.__name__]["properties"]
-        assert {*rows_of(protocol)} <= {*properties}
+        assert {*unsupported_fields(protocol)} <= {*properties}

@@ -14,7 +14,7 @@ from sterna.server.endpoints.completions import CompletionBody
 from sterna.server.endpoints.embeddings import EmbeddingBody
 from sterna.server.endpoints.messages import MessageBody
 from sterna.server.endpoints.responses import ResponseBody
-from sterna.server.fields import PROTOCOLS, rows_of
+from sterna.server.unsupported_fields import PROTOCOLS, unsupported_fields
 
 PAGE = Path(__file__).parents[2] / "docs/reference/fields.md"
 BODIES: dict[str, Any] = {
@@ -48,7 +48,7 @@ def read_by(protocol: str) -> tuple[str, ...]:
 def _verdict(protocol: str, name: str) -> str:
     if name in read_by(protocol):
         return "**used**"
-    row = rows_of(protocol).get(name)
+    row = unsupported_fields(protocol).get(name)
     if row is None:
         return ""
     if row.passes is None:
@@ -58,7 +58,11 @@ def _verdict(protocol: str, name: str) -> str:
 
 def page() -> str:
     """The page's text."""
-    why = {name: row.why for protocol in PROTOCOLS for name, row in rows_of(protocol).items()}
+    why = {
+        name: row.why
+        for protocol in PROTOCOLS
+        for name, row in unsupported_fields(protocol).items()
+    }
     read = {name for protocol in PROTOCOLS for name in read_by(protocol)}
     lines = [f"| field | {' | '.join(PROTOCOLS)} | where it is not read |"]
     lines.append("|---" * (len(PROTOCOLS) + 2) + "|")

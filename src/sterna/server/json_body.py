@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from sterna.server.errors import ApiError
-from sterna.server.fields import drop_unread
+from sterna.server.unsupported_fields import drop_ignored
 
 __all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
 
@@ -76,7 +76,7 @@ def decode(body: bytes, kind: type[T]) -> T:
             return msgspec.json.decode(body, type=kind)
         given = msgspec.json.decode(body)
         if isinstance(given, dict):
-            given = drop_unread(given, protocol, frozenset(_fields(kind)))
+            given = drop_ignored(given, protocol, frozenset(_fields(kind)))
         return msgspec.convert(given, kind)
     except RecursionError:
         raise _too_deep() from None

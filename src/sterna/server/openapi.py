@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from sterna import __version__
-from sterna.server.fields import rows_of
 from sterna.server.routing import Endpoint
+from sterna.server.unsupported_fields import unsupported_fields
 
 __all__ = ["document"]
 
@@ -80,7 +80,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 def _add_unread(properties: dict[str, Any], protocol: str) -> None:
     """The fields that an endpoint takes and does not read."""
-    for row in rows_of(protocol).values() if protocol else ():
+    for row in unsupported_fields(protocol).values() if protocol else ():
         described: dict[str, Any] = {"description": f"Not read: {row.why}."}
         if row.passes is not None:
             described["enum"] = [None, *row.passes]

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from sterna.server.errors import wrong
 
-__all__ = ["PROTOCOLS", "Row", "drop_unread", "rows_of"]
+__all__ = ["PROTOCOLS", "UnsupportedField", "drop_ignored", "unsupported_fields"]
 
 PROTOCOLS = ("chat", "completions", "responses", "messages", "embeddings")
 CHAT, TEXT, RESPONSES, MESSAGES = "chat", "completions", "responses", "messages"
 BOTH = (CHAT, TEXT)
 
 
-class Row(NamedTuple):
+class UnsupportedField(NamedTuple):
     """A field. protocols: that may bring it, none: each; passes: the values that change nothing,
     None: any; why: what it is for, or what to use in its place."""
 
@@ -30,15 +30,17 @@ class Row(NamedTuple):
     passes: tuple[Any, ...] | None = None
 
 
-def _any(names: str, why: str, *protocols: str) -> Iterator[Row]:
+def _any(names: str, why: str, *protocols: str) -> Iterator[UnsupportedField]:
     """Rows of fields that change no answer, whatever they are."""
     for name in names.split():
-        yield Row(name, why, protocols)
+        yield UnsupportedField(name, why, protocols)
 
 
-def _only(name: str, passes: tuple[Any, ...], why: str, *protocols: str) -> Iterator[Row]:
+def _only(
+    name: str, passes: tuple[Any, ...], why: str, *protocols: str
+) -> Iterator[UnsupportedField]:
     """The row of a field that would change the answer, but for these values."""
-    yield Row(name, why, protocols, passes)
+    yield UnsupportedField(name, why, protocols, passes)
 
 
 _ROWS = (
@@ -151,18 +153,18 @@ _ROWS = (
 
 
 @cache
-def rows_of(protocol: str) -> Mapping[str, Row]:
+def unsupported_fields(protocol: str) -> Mapping[str, UnsupportedField]:
     """The rows of a protocol, by name."""
     return {row.name: row for row in _ROWS if not row.protocols or protocol in row.protocols}
 
 
-def drop_unread(body: dict[str, Any], protocol: str, read: frozenset[str]) -> dict[str, Any]:
+def drop_ignored(body: dict[str, Any], protocol: str, read: frozenset[str]) -> dict[str, Any]:
     """A body without what changes nothing: null, and fields of the table. ApiError 400 for those
     whose value would change the answer.
 
     read: the fields that the protocol's endpoint reads, null or not.
     """
-    kept, rows = {}, rows_of(protocol)
+    kept, rows = {}, unsupported_fields(protocol)
     for name, value in body.items():
         row = None if name in read else rows.get(name)
         if value is None:
