@@ -235,8 +235,8 @@ def command(
     well: --max-queue as STERNA_MAX_QUEUE.
     """
     require_server()
+    from sterna.server.launcher import serve
     from sterna.server.model_manager import ModelSource
-    from sterna.server.run import serve
 
     of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft", "chat_template")}
     memory = {name: options.pop(name) for name in MEMORY}
