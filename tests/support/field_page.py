@@ -9,17 +9,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sterna.server.endpoints.chat import ChatBody
-from sterna.server.endpoints.completions import CompletionBody
-from sterna.server.endpoints.embeddings import EmbeddingBody
-from sterna.server.endpoints.messages import MessageBody
-from sterna.server.endpoints.responses import ResponseBody
+from sterna.server.endpoints.chat import ChatCompletionRequest
+from sterna.server.endpoints.completions import CompletionRequest
+from sterna.server.endpoints.embeddings import EmbeddingRequest
+from sterna.server.endpoints.messages import MessagesRequest
+from sterna.server.endpoints.responses import ResponsesRequest
 from sterna.server.unsupported_fields import PROTOCOLS, unsupported_fields
 
 PAGE = Path(__file__).parents[2] / "docs/reference/fields.md"
 BODIES: dict[str, Any] = {
     body.protocol: body
-    for body in (ChatBody, CompletionBody, ResponseBody, MessageBody, EmbeddingBody)
+    for body in (
+        ChatCompletionRequest,
+        CompletionRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        EmbeddingRequest,
+    )
 }
 HEAD = """# Fields of requests
 

@@ -33,7 +33,7 @@ class Expiry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     anchor: str = "created_at"
 
 
-class BatchBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A file of requests to one endpoint."""
 
     input_file_id: str
@@ -48,7 +48,7 @@ async def create(request: Request) -> Response:
     service = service_of(request)
     service.require_open()
     batches, key = batches_of(service), request.state.key
-    body = await read(request, BatchBody)
+    body = await read(request, BatchRequest)
     if body.endpoint not in PATHS:
         raise wrong("endpoint", f"must be one of {', '.join(PATHS)}", body.endpoint)
     _check_metadata(body.metadata or {})
@@ -124,7 +124,7 @@ def _own(request: Request) -> Batch:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/batches", create, "Answers the requests of a file.", BatchBody),
+    Endpoint("POST", "/v1/batches", create, "Answers the requests of a file.", BatchRequest),
     Endpoint("GET", "/v1/batches", listed, "The caller's batches."),
     Endpoint("GET", "/v1/batches/{id}", retrieve, "How a batch stands."),
     Endpoint("POST", "/v1/batches/{id}/cancel", cancel, "Ends a batch."),

@@ -40,7 +40,7 @@ class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str = "content"
 
 
-class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
+class ChatCompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
     protocol: ClassVar[str] = "chat"
@@ -63,13 +63,13 @@ class ChatBody(Sampling, kw_only=True, forbid_unknown_fields=True):
 
 async def chat(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
-    body = await read(request, ChatBody)
+    body = await read(request, ChatCompletionRequest)
     _refuse(body)
     running = await service_of(request).submit(request, body.model, "chatcmpl")
     return await respond(request, running, ChatResponder(body, running), bool(body.stream))
 
 
-def _refuse(body: ChatBody) -> None:
+def _refuse(body: ChatCompletionRequest) -> None:
     """ApiError 400 for what would change the answer, and cannot."""
     if body.top_logprobs:
         if not body.logprobs:
@@ -91,7 +91,7 @@ def _refuse(body: ChatBody) -> None:
 class ChatResponder:
     """A body on its way to its choices."""
 
-    def __init__(self, body: ChatBody, running: Running) -> None:
+    def __init__(self, body: ChatCompletionRequest, running: Running) -> None:
         self.body, self.running, self.llm = body, running, running.model.llm
         self.n = checked_n(body)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
@@ -239,5 +239,7 @@ def _opening(i: int) -> dict[str, Any]:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/chat/completions", chat, "Answers a conversation.", ChatBody),
+    Endpoint(
+        "POST", "/v1/chat/completions", chat, "Answers a conversation.", ChatCompletionRequest
+    ),
 ]

@@ -43,7 +43,7 @@ FILL = (
 )
 
 
-class CompletionBody(Sampling, kw_only=True, forbid_unknown_fields=True):
+class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """A text, token ids, or a list of either."""
 
     protocol: ClassVar[str] = "completions"
@@ -57,7 +57,7 @@ class CompletionBody(Sampling, kw_only=True, forbid_unknown_fields=True):
 
 async def completions(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
-    body = await read(request, CompletionBody)
+    body = await read(request, CompletionRequest)
     running = await service_of(request).submit(request, body.model, "cmpl")
     return await respond(request, running, CompletionResponder(body, running), bool(body.stream))
 
@@ -65,7 +65,7 @@ async def completions(request: Request) -> Response:
 class CompletionResponder:
     """A body on its way to its choices. Of a prompt, choices are neighbours."""
 
-    def __init__(self, body: CompletionBody, running: Running) -> None:
+    def __init__(self, body: CompletionRequest, running: Running) -> None:
         self.body, self.running = body, running
         self.llm = running.model.llm
         self.n = checked_n(body)
@@ -201,7 +201,7 @@ class CompletionResponder:
         yield DONE
 
 
-def _refuse(body: CompletionBody, n: int) -> None:
+def _refuse(body: CompletionRequest, n: int) -> None:
     if body.best_of not in (None, n):
         raise ApiError(
             400, f"best_of: must equal n or be left out, but got {body.best_of}", param="best_of"
@@ -221,7 +221,7 @@ def _most(llm: LLM, prompt: list[int], most: int | None) -> int:
     return max(1, llm.context - len(prompt)) if most is None else most
 
 
-def _prompts(llm: LLM, body: CompletionBody) -> list[list[int]]:
+def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
     """Token ids of each prompt; ids themselves are checked by the engine."""
     given: Any = body.prompt
     if isinstance(given, str) or (given and all(isinstance(p, int) for p in given)):
@@ -260,5 +260,5 @@ def _fill(llm: LLM, before: Any, after: str) -> list[int]:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/completions", completions, "Goes on with texts.", CompletionBody),
+    Endpoint("POST", "/v1/completions", completions, "Goes on with texts.", CompletionRequest),
 ]

@@ -17,7 +17,7 @@ from sterna.server.routing import Endpoint, as_json, service_of
 MAX_TEXTS = 2048
 
 
-class EmbeddingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts; prompt_name and pooling as in `LLM.embed`."""
 
     protocol: ClassVar[str] = "embeddings"
@@ -31,7 +31,7 @@ class EmbeddingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 async def embeddings(request: Request) -> Response:
     """A vector of each text, as floats or as base64 of float32."""
-    body = await read(request, EmbeddingBody)
+    body = await read(request, EmbeddingRequest)
     service = service_of(request)
     service.require_open()
     texts = [body.input] if isinstance(body.input, str) else body.input
@@ -67,5 +67,5 @@ def _written(row: Any, form: str) -> Any:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/embeddings", embeddings, "Vectors of texts.", EmbeddingBody),
+    Endpoint("POST", "/v1/embeddings", embeddings, "Vectors of texts.", EmbeddingRequest),
 ]

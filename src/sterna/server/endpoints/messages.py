@@ -45,7 +45,7 @@ class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     task_budget: Any = None
 
 
-class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What of a message decides its prompt."""
 
     protocol: ClassVar[str] = "messages"
@@ -59,7 +59,7 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     output_format: dict[str, Any] | None = None
 
 
-class MessageBody(CountBody, kw_only=True, forbid_unknown_fields=True):
+class MessagesRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=True):
     """A conversation in Anthropic's form."""
 
     max_tokens: int
@@ -73,7 +73,7 @@ class MessageBody(CountBody, kw_only=True, forbid_unknown_fields=True):
 
 async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
-    body = await read(request, MessageBody)
+    body = await read(request, MessagesRequest)
     with errors.said_as(NAMES):
         running = await service_of(request).submit(request, body.model, "msg")
         return await respond(request, running, MessagesResponder(body, running), body.stream)
@@ -81,7 +81,7 @@ async def messages(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """Tokens of the prompt that a conversation makes."""
-    body = await read(request, CountBody)
+    body = await read(request, CountTokensRequest)
     async with service_of(request).models.use(body.model) as loaded:
         warn = request.state.warnings.append
         template_input = _template_input(body, _tools(body, warn), warn)
@@ -93,7 +93,7 @@ async def count_tokens(request: Request) -> Response:
 class MessagesResponder:
     """A body on its way to its message."""
 
-    def __init__(self, body: MessageBody, running: Running) -> None:
+    def __init__(self, body: MessagesRequest, running: Running) -> None:
         self.body, self.running = body, running
         sampling = Sampling(
             temperature=body.temperature,
@@ -238,7 +238,7 @@ class _Blocks:
         return event({"type": kind, "index": self._index, **fields}, kind)
 
 
-def _tools(body: CountBody, warn: Warn) -> ToolChoice:
+def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
     """Tools and the choice among them, from Anthropic's form."""
     tools = []
     for i, tool in enumerate(client_tools(body.tools, ("custom",), warn)):
@@ -260,7 +260,7 @@ def _tools(body: CountBody, warn: Warn) -> ToolChoice:
     return parse_tools(tools, choice, not given.get("disable_parallel_tool_use"))
 
 
-def _template_input(body: CountBody, tools: ToolChoice, warn: Warn) -> TemplateInput:
+def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> TemplateInput:
     """In OpenAI's form, which templates know."""
     found: list[dict[str, Any]] = []
     if body.system:
@@ -340,6 +340,8 @@ def _joined(blocks: Any, where: str) -> str:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/messages", messages, "Anthropic's messages.", MessageBody),
-    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, "Tokens of a prompt.", CountBody),
+    Endpoint("POST", "/v1/messages", messages, "Anthropic's messages.", MessagesRequest),
+    Endpoint(
+        "POST", "/v1/messages/count_tokens", count_tokens, "Tokens of a prompt.", CountTokensRequest
+    ),
 ]

@@ -24,7 +24,7 @@ MAX_TEXTS = 1024
 BETWEEN = "\n\n"
 
 
-class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A query, and the texts to be ranked."""
 
     query: str
@@ -35,7 +35,7 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     user: Any = None
 
 
-class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A text, or one for each of the second ones."""
 
     text_1: str | list[str]
@@ -46,7 +46,7 @@ class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 async def rerank(request: Request) -> Response:
     """The texts by how well they fit, the best first."""
-    body = await read(request, RerankBody)
+    body = await read(request, RerankRequest)
     texts = [_text(i, document) for i, document in enumerate(body.documents)]
     running, scores = await _scored(request, body.model, [(body.query, t) for t in texts], "rerank")
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
@@ -63,7 +63,7 @@ async def rerank(request: Request) -> Response:
 
 async def score(request: Request) -> Response:
     """How well each pair fits."""
-    body = await read(request, ScoreBody)
+    body = await read(request, ScoreRequest)
     seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     firsts = [body.text_1] * len(seconds) if isinstance(body.text_1, str) else body.text_1
     if len(firsts) != len(seconds):
@@ -130,6 +130,6 @@ def _text(i: int, document: str | dict[str, Any]) -> str:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/rerank", rerank, "Ranks texts by a query.", RerankBody),
-    Endpoint("POST", "/v1/score", score, "Scores pairs of texts.", ScoreBody),
+    Endpoint("POST", "/v1/rerank", rerank, "Ranks texts by a query.", RerankRequest),
+    Endpoint("POST", "/v1/score", score, "Scores pairs of texts.", ScoreRequest),
 ]

@@ -41,7 +41,7 @@ NAMES = {
 }
 
 
-class ResponseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Items to answer, behind those of an earlier response if that is named."""
 
     protocol: ClassVar[str] = "responses"
@@ -67,7 +67,7 @@ class ResponseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 async def create(request: Request) -> Response:
     """The answer; the stream of its events; or, in the background, where to ask for it."""
-    body = await read(request, ResponseBody)
+    body = await read(request, ResponsesRequest)
     if body.background and body.stream:
         raise ApiError(400, "background: must not come with stream", param="background")
     with errors.said_as(NAMES):
@@ -131,7 +131,7 @@ def _stored(request: Request) -> StoredResponse:
 class ResponsesResponder:
     """A body on its way to its response. items: of the conversation so far."""
 
-    def __init__(self, body: ResponseBody, running: Running) -> None:
+    def __init__(self, body: ResponsesRequest, running: Running) -> None:
         self.body, self.running = body, running
         self.items: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
@@ -239,7 +239,9 @@ class ResponsesResponder:
         return ResponseEventStream(self.running, self.chat.parser(), self.body_now, self.ended)
 
 
-def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn) -> TemplateInput:
+def _template_input(
+    body: ResponsesRequest, items: list[dict[str, Any]], warn: Warn
+) -> TemplateInput:
     """Items as a chat's messages."""
     found: list[dict[str, Any]] = []
     if body.instructions:
@@ -273,7 +275,7 @@ def _template_input(body: ResponseBody, items: list[dict[str, Any]], warn: Warn)
     return TemplateInput(found, template_options=options)
 
 
-def _tools(body: ResponseBody, warn: Warn) -> ToolChoice:
+def _tools(body: ResponsesRequest, warn: Warn) -> ToolChoice:
     tools = []
     for i, tool in enumerate(client_tools(body.tools, ("function",), warn)):
         if tool.get("type") != "function":
@@ -285,7 +287,7 @@ def _tools(body: ResponseBody, warn: Warn) -> ToolChoice:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/responses", create, "Answers items.", ResponseBody),
+    Endpoint("POST", "/v1/responses", create, "Answers items.", ResponsesRequest),
     Endpoint("GET", "/v1/responses/{id}", retrieve, "A response that was kept."),
     Endpoint("DELETE", "/v1/responses/{id}", delete, "Forgets a response."),
     Endpoint("POST", "/v1/responses/{id}/cancel", cancel, "Ends one in the background."),

@@ -17,7 +17,7 @@ from sterna.server.logprob_format import token_text
 from sterna.server.routing import Endpoint, as_json, service_of
 
 
-class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A text under vLLM's name or llama-server's, or messages."""
 
     model: str | None = None
@@ -35,14 +35,14 @@ class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     with_pieces: bool | None = None
 
 
-class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Token ids."""
 
     tokens: list[int]
     model: str | None = None
 
 
-class TemplateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
     messages: list[dict[str, Any]]
@@ -56,7 +56,7 @@ class TemplateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 async def tokenize(request: Request) -> Response:
     """Ids of a text, or of the prompt that messages make."""
-    body = await read(request, TokenizeBody)
+    body = await read(request, TokenizeRequest)
     given = [x for x in (body.prompt, body.content, body.messages) if x is not None]
     if len(given) != 1:
         raise ApiError(
@@ -84,7 +84,7 @@ async def tokenize(request: Request) -> Response:
 
 async def detokenize(request: Request) -> Response:
     """The text of ids, special tokens as they are spelt."""
-    body = await read(request, DetokenizeBody)
+    body = await read(request, DetokenizeRequest)
     async with service_of(request).models.use(body.model) as loaded:
         tokenizer = loaded.llm.tokenizer
         text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
@@ -117,7 +117,7 @@ async def tokenizer_info(request: Request) -> Response:
 
 async def apply_template(request: Request) -> Response:
     """The prompt of a conversation, as text."""
-    body = await read(request, TemplateBody)
+    body = await read(request, ApplyTemplateRequest)
     async with service_of(request).models.use(body.model) as loaded:
         template_input = _template_input(request, loaded.llm, body)
         text = await asyncio.to_thread(render_prompt, loaded.llm, template_input)
@@ -137,8 +137,10 @@ def _template_input(request: Request, llm: LLM, body: Any) -> TemplateInput:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/tokenize", tokenize, "Token ids of a text.", TokenizeBody),
-    Endpoint("POST", "/detokenize", detokenize, "The text of token ids.", DetokenizeBody),
+    Endpoint("POST", "/tokenize", tokenize, "Token ids of a text.", TokenizeRequest),
+    Endpoint("POST", "/detokenize", detokenize, "The text of token ids.", DetokenizeRequest),
     Endpoint("GET", "/tokenizer_info", tokenizer_info, "Special tokens and chat template."),
-    Endpoint("POST", "/apply-template", apply_template, "A conversation's prompt.", TemplateBody),
+    Endpoint(
+        "POST", "/apply-template", apply_template, "A conversation's prompt.", ApplyTemplateRequest
+    ),
 ]
