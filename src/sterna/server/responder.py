@@ -14,7 +14,7 @@ from sterna.server import errors
 from sterna.server.errors import ApiError
 from sterna.server.routing import as_json
 from sterna.server.service import Running
-from sterna.server.sse import Events, until_gone
+from sterna.server.sse import EventStream, with_cancellation
 
 __all__ = ["Responder", "respond"]
 
@@ -47,15 +47,15 @@ async def respond(
     """Answers, or the stream of their pieces; a client that leaves ends it in every phase."""
     work = responder.submit()
     if stream:
-        await until_gone(request.receive, work, running.cancel)
+        await with_cancellation(request.receive, work, running.cancel)
         events = _events(responder, running)
-        return Events(events, running.cancel, running.service.settings.ping)
+        return EventStream(events, running.cancel, running.service.settings.ping)
 
     async def full() -> dict[str, Any]:
         await work
         return await responder.full()
 
-    return as_json(await until_gone(request.receive, whole(), running.cancel))
+    return as_json(await with_cancellation(request.receive, whole(), running.cancel))
 
 
 async def _events(responder: Responder, running: Running) -> AsyncIterator[bytes]:

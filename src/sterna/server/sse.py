@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sterna.server.json_body import encode
 
-__all__ = ["DONE", "Events", "event", "until_gone"]
+__all__ = ["DONE", "EventStream", "event", "with_cancellation"]
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment, which clients pass over and proxies count as life
@@ -32,7 +32,7 @@ def event(value: Any, name: str | None = None) -> bytes:
     return head + b"data: " + encode(value) + b"\n\n"
 
 
-class Events(Response):
+class EventStream(Response):
     """A response of events.
 
     gone: called once where the client leaves before the end; the events then end by themselves.
@@ -42,13 +42,13 @@ class Events(Response):
     def __init__(
         self,
         events: AsyncIterator[bytes],
-        gone: Callable[[], None],
+        on_disconnect: Callable[[], None],
         ping_s: float,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
-        self._events, self._gone, self._ping_s = events, gone, ping_s
+        self._events, self._on_disconnect, self._ping_s = events, on_disconnect, ping_s
         self._sent = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,21 +77,21 @@ class Events(Response):
                     await self._send(send, PING)
                 continue
             if message["type"] == "http.disconnect":
-                self._gone()
+                self._on_disconnect()
                 return
 
 
-async def until_gone(
+async def with_cancellation(
     receive: Callable[[], Coroutine[Any, Any, Message] | Any],
     answer: Coroutine[Any, Any, T],
-    gone: Callable[[], None],
+    on_disconnect: Callable[[], None],
 ) -> T:
     """What an answer in one piece comes to; `gone` is called where the client leaves before."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone()
+        on_disconnect()
 
     watching = asyncio.ensure_future(watch())
     try:

@@ -17,7 +17,7 @@ from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Running
-from sterna.server.sse import until_gone
+from sterna.server.sse import with_cancellation
 
 MAX_TEXTS = 1024
 #: Between a text and the query that is scored behind it.
@@ -97,7 +97,7 @@ async def _scored(
     service.require_room(running.model, len(pairs))
     embeds = running.model.llm.info()["pooling"] is not None
     work = asyncio.to_thread(_cosines, running, pairs) if embeds else _likelihoods(running, pairs)
-    scores = await until_gone(request.receive, running.beside(work), running.cancel)
+    scores = await with_cancellation(request.receive, running.beside(work), running.cancel)
     return running, scores
 
 
