@@ -149,7 +149,7 @@ class Batches:
     def _blame(self, batch: Batch, error: Exception) -> None:
         """Says in the batch and in the log why it failed."""
         log.error("%s: failed", batch.id, exc_info=error)
-        said = errors.of(error)
+        said = errors.to_api_error(error)
         data = [{"code": said.code, "line": None, "message": said.message, "param": None}]
         batch.errors = {"object": "list", "data": data}
 

@@ -11,7 +11,7 @@ from typing import Any
 from sterna.chat import ChatTemplate
 from sterna.errors import ModelFormatError, RequestError
 from sterna.llm import LLM
-from sterna.server.errors import ApiError, wrong
+from sterna.server.errors import ApiError, invalid
 from sterna.server.system_messages import render_with_system
 from sterna.server.tool_call_formats import for_template
 
@@ -87,7 +87,7 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
     are whole."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
-        raise wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+        raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
     plain = {**message, "role": "system" if role == "developer" else role}
     if isinstance(message.get("content"), list):
         plain["content"] = join_text_parts(message["content"], f"{where}.content")
@@ -103,19 +103,19 @@ def join_text_parts(parts: list[Any], where: str) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
-            raise wrong(f"{where}[{i}]", "must be a part of the type text", kind or part)
+            raise invalid(f"{where}[{i}]", "must be a part of the type text", kind or part)
         texts.append(text)
     return "\n".join(texts)
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
-        raise wrong(where, "must be a list", calls)
+        raise invalid(where, "must be a list", calls)
     found = []
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise wrong(f"{where}[{i}]", "must be a function call with a name", call)
+            raise invalid(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):
             # Those of a call that max_tokens has cut are taken as they are.

@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.errors import ContextError, ModelFormatError, RequestError, SternaError, shown
 
-__all__ = ["ApiError", "of", "renamed", "said_as", "wrong"]
+__all__ = ["ApiError", "to_api_error", "rename_param", "renaming_params", "invalid"]
 
 TYPES = {
     400: "invalid_request_error",
@@ -80,12 +80,12 @@ class ApiError(Exception):
         return {**headers, "www-authenticate": "Bearer"} if self.status == 401 else headers
 
 
-def wrong(param: str, rule: str, value: object) -> ApiError:
+def invalid(param: str, rule: str, value: object) -> ApiError:
     """A 400 for a field that breaks a rule."""
     return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param)
 
 
-def of(error: Exception) -> ApiError:
+def to_api_error(error: Exception) -> ApiError:
     """The answer to an exception.
 
     Whatever Sterna does not raise on purpose is a 500 that says nothing of the inside; what it does
@@ -104,7 +104,7 @@ def of(error: Exception) -> ApiError:
     return ApiError(500, "the server failed; its log says how")
 
 
-def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+def rename_param(error: ApiError, names: Mapping[str, str]) -> ApiError:
     """An error of a protocol whose words for some fields are others: by names of the chat's."""
     for name, word in names.items():
         begins = re.compile(rf"{re.escape(name)}(?=$|[.:\[ ])")
@@ -119,9 +119,9 @@ def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
 
 
 @contextlib.contextmanager
-def said_as(names: Mapping[str, str]) -> Iterator[None]:
+def renaming_params(names: Mapping[str, str]) -> Iterator[None]:
     """Renames the errors of a block."""
     try:
         yield
     except (ApiError, RequestError) as error:
-        raise renamed(of(error), names) from error
+        raise rename_param(to_api_error(error), names) from error

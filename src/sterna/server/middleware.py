@@ -74,7 +74,7 @@ class RequestMiddleware:
         except Exception as error:
             if not isinstance(error, (ApiError, SternaError)):
                 log.error("%s: failed", state["id"], exc_info=error)
-            state["error"] = errors.of(error)
+            state["error"] = errors.to_api_error(error)
             if not status:
                 await as_error(state["error"], scope)(scope, receive, noting)
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from sterna.server.errors import ApiError, wrong
+from sterna.server.errors import ApiError, invalid
 
 __all__ = ["paginate"]
 
@@ -20,9 +20,9 @@ def paginate(request: Request, items: Sequence[Any], most: int, usual: int) -> d
     query = request.query_params
     limit, order = query.get("limit", str(usual)), query.get("order", "desc")
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= most:
-        raise wrong("limit", f"must lie in 1..{most}", limit)
+        raise invalid("limit", f"must lie in 1..{most}", limit)
     if order not in ("asc", "desc"):
-        raise wrong("order", "must be asc or desc", order)
+        raise invalid("order", "must be asc or desc", order)
     found = list(items) if order == "desc" else list(reversed(items))
     after = query.get("after")
     if after is not None:

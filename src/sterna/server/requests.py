@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sterna.server.errors import wrong
+from sterna.server.errors import invalid
 
 __all__ = [
     "Ask",
@@ -135,7 +135,7 @@ def sampling_options(body: Sampling, max_tokens: int | None, logprobs: int) -> d
     if body.seed not in (None, NONE):
         assert body.seed is not None
         if not -(1 << 63) <= body.seed < 1 << 64:
-            raise wrong("seed", "must be a whole number of 64 bits", body.seed)
+            raise invalid("seed", "must be a whole number of 64 bits", body.seed)
         options["seed"] = body.seed % (1 << 64)
     else:
         options["seed"] = secrets.randbits(SEED_BITS)
@@ -148,21 +148,21 @@ def checked_n(body: Sampling) -> int:
     """How many answers."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_N:
-        raise wrong("n", f"must lie in 1..{MAX_N}", n)
+        raise invalid("n", f"must lie in 1..{MAX_N}", n)
     return n
 
 
 def checked_timeout(body: Sampling, most: float | None) -> float | None:
     """Seconds that the answer may take: the body's, but no more than the server's."""
     if body.timeout is not None and not 0 < body.timeout <= 86400:
-        raise wrong("timeout", "must lie in (0, 86400] seconds", body.timeout)
+        raise invalid("timeout", "must lie in (0, 86400] seconds", body.timeout)
     return min((t for t in (body.timeout, most) if t is not None), default=None)
 
 
 def checked_priority(body: Sampling) -> int:
     """The place in the queue among equals."""
     if body.priority is not None and not -1000 <= body.priority <= 1000:
-        raise wrong("priority", "must lie in -1000..1000", body.priority)
+        raise invalid("priority", "must lie in -1000..1000", body.priority)
     return body.priority or 0
 
 
@@ -170,12 +170,12 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
     found = {}
     for key, value in _bounded("logit_bias", given, MAX_BIASES).items():
         if not key.isascii() or not key.isdigit() or len(key) > 9:
-            raise wrong("logit_bias", "must map token ids", key)
+            raise invalid("logit_bias", "must map token ids", key)
         found[int(key)] = value
     return found
 
 
 def _bounded(name: str, items: Any, most: int = MAX_IDS) -> Any:
     if len(items) > most:
-        raise wrong(name, f"must have at most {most} entries", len(items))
+        raise invalid(name, f"must have at most {most} entries", len(items))
     return items

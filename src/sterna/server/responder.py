@@ -66,5 +66,5 @@ async def _events(responder: Responder, running: Running) -> AsyncIterator[bytes
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
             log.error("%s: failed", running.id, exc_info=error)
-        running.failure = errors.of(error)
+        running.failure = errors.to_api_error(error)
         yield responder.error_event(running.failure)

@@ -11,7 +11,7 @@ from sterna.engine.constraints import Constraint, ToolCall
 from sterna.errors import RequestError
 from sterna.llm import LLM
 from sterna.server.chat_rendering import MAX_TOOLS
-from sterna.server.errors import ApiError, wrong
+from sterna.server.errors import ApiError, invalid
 from sterna.server.tool_call_formats import ToolCallFormat, format_of
 
 __all__ = ["ToolChoice", "parse_tools"]
@@ -72,7 +72,7 @@ def parse_tools(
     """`tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat. ApiError 400."""
     shown = tuple(_checked(i, tool) for i, tool in enumerate(tools or ()))
     if len(shown) > MAX_TOOLS:
-        raise wrong("tools", f"must be at most {MAX_TOOLS}", len(shown))
+        raise invalid("tools", f"must be at most {MAX_TOOLS}", len(shown))
     every = frozenset(_function(tool)["name"] for tool in shown)
     parallel = parallel is not False
     if choice in (None, "auto"):
@@ -85,19 +85,19 @@ def parse_tools(
         return ToolChoice(shown, every, True, parallel)
     names, required = _chosen(choice)
     if not names or not names <= every:
-        raise wrong("tool_choice", f"must name tools of {', '.join(sorted(every))}", choice)
+        raise invalid("tool_choice", f"must name tools of {', '.join(sorted(every))}", choice)
     return ToolChoice(shown, names, required, parallel)
 
 
 def _chosen(choice: Any) -> tuple[frozenset[str], bool]:
     """The names of {"type": "function", …} or {"type": "allowed_tools", …}; whether one is due."""
     if not isinstance(choice, dict):
-        raise wrong("tool_choice", "must be none, auto, required or a tool", choice)
+        raise invalid("tool_choice", "must be none, auto, required or a tool", choice)
     if choice.get("type") == "allowed_tools":
         inside = choice.get("allowed_tools", choice)
         tools = inside.get("tools") if isinstance(inside, dict) else None
         if not isinstance(tools, list) or inside.get("mode") not in ("auto", "required"):
-            raise wrong("tool_choice", "must have tools, and a mode of auto or required", choice)
+            raise invalid("tool_choice", "must have tools, and a mode of auto or required", choice)
         return frozenset(map(_name, tools)), inside["mode"] == "required"
     return frozenset([_name(choice)]), True
 
@@ -106,18 +106,20 @@ def _name(tool: Any) -> str:
     inside = tool.get("function", tool) if isinstance(tool, dict) else None
     name = inside.get("name") if isinstance(inside, dict) else None
     if not isinstance(name, str):
-        raise wrong("tool_choice", "must name a function", tool)
+        raise invalid("tool_choice", "must name a function", tool)
     return name
 
 
 def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
     where, function = f"tools[{i}]", tool.get("function")
     if tool.get("type") != "function" or not isinstance(function, dict):
-        raise wrong(where, 'must have the type "function" and a function', tool.get("type"))
+        raise invalid(where, 'must have the type "function" and a function', tool.get("type"))
     if not isinstance(function.get("name"), str) or not function["name"]:
-        raise wrong(f"{where}.function.name", "must be a name", function.get("name"))
+        raise invalid(f"{where}.function.name", "must be a name", function.get("name"))
     if not isinstance(function.get("parameters", {}), dict):
-        raise wrong(f"{where}.function.parameters", "must be a JSON schema", function["parameters"])
+        raise invalid(
+            f"{where}.function.parameters", "must be a JSON schema", function["parameters"]
+        )
     return tool
 
 

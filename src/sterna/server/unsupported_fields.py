@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from sterna.server.errors import wrong
+from sterna.server.errors import invalid
 
 __all__ = ["PROTOCOLS", "UnsupportedField", "drop_ignored", "unsupported_fields"]
 
@@ -172,5 +172,5 @@ def drop_ignored(body: dict[str, Any], protocol: str, read: frozenset[str]) -> d
         if row is None:
             kept[name] = value
         elif row.passes is not None and value not in row.passes:
-            raise wrong(name, f"would change the answer, and is not supported: {row.why}", value)
+            raise invalid(name, f"would change the answer, and is not supported: {row.why}", value)
     return kept

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from sterna.server.batches import batches_of
 from sterna.server.batching import ENDPOINTS as PATHS
 from sterna.server.batching import Batch
-from sterna.server.errors import ApiError, wrong
+from sterna.server.errors import ApiError, invalid
 from sterna.server.json_body import read
 from sterna.server.pagination import paginate
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -50,19 +50,19 @@ async def create(request: Request) -> Response:
     batches, key = batches_of(service), request.state.key
     body = await read(request, BatchRequest)
     if body.endpoint not in PATHS:
-        raise wrong("endpoint", f"must be one of {', '.join(PATHS)}", body.endpoint)
+        raise invalid("endpoint", f"must be one of {', '.join(PATHS)}", body.endpoint)
     _check_metadata(body.metadata or {})
     expiry = body.output_expires_after
     if expiry is not None and (
         expiry.anchor != "created_at" or not EXPIRES_S[0] <= expiry.seconds <= EXPIRES_S[1]
     ):
-        raise wrong(
+        raise invalid(
             "output_expires_after", f"must have {EXPIRES_S[0]}..{EXPIRES_S[1]} seconds from "
             "created_at", expiry.seconds,
         )  # fmt: skip
     file_object = batches.files.get(body.input_file_id, key, "input_file_id")
     if file_object.purpose != "batch":
-        raise wrong(
+        raise invalid(
             "input_file_id", "must be of a file with the purpose batch", file_object.purpose
         )
     now = int(time.time())
@@ -86,7 +86,7 @@ def _window(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
     seconds = int(found[1]) * UNITS[found[2]] if found else 0
     if not 1 <= seconds <= MOST_WINDOW_S:
-        raise wrong("completion_window", "must be a time such as 24h, at most 30d", text)
+        raise invalid("completion_window", "must be a time such as 24h, at most 30d", text)
     return seconds
 
 

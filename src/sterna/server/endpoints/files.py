@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from sterna.server.batches import batches_of
-from sterna.server.errors import ApiError, wrong
+from sterna.server.errors import ApiError, invalid
 from sterna.server.file_store import FileObject
 from sterna.server.multipart_body import read_form
 from sterna.server.pagination import paginate
@@ -34,7 +34,7 @@ async def upload(request: Request) -> Response:
         if not isinstance(file, UploadFile):
             raise ApiError(400, "file: must be given", param="file")
         if purpose != "batch":
-            raise wrong("purpose", "must be batch", purpose)
+            raise invalid("purpose", "must be batch", purpose)
         expires_s = _expires(form)
         name, size = (file.filename or "file")[:MAX_NAME], file.size or 0
         write = partial(shutil.copyfileobj, file.file)
@@ -52,10 +52,10 @@ def _expires(form: FormData) -> int | None:
         return None
     low, high = EXPIRES_S
     if anchor != "created_at":
-        raise wrong("expires_after.anchor", "must be created_at", anchor)
+        raise invalid("expires_after.anchor", "must be created_at", anchor)
     good = isinstance(seconds, str) and seconds.isascii() and seconds.isdigit()
     if not good or not low <= int(str(seconds)[:9]) <= high:
-        raise wrong("expires_after.seconds", f"must lie in {low}..{high}", seconds)
+        raise invalid("expires_after.seconds", f"must lie in {low}..{high}", seconds)
     return int(str(seconds))
 
 

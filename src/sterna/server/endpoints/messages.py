@@ -74,7 +74,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=Tr
 async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
     body = await read(request, MessagesRequest)
-    with errors.said_as(NAMES):
+    with errors.renaming_params(NAMES):
         running = await service_of(request).submit(request, body.model, "msg")
         return await respond(request, running, MessagesResponder(body, running), body.stream)
 

@@ -70,7 +70,7 @@ async def create(request: Request) -> Response:
     body = await read(request, ResponsesRequest)
     if body.background and body.stream:
         raise ApiError(400, "background: must not come with stream", param="background")
-    with errors.said_as(NAMES):
+    with errors.renaming_params(NAMES):
         service = service_of(request)
         running = await service.submit(request, body.model, "resp")
         responder = ResponsesResponder(body, running)
@@ -89,7 +89,7 @@ async def _behind(responder: ResponsesResponder) -> None:
         await responder.submit()
         await responder.full()
     except Exception as error:
-        said = errors.renamed(errors.of(error), NAMES)
+        said = errors.rename_param(errors.to_api_error(error), NAMES)
         cancelled = said.code == "cancelled"  # before it began
         responder.status = "cancelled" if cancelled else "failed"
         responder.error = None if cancelled else said.body()["error"]
