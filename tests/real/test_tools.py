@@ -54,7 +54,7 @@ def template(name: str) -> ChatTemplate:
     return ChatTemplate(file, {"default": file.read_text()}, {"bos_token": "", "eos_token": ""})
 
 
-def has_tool_calls(arguments: Any) -> list[dict[str, Any]]:
+def called(arguments: Any) -> list[dict[str, Any]]:
     """A conversation with a call and its result."""
     function = {"name": "get_weather", "arguments": arguments}
     call = {"id": "abcdefghi", "type": "function", "function": function}

@@ -10,7 +10,7 @@ from sterna.chat.thoughts import Thoughts
 from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.output_parser import OutputParser
-from sterna.server.requests import Ask, StructuredOutputs
+from sterna.server.sampling_fields import GenerationRequest, StructuredOutputs
 from sterna.server.service import Running
 from sterna.server.structured_outputs import constraint_for
 from sterna.server.tool_choice import ToolChoice
@@ -28,12 +28,12 @@ class ChatGeneration:
         self,
         running: Running,
         template_input: TemplateInput,
-        ask: Ask,
+        generation: GenerationRequest,
         tools: ToolChoice,
         structured: StructuredOutputs | None = None,
         response_format: dict[str, Any] | None = None,
     ) -> None:
-        self.running, self.ask, self.tools = running, ask, tools
+        self.running, self.generation, self.tools = running, generation, tools
         self._template_input, self._structured = template_input, structured
         self._format = response_format
         self._thoughts = Thoughts.CLOSED
@@ -43,34 +43,33 @@ class ChatGeneration:
         llm = self.running.model.llm
         self._template_input.tools = list(self.tools.shown)
         await asyncio.to_thread(self._encode)
-        ask = self.ask
-        if ask.options.get("max_tokens") is None:
-            ask.options["max_tokens"] = max(1, llm.context - len(ask.prompt))
+        generation = self.generation
+        if generation.options.get("max_tokens") is None:
+            generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
         answer = await constraint_for(llm, self._structured, self._format)
-        ask.constraint = await self.tools.constraint(llm, answer, self._template_input.template)
-        if ask.constraint is not None:
-            ask.constraint = await asyncio.to_thread(
-                after_reasoning, self._thoughts, ask.constraint
+        generation.constraint = await self.tools.constraint(
+            llm, answer, self._template_input.template
+        )
+        if generation.constraint is not None:
+            generation.constraint = await asyncio.to_thread(
+                behind, self._thoughts, generation.constraint
             )
-        self.running.submit([ask])
+        self.running.submit([generation])
 
     def _encode(self) -> None:
         llm, asked = self.running.model.llm, self._template_input
         with clock() as stopped:
             prompt = render_prompt(llm, asked)
         if stopped.read:
-            self.ask.rendered_at = stopped.moment.isoformat(timespec="seconds")
+            self.generation.rendered_at = stopped.moment.isoformat(timespec="seconds")
         template = asked.template
         self._thoughts = llm.renderer.reasoning_state(
             prompt, asked.messages, asked.continue_final_message, template
         )
         if template is not None:  # the engine knows the ends of the model's own
-            ends = {
-                *self.ask.options.get("stop_token_ids", ()),
-                *llm.renderer.turn_ends_of(template),
-            }
-            self.ask.options["stop_token_ids"] = sorted(ends)
-        self.ask.prompt = llm.tokenizer.encode(prompt, add_special=False)
+            ends = {*self.generation.options.get("stop_token_ids", ()), *llm.turn_ends(template)}
+            self.generation.options["stop_token_ids"] = sorted(ends)
+        self.generation.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def parser(self) -> OutputParser:
         """For one of the answers."""

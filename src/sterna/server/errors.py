@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.errors import ContextError, ModelFormatError, RequestError, SternaError, shown
 
-__all__ = ["ApiError", "to_api_error", "rename_param", "renaming_params", "invalid"]
+__all__ = ["ApiError", "invalid", "rename_param", "renaming_params", "to_api_error"]
 
 TYPES = {
     400: "invalid_request_error",

@@ -55,7 +55,7 @@ async def respond(
         await work
         return await responder.full()
 
-    return as_json(await with_cancellation(request.receive, whole(), running.cancel))
+    return as_json(await with_cancellation(request.receive, full(), running.cancel))
 
 
 async def _events(responder: Responder, running: Running) -> AsyncIterator[bytes]:

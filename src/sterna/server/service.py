@@ -20,8 +20,8 @@ from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
 from sterna.server.metrics import Metrics
 from sterna.server.model_manager import LoadedModel, ModelManager
-from sterna.server.requests import Ask
 from sterna.server.response_store import ResponseStore
+from sterna.server.sampling_fields import GenerationRequest
 from sterna.server.settings import Settings
 
 __all__ = ["Running", "Service"]
@@ -182,42 +182,42 @@ class Running:
         self.failure: ApiError | None = None  #: that ended its stream
         #: What of the request was left out: for a header, and the log.
         self.warnings: list[str] = []
-        self._asks: list[Ask] = []
+        self._generations: list[GenerationRequest] = []
         self._tickets: list[Any] = []
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    def submit(self, asks: Sequence[Ask]) -> None:
+    def submit(self, generations: Sequence[GenerationRequest]) -> None:
         """Gives prompts to the engine. ApiError 429, 499 where its client has left already,
         RequestError."""
         self._check_cancelled()
         if self.idle is None:
-            self.service.require_room(self.model, len(asks))
+            self.service.require_room(self.model, len(generations))
         shared = "" if self.service.settings.share_cache else self.key
         try:
-            for ask in asks:
+            for generation in generations:
                 self._tickets.append(
                     self.model.engine.submit(
-                        ask.prompt,
-                        n=ask.n,
+                        generation.prompt,
+                        n=generation.n,
                         key=self.key,
-                        priority=ask.priority if self.idle is None else -MOST_PRIORITY,
-                        deadline_s=ask.deadline_s,
-                        salt=f"{shared}\0{ask.salt}",
-                        chat=ask.chat,
+                        priority=generation.priority if self.idle is None else -MOST_PRIORITY,
+                        deadline_s=generation.deadline_s,
+                        salt=f"{shared}\0{generation.salt}",
+                        chat=generation.chat,
                         **{
                             **_given(
-                                constraint=ask.constraint,
-                                prediction=ask.prediction,
+                                constraint=generation.constraint,
+                                prediction=generation.prediction,
                                 adapter=self.adapter,
                             ),
-                            **ask.options,
+                            **generation.options,
                         },
                     )
                 )
         except BaseException:
             self.cancel()
             raise
-        self._asks = list(asks)
+        self._generations = list(generations)
         if self.idle is not None:
             self.idle.set()
 
@@ -301,9 +301,9 @@ class Running:
 
     def _first_choices(self) -> list[int]:
         firsts, count = [], 0
-        for ask in self._asks:
+        for generation in self._generations:
             firsts.append(count)
-            count += ask.n
+            count += generation.n
         return firsts
 
     async def result(self) -> list[Completion]:
@@ -349,7 +349,9 @@ class Running:
             }
         if self.service.settings.log_prompts:
             decode = self.model.llm.tokenizer.decode
-            line["prompts"] = [decode(ask.prompt, skip_special=False) for ask in self._asks]
+            line["prompts"] = [
+                decode(generation.prompt, skip_special=False) for generation in self._generations
+            ]
             line["answers"] = [done.text for done in completions]
         return line
 
@@ -359,12 +361,12 @@ class Running:
         rendered_at is there where the template asked for the time: the prompt depends on it.
         sampling: what was used, the model's own values being there where the request had none.
         """
-        moment = self._asks[0].rendered_at
+        moment = self._generations[0].rendered_at
         return {
             **({} if moment is None else {"rendered_at": moment}),
-            "seed": self._asks[0].options.get("seed"),
+            "seed": self._generations[0].options.get("seed"),
             "sampling": self._tickets[0].requests[0].params.sampling,
-            "prompt_sha256": receipt.digest(ask.prompt for ask in self._asks),
+            "prompt_sha256": receipt.digest(generation.prompt for generation in self._generations),
             "tokens_sha256": receipt.digest(done.tokens for done in self.completions),
         }
 

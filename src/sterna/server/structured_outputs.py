@@ -11,7 +11,7 @@ from sterna.engine.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.errors import ApiError
-from sterna.server.requests import StructuredOutputs
+from sterna.server.sampling_fields import StructuredOutputs
 
 __all__ = ["constraint_for"]
 

@@ -16,16 +16,16 @@ from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.output_parser import Delta, OutputParser
-from sterna.server.requests import (
-    Ask,
-    Sampling,
+from sterna.server.responder import respond
+from sterna.server.routing import Endpoint, service_of
+from sterna.server.sampling_fields import (
+    GenerationRequest,
+    SamplingFields,
     checked_n,
     checked_priority,
     checked_timeout,
     sampling_options,
 )
-from sterna.server.responder import respond
-from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
 from sterna.server.tool_choice import parse_tools
@@ -40,7 +40,7 @@ class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str = "content"
 
 
-class ChatCompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
+class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """A conversation."""
 
     protocol: ClassVar[str] = "chat"
@@ -95,7 +95,7 @@ class ChatResponder:
         self.body, self.running, self.llm = body, running, running.model.llm
         self.n = checked_n(body)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
-        ask = Ask(
+        generation = GenerationRequest(
             [],
             sampling_options(body, None, top),
             self.n,
@@ -110,7 +110,7 @@ class ChatResponder:
         self.chat = ChatGeneration(
             running,
             self._template_input(),
-            ask,
+            generation,
             tools,
             body.structured_outputs,
             body.response_format,
@@ -185,7 +185,9 @@ class ChatResponder:
         }
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": self.chat.ask.prompt} if self.body.return_token_ids else {}
+        return (
+            {"prompt_token_ids": self.chat.generation.prompt} if self.body.return_token_ids else {}
+        )
 
     def _logprobs(self, found: Any) -> dict[str, Any] | None:
         if not self.body.logprobs:

@@ -16,16 +16,16 @@ from sterna.server.bodies import read
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
-from sterna.server.requests import (
-    Ask,
-    Sampling,
+from sterna.server.responder import respond
+from sterna.server.routing import Endpoint, service_of
+from sterna.server.sampling_fields import (
+    GenerationRequest,
+    SamplingFields,
     checked_n,
     checked_priority,
     checked_timeout,
     sampling_options,
 )
-from sterna.server.responder import respond
-from sterna.server.routing import Endpoint, service_of
 from sterna.server.service import Running
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import constraint_for
@@ -43,7 +43,7 @@ FILL = (
 )
 
 
-class CompletionRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
+class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """A text, token ids, or a list of either."""
 
     protocol: ClassVar[str] = "completions"
@@ -84,8 +84,8 @@ class CompletionResponder:
         if self._scored and options["max_tokens"] == 1:
             # lm-eval counts on an entry for each token, also where that ends the text.
             options["ignore_eos"] = True
-        asks = [
-            Ask(
+        generations = [
+            GenerationRequest(
                 prompt,
                 {**options, "max_tokens": _most(self.llm, prompt, options["max_tokens"])},
                 self.n,
@@ -97,12 +97,12 @@ class CompletionResponder:
             for prompt in self.prompts
         ]
         if self._scored:
-            running.service.require_room(running.model, len(asks))
+            running.service.require_room(running.model, len(generations))
             score = partial(running.model.engine.score, adapter=running.adapter)
             key = running.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
             self.scores = await running.beside(asyncio.gather(*scored))
-        running.submit(asks)
+        running.submit(generations)
 
     @property
     def _scored(self) -> bool:

@@ -20,9 +20,14 @@ from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
-from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.sampling_fields import (
+    GenerationRequest,
+    SamplingFields,
+    checked_timeout,
+    sampling_options,
+)
 from sterna.server.service import Running
 from sterna.server.sse import event
 from sterna.server.tool_choice import ToolChoice, parse_tools
@@ -95,7 +100,7 @@ class MessagesResponder:
 
     def __init__(self, body: MessagesRequest, running: Running) -> None:
         self.body, self.running = body, running
-        sampling = Sampling(
+        sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
             top_k=body.top_k,
@@ -103,7 +108,7 @@ class MessagesResponder:
             max_tokens=body.max_tokens,
             seed=body.seed,
         )
-        ask = Ask(
+        generation = GenerationRequest(
             [],
             sampling_options(sampling, None, 0),
             chat=True,
@@ -115,7 +120,7 @@ class MessagesResponder:
         if form is None and body.output_config is not None:
             form = body.output_config.format
         self.chat = ChatGeneration(
-            running, _template_input(body, tools, warn), ask, tools, None, form
+            running, _template_input(body, tools, warn), generation, tools, None, form
         )
         self.submit = self.chat.submit
 

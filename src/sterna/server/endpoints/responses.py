@@ -20,7 +20,6 @@ from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.output_parser import OutputParser
-from sterna.server.requests import Ask, Sampling, checked_timeout, sampling_options
 from sterna.server.responder import respond
 from sterna.server.response_events import (
     ResponseEventStream,
@@ -30,6 +29,12 @@ from sterna.server.response_events import (
 )
 from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.sampling_fields import (
+    GenerationRequest,
+    SamplingFields,
+    checked_timeout,
+    sampling_options,
+)
 from sterna.server.service import Running
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
@@ -141,13 +146,13 @@ class ResponsesResponder:
             self.items += earlier.items
         given = body.input
         self.items += [{"role": "user", "content": given}] if isinstance(given, str) else given
-        sampling = Sampling(
+        sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
             max_tokens=body.max_output_tokens,
             seed=body.seed,
         )
-        ask = Ask(
+        generation = GenerationRequest(
             [],
             sampling_options(sampling, None, 0),
             chat=True,
@@ -158,7 +163,7 @@ class ResponsesResponder:
         self.chat = ChatGeneration(
             running,
             _template_input(body, self.items, running.warnings.append),
-            ask,
+            generation,
             _tools(body, running.warnings.append),
             None,
             response_format,

@@ -11,8 +11,8 @@ import msgspec
 from sterna.server.errors import invalid
 
 __all__ = [
-    "Ask",
-    "Sampling",
+    "GenerationRequest",
+    "SamplingFields",
     "StreamOptions",
     "StructuredOutputs",
     "checked_n",
@@ -38,7 +38,7 @@ _SAME = (
 
 
 @dataclass
-class Ask:
+class GenerationRequest:
     """A prompt and how it is to be answered, whatever protocol asked.
 
     prompt: token ids; options: of `LLM.generate`; n: answers; chat: ends of turns end an answer;
@@ -79,7 +79,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     choice: list[str] | None = None
 
 
-class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of completions and of chat alike. Ranges are the engine's, which checks them.
 
     prompt_cache_key is a salt where there is no cache_salt.
@@ -113,7 +113,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: str | None = None
 
 
-def sampling_options(body: Sampling, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
+def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
     """The options of `LLM.generate` that a body sets; ApiError 400 where it asks for too much.
 
     max_tokens: where the body has none; None: as many as the context has room for. logprobs: how
@@ -144,7 +144,7 @@ def sampling_options(body: Sampling, max_tokens: int | None, logprobs: int) -> d
     return options
 
 
-def checked_n(body: Sampling) -> int:
+def checked_n(body: SamplingFields) -> int:
     """How many answers."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_N:
@@ -152,14 +152,14 @@ def checked_n(body: Sampling) -> int:
     return n
 
 
-def checked_timeout(body: Sampling, most: float | None) -> float | None:
+def checked_timeout(body: SamplingFields, most: float | None) -> float | None:
     """Seconds that the answer may take: the body's, but no more than the server's."""
     if body.timeout is not None and not 0 < body.timeout <= 86400:
         raise invalid("timeout", "must lie in (0, 86400] seconds", body.timeout)
     return min((t for t in (body.timeout, most) if t is not None), default=None)
 
 
-def checked_priority(body: Sampling) -> int:
+def checked_priority(body: SamplingFields) -> int:
     """The place in the queue among equals."""
     if body.priority is not None and not -1000 <= body.priority <= 1000:
         raise invalid("priority", "must lie in -1000..1000", body.priority)
