@@ -11,7 +11,7 @@ from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.output_parser import OutputParser
 from sterna.server.sampling_fields import GenerationRequest, StructuredOutputs
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.structured_outputs import constraint_for
 from sterna.server.tool_choice import ToolChoice
 
@@ -26,21 +26,21 @@ class ChatGeneration:
 
     def __init__(
         self,
-        running: Running,
+        active: ActiveRequest,
         template_input: TemplateInput,
         generation: GenerationRequest,
         tools: ToolChoice,
         structured: StructuredOutputs | None = None,
         response_format: dict[str, Any] | None = None,
     ) -> None:
-        self.running, self.generation, self.tools = running, generation, tools
+        self.active, self.generation, self.tools = active, generation, tools
         self._template_input, self._structured = template_input, structured
         self._format = response_format
         self._thoughts = Thoughts.CLOSED
 
     async def submit(self) -> None:
         """Makes the prompt and the constraint, and gives them to the engine."""
-        llm = self.running.model.llm
+        llm = self.active.model.llm
         self._template_input.tools = list(self.tools.shown)
         await asyncio.to_thread(self._encode)
         generation = self.generation
@@ -54,10 +54,10 @@ class ChatGeneration:
             generation.constraint = await asyncio.to_thread(
                 behind, self._thoughts, generation.constraint
             )
-        self.running.submit([generation])
+        self.active.submit([generation])
 
     def _encode(self) -> None:
-        llm, asked = self.running.model.llm, self._template_input
+        llm, asked = self.active.model.llm, self._template_input
         with clock() as stopped:
             prompt = render_prompt(llm, asked)
         if stopped.read:
@@ -73,6 +73,6 @@ class ChatGeneration:
 
     def parser(self) -> OutputParser:
         """For one of the answers."""
-        call_format = self.tools.call_format(self.running.model.llm, self._template_input.template)
+        call_format = self.tools.call_format(self.active.model.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
         return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)

@@ -140,16 +140,16 @@ class _Server(uvicorn.Server):
 
     async def _drained(self, sig: int) -> None:
         """Lets what runs end, within the time there is; then what is left is cut between events."""
-        running, limit = self._service.running, self._service.settings.shutdown_timeout
+        active, limit = self._service.active, self._service.settings.shutdown_timeout
         if self._service.batches is not None:
             await self._service.batches.stop()
-        log.info("draining: %d requests have %g s to end", len(running), limit)
+        log.info("draining: %d requests have %g s to end", len(active), limit)
         until = asyncio.get_running_loop().time() + limit
-        while running and asyncio.get_running_loop().time() < until:
+        while active and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(LOOK_S)
-        if running:
+        if active:
             self.exit_code = 128 + sig
-            for one in list(running.values()):
+            for one in list(active.values()):
                 one.cut()
             await asyncio.sleep(LOOK_S)
         self.should_exit = True

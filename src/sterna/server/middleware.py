@@ -17,7 +17,7 @@ from sterna.errors import SternaError, shown
 from sterna.server import errors
 from sterna.server.errors import ApiError
 from sterna.server.routing import as_error, as_json
-from sterna.server.service import Running, Service
+from sterna.server.service import ActiveRequest, Service
 
 __all__ = ["RequestMiddleware"]
 
@@ -147,11 +147,11 @@ class RequestMiddleware:
         if state.get("key"):
             line["key"] = state["key"]
         self._explain(line, state)
-        running: Running | None = state.get("running")
-        if running is not None:
-            running.cancel()  # where it has not ended
-            line |= running.note()
-            self._service.end(running)
+        active: ActiveRequest | None = state.get("running")
+        if active is not None:
+            active.cancel()  # where it has not ended
+            line |= active.note()
+            self._service.end(active)
         if route not in ("/health", "/metrics") or status >= 400:
             self._write(line)
 

@@ -13,7 +13,7 @@ from sterna.errors import SternaError
 from sterna.server import errors
 from sterna.server.errors import ApiError
 from sterna.server.routing import as_json
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.sse import EventStream, with_cancellation
 
 __all__ = ["Responder", "respond"]
@@ -42,29 +42,29 @@ class Responder(Protocol):
 
 
 async def respond(
-    request: Request, running: Running, responder: Responder, stream: bool
+    request: Request, active: ActiveRequest, responder: Responder, stream: bool
 ) -> Response:
     """Answers, or the stream of their pieces; a client that leaves ends it in every phase."""
     work = responder.submit()
     if stream:
-        await with_cancellation(request.receive, work, running.cancel)
-        events = _events(responder, running)
-        return EventStream(events, running.cancel, running.service.settings.ping)
+        await with_cancellation(request.receive, work, active.cancel)
+        events = _events(responder, active)
+        return EventStream(events, active.cancel, active.service.settings.ping)
 
     async def full() -> dict[str, Any]:
         await work
         return await responder.full()
 
-    return as_json(await with_cancellation(request.receive, full(), running.cancel))
+    return as_json(await with_cancellation(request.receive, full(), active.cancel))
 
 
-async def _events(responder: Responder, running: Running) -> AsyncIterator[bytes]:
+async def _events(responder: Responder, active: ActiveRequest) -> AsyncIterator[bytes]:
     """The events; an error among them becomes the last one."""
     try:
         async for data in responder.stream():
             yield data
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
-            log.error("%s: failed", running.id, exc_info=error)
-        running.failure = errors.to_api_error(error)
-        yield responder.error_event(running.failure)
+            log.error("%s: failed", active.id, exc_info=error)
+        active.failure = errors.to_api_error(error)
+        yield responder.error_event(active.failure)

@@ -7,15 +7,15 @@ from typing import Any
 
 from sterna.server.errors import ApiError
 from sterna.server.output_parser import Delta, OutputParser
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.sse import event
 
 __all__ = ["ResponseEventStream", "output_items", "response_status", "response_usage"]
 
 
-def response_usage(running: Running) -> dict[str, Any]:
+def response_usage(active: ActiveRequest) -> dict[str, Any]:
     """Tokens, in the words of responses."""
-    usage = running.usage()
+    usage = active.usage()
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": usage["prompt_tokens_details"],
@@ -97,12 +97,12 @@ class ResponseEventStream:
 
     def __init__(
         self,
-        running: Running,
+        active: ActiveRequest,
         parser: OutputParser,
         body: Callable[[], dict[str, Any]],
         ended: Callable[[str, OutputParser, dict[str, Any]], dict[str, Any]],
     ) -> None:
-        self._running, self._parser, self._body, self._ended = running, parser, body, ended
+        self._running, self._parser, self._body, self._ended = active, parser, body, ended
         self._number, self._index = 0, -1
         self._open: Delta | None = None
         self._text = ""

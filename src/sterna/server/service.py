@@ -24,7 +24,7 @@ from sterna.server.response_store import ResponseStore
 from sterna.server.sampling_fields import GenerationRequest
 from sterna.server.settings import Settings
 
-__all__ = ["Running", "Service"]
+__all__ = ["ActiveRequest", "Service"]
 
 #: Between two looks whether clients still want what a batch rests for.
 REST_S = 0.02
@@ -42,7 +42,7 @@ class Service:
         if settings.files is not None:
             self.batches = Batches(self, settings.files, settings.files_max)
         self.clients = 0  #: requests that are not of batches
-        self.running: dict[str, Running] = {}
+        self.active: dict[str, ActiveRequest] = {}
         self.failed: Exception | None = None
         self.draining = False
         self._by_key: Counter[str] = Counter()
@@ -77,11 +77,11 @@ class Service:
             await self.batches.close()
         for task in self._tasks:
             task.cancel()
-        for running in list(self.running.values()):
-            running.cancel()
+        for active in list(self.active.values()):
+            active.cancel()
         await self.models.close()
 
-    async def begin(self, request: Request, model: str | None, prefix: str) -> Running:
+    async def begin(self, request: Request, model: str | None, prefix: str) -> ActiveRequest:
         """A place for a request: of a model, and among those of its key.
 
         prefix: of its id. A request whose state has `idle` is of a batch: it takes time that no
@@ -99,12 +99,12 @@ class Service:
         except BaseException:
             self._leave(key, idle)
             raise
-        running = Running(self, loaded, key, prefix, idle, self.models.adapter_of(model))
-        request.state.running = running
-        running.warnings = request.state.warnings
-        self.running[running.id] = running
+        active = ActiveRequest(self, loaded, key, prefix, idle, self.models.adapter_of(model))
+        request.state.active = active
+        active.warnings = request.state.warnings
+        self.active[active.id] = active
         loaded.clients += idle is None
-        return running
+        return active
 
     def _require_place(self, key: str) -> None:
         most = self.settings.max_per_key
@@ -122,12 +122,12 @@ class Service:
             self._by_key[key] -= 1
             self._by_key += Counter()  # keeps what is above 0
 
-    def end(self, running: Running) -> None:
+    def end(self, active: ActiveRequest) -> None:
         """Forgets a request; harmless the second time."""
-        if self.running.pop(running.id, None) is not None:
-            self._leave(running.key, running.idle)
-            running.model.clients -= running.idle is None
-            self.models.release(running.model)
+        if self.active.pop(active.id, None) is not None:
+            self._leave(active.key, active.idle)
+            active.model.clients -= active.idle is None
+            self.models.release(active.model)
 
     def require_open(self) -> None:
         """ApiError 503 where nothing new is begun."""
@@ -157,7 +157,7 @@ class Service:
             )
 
 
-class Running:
+class ActiveRequest:
     """A request from its place to its end: what a client waits for, under one id.
 
     A prompt has `n` choices, and several prompts one after another theirs. idle: as in

@@ -10,12 +10,12 @@ from starlette.responses import Response
 from sterna.errors import shown
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 
 
-def _own(request: Request) -> dict[str, Running]:
-    running = service_of(request).running
-    return {id: one for id, one in running.items() if one.key == request.state.key}
+def _own(request: Request) -> dict[str, ActiveRequest]:
+    active = service_of(request).active
+    return {id: one for id, one in active.items() if one.key == request.state.key}
 
 
 async def listed(request: Request) -> Response:

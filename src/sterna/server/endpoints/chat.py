@@ -26,7 +26,7 @@ from sterna.server.sampling_fields import (
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.sse import DONE, event
 from sterna.server.tool_choice import parse_tools
 
@@ -65,8 +65,8 @@ async def chat(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, ChatCompletionRequest)
     _refuse(body)
-    running = await service_of(request).submit(request, body.model, "chatcmpl")
-    return await respond(request, running, ChatResponder(body, running), bool(body.stream))
+    active = await service_of(request).submit(request, body.model, "chatcmpl")
+    return await respond(request, active, ChatResponder(body, active), bool(body.stream))
 
 
 def _refuse(body: ChatCompletionRequest) -> None:
@@ -91,8 +91,8 @@ def _refuse(body: ChatCompletionRequest) -> None:
 class ChatResponder:
     """A body on its way to its choices."""
 
-    def __init__(self, body: ChatCompletionRequest, running: Running) -> None:
-        self.body, self.running, self.llm = body, running, running.model.llm
+    def __init__(self, body: ChatCompletionRequest, active: ActiveRequest) -> None:
+        self.body, self.active, self.llm = body, active, active.model.llm
         self.n = checked_n(body)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         generation = GenerationRequest(
@@ -102,13 +102,13 @@ class ChatResponder:
             chat=True,
             salt=body.cache_salt or body.prompt_cache_key or "",
             priority=checked_priority(body),
-            deadline_s=checked_timeout(body, running.service.settings.timeout),
+            deadline_s=checked_timeout(body, active.service.settings.timeout),
             prediction=self._prediction(),
         )
-        own = client_tools(body.tools, ("function",), running.warnings.append)
+        own = client_tools(body.tools, ("function",), active.warnings.append)
         tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)
         self.chat = ChatGeneration(
-            running,
+            active,
             self._template_input(),
             generation,
             tools,
@@ -131,7 +131,7 @@ class ChatResponder:
             template=request_template(
                 self.llm,
                 body.chat_template,
-                self.running.service.settings.trust_request_chat_template,
+                self.active.service.settings.trust_request_chat_template,
             ),
         )
 
@@ -149,10 +149,10 @@ class ChatResponder:
 
     def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
         return {
-            "id": self.running.id,
+            "id": self.active.id,
             "object": kind,
-            "created": self.running.created,
-            "model": self.running.name,
+            "created": self.active.created,
+            "model": self.active.name,
             "system_fingerprint": fingerprint,
         }
 
@@ -164,7 +164,7 @@ class ChatResponder:
         """All choices in one object."""
         choices = []
         for i, (done, parser) in enumerate(
-            zip(await self.running.result(), self._parsers(), strict=True)
+            zip(await self.active.result(), self._parsers(), strict=True)
         ):
             message = parser.message(done.text)
             choice: dict[str, Any] = {
@@ -177,10 +177,10 @@ class ChatResponder:
                 choice["token_ids"] = done.tokens
             choices.append(choice)
         return {
-            **self._head(await self.running.fingerprint(), "chat.completion"),
+            **self._head(await self.active.fingerprint(), "chat.completion"),
             "choices": choices,
-            "usage": self.running.usage(),
-            "receipt": self.running.receipt(),
+            "usage": self.active.usage(),
+            "receipt": self.active.receipt(),
             **self._prompt_ids(),
         }
 
@@ -197,7 +197,7 @@ class ChatResponder:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The stream: roles, pieces, an end for each choice, and the usage if that is asked for."""
-        head = self._head(await self.running.fingerprint(), "chat.completion.chunk")
+        head = self._head(await self.active.fingerprint(), "chat.completion.chunk")
         asked = self.body.stream_options
         wants_usage = asked is not None and asked.include_usage
         if wants_usage:
@@ -207,12 +207,12 @@ class ChatResponder:
         def chunk(i: int, delta: Any, finish: str | None = None, **of_token: Any) -> bytes:
             choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": finish}
             if asked is not None and wants_usage and asked.continuous_usage_stats:
-                head["usage"] = self.running.usage()
+                head["usage"] = self.active.usage()
             return event({**head, "choices": [{**choice, **of_token}]})
 
         for i in range(self.n):
             yield event({**head, **self._prompt_ids(), "choices": [_opening(i)]})
-        async for i, piece in self.running.pieces():
+        async for i, piece in self.active.pieces():
             deltas = parsers[i].feed(piece.text)
             of_token: dict[str, Any] = {}
             if piece.logprob:
@@ -222,15 +222,15 @@ class ChatResponder:
             for delta in deltas or ([Delta("content", "")] if of_token else []):
                 yield chunk(i, delta.chat_delta(), **of_token)
                 of_token = {}  # once for each token
-        *before, last = enumerate(self.running.completions)
+        *before, last = enumerate(self.active.completions)
         for i, done in (*before, last):
             for delta in parsers[i].end():
                 yield chunk(i, delta.chat_delta())
             if i == last[0]:
-                head["receipt"] = self.running.receipt()
+                head["receipt"] = self.active.receipt()
             yield chunk(i, {}, "tool_calls" if parsers[i].has_tool_calls else done.finish_reason)
         if wants_usage:
-            yield event({**head, "choices": [], "usage": self.running.usage()})
+            yield event({**head, "choices": [], "usage": self.active.usage()})
         yield DONE
 
 

@@ -26,7 +26,7 @@ from sterna.server.sampling_fields import (
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import constraint_for
 
@@ -58,16 +58,16 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
 async def completions(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, CompletionRequest)
-    running = await service_of(request).submit(request, body.model, "cmpl")
-    return await respond(request, running, CompletionResponder(body, running), bool(body.stream))
+    active = await service_of(request).submit(request, body.model, "cmpl")
+    return await respond(request, active, CompletionResponder(body, active), bool(body.stream))
 
 
 class CompletionResponder:
     """A body on its way to its choices. Of a prompt, choices are neighbours."""
 
-    def __init__(self, body: CompletionRequest, running: Running) -> None:
-        self.body, self.running = body, running
-        self.llm = running.model.llm
+    def __init__(self, body: CompletionRequest, active: ActiveRequest) -> None:
+        self.body, self.active = body, active
+        self.llm = active.model.llm
         self.n = checked_n(body)
         _refuse(body, self.n)
         self.prompts: list[list[int]] = []
@@ -75,10 +75,10 @@ class CompletionResponder:
 
     async def submit(self) -> None:
         """Scores the prompts where that is asked for, and gives them to the engine."""
-        body, running = self.body, self.running
+        body, active = self.body, self.active
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
         constraint = await constraint_for(self.llm, body.structured_outputs)
-        timeout = checked_timeout(body, running.service.settings.timeout)
+        timeout = checked_timeout(body, active.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
         options = sampling_options(body, MAX_TOKENS, logprobs)
         if self._scored and options["max_tokens"] == 1:
@@ -97,12 +97,12 @@ class CompletionResponder:
             for prompt in self.prompts
         ]
         if self._scored:
-            running.service.require_room(running.model, len(generations))
-            score = partial(running.model.engine.score, adapter=running.adapter)
-            key = running.key
+            active.service.require_room(active.model, len(generations))
+            score = partial(active.model.engine.score, adapter=active.adapter)
+            key = active.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
-            self.scores = await running.beside(asyncio.gather(*scored))
-        running.submit(generations)
+            self.scores = await active.beside(asyncio.gather(*scored))
+        active.submit(generations)
 
     @property
     def _scored(self) -> bool:
@@ -110,10 +110,10 @@ class CompletionResponder:
 
     def _head(self, fingerprint: str) -> dict[str, Any]:
         return {
-            "id": self.running.id,
+            "id": self.active.id,
             "object": "text_completion",
-            "created": self.running.created,
-            "model": self.running.name,
+            "created": self.active.created,
+            "model": self.active.name,
             "system_fingerprint": fingerprint,
         }
 
@@ -134,7 +134,7 @@ class CompletionResponder:
 
     async def full(self) -> dict[str, Any]:
         """All choices in one object."""
-        done = await self.running.result()
+        done = await self.active.result()
         choices = []
         for i, one in enumerate(done):
             text, logprobs = self._echo(i)
@@ -149,10 +149,10 @@ class CompletionResponder:
             }
             choices.append({**choice, **self._ids(i, one.tokens)})
         return {
-            **self._head(await self.running.fingerprint()),
+            **self._head(await self.active.fingerprint()),
             "choices": choices,
-            "usage": self.running.usage(),
-            "receipt": self.running.receipt(),
+            "usage": self.active.usage(),
+            "receipt": self.active.receipt(),
         }
 
     def _ids(self, choice: int, tokens: list[int]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class CompletionResponder:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The stream: pieces, an end for each choice, and the usage where it is asked for."""
-        head = self._head(await self.running.fingerprint())
+        head = self._head(await self.active.fingerprint())
         asked = self.body.stream_options
         wants_usage = asked is not None and asked.include_usage
         if wants_usage:
@@ -175,7 +175,7 @@ class CompletionResponder:
         def chunk(i: int, text: str, logprobs: Any, finish: str | None, more: Any) -> bytes:
             choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}
             if asked is not None and wants_usage and asked.continuous_usage_stats:
-                head["usage"] = self.running.usage()
+                head["usage"] = self.active.usage()
             return event({**head, "choices": [{**choice, **more}]})
 
         logprobs: list[TextLogprobs | None] = []
@@ -184,20 +184,20 @@ class CompletionResponder:
             logprobs.append(found)
             if self.body.echo:
                 yield chunk(i, text, found.take() if found else None, None, self._ids(i, []))
-        async for i, piece in self.running.pieces():
+        async for i, piece in self.active.pieces():
             found = logprobs[i]
             if found is not None and piece.logprob is not None:
                 found.add(piece.logprob.token, piece.logprob)
             if piece.text or found is not None or self.body.return_token_ids:
                 ids = {"token_ids": [piece.token]} if self.body.return_token_ids else {}
                 yield chunk(i, piece.text, found.take() if found else None, None, ids)
-        *before, last = enumerate(self.running.completions)
+        *before, last = enumerate(self.active.completions)
         for i, done in before:
             yield chunk(i, "", None, self._finish(done), {})
-        head["receipt"] = self.running.receipt()
+        head["receipt"] = self.active.receipt()
         yield chunk(last[0], "", None, self._finish(last[1]), {})
         if wants_usage:
-            yield event({**head, "choices": [], "usage": self.running.usage()})
+            yield event({**head, "choices": [], "usage": self.active.usage()})
         yield DONE
 
 

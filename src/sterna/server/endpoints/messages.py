@@ -28,7 +28,7 @@ from sterna.server.sampling_fields import (
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.sse import event
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
@@ -80,8 +80,8 @@ async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
     body = await read(request, MessagesRequest)
     with errors.renaming_params(NAMES):
-        running = await service_of(request).submit(request, body.model, "msg")
-        return await respond(request, running, MessagesResponder(body, running), body.stream)
+        active = await service_of(request).submit(request, body.model, "msg")
+        return await respond(request, active, MessagesResponder(body, active), body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -98,8 +98,8 @@ async def count_tokens(request: Request) -> Response:
 class MessagesResponder:
     """A body on its way to its message."""
 
-    def __init__(self, body: MessagesRequest, running: Running) -> None:
-        self.body, self.running = body, running
+    def __init__(self, body: MessagesRequest, active: ActiveRequest) -> None:
+        self.body, self.active = body, active
         sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
@@ -112,24 +112,24 @@ class MessagesResponder:
             [],
             sampling_options(sampling, None, 0),
             chat=True,
-            deadline_s=checked_timeout(sampling, running.service.settings.timeout),
+            deadline_s=checked_timeout(sampling, active.service.settings.timeout),
         )
-        warn = running.warnings.append
+        warn = active.warnings.append
         tools = _tools(body, warn)
         form = body.output_format
         if form is None and body.output_config is not None:
             form = body.output_config.format
         self.chat = ChatGeneration(
-            running, _template_input(body, tools, warn), generation, tools, None, form
+            active, _template_input(body, tools, warn), generation, tools, None, form
         )
         self.submit = self.chat.submit
 
     def _head(self) -> dict[str, Any]:
         return {
-            "id": self.running.id,
+            "id": self.active.id,
             "type": "message",
             "role": "assistant",
-            "model": self.running.name,
+            "model": self.active.name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -137,7 +137,7 @@ class MessagesResponder:
         }
 
     def _usage(self) -> dict[str, Any]:
-        usage = self.running.usage()
+        usage = self.active.usage()
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return {
             "input_tokens": usage["prompt_tokens"] - cached,
@@ -158,7 +158,7 @@ class MessagesResponder:
 
     async def full(self) -> dict[str, Any]:
         """The message in one object."""
-        (done,) = await self.running.result()
+        (done,) = await self.active.result()
         parser = self.chat.parser()
         said = parser.message(done.text)
         content: list[dict[str, Any]] = []
@@ -179,8 +179,8 @@ class MessagesResponder:
         }
         return {
             **head,
-            "system_fingerprint": await self.running.fingerprint(),
-            "receipt": self.running.receipt(),
+            "system_fingerprint": await self.active.fingerprint(),
+            "receipt": self.active.receipt(),
         }
 
     def error_event(self, error: ApiError) -> bytes:
@@ -191,7 +191,7 @@ class MessagesResponder:
         """The stream: the message's start, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
         parser, blocks = self.chat.parser(), _Blocks()
-        async for _, piece in self.running.pieces():
+        async for _, piece in self.active.pieces():
             for delta in parser.feed(piece.text):
                 for data in blocks.take(delta):
                     yield data
@@ -200,10 +200,10 @@ class MessagesResponder:
                 yield data
         for data in blocks.close():
             yield data
-        (done,) = self.running.completions
+        (done,) = self.active.completions
         ended = self._stop(done, parser.has_tool_calls)
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
-        yield event({**last, "receipt": self.running.receipt()}, "message_delta")
+        yield event({**last, "receipt": self.active.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.sse import with_cancellation
 
 MAX_TEXTS = 1024
@@ -48,7 +48,7 @@ async def rerank(request: Request) -> Response:
     """The texts by how well they fit, the best first."""
     body = await read(request, RerankRequest)
     texts = [_text(i, document) for i, document in enumerate(body.documents)]
-    running, scores = await _scored(request, body.model, [(body.query, t) for t in texts], "rerank")
+    active, scores = await _scored(request, body.model, [(body.query, t) for t in texts], "rerank")
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
     results = [
         {
@@ -58,7 +58,7 @@ async def rerank(request: Request) -> Response:
         }
         for i in order[: body.top_n]
     ]
-    return as_json({"id": running.id, "model": running.name, "results": results})
+    return as_json({"id": active.id, "model": active.name, "results": results})
 
 
 async def score(request: Request) -> Response:
@@ -73,14 +73,14 @@ async def score(request: Request) -> Response:
             param="text_1",
         )
     pairs = list(zip(firsts, seconds, strict=True))
-    running, scores = await _scored(request, body.model, pairs, "score")
+    active, scores = await _scored(request, body.model, pairs, "score")
     data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
     return as_json(
         {
-            "id": running.id,
+            "id": active.id,
             "object": "list",
-            "created": running.created,
-            "model": running.name,
+            "created": active.created,
+            "model": active.name,
             "data": data,
         }
     )
@@ -88,34 +88,34 @@ async def score(request: Request) -> Response:
 
 async def _scored(
     request: Request, model: str | None, pairs: list[tuple[str, str]], prefix: str
-) -> tuple[Running, list[float]]:
+) -> tuple[ActiveRequest, list[float]]:
     """A score of each pair of a query and a text."""
     if not 1 <= len(pairs) <= MAX_TEXTS:
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
     service = service_of(request)
-    running = await service.begin(request, model, prefix)
-    service.require_room(running.model, len(pairs))
-    embeds = running.model.llm.info()["pooling"] is not None
-    work = asyncio.to_thread(_cosines, running, pairs) if embeds else _likelihoods(running, pairs)
-    scores = await with_cancellation(request.receive, running.beside(work), running.cancel)
-    return running, scores
+    active = await service.begin(request, model, prefix)
+    service.require_room(active.model, len(pairs))
+    embeds = active.model.llm.info()["pooling"] is not None
+    work = asyncio.to_thread(_cosines, active, pairs) if embeds else _likelihoods(active, pairs)
+    scores = await with_cancellation(request.receive, active.beside(work), active.cancel)
+    return active, scores
 
 
-def _cosines(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
+def _cosines(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:
     names = sorted({text for pair in pairs for text in pair})
-    rows = dict(zip(names, running.model.llm.embed(names, adapter=running.adapter), strict=True))
+    rows = dict(zip(names, active.model.llm.embed(names, adapter=active.adapter), strict=True))
     return [float(rows[query] @ rows[text]) for query, text in pairs]
 
 
-async def _likelihoods(running: Running, pairs: list[tuple[str, str]]) -> list[float]:
-    tokenizer, score = running.model.llm.tokenizer, running.model.engine.score
+async def _likelihoods(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:
+    tokenizer, score = active.model.llm.tokenizer, active.model.engine.score
 
     async def one(query: str, text: str) -> float:
         before = tokenizer.encode(text + BETWEEN)
         after = tokenizer.encode(query, add_special=False)
         if not after:
             raise ApiError(400, "query: must not be empty", param="query")
-        found = await score([*before, *after], key=running.key, adapter=running.adapter)
+        found = await score([*before, *after], key=active.key, adapter=active.adapter)
         total: float = sum(entry.logprob for entry in found[len(before) :] if entry)
         return total / len(after)
 

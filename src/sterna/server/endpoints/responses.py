@@ -35,7 +35,7 @@ from sterna.server.sampling_fields import (
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import Running
+from sterna.server.service import ActiveRequest
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
 #: This protocol's words for what a chat names otherwise.
@@ -77,19 +77,19 @@ async def create(request: Request) -> Response:
         raise ApiError(400, "background: must not come with stream", param="background")
     with errors.renaming_params(NAMES):
         service = service_of(request)
-        running = await service.submit(request, body.model, "resp")
-        responder = ResponsesResponder(body, running)
+        active = await service.submit(request, body.model, "resp")
+        responder = ResponsesResponder(body, active)
         if not body.background:
-            return await respond(request, running, responder, bool(body.stream))
-    request.state.running = None  # it outlives this request
+            return await respond(request, active, responder, bool(body.stream))
+    request.state.active = None  # it outlives this request
     task = asyncio.ensure_future(_behind(responder))
-    service.responses.put(running.id, running.key, responder.items, responder.body_now(), task)
+    service.responses.put(active.id, active.key, responder.items, responder.body_now(), task)
     return as_json(responder.body_now())
 
 
 async def _behind(responder: ResponsesResponder) -> None:
     """An answer that nobody waits for."""
-    running = responder.running
+    active = responder.active
     try:
         await responder.submit()
         await responder.full()
@@ -100,8 +100,8 @@ async def _behind(responder: ResponsesResponder) -> None:
         responder.error = None if cancelled else said.body()["error"]
         responder.keep()
     finally:
-        running.note()
-        running.service.end(running)
+        active.note()
+        active.service.end(active)
 
 
 async def retrieve(request: Request) -> Response:
@@ -112,9 +112,9 @@ async def retrieve(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """Ends one that runs in the background."""
     stored = _stored(request)
-    running = service_of(request).running.get(stored.body["id"])
-    if running is not None:
-        running.cancel()
+    active = service_of(request).active.get(stored.body["id"])
+    if active is not None:
+        active.cancel()
     if stored.task is not None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(stored.task)
@@ -136,12 +136,12 @@ def _stored(request: Request) -> StoredResponse:
 class ResponsesResponder:
     """A body on its way to its response. items: of the conversation so far."""
 
-    def __init__(self, body: ResponsesRequest, running: Running) -> None:
-        self.body, self.running = body, running
+    def __init__(self, body: ResponsesRequest, active: ActiveRequest) -> None:
+        self.body, self.active = body, active
         self.items: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
-            earlier = running.service.responses.get(
-                body.previous_response_id, running.key, "previous_response_id"
+            earlier = active.service.responses.get(
+                body.previous_response_id, active.key, "previous_response_id"
             )
             self.items += earlier.items
         given = body.input
@@ -157,14 +157,14 @@ class ResponsesResponder:
             sampling_options(sampling, None, 0),
             chat=True,
             salt=body.prompt_cache_key or "",
-            deadline_s=checked_timeout(sampling, running.service.settings.timeout),
+            deadline_s=checked_timeout(sampling, active.service.settings.timeout),
         )
         response_format = (body.text or {}).get("format")
         self.chat = ChatGeneration(
-            running,
-            _template_input(body, self.items, running.warnings.append),
+            active,
+            _template_input(body, self.items, active.warnings.append),
             generation,
-            _tools(body, running.warnings.append),
+            _tools(body, active.warnings.append),
             None,
             response_format,
         )
@@ -175,16 +175,16 @@ class ResponsesResponder:
     async def submit(self) -> None:
         """Gives it to the engine."""
         await self.chat.submit()
-        self.fingerprint = await self.running.fingerprint()
+        self.fingerprint = await self.active.fingerprint()
 
     def body_now(self) -> dict[str, Any]:
         """The response as it is."""
         body, ended = self.body, self.status not in ("in_progress", "queued")
         cut = self.status == "incomplete"
         return {
-            "id": self.running.id,
+            "id": self.active.id,
             "object": "response",
-            "created_at": self.running.created,
+            "created_at": self.active.created,
             "status": self.status,
             "background": bool(body.background),
             "error": self.error,
@@ -192,7 +192,7 @@ class ResponsesResponder:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "model": self.running.name,
+            "model": self.active.name,
             "output": self._output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
@@ -204,22 +204,22 @@ class ResponsesResponder:
             "tools": body.tools or [],
             "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": response_usage(self.running) if ended and self.running.completions else None,
-            **(self._receipt() if ended and self.running.completions else {}),
+            "usage": response_usage(self.active) if ended and self.active.completions else None,
+            **(self._receipt() if ended and self.active.completions else {}),
         }
 
     def _receipt(self) -> dict[str, Any]:
-        return {"system_fingerprint": self.fingerprint, "receipt": self.running.receipt()}
+        return {"system_fingerprint": self.fingerprint, "receipt": self.active.receipt()}
 
     async def full(self) -> dict[str, Any]:
         """The answer, which is kept if it may be."""
-        (done,) = await self.running.result()
+        (done,) = await self.active.result()
         parser = self.chat.parser()
         return self.ended(done.finish_reason, parser, parser.message(done.text))
 
     def ended(self, finish: str, parser: OutputParser, message: dict[str, Any]) -> dict[str, Any]:
         """What it came to."""
-        self._output = output_items(message, self.running.id, finish)
+        self._output = output_items(message, self.active.id, finish)
         self.status = response_status(finish)
         self.keep()
         return self.body_now()
@@ -227,9 +227,9 @@ class ResponsesResponder:
     def keep(self) -> None:
         """For whoever goes on with it."""
         if self.body.store is not False:
-            running = self.running
-            running.service.responses.put(
-                running.id, running.key, [*self.items, *self._output], self.body_now()
+            active = self.active
+            active.service.responses.put(
+                active.id, active.key, [*self.items, *self._output], self.body_now()
             )
 
     def stream(self) -> AsyncIterator[bytes]:
@@ -241,7 +241,7 @@ class ResponsesResponder:
 
     @cached_property
     def _stream(self) -> ResponseEventStream:
-        return ResponseEventStream(self.running, self.chat.parser(), self.body_now, self.ended)
+        return ResponseEventStream(self.active, self.chat.parser(), self.body_now, self.ended)
 
 
 def _template_input(
