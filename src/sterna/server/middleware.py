@@ -147,7 +147,7 @@ class RequestMiddleware:
         if state.get("key"):
             line["key"] = state["key"]
         self._explain(line, state)
-        active: ActiveRequest | None = state.get("running")
+        active: ActiveRequest | None = state.get("active")
         if active is not None:
             active.cancel()  # where it has not ended
             line |= active.note()

@@ -65,7 +65,7 @@ async def chat(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, ChatCompletionRequest)
     _refuse(body)
-    active = await service_of(request).submit(request, body.model, "chatcmpl")
+    active = await service_of(request).begin(request, body.model, "chatcmpl")
     return await respond(request, active, ChatResponder(body, active), bool(body.stream))
 
 

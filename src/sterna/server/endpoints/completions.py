@@ -58,7 +58,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
 async def completions(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, CompletionRequest)
-    active = await service_of(request).submit(request, body.model, "cmpl")
+    active = await service_of(request).begin(request, body.model, "cmpl")
     return await respond(request, active, CompletionResponder(body, active), bool(body.stream))
 
 

@@ -80,7 +80,7 @@ async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
     body = await read(request, MessagesRequest)
     with errors.renaming_params(NAMES):
-        active = await service_of(request).submit(request, body.model, "msg")
+        active = await service_of(request).begin(request, body.model, "msg")
         return await respond(request, active, MessagesResponder(body, active), body.stream)
 
 

@@ -77,7 +77,7 @@ async def create(request: Request) -> Response:
         raise ApiError(400, "background: must not come with stream", param="background")
     with errors.renaming_params(NAMES):
         service = service_of(request)
-        active = await service.submit(request, body.model, "resp")
+        active = await service.begin(request, body.model, "resp")
         responder = ResponsesResponder(body, active)
         if not body.background:
             return await respond(request, active, responder, bool(body.stream))
