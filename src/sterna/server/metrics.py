@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 
 from sterna.engine import SchedulerLoad
 from sterna.outputs import Completion, Stats
-from sterna.server.hosting import Models
 
 __all__ = ["Metrics"]
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from sterna.llm import receipt
 from sterna.llm.async_llm import MOST_PRIORITY
 from sterna.outputs import Completion, Piece
+from sterna.server.api_keys import ApiKeys
 from sterna.server.batches import Batches
 from sterna.server.errors import ApiError
 from sterna.server.metrics import Metrics

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
-from sterna.server.bodies import read
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
