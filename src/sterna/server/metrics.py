@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from sterna.engine import SchedulerLoad
 from sterna.outputs import Completion, Stats
+from sterna.server.model_manager import ModelManager
 
 __all__ = ["Metrics"]
 
