@@ -188,13 +188,13 @@ def test_who_waits_for_a_whole_answer(llm: LLM) -> None:
 def test_whole_answers_of_a_server(llm: LLM, of_batch: bool) -> None:
     """A client's keeps the pace; one of a batch gives way."""
     pytest.importorskip("starlette")
-    from sterna.server.service import ActiveRequest
+    from sterna.server.active_request import ActiveRequest
 
     async def ask() -> bool:
         async with AsyncLLM(llm) as engine:
-            hosted: Any = SimpleNamespace(name="x", clients=0, engine=engine)
+            model: Any = SimpleNamespace(name="x", clients=0, engine=engine)
             idle = asyncio.Event() if of_batch else None
-            active = ActiveRequest(SimpleNamespace(), hosted, "", "x", idle)
+            active = ActiveRequest(SimpleNamespace(), model, "", "x", idle_event=idle)
             ticket = engine.submit("a", max_tokens=2)
             active._tickets.append(ticket)
             await active.result()

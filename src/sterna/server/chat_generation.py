@@ -8,10 +8,11 @@ from typing import Any
 from sterna.chat.clock import clock
 from sterna.chat.thoughts import Thoughts
 from sterna.llm.chat_renderer import after_reasoning
+from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_rendering import TemplateInput, render_prompt
+from sterna.server.generation_request import GenerationRequest
 from sterna.server.output_parser import OutputParser
-from sterna.server.sampling_fields import GenerationRequest, StructuredOutputs
-from sterna.server.service import ActiveRequest
+from sterna.server.sampling_fields import StructuredOutputs
 from sterna.server.structured_outputs import constraint_for
 from sterna.server.tool_choice import ToolChoice
 

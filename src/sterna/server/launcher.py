@@ -50,8 +50,8 @@ async def _serve(settings: Settings, sources: Mapping[str, ModelSource]) -> int:
         # over them.
         sys.stderr.flush()
         os._exit(server.exit_code)
-    if service.failed is not None:
-        raise service.failed
+    if service.load_error is not None:
+        raise service.load_error
     return server.exit_code
 
 
@@ -108,7 +108,7 @@ class _Server(uvicorn.Server):
         ready = False
         while not self.should_exit:
             await self.on_tick(0)
-            if self._service.failed is not None:
+            if self._service.load_error is not None:
                 return
             if not ready and not self._service.loading:
                 ready = True
@@ -132,7 +132,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first time: drains; the second time: ends."""
         if self._drain is None and not self._service.loading:
-            self._service.draining = True
+            self._service.admission.draining = True
             self._drain = asyncio.get_running_loop().create_task(self._drained(sig))
             return
         self.exit_code = 128 + sig
@@ -150,7 +150,7 @@ class _Server(uvicorn.Server):
         if active:
             self.exit_code = 128 + sig
             for one in list(active.values()):
-                one.cut()
+                one.shut_down()
             await asyncio.sleep(LOOK_S)
         self.should_exit = True
 

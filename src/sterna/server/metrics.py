@@ -87,7 +87,7 @@ class Metrics:
         """A response; handler: the route's path, so that clients cannot make up names."""
         self._http.labels(method, handler, str(status)).inc()
 
-    def note(self, model: str, completions: Iterable[Completion]) -> None:
+    def record(self, model: str, completions: Iterable[Completion]) -> None:
         """What became of an answer."""
         for done in completions:
             self._ended.labels(model, done.finish_reason).inc()

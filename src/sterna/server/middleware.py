@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sterna.errors import SternaError, shown
 from sterna.server import errors
+from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.routing import as_error, as_json
-from sterna.server.service import ActiveRequest, Service
+from sterna.server.service import Service
 
 __all__ = ["RequestMiddleware"]
 
@@ -150,7 +151,7 @@ class RequestMiddleware:
         active: ActiveRequest | None = state.get("active")
         if active is not None:
             active.cancel()  # where it has not ended
-            line |= active.note()
+            line |= active.log_fields(self._service.settings.log_prompts)
             self._service.end(active)
         if route not in ("/health", "/metrics") or status >= 400:
             self._write(line)

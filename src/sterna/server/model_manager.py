@@ -123,14 +123,14 @@ class ModelManager:
         finally:
             self.release(loaded)
 
-    async def take(self, name: str | None) -> LoadedModel:
+    async def acquire(self, name: str | None) -> LoadedModel:
         """A model to `release` later; as `use`."""
         loaded = await self._get(name)
         loaded.busy += 1
         return loaded
 
     def release(self, loaded: LoadedModel) -> None:
-        """Ends what `take` began."""
+        """Ends what `acquire` began."""
         loaded.busy -= 1
         loaded.used = time.monotonic()
         self._left.set()
@@ -168,7 +168,7 @@ class ModelManager:
         while self.loaded and not self._has_room(nbytes):
             idle = [loaded for loaded in self.loaded.values() if not loaded.busy]
             if idle:
-                await self._give_up(min(idle, key=lambda loaded: loaded.used))
+                await self._unload(min(idle, key=lambda loaded: loaded.used))
             else:
                 self._left.clear()
                 await self._left.wait()
@@ -178,13 +178,13 @@ class ModelManager:
             return False
         return available_bytes() >= nbytes * (1 + MARGIN)
 
-    async def _give_up(self, loaded: LoadedModel) -> None:
+    async def _unload(self, loaded: LoadedModel) -> None:
         del self.loaded[loaded.name]
         await loaded.close()
         del loaded
         gc.collect()  # a model's objects know each other, and hold its memory until then
 
-    async def watch(self) -> None:
+    async def unload_unused(self) -> None:
         """Gives up models that nobody has asked for long enough; runs until it is cancelled."""
         while self._keep_alive is not None:
             await asyncio.sleep(min(LOOK_S, self._keep_alive))
@@ -192,7 +192,7 @@ class ModelManager:
                 for loaded in list(self.loaded.values()):
                     unused = time.monotonic() - loaded.used
                     if not loaded.busy and unused > self._keep_alive:
-                        await self._give_up(loaded)
+                        await self._unload(loaded)
 
     async def drain(self) -> None:
         """Waits until everything that was asked is answered."""
@@ -201,7 +201,7 @@ class ModelManager:
     async def close(self) -> None:
         """Gives up all of them."""
         for loaded in list(self.loaded.values()):
-            await self._give_up(loaded)
+            await self._unload(loaded)
 
 
 async def _loaded(opener: Callable[[], LLM]) -> LLM:

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from sterna.errors import SternaError
 from sterna.server import errors
+from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
-from sterna.server.routing import as_json
-from sterna.server.service import ActiveRequest
+from sterna.server.routing import as_json, service_of
 from sterna.server.sse import EventStream, with_cancellation
 
 __all__ = ["Responder", "respond"]
@@ -49,7 +49,7 @@ async def respond(
     if stream:
         await with_cancellation(request.receive, work, active.cancel)
         events = _events(responder, active)
-        return EventStream(events, active.cancel, active.service.settings.ping)
+        return EventStream(events, active.cancel, service_of(request).settings.ping)
 
     async def full() -> dict[str, Any]:
         await work
@@ -66,5 +66,5 @@ async def _events(responder: Responder, active: ActiveRequest) -> AsyncIterator[
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
             log.error("%s: failed", active.id, exc_info=error)
-        active.failure = errors.to_api_error(error)
-        yield responder.error_event(active.failure)
+        active.stream_error = errors.to_api_error(error)
+        yield responder.error_event(active.stream_error)

@@ -1,9 +1,8 @@
-"""`Ask`: the one request that every endpoint makes of what its clients send."""
+"""The request fields that completions and chat share, and the engine options they become."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -11,7 +10,6 @@ import msgspec
 from sterna.server.errors import invalid
 
 __all__ = [
-    "GenerationRequest",
     "SamplingFields",
     "StreamOptions",
     "StructuredOutputs",
@@ -23,13 +21,13 @@ __all__ = [
 
 MAX_N = 8  #: answers to one prompt
 MAX_BIASES = 1024
-#: Of a seed that nobody named: JavaScript, too, reads it from JSON as it is.
+#: Bits of a seed that the server draws: JavaScript can read it from JSON exactly.
 SEED_BITS = 48
-MAX_IDS = 4096  #: token ids in a list that is no prompt
-#: What clients of vLLM and llama.cpp write for no limit (max_tokens, top_k) and for no seed.
+MAX_IDS = 4096  #: token ids in a list other than a prompt
+#: How clients of vLLM and llama.cpp write no limit (max_tokens, top_k) and no seed.
 NONE = -1
 
-#: Fields that are `LLM.generate`'s under the same name.
+#: Fields that `LLM.generate` takes under the same name.
 _SAME = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "stop", "ignore_eos", "min_tokens", "stop_token_ids", "bad_words",
@@ -37,32 +35,11 @@ _SAME = (
 )  # fmt: skip
 
 
-@dataclass
-class GenerationRequest:
-    """A prompt and how it is to be answered, whatever protocol asked.
-
-    prompt: token ids; options: of `LLM.generate`; n: answers; chat: ends of turns end an answer;
-    salt: prefixes are shared among equal salts; prediction: token ids that the answer resembles;
-    constraint: what the answer must follow; rendered_at: the time that the template was told, in
-    ISO 8601, where it asked for it.
-    """
-
-    prompt: list[int]
-    options: dict[str, Any] = field(default_factory=dict)
-    n: int = 1
-    chat: bool = False
-    salt: str = ""
-    priority: int = 0
-    deadline_s: float | None = None
-    constraint: Any = None
-    prediction: list[int] | None = None
-    rendered_at: str | None = None
-
-
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells beside the answer; include_obfuscation changes nothing here.
+    """What a stream contains next to the answer.
 
-    continuous_usage_stats: each chunk has the usage so far, as vLLM's have.
+    continuous_usage_stats: put the usage so far into each chunk, as vLLM does.
+    include_obfuscation: accepted and ignored.
     """
 
     include_usage: bool | None = None
@@ -71,7 +48,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an answer must follow, in vLLM's words: one of them."""
+    """vLLM's `structured_outputs`: what an answer must follow. Exactly one may be set."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -80,9 +57,9 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of completions and of chat alike. Ranges are the engine's, which checks them.
+    """The fields of both completions and chat. The engine checks most ranges.
 
-    prompt_cache_key is a salt where there is no cache_salt.
+    prompt_cache_key acts as cache_salt if there is none.
     """
 
     model: str | None = None
@@ -114,15 +91,15 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
-    """The options of `LLM.generate` that a body sets; ApiError 400 where it asks for too much.
+    """The options of `LLM.generate` that a request sets. ApiError 400 if a limit is exceeded.
 
-    max_tokens: where the body has none; None: as many as the context has room for. logprobs: how
-    many alternatives of each token.
+    max_tokens: the default; None is as many as fit into the context. logprobs: how many
+    alternatives to report for each token.
     """
     options = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
     if options.get("top_k") == NONE:
         options["top_k"] = 0
-    if options.get("top_p") == 0:  # the likeliest token alone has so little
+    if options.get("top_p") == 0:  # clients mean: only the likeliest token
         del options["top_p"]
         options["temperature"] = 0.0
     options["max_tokens"] = max_tokens if body.max_tokens is None else body.max_tokens
@@ -145,22 +122,22 @@ def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int
 
 
 def checked_n(body: SamplingFields) -> int:
-    """How many answers."""
+    """The number of answers. ApiError 400."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_N:
         raise invalid("n", f"must lie in 1..{MAX_N}", n)
     return n
 
 
-def checked_timeout(body: SamplingFields, most: float | None) -> float | None:
-    """Seconds that the answer may take: the body's, but no more than the server's."""
+def checked_timeout(body: SamplingFields, limit: float | None) -> float | None:
+    """Seconds that the answer may take, at most `limit`, the server's own. ApiError 400."""
     if body.timeout is not None and not 0 < body.timeout <= 86400:
         raise invalid("timeout", "must lie in (0, 86400] seconds", body.timeout)
-    return min((t for t in (body.timeout, most) if t is not None), default=None)
+    return min((t for t in (body.timeout, limit) if t is not None), default=None)
 
 
 def checked_priority(body: SamplingFields) -> int:
-    """The place in the queue among equals."""
+    """The priority in the queue. ApiError 400."""
     if body.priority is not None and not -1000 <= body.priority <= 1000:
         raise invalid("priority", "must lie in -1000..1000", body.priority)
     return body.priority or 0

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.errors import shown
+from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.service import ActiveRequest
 
 
 def _own(request: Request) -> dict[str, ActiveRequest]:

@@ -10,9 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.batches import batches_of
-from sterna.server.batching import ENDPOINTS as PATHS
-from sterna.server.batching import Batch
+from sterna.server.batch.job import ENDPOINTS as PATHS
+from sterna.server.batch.job import Batch
 from sterna.server.errors import ApiError, invalid
 from sterna.server.json_body import read
 from sterna.server.pagination import paginate
@@ -46,8 +45,8 @@ class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 async def create(request: Request) -> Response:
     """Begins a batch, whose lines are checked behind this."""
     service = service_of(request)
-    service.require_open()
-    batches, key = batches_of(service), request.state.key
+    service.admission.require_open()
+    batches, key = service.require_batches(), request.state.key
     body = await read(request, BatchRequest)
     if body.endpoint not in PATHS:
         raise invalid("endpoint", f"must be one of {', '.join(PATHS)}", body.endpoint)
@@ -102,7 +101,7 @@ def _check_metadata(given: dict[str, str]) -> None:
 
 async def listed(request: Request) -> Response:
     """The caller's batches."""
-    found = batches_of(service_of(request)).of(request.state.key)
+    found = service_of(request).require_batches().owned_by(request.state.key)
     return as_json(paginate(request, found, MOST_LISTED, LISTED))
 
 
@@ -114,12 +113,12 @@ async def retrieve(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """Ends one with the results that it has."""
     batch = _own(request)
-    await batches_of(service_of(request)).cancel(batch)
+    await service_of(request).require_batches().cancel(batch)
     return as_json(batch.body())
 
 
 def _own(request: Request) -> Batch:
-    batches = batches_of(service_of(request))
+    batches = service_of(request).require_batches()
     return batches.get(request.path_params["id"], request.state.key)
 
 

@@ -9,24 +9,25 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
 from sterna.server.errors import ApiError
+from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.output_parser import Delta, OutputParser
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.sampling_fields import (
-    GenerationRequest,
     SamplingFields,
     checked_n,
     checked_priority,
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import ActiveRequest
+from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
 from sterna.server.tool_choice import parse_tools
 
@@ -65,8 +66,11 @@ async def chat(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, ChatCompletionRequest)
     _refuse(body)
-    active = await service_of(request).begin(request, body.model, "chatcmpl")
-    return await respond(request, active, ChatResponder(body, active), bool(body.stream))
+    service = service_of(request)
+    active = await service.begin(request, body.model, "chatcmpl")
+    return await respond(
+        request, active, ChatResponder(body, active, service.settings), bool(body.stream)
+    )
 
 
 def _refuse(body: ChatCompletionRequest) -> None:
@@ -91,8 +95,11 @@ def _refuse(body: ChatCompletionRequest) -> None:
 class ChatResponder:
     """A body on its way to its choices."""
 
-    def __init__(self, body: ChatCompletionRequest, active: ActiveRequest) -> None:
+    def __init__(
+        self, body: ChatCompletionRequest, active: ActiveRequest, settings: Settings
+    ) -> None:
         self.body, self.active, self.llm = body, active, active.model.llm
+        self._settings = settings
         self.n = checked_n(body)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         generation = GenerationRequest(
@@ -102,7 +109,7 @@ class ChatResponder:
             chat=True,
             salt=body.cache_salt or body.prompt_cache_key or "",
             priority=checked_priority(body),
-            deadline_s=checked_timeout(body, active.service.settings.timeout),
+            deadline_s=checked_timeout(body, settings.timeout),
             prediction=self._prediction(),
         )
         own = client_tools(body.tools, ("function",), active.warnings.append)
@@ -131,7 +138,7 @@ class ChatResponder:
             template=request_template(
                 self.llm,
                 body.chat_template,
-                self.active.service.settings.trust_request_chat_template,
+                self._settings.trust_request_chat_template,
             ),
         )
 

@@ -12,20 +12,21 @@ from starlette.responses import Response
 
 from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
+from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
+from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.sampling_fields import (
-    GenerationRequest,
     SamplingFields,
     checked_n,
     checked_priority,
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import ActiveRequest
+from sterna.server.service import Service
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import constraint_for
 
@@ -57,15 +58,18 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
 async def completions(request: Request) -> Response:
     """Answers, or the stream of their pieces."""
     body = await read(request, CompletionRequest)
-    active = await service_of(request).begin(request, body.model, "cmpl")
-    return await respond(request, active, CompletionResponder(body, active), bool(body.stream))
+    service = service_of(request)
+    active = await service.begin(request, body.model, "cmpl")
+    return await respond(
+        request, active, CompletionResponder(body, active, service), bool(body.stream)
+    )
 
 
 class CompletionResponder:
     """A body on its way to its choices. Of a prompt, choices are neighbours."""
 
-    def __init__(self, body: CompletionRequest, active: ActiveRequest) -> None:
-        self.body, self.active = body, active
+    def __init__(self, body: CompletionRequest, active: ActiveRequest, service: Service) -> None:
+        self.body, self.active, self.service = body, active, service
         self.llm = active.model.llm
         self.n = checked_n(body)
         _refuse(body, self.n)
@@ -77,7 +81,7 @@ class CompletionResponder:
         body, active = self.body, self.active
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
         constraint = await constraint_for(self.llm, body.structured_outputs)
-        timeout = checked_timeout(body, active.service.settings.timeout)
+        timeout = checked_timeout(body, self.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
         options = sampling_options(body, MAX_TOKENS, logprobs)
         if self._scored and options["max_tokens"] == 1:
@@ -96,11 +100,11 @@ class CompletionResponder:
             for prompt in self.prompts
         ]
         if self._scored:
-            active.service.require_room(active.model, len(generations))
+            self.service.admission.require_room(active.model.engine.load(), len(generations))
             score = partial(active.model.engine.score, adapter=active.adapter)
             key = active.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
-            self.scores = await active.beside(asyncio.gather(*scored))
+            self.scores = await active.run(asyncio.gather(*scored))
         active.submit(generations)
 
     @property

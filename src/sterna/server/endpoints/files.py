@@ -10,7 +10,6 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from sterna.server.batches import batches_of
 from sterna.server.errors import ApiError, invalid
 from sterna.server.file_store import FileObject
 from sterna.server.multipart_body import read_form
@@ -26,8 +25,8 @@ MAX_NAME = 255
 async def upload(request: Request) -> Response:
     """Keeps a file."""
     service = service_of(request)
-    service.require_open()
-    files = batches_of(service).files
+    service.admission.require_open()
+    files = service.require_batches().files
     form = await read_form(request, min(MAX_BYTES, files.most))
     try:
         file, purpose = form.get("file"), form.get("purpose")
@@ -61,7 +60,7 @@ def _expires(form: FormData) -> int | None:
 
 async def listed(request: Request) -> Response:
     """The caller's files."""
-    found = batches_of(service_of(request)).files.owned_by(request.state.key)
+    found = service_of(request).require_batches().files.owned_by(request.state.key)
     purpose = request.query_params.get("purpose")
     wanted = [file_object for file_object in found if purpose in (None, file_object.purpose)]
     return as_json(paginate(request, wanted, MOST_LISTED, MOST_LISTED))
@@ -75,13 +74,13 @@ async def retrieve(request: Request) -> Response:
 async def content(request: Request) -> Response:
     """Its bytes."""
     file_object = _own(request)
-    path = batches_of(service_of(request)).files.path(file_object.id)
+    path = service_of(request).require_batches().files.path(file_object.id)
     return FileResponse(path, media_type="application/octet-stream")
 
 
 async def delete(request: Request) -> Response:
     """Deletes one that no running batch reads."""
-    file_object, batches = _own(request), batches_of(service_of(request))
+    file_object, batches = _own(request), service_of(request).require_batches()
     if batches.uses(file_object.id):
         raise ApiError(400, "id: must be of a file that no running batch reads", param="id")
     await asyncio.to_thread(batches.files.delete, file_object.id)
@@ -89,7 +88,7 @@ async def delete(request: Request) -> Response:
 
 
 def _own(request: Request) -> FileObject:
-    files = batches_of(service_of(request)).files
+    files = service_of(request).require_batches().files
     return files.get(request.path_params["id"], request.state.key)
 
 

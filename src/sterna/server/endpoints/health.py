@@ -11,8 +11,8 @@ from sterna.server.routing import Endpoint, as_json, service_of
 async def health(request: Request) -> Response:
     """200 where requests are taken; 503 while the first model is loaded, and at the end."""
     service = service_of(request)
-    if service.draining or service.loading:
-        status = "shutting down" if service.draining else "loading"
+    if service.admission.draining or service.loading:
+        status = "shutting down" if service.admission.draining else "loading"
         return as_json({"status": status}, 503, {"retry-after": "5"})
     return as_json({"status": "ok"})
 

@@ -15,20 +15,21 @@ from sterna.chat.calls import object_of
 from sterna.errors import shown
 from sterna.outputs import Completion
 from sterna.server import errors
+from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
+from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
-    GenerationRequest,
     SamplingFields,
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import ActiveRequest
+from sterna.server.settings import Settings
 from sterna.server.sse import event
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
@@ -80,8 +81,11 @@ async def messages(request: Request) -> Response:
     """The next message, or the stream of its events."""
     body = await read(request, MessagesRequest)
     with errors.renaming_params(NAMES):
-        active = await service_of(request).begin(request, body.model, "msg")
-        return await respond(request, active, MessagesResponder(body, active), body.stream)
+        service = service_of(request)
+        active = await service.begin(request, body.model, "msg")
+        return await respond(
+            request, active, MessagesResponder(body, active, service.settings), body.stream
+        )
 
 
 async def count_tokens(request: Request) -> Response:
@@ -98,7 +102,7 @@ async def count_tokens(request: Request) -> Response:
 class MessagesResponder:
     """A body on its way to its message."""
 
-    def __init__(self, body: MessagesRequest, active: ActiveRequest) -> None:
+    def __init__(self, body: MessagesRequest, active: ActiveRequest, settings: Settings) -> None:
         self.body, self.active = body, active
         sampling = SamplingFields(
             temperature=body.temperature,
@@ -112,7 +116,7 @@ class MessagesResponder:
             [],
             sampling_options(sampling, None, 0),
             chat=True,
-            deadline_s=checked_timeout(sampling, active.service.settings.timeout),
+            deadline_s=checked_timeout(sampling, settings.timeout),
         )
         warn = active.warnings.append
         tools = _tools(body, warn)

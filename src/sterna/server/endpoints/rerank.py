@@ -13,10 +13,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.service import ActiveRequest
 from sterna.server.sse import with_cancellation
 
 MAX_TEXTS = 1024
@@ -94,10 +94,10 @@ async def _scored(
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
     service = service_of(request)
     active = await service.begin(request, model, prefix)
-    service.require_room(active.model, len(pairs))
+    service.admission.require_room(active.model.engine.load(), len(pairs))
     embeds = active.model.llm.info()["pooling"] is not None
     work = asyncio.to_thread(_cosines, active, pairs) if embeds else _likelihoods(active, pairs)
-    scores = await with_cancellation(request.receive, active.beside(work), active.cancel)
+    scores = await with_cancellation(request.receive, active.run(work), active.cancel)
     return active, scores
 
 

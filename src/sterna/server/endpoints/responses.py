@@ -14,10 +14,12 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.server import errors
+from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts
 from sterna.server.errors import ApiError
+from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.output_parser import OutputParser
 from sterna.server.responder import respond
@@ -30,12 +32,11 @@ from sterna.server.response_events import (
 from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
-    GenerationRequest,
     SamplingFields,
     checked_timeout,
     sampling_options,
 )
-from sterna.server.service import ActiveRequest
+from sterna.server.service import Service
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
 #: This protocol's words for what a chat names otherwise.
@@ -78,7 +79,7 @@ async def create(request: Request) -> Response:
     with errors.renaming_params(NAMES):
         service = service_of(request)
         active = await service.begin(request, body.model, "resp")
-        responder = ResponsesResponder(body, active)
+        responder = ResponsesResponder(body, active, service)
         if not body.background:
             return await respond(request, active, responder, bool(body.stream))
     request.state.active = None  # it outlives this request
@@ -100,8 +101,7 @@ async def _behind(responder: ResponsesResponder) -> None:
         responder.error = None if cancelled else said.body()["error"]
         responder.keep()
     finally:
-        active.note()
-        active.service.end(active)
+        responder.service.end(active)
 
 
 async def retrieve(request: Request) -> Response:
@@ -136,11 +136,11 @@ def _stored(request: Request) -> StoredResponse:
 class ResponsesResponder:
     """A body on its way to its response. items: of the conversation so far."""
 
-    def __init__(self, body: ResponsesRequest, active: ActiveRequest) -> None:
-        self.body, self.active = body, active
+    def __init__(self, body: ResponsesRequest, active: ActiveRequest, service: Service) -> None:
+        self.body, self.active, self.service = body, active, service
         self.items: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
-            earlier = active.service.responses.get(
+            earlier = service.responses.get(
                 body.previous_response_id, active.key, "previous_response_id"
             )
             self.items += earlier.items
@@ -157,7 +157,7 @@ class ResponsesResponder:
             sampling_options(sampling, None, 0),
             chat=True,
             salt=body.prompt_cache_key or "",
-            deadline_s=checked_timeout(sampling, active.service.settings.timeout),
+            deadline_s=checked_timeout(sampling, service.settings.timeout),
         )
         response_format = (body.text or {}).get("format")
         self.chat = ChatGeneration(
@@ -228,7 +228,7 @@ class ResponsesResponder:
         """For whoever goes on with it."""
         if self.body.store is not False:
             active = self.active
-            active.service.responses.put(
+            self.service.responses.put(
                 active.id, active.key, [*self.items, *self._output], self.body_now()
             )
 

@@ -1,0 +1,261 @@
+"""`ActiveRequest`: a request that is being answered, from its admission to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, TypeVar
+
+from sterna.llm import receipt
+from sterna.llm.async_llm import MOST_PRIORITY
+from sterna.outputs import Completion, Piece
+from sterna.server.admission import Admission
+from sterna.server.errors import ApiError
+from sterna.server.generation_request import GenerationRequest
+from sterna.server.model_manager import LoadedModel
+
+__all__ = ["ActiveRequest"]
+
+#: How often a request of a batch that gives way looks whether clients are still there.
+BATCH_PAUSE_S = 0.02
+
+T = TypeVar("T")
+
+
+class ActiveRequest:
+    """One client's request under one id: submits its prompts, yields their choices, ends early.
+
+    Each prompt has `n` choices. Choices are numbered prompt by prompt.
+
+    Attributes:
+        adapter: the model's adapter, by name.
+        name: the model or adapter, as the client names it.
+        idle_event: None for a request of a client. A request of a batch sets it once it is
+            submitted or refused; it takes idle time only.
+        stream_error: the error that ended the stream of this answer.
+        warnings: what was left out of the request, for a header and for the log.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        model: LoadedModel,
+        key: str,
+        prefix: str,
+        *,
+        share_cache: bool = False,
+        idle_event: asyncio.Event | None = None,
+        adapter: str | None = None,
+    ) -> None:
+        self.adapter, self.name = adapter, adapter or model.name
+        self.model, self.key, self.idle_event = model, key, idle_event
+        self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
+        self.began = time.perf_counter()
+        self.cancelled = False
+        self.stream_error: ApiError | None = None
+        self.warnings: list[str] = []
+        self._admission = admission
+        self._salt = "" if share_cache else key
+        self._error: ApiError | None = None
+        self._generations: list[GenerationRequest] = []
+        self._tickets: list[Any] = []
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def submit(self, generations: Sequence[GenerationRequest]) -> None:
+        """Give prompts to the engine.
+
+        ApiError 429 if the queue is full, 499 if the client has left; RequestError.
+        """
+        self._check_cancelled()
+        if self.idle_event is None:
+            self._admission.require_room(self.model.engine.load(), len(generations))
+        try:
+            for generation in generations:
+                self._tickets.append(self._submit(generation))
+        except BaseException:
+            self.cancel()
+            raise
+        self._generations = list(generations)
+        if self.idle_event is not None:
+            self.idle_event.set()
+
+    def _submit(self, generation: GenerationRequest) -> Any:
+        given = {
+            "constraint": generation.constraint,
+            "prediction": generation.prediction,
+            "adapter": self.adapter,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        return self.model.engine.submit(
+            generation.prompt,
+            n=generation.n,
+            key=self.key,
+            priority=generation.priority if self.idle_event is None else -MOST_PRIORITY,
+            deadline_s=generation.deadline_s,
+            salt=f"{self._salt}\0{generation.salt}",
+            chat=generation.chat,
+            **{**options, **generation.options},
+        )
+
+    def cancel(self) -> None:
+        """End the request wherever it is; harmless when repeated."""
+        self.cancelled = True
+        for ticket in self._tickets:
+            ticket.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def shut_down(self) -> None:
+        """End the request because the server ends, and tell its client so."""
+        self._error = ApiError(503, "server: is shutting down", code="shutting_down")
+        self.cancel()
+
+    def _check_cancelled(self) -> None:
+        self._check_error()
+        if self.cancelled:
+            raise ApiError(499, "request: was cancelled", code="cancelled")
+
+    def _check_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def run(self, work: Awaitable[T]) -> T:
+        """Await other work for this request, such that `cancel` cancels it as well."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        if self.cancelled:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            self._check_cancelled()
+            raise
+        finally:
+            self._tasks.discard(task)
+
+    async def fingerprint(self) -> str:
+        """The fingerprint of the model, with the request's adapter."""
+        return await self.run(self.model.fingerprint(self.adapter))
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Yield (choice, piece) as the engine produces them."""
+        if len(self._tickets) == 1:
+            async for piece in self._tickets[0]:
+                yield piece.index, piece
+            self._check_error()
+            return
+        queue: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue()
+
+        async def forward(ticket: Any, first: int) -> None:
+            try:
+                async for piece in ticket:
+                    queue.put_nowait((first + piece.index, piece))
+                queue.put_nowait(None)
+            except Exception as error:
+                queue.put_nowait(error)
+
+        tasks = [
+            asyncio.ensure_future(forward(*pair))
+            for pair in zip(self._tickets, self._first_choices(), strict=True)
+        ]
+        try:
+            running = len(tasks)
+            while running:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield item
+            self._check_error()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _first_choices(self) -> list[int]:
+        firsts, count = [], 0
+        for generation in self._generations:
+            firsts.append(count)
+            count += generation.n
+        return firsts
+
+    async def result(self) -> list[Completion]:
+        """Wait until all choices have ended. Raises what ended them early."""
+        # All at once: the engine computes only a little of what is not being read.
+        await asyncio.gather(*(self._read(ticket) for ticket in self._tickets))
+        self._check_error()
+        return self.completions
+
+    async def _read(self, ticket: Any) -> None:
+        """Read a ticket to its end; for a batch, pause while clients use the model.
+
+        A client that waits for a whole answer gets it as early as a stream would end. Only for a
+        batch may the engine take longer steps.
+        """
+        if self.idle_event is not None:
+            ticket.read_at_end()
+        async for _ in ticket:
+            while self.idle_event is not None and self.model.clients:
+                await asyncio.sleep(BATCH_PAUSE_S)
+
+    @property
+    def completions(self) -> list[Completion]:
+        """All choices in their present state."""
+        return [done for ticket in self._tickets for done in ticket.completions]
+
+    def log_fields(self, log_prompts: bool) -> dict[str, Any]:
+        """What the log line of an ended request says of its answer."""
+        completions = self.completions
+        line: dict[str, Any] = {"answer": self.id, "model": self.name}
+        if self.stream_error is not None:
+            line["error"] = self.stream_error.rule
+        if completions:
+            usage = self.usage()
+            line |= {
+                "prompt_tokens": usage["prompt_tokens"],
+                "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+                "tokens": usage["completion_tokens"],
+                "queue_s": round(completions[0].stats.queue_s, 3),
+                "ttft_s": round(completions[0].stats.ttft_s, 3),
+                "finish": ",".join(sorted({done.finish_reason for done in completions})),
+            }
+        if log_prompts:
+            decode = self.model.llm.tokenizer.decode
+            line["prompts"] = [decode(g.prompt, skip_special=False) for g in self._generations]
+            line["answers"] = [done.text for done in completions]
+        return line
+
+    def receipt(self) -> dict[str, Any]:
+        """What another machine needs, next to the request, to check the answer.
+
+        `rendered_at` is there if the template asked for the time, since the prompt depends on it.
+        `sampling` has the values in effect, including the model's own defaults.
+        """
+        moment = self._generations[0].rendered_at
+        return {
+            **({} if moment is None else {"rendered_at": moment}),
+            "seed": self._generations[0].options.get("seed"),
+            "sampling": self._tickets[0].requests[0].params.sampling,
+            "prompt_sha256": receipt.digest(g.prompt for g in self._generations),
+            "tokens_sha256": receipt.digest(done.tokens for done in self.completions),
+        }
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's `usage`; a prompt that several choices share counts once."""
+        firsts = [ticket.completions[0].stats for ticket in self._tickets]
+        every = [done.stats for done in self.completions]
+        prompt, generated = sum(s.n_prompt for s in firsts), sum(s.n_generated for s in every)
+        accepted = sum(s.n_accepted for s in every)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": sum(s.n_cached for s in firsts)},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": sum(s.n_drafted for s in every) - accepted,
+            },
+        }

@@ -1,0 +1,37 @@
+"""`GenerationRequest`: what every endpoint makes of its protocol's request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["GenerationRequest"]
+
+
+@dataclass
+class GenerationRequest:
+    """One prompt and how to answer it.
+
+    Attributes:
+        prompt: token ids.
+        options: keyword arguments of `LLM.generate`.
+        n: the number of answers.
+        chat: end an answer at the end of the assistant's turn.
+        salt: requests share cached prefixes only if their salts are equal.
+        priority: higher goes first in the queue.
+        deadline_s: seconds that the answer may take.
+        constraint: what the answer must follow.
+        prediction: token ids that the answer is likely to contain.
+        rendered_at: the time in ISO 8601 that the chat template was given, if it asked for it.
+    """
+
+    prompt: list[int]
+    options: dict[str, Any] = field(default_factory=dict)
+    n: int = 1
+    chat: bool = False
+    salt: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+    constraint: Any = None
+    prediction: list[int] | None = None
+    rendered_at: str | None = None
