@@ -1,14 +1,23 @@
-"""`sterna serve`: models behind the protocols that clients know, OpenAI's first.
+"""`sterna serve`: models behind the HTTP protocols of OpenAI and Anthropic.
 
-    settings     what the command's options say
-    run          the process: loading, signals, the end
-    connection   timeouts of sockets: slow headers, readers that do not read
-    guard        who may ask: hosts, origins, keys; one line of log for each request
-    bodies       bytes to checked fields; errors: what a client is told
-    requests     `Ask`, the one request that all endpoints make
-    batches      `Ask`s of files, on idle time; inside: how they reach the endpoints
-    service      an `Ask` on its way: limits, disconnects, figures
-    endpoints/   one file each
+The way of a request:
 
-Needs `pip install 'sterna[server]'`.
+    launcher            the process: loading, signals, shutdown
+    connection          timeouts of sockets
+    middleware          hosts, origins, keys; request ids and the log
+    endpoints/          one file per path: checks a body, makes `GenerationRequest`s of it
+    json_body           bytes to checked structs; unsupported_fields: what passes unread
+    service, admission  what endpoints share; limits
+    active_request      a request that is being answered
+    responder           its whole answer or its stream, in a protocol's form; sse: events
+
+What chats share:
+
+    chat_generation     messages to a prompt with constraints, and back
+    chat_rendering      the template; system_messages: where it has no place for them
+    tool_choice         tools; tool_call_formats/: how families of models write calls
+    output_parser       text to reasoning, content and tool calls
+
+Further rooms: model_manager (loading and unloading), batch/ with file_store, response_store,
+replay (`sterna verify-answer`), webui/ (the page). Needs `pip install 'sterna[server]'`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from sterna.engine import Load
+from sterna.engine import SchedulerLoad
 from sterna.server.errors import ApiError
 from sterna.server.settings import Settings
 
@@ -52,7 +52,7 @@ class Admission:
         if self.draining:
             raise ApiError(503, "server: is shutting down", code="shutting_down", retry_after=5)
 
-    def require_room(self, load: Load, count: int) -> None:
+    def require_room(self, load: SchedulerLoad, count: int) -> None:
         """ApiError 429 if `count` more requests would make the queue too long.
 
         Requests that fit into the next step do not queue, and an idle engine takes any number.

@@ -1,4 +1,4 @@
-"""Keys of clients: given on the command line, or in a file that is read again when it changes."""
+"""API keys, from the command line and from a file that is read again when it changes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from sterna.files.reading import read_file
 
 __all__ = ["ApiKeys"]
 
-LOOK_S = 1.0  #: between two looks at the file
+LOOK_S = 1.0  #: how often the file is checked for changes
 MAX_FILE_BYTES = 1 << 20
 
 
 class ApiKeys:
-    """Who a key belongs to.
+    """The owner of each key.
 
-    file: a key a line, and before it, with a space between, a name for logs and limits; `#` begins
-    a comment. RequestError if it cannot be read when the server starts; later the keys that were
-    read last stay.
+    file: one `key` or `name key` per line, where the name is used for logs and limits; `#` begins
+    a comment. RequestError if it cannot be read at the start; later the last good keys stay.
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
@@ -36,9 +35,9 @@ class ApiKeys:
             self._reload()
 
     def owner(self, key: str) -> str | None:
-        """The name of a key's owner, None for a wrong one.
+        """The name of a key's owner; None for a wrong key.
 
-        All keys are compared, each in the same time, so that time tells nothing of them.
+        Compares all keys in constant time, so that timing reveals nothing about them.
         """
         self._look()
         digest, found = _digest(key), None
@@ -70,14 +69,14 @@ class ApiKeys:
             text = bytes(read_file(self._file, MAX_FILE_BYTES)).decode()
         except UnicodeDecodeError:
             raise RequestError(
-                f"api-key-file: must be a text in UTF-8, but {self._file} is not"
+                f"api-key-file: must be UTF-8 text, but {self._file} is not"
             ) from None
         found = []
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
             if len(words) > 2:
                 raise RequestError(
-                    f"api-key-file: must have `key` or `name key` a line, but line {number} "
+                    f"api-key-file: must have one `key` or `name key` per line, but line {number} "
                     f"of {self._file} has {len(words)} words"
                 )
             if words:

@@ -1,4 +1,4 @@
-"""The ASGI app: every endpoint behind the guard."""
+"""The ASGI app: all endpoints behind the middleware."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["create_app", "endpoints"]
 
 
 def endpoints() -> list[Endpoint]:
-    """Those of every module of the package of that name."""
+    """The endpoints of all modules in `sterna.server.endpoints`."""
     names = sorted(module.name for module in iter_modules(endpoint_modules.__path__))
     modules = [import_module(f"{endpoint_modules.__name__}.{name}") for name in names]
     return [endpoint for module in modules for endpoint in module.ENDPOINTS]
 
 
 async def _no_endpoint(request: Request, error: Exception) -> Response:
-    """A path or a method that leads nowhere."""
+    """Answer 404 or 405."""
     assert isinstance(error, HTTPException)
-    words = {404: "path: is not known here", 405: "method: is not one of this path"}
+    words = {404: "Path not found.", 405: "Method not allowed."}
     answer = ApiError(error.status_code, words.get(error.status_code, error.detail))
     response = as_error(answer, request.scope)
     response.headers.update(error.headers or {})
@@ -42,7 +42,7 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
 
 
 def create_app(service: Service) -> Starlette:
-    """An app for any ASGI server; its lifespan loads the first model and closes all."""
+    """An app for any ASGI server. Its lifespan opens and closes the service."""
     found, settings = endpoints(), service.settings
     if not settings.metrics:
         found = [endpoint for endpoint in found if endpoint.path != "/metrics"]

@@ -1,4 +1,7 @@
-"""Parts of requests that are for tools which a server runs itself: this one runs none."""
+"""Built-in tools, such as web_search, that a provider runs itself. Sterna runs none.
+
+Requests that mention them are answered without them, with a warning.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ __all__ = ["Warn", "client_tools", "skip_builtin_part"]
 
 Warn = Callable[[str], None]
 
-#: What comes of such tools in conversations: items of responses, blocks of messages.
+#: How calls and results of such tools are typed: items of responses, blocks of messages.
 _PARTS = (
     "_search_call", "_search_output", "code_interpreter_call", "image_generation_call", "mcp_",
     "computer_call", "shell_call", "apply_patch_call", "custom_tool_call", "additional_tools",
@@ -21,9 +24,9 @@ _PARTS = (
 
 
 def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -> list[Any]:
-    """The tools whose calls a client answers, of these types; the others are left out.
+    """Only the tools that the client runs: those of a type in `kinds`.
 
-    What has no type, or is no object, stays for whoever checks it.
+    Tools without a type, and what is no object, stay: the caller checks them.
     """
     kept = []
     for i, tool in enumerate(tools or ()):
@@ -31,13 +34,13 @@ def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn
         if kind is None or not isinstance(kind, str) or kind in kinds:
             kept.append(tool)
         else:
-            warn(f"tools[{i}]: left out, since tools of the type {shown(kind)} are not run here")
+            warn(f"tools[{i}]: ignored, because tools of the type {shown(kind)} are not run here")
     return kept
 
 
 def skip_builtin_part(kind: Any, where: str, warn: Warn) -> bool:
-    """Whether a part of a conversation is of such a tool, and so is left out."""
+    """Whether a part of a conversation belongs to a built-in tool and is to be skipped; warns."""
     if not isinstance(kind, str) or not any(part in kind for part in _PARTS):
         return False
-    warn(f"{where}: left out, since {shown(kind)} is of tools that are not run here")
+    warn(f"{where}: ignored, because {shown(kind)} is of tools that are not run here")
     return True

@@ -1,4 +1,4 @@
-"""A connection that ends where its client is too slow: uvicorn's own waits for ever."""
+"""Connections with timeouts for slow clients. uvicorn's own wait without a limit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["MAX_HEADER_BYTES", "connection_class"]
 
 MAX_HEADER_BYTES = 32 << 10
-#: What may wait in our own memory for a reader; as much again waits in the system's buffers.
+#: How much may wait in our memory for a slow reader; the system buffers about as much again.
 WRITE_BUFFER_BYTES = 64 << 10
 
 
 def connection_class(header_timeout: float, write_timeout: float) -> type[H11Protocol]:
-    """The protocol of a server's connections.
+    """The connection protocol for uvicorn.
 
-    header_timeout: seconds from the connection, or from the first byte of a later request, to the
-    end of a request's headers. write_timeout: seconds in which a reader must take what waits for
-    it; one that does not is cut off, and its request ends as with any other disconnect.
+    header_timeout: seconds until a request's headers must be complete, counted from the connection
+    or from the first byte of a later request. write_timeout: seconds in which a client must read
+    what waits for it. A client that is too slow is disconnected, which ends its request.
     """
 
     class Connection(H11Protocol):
@@ -30,7 +30,7 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            # Each of a thousand bad clients would have a line of uvicorn's own log.
+            # uvicorn would log a line for each bad client.
             self.logger = logging.getLogger("sterna.server.connection")
             transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
             self._await_headers()
@@ -60,11 +60,11 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
             super().resume_writing()
 
         def _cut_off(self) -> None:
-            # At once: else the system would keep what was written for as long as nobody reads it.
-            at_once = struct.pack("ii", 1, 0)
+            # No lingering: otherwise the system would keep the unread bytes.
+            linger_off = struct.pack("ii", 1, 0)
             sock = self.transport.get_extra_info("socket")
             if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_off)
             self.transport.abort()
 
         @property

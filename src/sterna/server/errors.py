@@ -1,4 +1,4 @@
-"""What a client is told: a status, and OpenAI's object of message, type, param and code."""
+"""Errors as clients get them: a status, and OpenAI's object of message, type, param and code."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TYPES = {
 }
 ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 TOO_LONG = "context_length_exceeded"
-#: A message of a RequestError begins with the name of what it is about.
+#: The message of a RequestError begins with the name of the argument it is about.
 _SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?:(?: of)? \d+)?:")
 
 
 class ApiError(Exception):
-    """An answer with an error; `retry_after` in seconds, where trying again later may help."""
+    """An error response. retry_after: seconds after which trying again may help."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class ApiError(Exception):
 
     @property
     def rule(self) -> str:
-        """The message without the value that broke it, which may be a part of a prompt."""
+        """The message without the offending value, which may be part of a prompt."""
         return self.message.partition(", but got ")[0]
 
     @property
     def type(self) -> str:
-        """The kind of error, in OpenAI's words."""
+        """OpenAI's type of error."""
         return TYPES.get(self.status, "server_error")
 
     def body(self) -> dict[str, Any]:
-        """The JSON that is sent."""
+        """The response in OpenAI's form."""
         return {
             "error": {
                 "message": self.message,
@@ -68,28 +68,28 @@ class ApiError(Exception):
         }
 
     def anthropic_body(self) -> dict[str, Any]:
-        """The JSON in the words of Anthropic's protocol."""
+        """The response in Anthropic's form."""
         kind, message = ANTHROPIC_TYPES.get(self.status, self.type), self.message
-        if self.code == TOO_LONG:  # by which clients know that they should shorten it
+        if self.code == TOO_LONG:  # clients look for these words and shorten the prompt
             message = f"prompt is too long: {message}"
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def headers(self) -> dict[str, str]:
-        """Headers beside it."""
+        """The headers of the response."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return {**headers, "www-authenticate": "Bearer"} if self.status == 401 else headers
 
 
 def invalid(param: str, rule: str, value: object) -> ApiError:
-    """A 400 for a field that breaks a rule."""
+    """A 400 for a field with a value that breaks a rule."""
     return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param)
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The answer to an exception.
+    """The error response for any exception.
 
-    Whatever Sterna does not raise on purpose is a 500 that says nothing of the inside; what it does
-    names no folder of this machine.
+    Unexpected exceptions become a 500 without details. Expected ones keep their message, without
+    the folders of this machine.
     """
     if isinstance(error, ApiError):
         return error
@@ -101,11 +101,11 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(500, str(error).replace(error.file, Path(error.file).name))
     if isinstance(error, SternaError):
         return ApiError(500, str(error))
-    return ApiError(500, "the server failed; its log says how")
+    return ApiError(500, "The server failed. Its log has the reason.")
 
 
 def rename_param(error: ApiError, names: Mapping[str, str]) -> ApiError:
-    """An error of a protocol whose words for some fields are others: by names of the chat's."""
+    """The error with its field renamed. names: from chat's name of a field to the protocol's."""
     for name, word in names.items():
         begins = re.compile(rf"{re.escape(name)}(?=$|[.:\[ ])")
         if error.param is not None and begins.match(error.param):
@@ -120,7 +120,7 @@ def rename_param(error: ApiError, names: Mapping[str, str]) -> ApiError:
 
 @contextlib.contextmanager
 def renaming_params(names: Mapping[str, str]) -> Iterator[None]:
-    """Renames the errors of a block."""
+    """Apply `rename_param` to errors raised in a `with` block."""
     try:
         yield
     except (ApiError, RequestError) as error:

@@ -1,4 +1,4 @@
-"""Files of clients, in a folder: what they upload, and what batches write; bounded in bytes."""
+"""`FileStore`: the files that clients upload and that batches write, in one bounded folder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["FileObject", "FileStore", "read_records"]
 
 log = logging.getLogger("sterna.server")
 LOCK = ".lock"
-#: Rights of what is written: prompts and answers are nobody else's business.
+#: File permissions: prompts and answers are private.
 MODE = 0o600
 
 
 class FileObject(msgspec.Struct):
-    """What is known of a file. key: whose; times in seconds since 1970."""
+    """A file's metadata. key: the owner's; times are in seconds since 1970."""
 
     id: str
     key: str
@@ -38,24 +38,26 @@ class FileObject(msgspec.Struct):
     expires_at: int | None = None
 
     def body(self) -> dict[str, Any]:
-        """In OpenAI's words."""
+        """The file as a client gets it."""
         fields = msgspec.structs.asdict(self)
         del fields["key"]
         return {"object": "file", "status": "processed", **fields}
 
 
 class FileStore:
-    """Those of all keys, in one folder of one server; `most` bytes in all.
+    """The files of all keys, at most `max_bytes` together, in a folder that one server locks.
 
-    A file is `ID` with its bytes and `ID.json` with what is known of it, written last.
-    RequestError where the folder cannot be had.
+    `ID` has the bytes of a file, and `ID.json`, written last, its metadata.
+    RequestError if the folder cannot be created or is in use.
+
+    Attributes:
+        pending_bytes: results of batches that will become files.
     """
 
-    def __init__(self, folder: Path, most: int) -> None:
-        self.folder, self.most = folder, most
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
         self._lock = threading.Lock()
         self._reserved = 0
-        #: Bytes of results that are to become files.
         self.pending_bytes = 0
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -67,38 +69,38 @@ class FileStore:
         except OSError:
             os.close(self._claim)
             raise RequestError(
-                f"files: must be a folder of one server, but {folder} is another's"
+                f"files: must be a folder of its own, but another server uses {folder}"
             ) from None
         found: list[FileObject] = read_records(folder, "file-*.json", FileObject)
         self._files = {
             file_object.id: file_object for file_object in sorted(found, key=lambda f: f.created_at)
         }
-        for path in folder.glob("file-*"):  # of writers that were killed before the end
+        for path in folder.glob("file-*"):  # left by writers that were killed
             if path.suffix != ".json" and path.name not in self._files:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Lets another server have the folder."""
+        """Release the folder for another server."""
         os.close(self._claim)
 
     def path(self, id: str) -> Path:
-        """Where a file's bytes are."""
+        """The path of a file's bytes."""
         return self.folder / id
 
     @property
     def used(self) -> int:
-        """Bytes of all files, and of what is being written."""
-        kept = sum(file_object.bytes for file_object in self._files.values())
-        return kept + self._reserved + self.pending_bytes
+        """Bytes of all files, including those being written."""
+        stored = sum(file_object.bytes for file_object in self._files.values())
+        return stored + self._reserved + self.pending_bytes
 
     def require_room(self, nbytes: int) -> None:
-        """ApiError 413 where so many bytes more are too many."""
+        """ApiError 413 if `nbytes` more do not fit."""
         self._delete_expired()
-        if self.used + nbytes > self.most:
+        if self.used + nbytes > self.max_bytes:
             raise ApiError(
                 413,
-                f"files: must have at most {self.most} bytes together, but {self.used} are used "
-                f"and {nbytes} are to come; delete some, or see sterna serve --files-max",
+                f"files: must have at most {self.max_bytes} bytes together, but {self.used} are "
+                f"used and {nbytes} would be added; delete some, or see sterna serve --files-max",
                 code="files_full",
             )
 
@@ -111,7 +113,7 @@ class FileStore:
         write: Callable[[BinaryIO], None],
         expires_s: int | None = None,
     ) -> FileObject:
-        """A new file, whose bytes `write` writes. ApiError 413, RequestError; for any thread."""
+        """Create a file whose bytes `write` writes. Thread-safe. ApiError 413, RequestError."""
         with self._lock:
             self.require_room(nbytes)
             self._reserved += nbytes
@@ -128,34 +130,34 @@ class FileStore:
             self._reserved -= nbytes
 
     def save_record(self, value: Any) -> None:
-        """Writes what is known of something that has an id, whole or not at all; for any thread."""
-        with self._lock:  # the last to write has the latest of it
+        """Write a struct that has an `id` to `ID.json`, whole or not at all. Thread-safe."""
+        with self._lock:  # so that the last writer has the latest state
             data = msgspec.json.encode(value)
             with replacing(self.folder / f"{value.id}.json", len(data), MODE) as file:
                 file.write(data)
 
     def get(self, id: str, key: str, param: str = "id") -> FileObject:
-        """One of this key's. ApiError 404."""
+        """A file of this key. ApiError 404."""
         self._delete_expired()
         found = self._files.get(id)
         if found is None or found.key != key:
             raise ApiError(
-                404, f"{param}: no file of yours is kept as {shown(id)}", param=param,
+                404, f"{param}: you have no file {shown(id)}", param=param,
                 code="file_not_found",
             )  # fmt: skip
         return found
 
     def owned_by(self, key: str) -> list[FileObject]:
-        """This key's, the latest first."""
+        """The files of a key, newest first."""
         self._delete_expired()
         return [
             file_object for file_object in reversed(self._files.values()) if file_object.key == key
         ]
 
     def delete(self, id: str) -> None:
-        """Deletes one; harmless where there is none."""
+        """Delete a file; harmless if there is none."""
         if self._files.pop(id, None) is not None:
-            # The note goes first: bytes without one are swept away at the next start.
+            # Metadata first: bytes without metadata are deleted at the next start.
             (self.folder / f"{id}.json").unlink(missing_ok=True)
             self.path(id).unlink(missing_ok=True)
 
@@ -167,14 +169,14 @@ class FileStore:
 
 
 def read_records(folder: Path, pattern: str, kind: type[Any]) -> list[Any]:
-    """What the notes of a folder say; those that cannot be read are left alone, with a warning."""
+    """Read the JSON files of a folder as structs; damaged ones are skipped with a warning."""
     found = []
     for path in sorted(folder.glob(pattern)):
         try:
             value = msgspec.json.decode(path.read_bytes(), type=kind)
             if f"{value.id}.json" != path.name:
-                raise ValueError("another file's")
+                raise ValueError("the id is of another file")
             found.append(value)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            log.warning("%s: is damaged, and left alone: %s", path, error)
+            log.warning("%s: is damaged, so it is ignored: %s", path, error)
     return found

@@ -1,4 +1,4 @@
-"""A request that comes from within the server: it has no socket, and whose it is is known."""
+"""Requests from within the process: no socket, and the owner is known."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["post"]
 
 
 async def post(app: ASGIApp, path: str, body: bytes, state: dict[str, Any]) -> tuple[int, bytes]:
-    """Status and body of the answer to a POST.
+    """POST to the app; return the status and the body of its response.
 
-    state: of the request, with its `id` and the `key` whose it is, which nobody checks again; and
-    `idle`, as in `Service.begin`. Who stops to wait ends the request.
+    state: of the request, with its `id`, the trusted name of its `key`, and for batches
+    `idle_event` (see `Service.begin`). Cancelling the call ends the request.
     """
     status, sent, over = 0, bytearray(), asyncio.Event()
     messages = [{"type": "http.request", "body": body, "more_body": False}]

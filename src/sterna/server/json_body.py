@@ -1,4 +1,4 @@
-"""Bodies of requests: bytes within limits, to structs whose fields are checked."""
+"""JSON bodies: bounded bytes in, checked structs out, and JSON of responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sterna.server.unsupported_fields import drop_ignored
 
 __all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
 
-MAX_DEPTH = 64  #: levels of JSON, as of every JSON file that Sterna reads
+MAX_DEPTH = 64  #: levels of nesting, as for every JSON file that Sterna reads
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
@@ -24,26 +24,26 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """JSON; floats in the shortest digits that are the same float."""
+    """A value as JSON, with the shortest digits that give each float back."""
     return msgspec.json.encode(value)
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """The request's body as a struct; ApiError 400, 408 or 413."""
+    """Read the request's body as a struct. ApiError 400, 408 or 413."""
     return decode(await read_bytes(request), kind)
 
 
 async def read_bytes(request: Request) -> bytes:
-    """The request's body: at most so many bytes, in so many seconds, as the settings say."""
+    """Read the request's body within the limits of bytes and seconds. ApiError 400, 408, 413."""
     settings = request.app.state.service.settings
     try:
         return await asyncio.wait_for(_collect(request, settings.max_body), settings.body_timeout)
     except asyncio.TimeoutError:
         raise ApiError(
-            408, f"body: must come within {settings.body_timeout:g} seconds, but did not"
+            408, f"body: must arrive within {settings.body_timeout:g} seconds, but did not"
         ) from None
     except ClientDisconnect:
-        raise ApiError(400, "body: the connection ended before it did") from None
+        raise ApiError(400, "body: is incomplete, because the connection ended") from None
 
 
 async def _collect(request: Request, most: int) -> bytes:
@@ -64,10 +64,10 @@ async def _collect(request: Request, most: int) -> bytes:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """JSON as a struct; ApiError 400 that names the field.
+    """Decode JSON as a struct. ApiError 400 that names the field.
 
-    A field that is not known is an error: it might have meant something for the answer. A struct
-    with a `protocol` is one of those whose clients send more than is read (`fields`).
+    An unknown field is an error, because it might have changed the answer. A struct with a
+    `protocol` allows fields that are not read, by the table of `unsupported_fields`.
     """
     _check_depth(body)
     protocol = getattr(kind, "protocol", None)
@@ -110,7 +110,7 @@ def _too_deep() -> ApiError:
 
 
 def _refused(message: str) -> ApiError:
-    """msgspec's words, and the field that they are about."""
+    """The error for a message of msgspec, with the field it is about."""
     found = _PATH.search(message)
     where = re.sub(r"\[\.\.\.\]", "", found[1]) if found else ""
     reason = message[: found.start()] if found else message

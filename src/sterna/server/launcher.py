@@ -1,4 +1,4 @@
-"""The process: it listens, loads, drains at SIGTERM, and ends at once at a second one."""
+"""The server process: listens, loads, drains at SIGTERM, and ends at once at a second one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from sterna.server.settings import Settings
 __all__ = ["serve"]
 
 log = logging.getLogger("sterna.server")
-KEEP_ALIVE_S = 15  #: of a connection without a request
-LOOK_S = 0.05
-#: What a client gets to read its last event, once its answer was cut.
+KEEP_ALIVE_S = 15  #: how long an idle connection stays open
+POLL_S = 0.05
+#: Time for clients to read the last event of an answer that was cut off.
 FLUSH_S = 1
 
 
 def serve(settings: Settings, sources: Mapping[str, ModelSource]) -> int:
-    """Serves models until a signal; sources: their names, the default first.
+    """Serve models until a signal, and return the exit code.
 
-    The exit code: 0 where everything that ran was answered, 128 + the signal where it was cut.
-    Raises what loading the first model raises, and RequestError where it cannot listen.
+    sources: models by name, the default first. The exit code is 0 if all requests were answered,
+    128 + the signal's number if some were cut off. Raises what loading the first model raises, and
+    RequestError if the address cannot be listened on.
     """
     _log_to_stderr()
     return asyncio.run(_serve(settings, sources))
@@ -46,8 +47,7 @@ async def _serve(settings: Settings, sources: Mapping[str, ModelSource]) -> int:
     server = _Server(_config(settings, service), service)
     await server.serve()
     if server.force_exit:
-        # Threads may be within a step, or loading: Python, ending, would wait for them or fall
-        # over them.
+        # Threads may be in a step or loading, and Python's own exit would wait for them or crash.
         sys.stderr.flush()
         os._exit(server.exit_code)
     if service.load_error is not None:
@@ -76,8 +76,10 @@ def _config(settings: Settings, service: Service) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which goes on listening while it drains: so that /health says so, and
-    clients get an answer in place of a refused connection."""
+    """uvicorn's server, but it still listens while it drains.
+
+    So /health reports the state, and clients get an error instead of a refused connection.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -86,11 +88,11 @@ class _Server(uvicorn.Server):
         self.exit_code = 0
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Listens; a port that is taken is one line, not uvicorn's exit."""
+        """Listen. RequestError, instead of uvicorn's exit, if the port is taken."""
         settings = self._service.settings
-        given: Any = None if settings.fd is None else [settings.listener()]
+        own_sockets: Any = None if settings.fd is None else [settings.listener()]
         try:
-            await super().startup(given)
+            await super().startup(own_sockets)
         except SystemExit:
             raise RequestError(
                 f"port: must be free, but {settings.host}:{settings.port} is not; choose another "
@@ -104,7 +106,7 @@ class _Server(uvicorn.Server):
         log.info("listening on %s://%s", scheme, name)
 
     async def main_loop(self) -> None:
-        """Waits for a signal, or for a model that cannot be loaded."""
+        """Wait for a signal, or for the first model to fail to load."""
         ready = False
         while not self.should_exit:
             await self.on_tick(0)
@@ -113,11 +115,11 @@ class _Server(uvicorn.Server):
             if not ready and not self._service.loading:
                 ready = True
                 log.info("ready: %s", ", ".join(self._service.models.names))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """SIGTERM and SIGINT are ours until the server has ended."""
+        """Handle SIGTERM and SIGINT until the server has ended."""
         loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.getsignal(number) for number in numbers}
         for number in numbers:
@@ -130,7 +132,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, before[number])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first time: drains; the second time: ends."""
+        """Drain at the first signal, end at the second."""
         if self._drain is None and not self._service.loading:
             self._service.admission.draining = True
             self._drain = asyncio.get_running_loop().create_task(self._drained(sig))
@@ -139,19 +141,19 @@ class _Server(uvicorn.Server):
         self.force_exit = self.should_exit = True
 
     async def _drained(self, sig: int) -> None:
-        """Lets what runs end, within the time there is; then what is left is cut between events."""
+        """Let requests end within the shutdown timeout, then cut the others off between events."""
         active, limit = self._service.active, self._service.settings.shutdown_timeout
         if self._service.batches is not None:
             await self._service.batches.stop()
-        log.info("draining: %d requests have %g s to end", len(active), limit)
+        log.info("draining: %d requests have %g s to finish", len(active), limit)
         until = asyncio.get_running_loop().time() + limit
         while active and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         if active:
             self.exit_code = 128 + sig
             for one in list(active.values()):
                 one.shut_down()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         self.should_exit = True
 
 
@@ -164,5 +166,5 @@ def _log_to_stderr() -> None:
             logger.addHandler(handler)
         logger.propagate = False
     logging.getLogger("sterna.server").setLevel(logging.INFO)
-    # Its own words for what ours say already.
+    # Our own lines say the same.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Tokens and their probabilities as OpenAI's protocols write them."""
+"""Tokens and log-probabilities in the form of OpenAI's protocols."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["TextLogprobs", "chat_logprob", "token_text"]
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> str:
-    """A token's own text; `bytes:\\xe2\\x82` where it is a part of a character alone."""
+    """A token's text, or `bytes:\\xe2\\x82` if it is only part of a character."""
     data = tokenizer.spelling(id)
     try:
         return data.decode()
@@ -20,36 +20,36 @@ def token_text(tokenizer: Tokenizer, id: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, most: int) -> dict[str, Any]:
-    """An entry of a chat's `logprobs.content`, with at most so many alternatives."""
+def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[str, Any]:
+    """An entry of a chat's `logprobs.content`, with at most `count` alternatives."""
 
     def entry(id: int, logprob: float) -> dict[str, Any]:
         data = tokenizer.spelling(id)
         text = data.decode("utf-8", "replace")
         return {"token": text, "logprob": logprob, "bytes": list(data)}
 
-    top = [entry(id, logprob) for id, logprob in found.top[:most]]
+    top = [entry(id, logprob) for id, logprob in found.top[:count]]
     return {**entry(found.token, found.logprob), "top_logprobs": top}
 
 
 class TextLogprobs:
-    """The `logprobs` of a completion, a token at a time. most: how many alternatives."""
+    """The `logprobs` of a completion, token by token. count: alternatives per token."""
 
-    def __init__(self, tokenizer: Tokenizer, most: int) -> None:
-        self._tokenizer, self._most = tokenizer, most
-        self._end = 0  # of the text so far
+    def __init__(self, tokenizer: Tokenizer, count: int) -> None:
+        self._tokenizer, self._count = tokenizer, count
+        self._end = 0  # length of the text so far
         self._fields: dict[str, list[Any]] = {}
         self.take()
 
     def take(self) -> dict[str, list[Any]]:
-        """What was added since the last time."""
+        """Return and clear what was added since the last call."""
         fields = self._fields
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         self._fields = {name: [] for name in names}
         return fields
 
     def add(self, token: int, found: TokenLogprob | None) -> None:
-        """A token; None for the first of a prompt, which nothing precedes."""
+        """Add a token; `found` is None for the first token of a prompt."""
         text = token_text(self._tokenizer, token)
         self._fields["tokens"].append(text)
         self._fields["token_logprobs"].append(None if found is None else found.logprob)
@@ -58,16 +58,16 @@ class TextLogprobs:
         self._end += len(text)
 
     def _top(self, text: str, found: TokenLogprob) -> dict[str, float] | None:
-        if not self._most:
+        if not self._count:
             return None
         top: dict[str, float] = {}
-        for id, logprob in found.top[: self._most]:
-            # Several ids may have one text: the first is the likeliest.
+        for id, logprob in found.top[: self._count]:
+            # Several ids may have the same text: keep the likeliest, which comes first.
             top.setdefault(token_text(self._tokenizer, id), logprob)
         top.setdefault(text, found.logprob)
         return top
 
     def extend(self, tokens: Sequence[int], found: Sequence[TokenLogprob | None]) -> None:
-        """Tokens of a prompt."""
+        """Add the tokens of a prompt."""
         for pair in zip(tokens, found, strict=True):
             self.add(*pair)

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, in the words that vLLM's dashboards know, under the name sterna_."""
+"""Metrics for Prometheus, with the names of vLLM's, but prefixed sterna_."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ __all__ = ["Metrics"]
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-#: What is counted of each request, and the field of `Stats`.
+#: Counters: the field of `Stats` that each adds up, and its description.
 TOKENS = {
-    "prompt_tokens": ("n_prompt", "Tokens of prompts."),
-    "generation_tokens": ("n_generated", "Tokens of answers."),
-    "prefix_cache_queries": ("n_prompt", "Tokens looked up in the prefix cache."),
-    "prefix_cache_hits": ("n_cached", "Tokens of prompts that were not computed again."),
-    "spec_decode_num_draft_tokens": ("n_drafted", "Tokens that were guessed."),
-    "spec_decode_num_accepted_tokens": ("n_accepted", "Tokens that were guessed rightly."),
-    "head_rows_rescored": ("head_rows_rescored", "Rows of an exact head computed as floats."),
+    "prompt_tokens": ("n_prompt", "Prompt tokens."),
+    "generation_tokens": ("n_generated", "Generated tokens."),
+    "prefix_cache_queries": ("n_prompt", "Prompt tokens looked up in the prefix cache."),
+    "prefix_cache_hits": ("n_cached", "Prompt tokens found in the prefix cache."),
+    "spec_decode_num_draft_tokens": ("n_drafted", "Draft tokens."),
+    "spec_decode_num_accepted_tokens": ("n_accepted", "Draft tokens that were accepted."),
+    "head_rows_rescored": (
+        "head_rows_rescored",
+        "Rows of an exact head that were computed in float.",
+    ),
 }
-#: What is timed of each request, and the seconds of a `Stats`.
+#: Histograms: the seconds that each takes of a `Stats`, and its buckets.
 TIMES: dict[str, tuple[Callable[[Stats], float | None], tuple[float, ...]]] = {
     "time_to_first_token_seconds": (lambda s: s.ttft_s, SECONDS),
     "request_queue_time_seconds": (lambda s: s.queue_s, SECONDS),
@@ -38,20 +41,24 @@ TIMES: dict[str, tuple[Callable[[Stats], float | None], tuple[float, ...]]] = {
         TOKEN_SECONDS,
     ),
 }
-#: Gauges and the field of `SchedulerLoad` that each shows.
+#: Gauges: name, description, and value of a `SchedulerLoad`.
 GAUGES: tuple[tuple[str, str, Callable[[SchedulerLoad], float]], ...] = (
-    ("num_requests_running", "Requests that have pages.", lambda x: x.running),
-    ("num_requests_waiting", "Requests that have none yet.", lambda x: x.waiting),
-    ("waiting_tokens", "Tokens of prompts to be computed.", lambda x: x.waiting_tokens),
-    ("predicted_wait_seconds", "Until these are computed.", lambda x: x.predicted_s),
-    ("kv_cache_usage_ratio", "Pages in use, of all.", lambda x: x.pages_used / x.pages),
-    ("kv_cache_pages", "Pages.", lambda x: x.pages),
-    ("kv_cache_pages_cached", "Pages kept of earlier requests.", lambda x: x.cached_pages),
+    ("num_requests_running", "Requests that are running.", lambda x: x.running),
+    ("num_requests_waiting", "Requests that wait to run.", lambda x: x.waiting),
+    ("waiting_tokens", "Prompt tokens that wait to be computed.", lambda x: x.waiting_tokens),
+    (
+        "predicted_wait_seconds",
+        "Predicted seconds until these are computed.",
+        lambda x: x.predicted_s,
+    ),
+    ("kv_cache_usage_ratio", "Share of KV cache pages in use.", lambda x: x.pages_used / x.pages),
+    ("kv_cache_pages", "KV cache pages.", lambda x: x.pages),
+    ("kv_cache_pages_cached", "KV cache pages kept of earlier requests.", lambda x: x.cached_pages),
 )
 
 
 class Metrics:
-    """The figures of one server, in a registry of their own."""
+    """The metrics of one server, in their own registry."""
 
     def __init__(self, models: ModelManager) -> None:
         self._registry = CollectorRegistry()
@@ -71,7 +78,7 @@ class Metrics:
             for name, (_, buckets) in TIMES.items()
         }
         self._ended = Counter(
-            "sterna_request_success", "Answers that ended.", ["model_name", "finished_reason"],
+            "sterna_request_success", "Answers that have ended.", ["model_name", "finished_reason"],
             registry=self._registry,
         )  # fmt: skip
         self._http = Counter(
@@ -80,15 +87,15 @@ class Metrics:
         )  # fmt: skip
 
     def text(self) -> bytes:
-        """All of them, in the text format."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def count_response(self, method: str, handler: str, status: int) -> None:
-        """A response; handler: the route's path, so that clients cannot make up names."""
+        """Count a response. handler: the path of the route, so that clients cannot add labels."""
         self._http.labels(method, handler, str(status)).inc()
 
     def record(self, model: str, completions: Iterable[Completion]) -> None:
-        """What became of an answer."""
+        """Count answers that have ended."""
         for done in completions:
             self._ended.labels(model, done.finish_reason).inc()
             for name, (field, _) in TOKENS.items():
@@ -104,7 +111,7 @@ class Metrics:
 
 
 class _Loads(Collector):
-    """How busy engines are at the moment when somebody asks."""
+    """The load of each engine at the time of the scrape."""
 
     def __init__(self, models: ModelManager) -> None:
         self._models = models

@@ -1,4 +1,4 @@
-"""What stands before every endpoint: who may ask, an id for each request, and a line of log."""
+"""The middleware of all endpoints: access checks, request ids, and one log line per request."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ log = logging.getLogger("sterna.server")
 MAX_ID = 128
 SECURITY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 CORS_METHODS, CORS_HEADERS = "GET, POST, DELETE", "authorization, content-type, x-api-key"
-#: Names of headers, as a browser lists them.
+#: A list of header names, as browsers write it.
 _NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+( *, *[\w!#$%&'*+.^`|~-]+)*", re.ASCII)
-PREFLIGHT_S = 600  #: how long a browser may go by an answer to that
+PREFLIGHT_S = 600  #: how long a browser may cache the answer to a preflight
 MAX_WARNING = 1000
 
 
 class RequestMiddleware:
-    """An app behind the checks of names, origins and keys.
+    """Wraps an app: checks host, origin and key, and ends requests.
 
-    open_paths: for which no key is asked.
+    open_paths: paths that need no key.
     """
 
     def __init__(self, app: ASGIApp, service: Service, open_paths: frozenset[str]) -> None:
         self._app, self._service, self._open = app, service, open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, whatever happens."""
+        """Answer a request; any exception becomes an error response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began, headers = time.perf_counter(), Headers(scope=scope)
         state: dict[str, Any] = scope.setdefault("state", {})
-        from_within = "key" in state  # by `inside.ask`: what a client sends is no state
-        if not from_within:
+        in_process = "key" in state  # set by `inprocess.post`; clients cannot set state
+        if not in_process:
             state["id"] = _request_id(headers)
         state["warnings"] = []
         status = 0
@@ -67,7 +67,7 @@ class RequestMiddleware:
         try:
             response = self._preflight(scope, headers)
             if response is None:
-                if not from_within:
+                if not in_process:
                     self._check(scope, headers)
                 await self._app(scope, receive, noting)
             else:
@@ -82,7 +82,7 @@ class RequestMiddleware:
             self._end(scope, status, time.perf_counter() - began)
 
     def _preflight(self, scope: Scope, headers: Headers) -> Any:
-        """The answer to a browser that asks whether a page may ask."""
+        """The answer to a CORS preflight; None for any other request."""
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             return as_json({}, 200 if self._cors(headers) else 403)
         return None
@@ -95,7 +95,7 @@ class RequestMiddleware:
         found = {
             "access-control-allow-origin": origin,
             "access-control-allow-methods": CORS_METHODS,
-            # An origin that may ask may send what it likes: clients have headers of their own.
+            # Allow any header: clients add their own.
             "access-control-allow-headers": asked if _NAMES.fullmatch(asked) else CORS_HEADERS,
             "access-control-max-age": str(PREFLIGHT_S),
             "access-control-expose-headers": "x-request-id, x-sterna-warning, retry-after",
@@ -106,7 +106,7 @@ class RequestMiddleware:
         return found
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """ApiError 403 for a name or an origin that is not allowed, 401 for a key."""
+        """ApiError 403 for a host or an origin that is not allowed, 401 for a wrong key."""
         service, host = self._service, headers.get("host", "")
         if not service.settings.allows_host(host):
             raise ApiError(
@@ -118,7 +118,7 @@ class RequestMiddleware:
         if origin is not None and urlsplit(origin).netloc != host and not self._cors(headers):
             raise ApiError(
                 403,
-                f"origin: must be one that may ask, but got {shown(origin)}; see sterna serve "
+                f"origin: must be allowed, but got {shown(origin)}; see sterna serve "
                 "--allow-origin",
             )
         state = scope["state"]
@@ -134,7 +134,7 @@ class RequestMiddleware:
         state["key"] = owner
 
     def _end(self, scope: Scope, status: int, seconds: float) -> None:
-        """Gives up what the request holds, and writes of it."""
+        """Release what the request holds, and log it."""
         state = scope["state"]
         route = getattr(scope.get("route"), "path", "none")
         self._service.metrics.count_response(scope["method"], route, status)
@@ -150,14 +150,14 @@ class RequestMiddleware:
         self._explain(line, state)
         active: ActiveRequest | None = state.get("active")
         if active is not None:
-            active.cancel()  # where it has not ended
+            active.cancel()  # if it has not ended
             line |= active.log_fields(self._service.settings.log_prompts)
             self._service.end(active)
         if route not in ("/health", "/metrics") or status >= 400:
             self._write(line)
 
     def _explain(self, line: dict[str, Any], state: dict[str, Any]) -> None:
-        """Why it was refused, without what its client wrote, and what was left out."""
+        """Add the error, without the client's own text, and what was ignored."""
         error: ApiError | None = state.get("error")
         if error is not None:
             line["error"] = error.message if self._service.settings.log_prompts else error.rule
@@ -177,12 +177,12 @@ def _plain(value: object) -> str:
 
 
 def _header(text: str) -> str:
-    """A text as the value of a header."""
+    """Encode a text for a header."""
     return text.encode("ascii", "backslashreplace").decode()[:MAX_WARNING]
 
 
 def _request_id(headers: Headers) -> str:
-    """The client's own, if it is a word; else a new one."""
+    """The client's id if it is well-formed, else a new one."""
     given = headers.get("x-request-id", "")
     good = 0 < len(given) <= MAX_ID and all(c.isalnum() or c in "-_.:" for c in given)
     return given if good and given.isascii() else f"req-{secrets.token_hex(8)}"

@@ -1,4 +1,4 @@
-"""A form with a file, as it comes: bounded in bytes and in time, and on the disk, not in memory."""
+"""Uploads: a multipart form with a file, bounded in bytes and time, and kept on disk."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sterna.server.errors import ApiError
 __all__ = ["read_form"]
 
 MAX_FIELDS, MAX_FIELD_BYTES = 8, 4096
-#: Beside the file: the form's fields and boundaries.
+#: For the fields and boundaries of the form.
 MARGIN_BYTES = 64 << 10
-#: A body has its time for each so many bytes.
-BYTES_IN_TIME = 1 << 20
+#: The body timeout is per so many bytes.
+BYTES_PER_TIMEOUT = 1 << 20
 
 
-async def read_form(request: Request, most: int) -> FormData:
-    """A form with one file of at most so many bytes; to be closed. ApiError 400, 408 or 413."""
+async def read_form(request: Request, max_bytes: int) -> FormData:
+    """Read a form with one file; the caller closes it. ApiError 400, 408 or 413."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise ApiError(400, "body: must be multipart/form-data")
     parser = MultiPartParser(
         request.headers,
-        _bounded(request, most + MARGIN_BYTES),
+        _bounded(request, max_bytes + MARGIN_BYTES),
         max_files=1,
         max_fields=MAX_FIELDS,
         max_part_size=MAX_FIELD_BYTES,
@@ -37,24 +37,24 @@ async def read_form(request: Request, most: int) -> FormData:
     except MultiPartException as error:
         raise ApiError(400, f"body: must be a form with one file, but is not: {error}") from None
     except ClientDisconnect:
-        raise ApiError(400, "body: the connection ended before it did") from None
+        raise ApiError(400, "body: is incomplete, because the connection ended") from None
 
 
-async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
-    """The parts of a body, each mebibyte of it within the time that the settings have for one."""
-    patience = request.app.state.service.settings.body_timeout
+async def _bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of a body, with the body timeout for each MiB of it."""
+    timeout = request.app.state.service.settings.body_timeout
     began, count, parts = time.monotonic(), 0, request.stream().__aiter__()
     while True:
-        left = began + patience * (1 + count / BYTES_IN_TIME) - time.monotonic()
+        left = began + timeout * (1 + count / BYTES_PER_TIMEOUT) - time.monotonic()
         try:
             part = await asyncio.wait_for(parts.__anext__(), max(0.0, left))
         except StopAsyncIteration:
             return
         except asyncio.TimeoutError:
             raise ApiError(
-                408, f"body: must come with a MiB in {patience:g} seconds, but did not"
+                408, f"body: must arrive at 1 MiB per {timeout:g} seconds, but did not"
             ) from None
         count += len(part)
-        if count > most:
-            raise ApiError(413, f"file: must have at most {most} bytes, but has more")
+        if count > max_bytes:
+            raise ApiError(413, f"file: must have at most {max_bytes} bytes, but has more")
         yield part

@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the structs that endpoints take."""
+"""The OpenAPI document, generated from the structs of the endpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ERROR = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """What every endpoint takes, by OpenAPI 3.1."""
+    """The OpenAPI 3.1 document of some endpoints."""
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
     schemas, components = msgspec.json.schema_components(
         bodies, ref_template="#/components/schemas/{name}"
@@ -45,7 +45,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         operation: dict[str, Any] = {
             "summary": endpoint.summary,
             "responses": {
-                "200": {"description": "The answer."},
+                "200": {"description": "The response."},
                 "default": {
                     "description": "An error.",
                     "content": {
@@ -57,7 +57,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         if endpoint.body is not None:
             content = {"application/json": {"schema": schema_of[endpoint.body]}}
             operation["requestBody"] = {"required": True, "content": content}
-        path = endpoint.path.replace(":path}", "}")  # Starlette's word for a name with slashes
+        path = endpoint.path.replace(":path}", "}")  # Starlette: a parameter with slashes
         names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         if names:
             operation["parameters"] = [
@@ -79,7 +79,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 def _add_unread(properties: dict[str, Any], protocol: str) -> None:
-    """The fields that an endpoint takes and does not read."""
+    """Add the fields that an endpoint accepts without reading them."""
     for row in unsupported_fields(protocol).values() if protocol else ():
         described: dict[str, Any] = {"description": f"Not read: {row.why}."}
         if row.passes is not None:

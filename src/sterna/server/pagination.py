@@ -1,4 +1,4 @@
-"""Lists in pages, as OpenAI's clients turn them."""
+"""Paginated lists in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from sterna.server.errors import ApiError, invalid
 __all__ = ["paginate"]
 
 
-def paginate(request: Request, items: Sequence[Any], most: int, usual: int) -> dict[str, Any]:
-    """The page that a query asks for, of items whose `body()` has an id, the latest first.
+def paginate(
+    request: Request, items: Sequence[Any], max_limit: int, default_limit: int
+) -> dict[str, Any]:
+    """The page that the request's query asks for.
 
-    Of `limit` items, behind the one that `after` names, in the `order` asc or desc. ApiError 400.
+    items: newest first, each with an `id` and a `body()`. The query may have `limit`, `order` (asc
+    or desc), and `after`, the id of the last item of the page before. ApiError 400.
     """
     query = request.query_params
-    limit, order = query.get("limit", str(usual)), query.get("order", "desc")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= most:
-        raise invalid("limit", f"must lie in 1..{most}", limit)
+    limit, order = query.get("limit", str(default_limit)), query.get("order", "desc")
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= max_limit:
+        raise invalid("limit", f"must lie in 1..{max_limit}", limit)
     if order not in ("asc", "desc"):
         raise invalid("order", "must be asc or desc", order)
     found = list(items) if order == "desc" else list(reversed(items))
     after = query.get("after")
     if after is not None:
-        place = next((i for i, item in enumerate(found) if item.id == after), None)
-        if place is None:
+        index = next((i for i, item in enumerate(found) if item.id == after), None)
+        if index is None:
             raise ApiError(400, "after: must be an id of the list", param="after")
-        found = found[place + 1 :]
+        found = found[index + 1 :]
     data = [item.body() for item in found[: int(limit)]]
     return {
         "object": "list",

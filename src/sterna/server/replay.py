@@ -1,4 +1,4 @@
-"""An answer made again from its request, to be compared with a receipt: no socket, one request."""
+"""Check an answer: repeat its request in this process and compare the receipts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sterna.server.settings import Settings
 
 __all__ = ["differences"]
 
-#: Where answers of each kind come from.
+#: The endpoint of each kind of answer.
 PATHS = {
     "chat.completion": "/v1/chat/completions",
     "chat.completion.chunk": "/v1/chat/completions",
@@ -28,15 +28,15 @@ PATHS = {
     "message": "/v1/messages",
 }
 COMPARED = ("seed", "prompt_sha256", "tokens_sha256")
-#: Compared where the receipt has it: earlier ones do not.
+#: Compared only if the receipt has it: earlier versions did not write it.
 SAMPLING = "sampling"
 
 
 def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[str]:
-    """In what the answer of this machine's model to a request differs from one with a receipt.
+    """How this machine's answer to a request differs from a given one; empty if it does not.
 
-    request: the body that was sent; answer: the object that came back, or the chunk of a stream
-    that has the receipt. RequestError where they are no such things.
+    request: the body that was sent. answer: the response, or the chunk of a stream that has the
+    receipt. RequestError if they are not valid.
     """
     if not isinstance(request, dict):
         raise RequestError(f"request: must be a JSON object, but got {shown(request)}")
@@ -44,14 +44,14 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
     kind = answer.get("object", answer.get("type")) if isinstance(answer, dict) else None
     if not isinstance(receipt, dict) or kind not in PATHS:
         raise RequestError(
-            "answer: must be one of this server with a receipt, but has none; of a stream, take "
-            "the chunk that ends the answer"
+            "answer: must be an answer of this server with a receipt, but has none; in a stream, "
+            "the last chunk of the answer has it"
         )
     body = {k: v for k, v in request.items() if k not in ("model", "stream", "stream_options")}
     with clock(_moment(receipt)):
         again = asyncio.run(_again(opener, PATHS[kind], {**body, "seed": receipt.get("seed")}))
     if "receipt" not in again:
-        raise RequestError(f"request: is refused: {again['error']['message']}")
+        raise RequestError(f"request: was refused: {again['error']['message']}")
     found = [
         f"{name}: the answer has {shown(receipt.get(name))}, this machine {shown(made)}"
         for name in (*COMPARED, *([SAMPLING] if SAMPLING in receipt else []))
@@ -64,7 +64,7 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
 
 
 def _moment(receipt: dict[str, Any]) -> datetime | None:
-    """The time that the template was told, None where it did not ask."""
+    """The time that the template was given; None if it did not ask."""
     said = receipt.get("rendered_at")
     if said is None:
         return None

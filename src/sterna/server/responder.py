@@ -1,4 +1,4 @@
-"""What an endpoint answers with: the events of its answer, or the whole of it."""
+"""`Responder`: makes the response of one protocol, whole or as a stream."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ log = logging.getLogger("sterna.server")
 
 
 class Responder(Protocol):
-    """A body on its way to its choices."""
+    """One request of an endpoint, and its response in the protocol's form."""
 
     def submit(self) -> Coroutine[Any, Any, None]:
-        """Checks the body and submits it; what is wrong with it is raised here."""
+        """Check the request and submit it to the engine. Raises all errors of the request."""
         ...
 
     def stream(self) -> AsyncIterator[bytes]:
-        """The answer as server-sent events."""
+        """Yield the response as server-sent events."""
         ...
 
     def error_event(self, error: ApiError) -> bytes:
-        """The event that ends a stream which fails, in the words of its protocol."""
+        """The last event of a stream that fails."""
         ...
 
     async def full(self) -> dict[str, Any]:
-        """The answer in one piece."""
+        """Wait for the whole response."""
         ...
 
 
 async def respond(
     request: Request, active: ActiveRequest, responder: Responder, stream: bool
 ) -> Response:
-    """Answers, or the stream of their pieces; a client that leaves ends it in every phase."""
+    """Answer a request, whole or as a stream. A client that disconnects ends it at any time."""
     work = responder.submit()
     if stream:
         await with_cancellation(request.receive, work, active.cancel)
@@ -59,7 +59,7 @@ async def respond(
 
 
 async def _events(responder: Responder, active: ActiveRequest) -> AsyncIterator[bytes]:
-    """The events; an error among them becomes the last one."""
+    """Yield the events of a stream; an exception becomes the last one."""
     try:
         async for data in responder.stream():
             yield data

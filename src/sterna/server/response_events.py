@@ -1,4 +1,4 @@
-"""The items and the events of OpenAI's responses."""
+"""Output items and stream events of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ResponseEventStream", "output_items", "response_status", "response_u
 
 
 def response_usage(active: ActiveRequest) -> dict[str, Any]:
-    """Tokens, in the words of responses."""
+    """The `usage` of a response."""
     usage = active.usage()
     return {
         "input_tokens": usage["prompt_tokens"],
@@ -26,18 +26,18 @@ def response_usage(active: ActiveRequest) -> dict[str, Any]:
 
 
 def response_status(finish: str) -> str:
-    """What a response comes to, for the reason why its answer ended."""
+    """The status of a response. finish: the finish reason of its answer."""
     words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
     return words.get(finish, "completed")
 
 
 def _item_status(finish: str) -> str:
-    """Of the last item."""
+    """The status of the last item."""
     return "completed" if response_status(finish) == "completed" else "incomplete"
 
 
 def output_items(message: dict[str, Any], id: str, finish: str) -> list[dict[str, Any]]:
-    """A chat's message as items; finish: the reason why it ended, which may be within the last."""
+    """A chat message as output items. finish: the finish reason; only the last item may be cut."""
     items = []
     if message.get("reasoning_content"):
         items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))
@@ -90,9 +90,10 @@ def _part(text: str) -> dict[str, Any]:
 
 
 class ResponseEventStream:
-    """The events of one response, each with its number.
+    """The events of one response, numbered.
 
-    body: the response as it is; ended: what it came to, from the reason, the reader, the message.
+    body: returns the response in its present state. ended: returns the final response, given the
+    finish reason, the parser and the message.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class ResponseEventStream:
         self._message: dict[str, Any] = {"content": ""}
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """All of them."""
+        """Yield all events."""
         yield self._event("response.created", response=self._body())
         yield self._event("response.in_progress", response=self._body())
         async for _, piece in self._running.pieces():

@@ -1,4 +1,4 @@
-"""Responses that clients may ask for again: the latest ones, within bounds."""
+"""`ResponseStore`: responses that clients can retrieve later, in memory, within limits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response. key: whose; items: of the conversation, the answer's included; task: of one that
-    runs in the background."""
+    """A response.
+
+    Attributes:
+        key: the owner's.
+        items: the conversation, including the answer.
+        task: the background task that still computes it.
+    """
 
     key: str
     items: list[dict[str, Any]]
@@ -30,7 +35,7 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """Those of all keys; where there are too many, the oldest are forgotten."""
+    """The responses of all keys. Beyond the limits, the oldest are dropped."""
 
     def __init__(self) -> None:
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
@@ -44,7 +49,7 @@ class ResponseStore:
         body: dict[str, Any],
         task: asyncio.Future[None] | None = None,
     ) -> None:
-        """Keeps one, in the place of what was kept under this id."""
+        """Store a response; replaces one of the same id."""
         self.drop(id)
         stored = StoredResponse(key, items, body, len(encode([items, body])), task)
         self._stored[id] = stored
@@ -53,17 +58,17 @@ class ResponseStore:
             self.drop(next(iter(self._stored)))
 
     def get(self, id: str, key: str, param: str = "id") -> StoredResponse:
-        """One of this key's. ApiError 404."""
+        """A response of this key. ApiError 404."""
         found = self._stored.get(id)
         if found is None or found.key != key:
             raise ApiError(
-                404, f"{param}: no response of yours is kept as {shown(id)}", param=param,
+                404, f"{param}: you have no stored response {shown(id)}", param=param,
                 code="response_not_found",
             )  # fmt: skip
         return found
 
     def drop(self, id: str) -> None:
-        """Forgets one; harmless where there is none."""
+        """Delete a response; harmless if there is none."""
         stored = self._stored.pop(id, None)
         if stored is not None:
             self._nbytes -= stored.nbytes

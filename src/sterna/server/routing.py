@@ -1,4 +1,4 @@
-"""`Endpoint`: a route, what it takes, and what the OpenAPI document says of it."""
+"""`Endpoint`: a route with its description, and helpers for handlers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Endpoint", "as_error", "as_json", "service_of"]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A path with its method. body: the struct that it takes; is_open: without a key."""
+    """A method and a path. body: the struct of the JSON body; is_open: needs no key."""
 
     method: str
     path: str
@@ -29,12 +29,12 @@ class Endpoint:
 
 
 def as_json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A response of JSON."""
+    """A JSON response."""
     return Response(encode(value), status, headers, "application/json")
 
 
 def as_error(answer: ApiError, scope: Scope) -> Response:
-    """An error in the words of the protocol that the request is of, by its path or its headers."""
+    """An error in Anthropic's form if path or headers are of that protocol, else in OpenAI's."""
     anthropic = scope["path"].startswith("/v1/messages") or any(
         name == b"anthropic-version" for name, _ in scope["headers"]
     )
@@ -43,6 +43,6 @@ def as_error(answer: ApiError, scope: Scope) -> Response:
 
 
 def service_of(request: Request) -> Service:
-    """What the endpoints of the request's app share."""
+    """The service of the request's app."""
     service: Service = request.app.state.service
     return service

@@ -1,4 +1,4 @@
-"""What the options of `sterna serve` say, checked."""
+"""`Settings`: the options of `sterna serve`, checked."""
 
 from __future__ import annotations
 
@@ -15,17 +15,27 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a server listens, whom it answers, and its limits; RequestError where they disagree.
+    """Addresses, access and limits of a server. RequestError if they contradict each other.
 
-    Times in seconds, sizes in bytes; None: no limit. fd: a socket that listens, in place of host
-    and port. api_keys, api_key_file: who may ask. origins:
-    of pages in browsers that may. hosts: names of this machine, *: any. max_queue:
-    requests that wait at most; max_wait: seconds that one is predicted to wait at most;
-    max_per_key: requests of one key at a time. timeout: of a whole answer. keep_alive: how long a
-    model that nobody asks stays in memory; max_loaded: how many models stay at most.
-    share_cache: prefixes that were computed for one key serve the others. files: a folder for files
-    and batches, None: there are none; files_max: their bytes.
-    trust_request_chat_template: templates of requests are rendered.
+    Times are in seconds, sizes in bytes; None means no limit.
+
+    Attributes:
+        fd: a listening socket, instead of host and port.
+        insecure: allow an address that others can reach without keys.
+        origins: origins of web pages that may send requests; "*" is any.
+        hosts: further names of this server in Host headers; "*" is any.
+        max_queue: how many requests may wait.
+        max_wait: how long a request may be predicted to wait.
+        max_per_key: how many requests a key may have at a time.
+        timeout: of a whole answer.
+        keep_alive: how long an unused model stays in memory.
+        max_loaded: how many models stay in memory.
+        share_cache: keys share cached prefixes with each other.
+        files: the folder for files and batches; None turns both off.
+        files_max: bytes of all files together.
+        page: serve the web page at "/".
+        trust_request_chat_template: render chat templates that requests bring.
+        engine: options of `AsyncLLM`.
     """
 
     host: str = "127.0.0.1"
@@ -58,42 +68,42 @@ class Settings:
     trust_request_chat_template: bool = False
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
-    engine: dict[str, object] = field(default_factory=dict)  # options of AsyncLLM
+    engine: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """A server that strangers reach has a key."""
+        """Check the options. A server that others can reach needs a key."""
         if self.fd is not None:
             self.listener().close()
         if any(not key for key in self.api_keys):
-            raise RequestError("api-key: must not be empty; leave it out for a server without one")
+            raise RequestError("api-key: must not be empty; omit it for a server without keys")
         if not (self.is_local or self.has_keys or self.insecure):
             raise RequestError(
-                f"host: must be this machine's own (127.0.0.1) where there is no key, but got "
-                f"{self.address}; set --api-key or --api-key-file, or --insecure to let all in"
+                f"host: must be this machine's own (127.0.0.1) if there is no key, but got "
+                f"{self.address}; set --api-key or --api-key-file, or --insecure to let anyone in"
             )
         if self.ssl_keyfile and not self.ssl_certfile:
-            raise RequestError("ssl-keyfile: must come with --ssl-certfile, but came alone")
+            raise RequestError("ssl-keyfile: needs --ssl-certfile")
 
     @property
     def has_keys(self) -> bool:
-        """Whether a key is asked for."""
+        """Whether requests need a key."""
         return bool(self.api_keys) or self.api_key_file is not None
 
     def listener(self) -> socket.socket:
-        """The socket that `fd` is, under a number of its own. RequestError where it is none."""
+        """A duplicate of the socket `fd`. RequestError if it is not a listening socket."""
         assert self.fd is not None
         try:
             found = socket.socket(fileno=os.dup(self.fd))
         except OSError as error:
-            raise RequestError(f"fd: must be a socket, but {self.fd} is none: {error}") from None
+            raise RequestError(f"fd: must be a socket, but {self.fd} is not: {error}") from None
         if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             found.close()
-            raise RequestError(f"fd: must be a socket that listens, but {self.fd} does not")
+            raise RequestError(f"fd: must be a listening socket, but {self.fd} is not")
         return found
 
     @property
     def address(self) -> str:
-        """Where it listens, without the port."""
+        """The address without the port."""
         if self.fd is None:
             return self.host
         with self.listener() as found:
@@ -101,7 +111,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         address = self.address
         if address == "localhost":
             return True
@@ -113,8 +123,8 @@ class Settings:
     def allows_host(self, header: str) -> bool:
         """Whether a Host header names this server.
 
-        A page elsewhere whose name was made to mean 127.0.0.1 says that name (DNS rebinding);
-        addresses cannot be made to mean another, so they are all right.
+        This stops DNS rebinding, where a web page's own name resolves to this machine: its
+        requests have that name. Numeric addresses cannot be rebound, so all are allowed.
         """
         name = header.strip().lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Server-sent events, each whole; and a watch over a connection while an answer is being made."""
+"""Server-sent events, and cancellation when a client disconnects."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from sterna.server.json_body import encode
 __all__ = ["DONE", "EventStream", "event", "with_cancellation"]
 
 DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"  # a comment, which clients pass over and proxies count as life
+PING = b": ping\n\n"  # a comment: clients ignore it, proxies keep the connection open
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-store",
-    "x-accel-buffering": "no",  # nginx would collect events
+    "x-accel-buffering": "no",  # or nginx would hold events back
 }
 
 T = TypeVar("T")
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    """A value as one event; JSON has no line breaks outside of strings, and within them escaped."""
+    """A value as one event. Its JSON has no raw line breaks."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + encode(value) + b"\n\n"
 
 
 class EventStream(Response):
-    """A response of events.
+    """A response that streams events.
 
-    gone: called once where the client leaves before the end; the events then end by themselves.
-    ping_s: a comment is sent where nothing else was for so long.
+    on_disconnect: called if the client disconnects early; it must make the events end.
+    ping_s: send a comment after so many seconds without an event.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class EventStream(Response):
         self._sent = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends them as they come."""
+        """Send the events as they come."""
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -86,7 +86,7 @@ async def with_cancellation(
     answer: Coroutine[Any, Any, T],
     on_disconnect: Callable[[], None],
 ) -> T:
-    """What an answer in one piece comes to; `gone` is called where the client leaves before."""
+    """Await an answer; call `on_disconnect` if the client disconnects before it is there."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":

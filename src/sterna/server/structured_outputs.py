@@ -1,4 +1,4 @@
-"""From `response_format` and `structured_outputs` to what the engine makes an answer follow."""
+"""`response_format` and `structured_outputs` to a constraint of the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("sterna.server")
 
 
 class ConstraintSpec(NamedTuple):
-    """A field that asks for a constraint, and the method of `Constraints` with its arguments."""
+    """A field that asks for a constraint, and the call of `Constraints` that makes it."""
 
     param: str
     method: str
@@ -30,19 +30,22 @@ class ConstraintSpec(NamedTuple):
 async def constraint_for(
     llm: LLM, asked: StructuredOutputs | None, response_format: dict[str, Any] | None = None
 ) -> Constraint | None:
-    """The constraint, None for none. ApiError 400: what is not enforced is not accepted, unless the
-    schema says strict: false; a line of log says then what is left out."""
+    """The constraint that a request asks for, or None.
+
+    ApiError 400 if it cannot be enforced in full. A schema with `strict: false` is enforced as far
+    as possible, and the log says what is not.
+    """
     wanted = _wanted(asked, response_format)
     if wanted is None:
         return None
     param, method, argument, options = wanted
     make = getattr(llm.constraints, method)
     try:
-        # Another thread: a schema may take seconds, and others are to be answered meanwhile.
+        # In another thread, because a schema may take seconds.
         made: Constraint = await asyncio.to_thread(partial(make, *argument, **options))
     except RequestError as error:
         relaxed = param == "response_format" and method == "json_schema" and "strict" not in options
-        remedy = "; strict: false leaves out what cannot be enforced" if relaxed else ""
+        remedy = "; strict: false ignores what cannot be enforced" if relaxed else ""
         raise ApiError(400, f"{error}{remedy}", param=param) from None
     if made.ignored:
         log.warning("%s: is not enforced in full: %s", param, "; ".join(made.ignored))
@@ -52,7 +55,7 @@ async def constraint_for(
 def _wanted(
     asked: StructuredOutputs | None, response_format: dict[str, Any] | None
 ) -> ConstraintSpec | None:
-    """The field that asks for a constraint, and the method of `Constraints` with its arguments."""
+    """The one field that asks for a constraint. ApiError 400 if several do."""
     found: list[ConstraintSpec] = []
     if asked is not None:
         for name, method in (
@@ -76,10 +79,10 @@ def _of_format(given: dict[str, Any]) -> list[ConstraintSpec]:
     if kind == "json_object":
         return [ConstraintSpec("response_format", "json_object", (), {})]
     if kind == "json_schema":
-        inside = given.get("json_schema", given)  # responses have the schema beside the type
-        schema = inside.get("schema") if isinstance(inside, dict) else None
+        inner = given.get("json_schema", given)  # in Responses, the schema is next to the type
+        schema = inner.get("schema") if isinstance(inner, dict) else None
         if isinstance(schema, (dict, bool)):
-            options = {"strict": False} if inside.get("strict") is False else {}
+            options = {"strict": False} if inner.get("strict") is False else {}
             return [ConstraintSpec("response_format", "json_schema", (schema,), options)]
         raise ApiError(
             400, "response_format.json_schema.schema: must be a JSON schema",

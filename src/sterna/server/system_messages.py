@@ -1,4 +1,4 @@
-"""System messages, wherever they stand: a template has a place for one, for all, or for none."""
+"""System messages in any position, for templates that take one, several or none."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Messages = list[dict[str, Any]]
 
 
 def render_with_system(messages: Messages, render: Callable[[Messages], str]) -> str:
-    """The prompt of a conversation, with the text of all its system messages.
+    """Render a conversation such that the prompt has the text of all its system messages.
 
-    As they stand, where the template writes them there; else joined in one at the beginning; else
-    at the head of the first message of a user. RequestError where the template takes none of these.
+    Leaves them in place if the template writes them there; else joins them into one at the start;
+    else puts them at the head of the first user message. RequestError if none of these works.
     """
     texts = [_text(m).strip() for m in messages if m["role"] == "system"]
     rendered, refusal = list[str](), None
-    for form in (list, _at_the_beginning, _within_the_first) if texts else (list,):
+    for arrange in (list, _joined_at_start, _in_first_user_message) if texts else (list,):
         try:
-            rendered.append(render(form(messages)))
+            rendered.append(render(arrange(messages)))
         except RequestError as error:
             refusal = refusal or error
         else:
@@ -31,26 +31,26 @@ def render_with_system(messages: Messages, render: Callable[[Messages], str]) ->
     if not rendered:
         assert refusal is not None
         raise refusal
-    return rendered[0]  # it writes them in words of its own
+    return rendered[0]  # the template rewrites them
 
 
 def _text(message: dict[str, Any]) -> str:
     return message["content"] if isinstance(message.get("content"), str) else ""
 
 
-def _parted(messages: Messages) -> tuple[str, Messages]:
-    """The joined text of system messages, and the others."""
+def _split(messages: Messages) -> tuple[str, Messages]:
+    """The joined text of the system messages, and the other messages."""
     system = "\n\n".join(_text(m) for m in messages if m["role"] == "system")
     return system, [m for m in messages if m["role"] != "system"]
 
 
-def _at_the_beginning(messages: Messages) -> Messages:
-    system, others = _parted(messages)
+def _joined_at_start(messages: Messages) -> Messages:
+    system, others = _split(messages)
     return [{"role": "system", "content": system}, *others]
 
 
-def _within_the_first(messages: Messages) -> Messages:
-    system, others = _parted(messages)
+def _in_first_user_message(messages: Messages) -> Messages:
+    system, others = _split(messages)
     for i, message in enumerate(others):
         if message["role"] == "user":
             others[i] = {**message, "content": f"{system}\n\n{_text(message)}"}

@@ -27,7 +27,7 @@ async def upload(request: Request) -> Response:
     service = service_of(request)
     service.admission.require_open()
     files = service.require_batches().files
-    form = await read_form(request, min(MAX_BYTES, files.most))
+    form = await read_form(request, min(MAX_BYTES, files.max_bytes))
     try:
         file, purpose = form.get("file"), form.get("purpose")
         if not isinstance(file, UploadFile):
