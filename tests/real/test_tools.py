@@ -118,7 +118,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
         done = llm.generate(
             prompt, constraint=constraint, seed=seed, temperature=1.0, max_tokens=200
         )
-        message = OutputParser(tools.form(llm), schemas=tools.schemas).message(done.text)
+        message = OutputParser(tools.call_format(llm), schemas=tools.schemas).message(done.text)
         (call,) = message["tool_calls"]
         assert done.finish_reason == "length" or judge.is_valid(
             json.loads(call["function"]["arguments"])

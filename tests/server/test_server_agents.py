@@ -124,9 +124,9 @@ def test_tools_of_openai_that_run_elsewhere(server: ServerProcess) -> None:
     mixed = server.post("/v1/responses", **body, tools=[*tools, {"type": "function", **TOOL}])
     assert mixed.status_code == 200, mixed.text
     assert mixed.json()["output"][0]["content"] == plain.json()["output"][0]["content"]
-    assert "tools[0]: left out" in mixed.headers["x-sterna-warning"]
+    assert "tools[0]: ignored" in mixed.headers["x-sterna-warning"]
     line = logged(server, mixed.headers["x-request-id"])
-    assert "left out, since tools of the type" in line
+    assert "ignored, because tools of the type" in line
     custom = [{"type": "custom", "custom": {"name": "x"}}]
     chat = server.post("/v1/chat/completions", model="all", messages=SAID, max_tokens=1)
     mixed = server.post(
@@ -146,7 +146,7 @@ def test_tools_of_anthropic_that_run_elsewhere(server: ServerProcess) -> None:
         given = body if path == "/v1/messages" else {**body, "max_tokens": None}
         answer = server.post(path, **given, tools=[*own, *tools])
         assert answer.status_code == 200, answer.text
-        assert answer.headers["x-sterna-warning"].count("left out") > 3
+        assert answer.headers["x-sterna-warning"].count("ignored") > 3
     assert "x-sterna-warning" not in server.post("/v1/messages", **body, tools=own).headers
 
 
@@ -259,7 +259,7 @@ def test_no_answer_has_a_path(server: ServerProcess, models: dict[str, Path]) ->
         assert "secret-place" not in server.http.get(path).text
     broken = server.post("/v1/completions", model="broken", prompt="a")
     assert broken.status_code == 500
-    assert "log says why" in broken.json()["error"]["message"]
+    assert "log has the reason" in broken.json()["error"]["message"]
     assert "hidden_size" in server.log  # for who may read it
 
 

@@ -275,7 +275,7 @@ def test_a_port_that_is_taken() -> None:
 def test_sockets_that_are_none(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file, socket.socket() as silent:
         failed(command("serve", "nano", "--fd", str(file.fileno())), "fd: must be a socket")
-        failed(command("serve", "nano", "--fd", str(silent.fileno())), "that listens")
+        failed(command("serve", "nano", "--fd", str(silent.fileno())), "must be a listening socket")
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
-"""docs/reference/fields.md: what becomes of each field of a request, from structs and table.
+"""Generates docs/reference/fields.md: what each endpoint does with each field of a request.
 
-python tests/support/field_page.py # writes the page
+python tests/support/field_page.py
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ BODIES: dict[str, Any] = {
 }
 HEAD = """# Fields of requests
 
-What becomes of each field, by endpoint: **used**; **passes** with any value, since it changes no
-answer; or passes only with the values that are named (null always), and is else an error 400 with
-its name in `param`, since it would change the answer. A field without a place here is refused as
-`unknown_parameter`: a server that passes over what it does not know answers another question than
-it was asked.
+What each endpoint does with each field of a request:
 
-This page is written by `python tests/support/field_page.py` from `sterna/server/fields.py` and what
-the endpoints read; a test holds them to each other, and to the request types of the packages
-`openai` and `anthropic`.
+- **used**: the endpoint reads it;
+- passes: ignored with any value, because it cannot change an answer;
+- values: ignored with these values (and with null), and refused with any other, because it would
+  change the answer. The error is a 400 with the field in `param`.
 
-`-1` is no limit for `max_tokens` (and its other names) and `top_k`, and no seed for `seed`;
-`top_p: 0` is greedy.
+A field that is not in this table is refused as `unknown_parameter`, because ignoring it might give
+an answer to another question than the client asked.
+
+`-1` means no limit for `max_tokens` (under all its names) and `top_k`, and no seed for `seed`.
+`top_p: 0` means greedy.
+
+`python tests/support/field_page.py` generates this page from `sterna/server/unsupported_fields.py`
+and from the structs of the endpoints. A test compares it with both, and with the request types of
+the packages `openai` and `anthropic`.
 
 """
 
@@ -70,7 +74,7 @@ def page() -> str:
         for name, row in unsupported_fields(protocol).items()
     }
     read = {name for protocol in PROTOCOLS for name in read_by(protocol)}
-    lines = [f"| field | {' | '.join(PROTOCOLS)} | where it is not read |"]
+    lines = [f"| field | {' | '.join(PROTOCOLS)} | note |"]
     lines.append("|---" * (len(PROTOCOLS) + 2) + "|")
     for name in sorted({*why, *read}):
         cells = [_verdict(protocol, name) for protocol in PROTOCOLS]

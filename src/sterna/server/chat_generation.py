@@ -1,4 +1,4 @@
-"""`Turn`: a conversation on its way to its next message, whatever protocol asked for it."""
+"""`ChatGeneration`: the next message of a conversation, in any chat protocol."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["ChatGeneration"]
 
 
 class ChatGeneration:
-    """A request of a conversation.
+    """From messages, tools and formats to a submitted prompt, and to parsers of its answers.
 
-    ask: without its prompt; its max_tokens may be None: as many as the context has room for.
+    generation: without its prompt. Its max_tokens may be None, for as many as fit into the context.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ChatGeneration:
         self._thoughts = Thoughts.CLOSED
 
     async def submit(self) -> None:
-        """Makes the prompt and the constraint, and gives them to the engine."""
+        """Render the prompt, build the constraint, and submit both to the engine."""
         llm = self.active.model.llm
         self._template_input.tools = list(self.tools.shown)
         await asyncio.to_thread(self._encode)
@@ -58,22 +58,22 @@ class ChatGeneration:
         self.active.submit([generation])
 
     def _encode(self) -> None:
-        llm, asked = self.active.model.llm, self._template_input
+        llm, given = self.active.model.llm, self._template_input
         with clock() as stopped:
-            prompt = render_prompt(llm, asked)
+            prompt = render_prompt(llm, given)
         if stopped.read:
             self.generation.rendered_at = stopped.moment.isoformat(timespec="seconds")
-        template = asked.template
-        self._thoughts = llm.renderer.reasoning_state(
-            prompt, asked.messages, asked.continue_final_message, template
+        template = given.template
+        self._thoughts = llm.thoughts(
+            prompt, given.messages, given.continue_final_message, template
         )
-        if template is not None:  # the engine knows the ends of the model's own
+        if template is not None:  # the engine knows only the turn ends of the model's own
             ends = {*self.generation.options.get("stop_token_ids", ()), *llm.turn_ends(template)}
             self.generation.options["stop_token_ids"] = sorted(ends)
         self.generation.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def parser(self) -> OutputParser:
-        """For one of the answers."""
+        """A new parser, for one of the answers."""
         call_format = self.tools.call_format(self.active.model.llm, self._template_input.template)
         opened = self._thoughts is Thoughts.OPENED
         return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)

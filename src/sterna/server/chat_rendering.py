@@ -1,4 +1,4 @@
-"""What chat, responses and messages share: a conversation, and the prompt that it makes."""
+"""From a conversation to its prompt, by the chat template."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 @dataclass
 class TemplateInput:
-    """Messages in OpenAI's form, and how the template is to write them."""
+    """The arguments of a chat template, as for `apply_chat_template` of transformers.
+
+    messages, tools: in OpenAI's form. template: used instead of the model's.
+    """
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -39,11 +42,11 @@ class TemplateInput:
     template_options: dict[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    template: ChatTemplate | None = None  # in place of the model's
+    template: ChatTemplate | None = None
 
 
 def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
-    """The prompt, by the model's own template; RequestError or ApiError where that cannot be."""
+    """Render the prompt. RequestError or ApiError 400 if the template refuses it."""
     for name, items, most in (
         ("messages", template_input.messages, MAX_MESSAGES),
         ("tools", template_input.tools, MAX_TOOLS),
@@ -68,13 +71,13 @@ def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
 
 
 def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
-    """The template of a request. ApiError 400 where it is none, or requests are not trusted."""
+    """The chat template that a request brings. ApiError 400 if it is invalid or not allowed."""
     if source is None:
         return None
     if not trusted:
         raise ApiError(
-            400, "chat_template: must be the server's, which takes none from requests; start it "
-            "with --chat-template, or with --trust-request-chat-template", param="chat_template",
+            400, "chat_template: is not accepted from requests; start the server with "
+            "--chat-template, or with --trust-request-chat-template", param="chat_template",
         )  # fmt: skip
     try:
         return llm.renderer.template_from(source)
@@ -83,8 +86,7 @@ def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplat
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates read it: content in one text, arguments of calls as objects where they
-    are whole."""
+    """A message as templates expect it: content as one text, arguments of calls as objects."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
@@ -97,13 +99,13 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def join_text_parts(parts: list[Any], where: str) -> str:
-    """The text of content parts, a line each; ApiError 400 for an image, a file or audio."""
+    """The text of content parts, one per line. ApiError 400 for images, files and audio."""
     texts = []
     for i, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
-            raise invalid(f"{where}[{i}]", "must be a part of the type text", kind or part)
+            raise invalid(f"{where}[{i}]", "must be a part of type text", kind or part)
         texts.append(text)
     return "\n".join(texts)
 
@@ -118,7 +120,7 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
             raise invalid(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):
-            # Those of a call that max_tokens has cut are taken as they are.
+            # Arguments that max_tokens cut off stay a string.
             with contextlib.suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
         found.append({**call, "function": {**function, "arguments": arguments}})

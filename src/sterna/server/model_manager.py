@@ -1,4 +1,4 @@
-"""The models of a server: loaded when they are asked for, and given up when nobody asks."""
+"""`ModelManager`: loads models when they are requested, and unloads unused ones."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ from sterna.server.errors import ApiError
 __all__ = ["LoadedModel", "ModelManager", "ModelSource"]
 
 log = logging.getLogger("sterna.server")
-#: Read to measure memory's speed: more than caches hold, in a tenth of a second.
+#: Bytes read to measure memory bandwidth: more than any cache, and read in 0.1 s.
 BANDWIDTH_BYTES = 256 << 20
-LOOK_S = 5.0  #: between two looks for models that nobody asks
-
-
-#: What a model needs in memory beside its weights, as a share of their files' bytes.
+POLL_S = 5.0  #: how often to look for unused models
+#: Memory that a model needs on top of its weights, as a share of their files' bytes.
 MARGIN = 0.25
 
 
 class ModelSource(NamedTuple):
-    """Where a model comes from: what loads it, the bytes of its weights' files, and the names of
-    adapters that it then has."""
+    """How to load a model: a function, the bytes of its weight files, the names of its adapters."""
 
     open: Callable[[], LLM]
     nbytes: int = 0
@@ -40,21 +37,26 @@ class ModelSource(NamedTuple):
 
 
 class LoadedModel:
-    """A model in memory, and what runs it. busy: requests that need it now; clients: those of them
-    that are not of batches."""
+    """A model in memory with its engine.
+
+    Attributes:
+        busy: how many requests use it now.
+        clients: how many of them are not of batches.
+        used: when it was last used, as `time.monotonic`.
+        bandwidth_gb_s: the machine's memory bandwidth, once measured.
+    """
 
     def __init__(self, name: str, llm: LLM, engine_options: Mapping[str, Any]) -> None:
         self.name, self.llm, self.created = name, llm, int(time.time())
-        llm.name = name  # what errors call it: clients are told no path
+        llm.name = name  # for errors: clients must not see paths
         self.engine = AsyncLLM(llm, **engine_options)
         self.busy, self.clients, self.used = 0, 0, time.monotonic()
-        #: GB/s that this machine reads memory at, once that is measured.
         self.bandwidth_gb_s: float | None = None
         self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))
         self._measured: asyncio.Future[None] | None = None
 
     def measure(self) -> None:
-        """Begins to measure `bandwidth_gb_s`, once, while nobody waits for an answer."""
+        """Start measuring `bandwidth_gb_s`, once, and only while the model is idle."""
         if self._measured is None and self.busy == 0:
             self._measured = asyncio.ensure_future(asyncio.to_thread(self._measure))
 
@@ -63,13 +65,13 @@ class LoadedModel:
         self.bandwidth_gb_s = _native.bandwidth_gb_s(self.llm.engine.threads, nbytes)
 
     async def fingerprint(self, adapter: str | None = None) -> str:
-        """Under which answers have the same bits; computed behind the first requests."""
+        """The fingerprint of the model and an adapter; computed in the background after loading."""
         own = await asyncio.shield(self._fingerprint)
         return own if adapter is None else receipt.fingerprint(self.llm, adapter)
 
     async def close(self) -> None:
-        """Ends what runs, and the engine's thread."""
-        threads: list[asyncio.Future[Any]] = [self._fingerprint]  # that read the weights
+        """End all requests and threads."""
+        threads: list[asyncio.Future[Any]] = [self._fingerprint]  # these threads read the weights
         if self._measured is not None:
             threads.append(self._measured)
         await asyncio.gather(*threads, return_exceptions=True)
@@ -77,12 +79,13 @@ class LoadedModel:
 
 
 class ModelManager:
-    """The models that a server knows by name.
+    """The models of a server, by name.
 
-    sources: where each comes from, the default first. keep_alive: seconds without a request after
-    which one is given up, None: never. most: how many are in memory at a time, None: as many as
-    have room. Where one more is asked for than fits, that which was used longest ago goes first,
-    once nobody uses it.
+    Makes room for a model by unloading idle ones, the least recently used first.
+
+    sources: models by name, the default first. keep_alive: seconds after which an unused model is
+    unloaded; None is never. max_loaded: how many may be loaded at a time; None is as many as fit
+    into memory.
     """
 
     def __init__(
@@ -90,11 +93,11 @@ class ModelManager:
         sources: Mapping[str, ModelSource],
         engine_options: Mapping[str, Any],
         keep_alive: float | None = None,
-        most: int | None = None,
+        max_loaded: int | None = None,
     ) -> None:
         self._sources, self._engine_options = dict(sources), engine_options
         self._adapted = {a: name for name, source in sources.items() for a in source.adapters}
-        self._keep_alive, self._most = keep_alive, most
+        self._keep_alive, self._max_loaded = keep_alive, max_loaded
         self.loaded: dict[str, LoadedModel] = {}
         self.ever_loaded = False
         self._loading = asyncio.Lock()
@@ -102,20 +105,20 @@ class ModelManager:
 
     @property
     def names(self) -> list[str]:
-        """The default's first; those of adapters last."""
+        """The names of all models, the default first, then those of adapters."""
         return [*self._sources, *self._adapted]
 
     def model_of(self, name: str) -> str:
-        """The model that a name means: itself, or the one that an adapter is of."""
+        """The name of the base model: of an adapter's, else the name itself."""
         return self._adapted.get(name, name)
 
     def adapter_of(self, name: str | None) -> str | None:
-        """The adapter that a name means; None: none."""
+        """The name if it is an adapter's, else None."""
         return name if name in self._adapted else None
 
     @contextlib.asynccontextmanager
     async def use(self, name: str | None) -> Any:
-        """A model for the time of a block; the default for None. ApiError 404 for another name."""
+        """Use a model in a `with` block; None is the default. ApiError 404 for an unknown name."""
         loaded = await self._get(name)
         loaded.busy += 1
         try:
@@ -124,13 +127,13 @@ class ModelManager:
             self.release(loaded)
 
     async def acquire(self, name: str | None) -> LoadedModel:
-        """A model to `release` later; as `use`."""
+        """Like `use`, until `release`."""
         loaded = await self._get(name)
         loaded.busy += 1
         return loaded
 
     def release(self, loaded: LoadedModel) -> None:
-        """Ends what `acquire` began."""
+        """Undo one `acquire`."""
         loaded.busy -= 1
         loaded.used = time.monotonic()
         self._left.set()
@@ -145,7 +148,7 @@ class ModelManager:
                 code="model_not_found",
             )
         if name not in self.loaded:
-            async with self._loading:  # one at a time, and never one twice
+            async with self._loading:  # one at a time, and none twice
                 if name not in self.loaded:
                     await self._make_room(self._sources[name].nbytes)
                     llm = await self._load(name)
@@ -154,17 +157,19 @@ class ModelManager:
         return self.loaded[name]
 
     async def _load(self, name: str) -> LLM:
-        """A model; ApiError 500, which has what went wrong as its cause: that names files."""
+        """Load a model. ApiError 500 without details; its cause, which may name files, has them."""
         try:
-            return await _loaded(self._sources[name].open)
+            return await _in_daemon_thread(self._sources[name].open)
         except SternaError as error:
             log.error("%s: cannot be loaded: %s", name, error)
             raise ApiError(
-                500, f"model: {name} cannot be loaded; the server's log says why", param="model"
+                500,
+                f"model: {name} cannot be loaded; the server's log has the reason",
+                param="model",
             ) from error
 
     async def _make_room(self, nbytes: int) -> None:
-        """Gives up models until another of so many bytes fits; one alone is always tried."""
+        """Unload models until another of `nbytes` fits, or none is left."""
         while self.loaded and not self._has_room(nbytes):
             idle = [loaded for loaded in self.loaded.values() if not loaded.busy]
             if idle:
@@ -174,7 +179,7 @@ class ModelManager:
                 await self._left.wait()
 
     def _has_room(self, nbytes: int) -> bool:
-        if self._most is not None and len(self.loaded) >= self._most:
+        if self._max_loaded is not None and len(self.loaded) >= self._max_loaded:
             return False
         return available_bytes() >= nbytes * (1 + MARGIN)
 
@@ -182,12 +187,12 @@ class ModelManager:
         del self.loaded[loaded.name]
         await loaded.close()
         del loaded
-        gc.collect()  # a model's objects know each other, and hold its memory until then
+        gc.collect()  # frees reference cycles, which hold the memory
 
     async def unload_unused(self) -> None:
-        """Gives up models that nobody has asked for long enough; runs until it is cancelled."""
+        """Unload models that were unused for `keep_alive`; runs until it is cancelled."""
         while self._keep_alive is not None:
-            await asyncio.sleep(min(LOOK_S, self._keep_alive))
+            await asyncio.sleep(min(POLL_S, self._keep_alive))
             async with self._loading:
                 for loaded in list(self.loaded.values()):
                     unused = time.monotonic() - loaded.used
@@ -195,22 +200,22 @@ class ModelManager:
                         await self._unload(loaded)
 
     async def drain(self) -> None:
-        """Waits until everything that was asked is answered."""
+        """Wait until all requests have been answered."""
         await asyncio.gather(*(loaded.engine.drain() for loaded in self.loaded.values()))
 
     async def close(self) -> None:
-        """Gives up all of them."""
+        """Unload all models."""
         for loaded in list(self.loaded.values()):
             await self._unload(loaded)
 
 
-async def _loaded(opener: Callable[[], LLM]) -> LLM:
-    """What an opener gives, in a thread that a process which is told to end does not wait for."""
+async def _in_daemon_thread(load: Callable[[], LLM]) -> LLM:
+    """Run `load` in a daemon thread, which a shutdown does not wait for."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[LLM] = loop.create_future()
 
-    def tell(llm: LLM | None, error: Exception | None) -> None:
-        if future.done():  # nobody waits any more
+    def finish(llm: LLM | None, error: Exception | None) -> None:
+        if future.done():  # cancelled meanwhile
             return
         if llm is None:
             future.set_exception(error or RuntimeError("no model"))
@@ -220,11 +225,11 @@ async def _loaded(opener: Callable[[], LLM]) -> LLM:
     def run() -> None:
         llm, failed = None, None
         try:
-            llm = opener()
+            llm = load()
         except Exception as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, llm, failed)
+        with contextlib.suppress(RuntimeError):  # if the loop is closed
+            loop.call_soon_threadsafe(finish, llm, failed)
 
     threading.Thread(target=run, name="sterna-loading", daemon=True).start()
     return await future

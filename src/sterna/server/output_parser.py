@@ -1,4 +1,4 @@
-"""An answer's text as it comes, parted into thoughts, content and calls of tools."""
+"""`OutputParser`: splits an answer's text into reasoning, content and tool calls, as it comes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ __all__ = ["Delta", "OutputParser"]
 
 @dataclass(frozen=True)
 class Delta:
-    """What a part of the answer adds: to "content", to "reasoning_content" or to "tool_calls", of
-    which `index` is the number, and `text` the arguments; the first of a call has id and name."""
+    """A piece of the answer.
+
+    Attributes:
+        kind: "content", "reasoning_content" or "tool_calls".
+        text: what to append; for a tool call, to its arguments.
+        index: the number of the tool call.
+        id, name: of the tool call; only its first delta has them.
+    """
 
     kind: str
     text: str
@@ -26,7 +32,7 @@ class Delta:
     name: str = ""
 
     def chat_delta(self) -> dict[str, Any]:
-        """As a chunk of a chat writes it."""
+        """The `delta` of a chat completion chunk."""
         if self.kind != "tool_calls":
             return {self.kind: self.text}
         call: dict[str, Any] = {"index": self.index, "function": {"arguments": self.text}}
@@ -37,10 +43,10 @@ class Delta:
 
 
 class OutputParser:
-    """Parts one answer. A stream and a whole text are read by the same steps.
+    """Parses one answer. Streams and whole texts go through the same steps.
 
-    form: of calls, None: there are none. several: whether there may be more than one. opened:
-    whether the prompt has opened the thoughts already. schemas: of the arguments of tools, by name.
+    call_format: of tool calls; None if there are none. parallel: whether several calls are allowed.
+    opened: whether the prompt already began the reasoning. schemas: of tools' arguments, by name.
     """
 
     def __init__(
@@ -56,26 +62,26 @@ class OutputParser:
         self._begun = self._trims = self._thinking
         self._calls: ToolCallParser | None = None
         self._held = ""
-        self._done = False  # what follows the one call that there may be is left out
+        self._done = False  # drop what follows the only tool call allowed
         self._count = 0
         self._cut = False
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether the answer has calls, and all of them are whole."""
+        """Whether the answer has tool calls, all of them complete."""
         return self._count > 0 and not self._cut
 
     def feed(self, text: str) -> list[Delta]:
-        """What the text so far is sure to be."""
+        """Add text; return all deltas that are certain by now."""
         self._held += "" if self._done else text
         return self._read(False)
 
     def end(self) -> list[Delta]:
-        """The rest."""
+        """Return the remaining deltas at the end of the text."""
         return self._read(True)
 
     def message(self, text: str) -> dict[str, Any]:
-        """A whole answer, as a chat writes it."""
+        """Parse a whole answer into a chat message."""
         message: dict[str, Any] = {"role": "assistant", "content": None}
         for delta in (*self.feed(text), *self.end()):
             if delta.kind != "tool_calls":
@@ -97,8 +103,8 @@ class OutputParser:
         return found
 
     def _step(self, found: list[Delta], final: bool) -> bool:
-        """Takes something of what is held; False where that waits for more."""
-        if self._trims:  # line breaks that belong to a mark before them
+        """Consume some of the held text; False if more is needed first."""
+        if self._trims:  # drop line breaks after a marker
             self._held = self._held.lstrip("\n")
             self._trims = not self._held
             return True
@@ -129,10 +135,10 @@ class OutputParser:
     def _until(
         self, found: list[Delta], kind: str, marks: tuple[str, ...], final: bool
     ) -> str | None:
-        """Tells what comes before the first of the marks, which stays; None where none is there."""
+        """Emit the text before the first marker and return the marker, if there is one."""
         places = [(at, mark) for mark in marks if (at := self._held.find(mark)) >= 0]
         keep = 0 if final else max((_overlap(self._held, mark) for mark in marks), default=0)
-        if marks and kind == "content" and not final:  # space before a mark belongs to neither
+        if marks and kind == "content" and not final:  # whitespace before a marker is dropped
             sure = self._held[: len(self._held) - keep]
             keep += len(sure) - len(sure.rstrip())
         end, mark = min(places, default=(len(self._held) - keep, None))
@@ -144,7 +150,7 @@ class OutputParser:
         return mark
 
     def _call(self, calls: ToolCallParser, found: list[Delta], final: bool) -> bool:
-        """Calls from their first mark to what closes them; what are none is content."""
+        """Parse tool calls up to their end; what turns out to be none is content."""
         for part in calls.feed(self._held, final):
             self._tell(found, part)
         self._held, self._cut = calls.rest or "", calls.cut
@@ -171,6 +177,6 @@ class OutputParser:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """Length of the longest start of a mark that ends the text."""
+    """Length of the longest prefix of a marker at the end of the text."""
     longest = min(len(text), len(mark) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

@@ -25,19 +25,19 @@ def response_usage(active: ActiveRequest) -> dict[str, Any]:
     }
 
 
-def response_status(finish: str) -> str:
-    """The status of a response. finish: the finish reason of its answer."""
+def response_status(reason: str) -> str:
+    """The status of a response. reason: the finish reason of its answer."""
     words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
-    return words.get(finish, "completed")
+    return words.get(reason, "completed")
 
 
-def _item_status(finish: str) -> str:
+def _item_status(reason: str) -> str:
     """The status of the last item."""
-    return "completed" if response_status(finish) == "completed" else "incomplete"
+    return "completed" if response_status(reason) == "completed" else "incomplete"
 
 
-def output_items(message: dict[str, Any], id: str, finish: str) -> list[dict[str, Any]]:
-    """A chat message as output items. finish: the finish reason; only the last item may be cut."""
+def output_items(message: dict[str, Any], id: str, reason: str) -> list[dict[str, Any]]:
+    """A chat message as output items. reason: the finish reason; only the last item may be cut."""
     items = []
     if message.get("reasoning_content"):
         items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))
@@ -50,7 +50,7 @@ def output_items(message: dict[str, Any], id: str, finish: str) -> list[dict[str
         )
         items.append(item)
     if items and "status" in items[-1]:
-        items[-1]["status"] = _item_status(finish)
+        items[-1]["status"] = _item_status(reason)
     return items
 
 
@@ -92,7 +92,7 @@ def _part(text: str) -> dict[str, Any]:
 class ResponseEventStream:
     """The events of one response, numbered.
 
-    body: returns the response in its present state. ended: returns the final response, given the
+    body: returns the response in its present state. finish: returns the final response, given the
     finish reason, the parser and the message.
     """
 
@@ -101,9 +101,9 @@ class ResponseEventStream:
         active: ActiveRequest,
         parser: OutputParser,
         body: Callable[[], dict[str, Any]],
-        ended: Callable[[str, OutputParser, dict[str, Any]], dict[str, Any]],
+        finish: Callable[[str, OutputParser, dict[str, Any]], dict[str, Any]],
     ) -> None:
-        self._running, self._parser, self._body, self._ended = active, parser, body, ended
+        self._active, self._parser, self._body, self._finish = active, parser, body, finish
         self._number, self._index = 0, -1
         self._open: Delta | None = None
         self._text = ""
@@ -113,14 +113,14 @@ class ResponseEventStream:
         """Yield all events."""
         yield self._event("response.created", response=self._body())
         yield self._event("response.in_progress", response=self._body())
-        async for _, piece in self._running.pieces():
+        async for _, piece in self._active.pieces():
             for data in self._deltas(self._parser.feed(piece.text)):
                 yield data
-        (done,) = self._running.completions
+        (done,) = self._active.completions
         rest = self._deltas(self._parser.end())
         for data in (*rest, *self._close(_item_status(done.finish_reason))):
             yield data
-        body = self._ended(done.finish_reason, self._parser, self._message)
+        body = self._finish(done.finish_reason, self._parser, self._message)
         kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
         yield self._event(kind, response=body)
 
@@ -144,7 +144,7 @@ class ResponseEventStream:
                     "reasoning_content": "response.reasoning_text.delta",
                     "tool_calls": "response.function_call_arguments.delta",
                 }[delta.kind]
-                found.append(self._event(name, **self._place(delta.kind), delta=delta.text))
+                found.append(self._event(name, **self._location(delta.kind), delta=delta.text))
         return found
 
     def _begin(self, delta: Delta) -> list[bytes]:
@@ -152,7 +152,7 @@ class ResponseEventStream:
         item = self._item("in_progress")
         found = [self._event("response.output_item.added", output_index=self._index, item=item)]
         if delta.kind == "content":
-            place = self._place(delta.kind)
+            place = self._location(delta.kind)
             place.pop("logprobs")
             found.append(self._event("response.content_part.added", **place, part=_part("")))
         return found
@@ -160,7 +160,7 @@ class ResponseEventStream:
     def _close(self, status: str = "completed") -> list[bytes]:
         if self._open is None:
             return []
-        kind, item, place = self._open.kind, self._item(status), self._place(self._open.kind)
+        kind, item, place = self._open.kind, self._item(status), self._location(self._open.kind)
         found = []
         if kind == "content":
             found.append(self._event("response.output_text.done", **place, text=self._text))
@@ -184,9 +184,9 @@ class ResponseEventStream:
     def _item(self, status: str) -> dict[str, Any]:
         assert self._open is not None
         o = self._open
-        return _item(o.kind, self._running.id, self._index, self._text, o.id, o.name, status)
+        return _item(o.kind, self._active.id, self._index, self._text, o.id, o.name, status)
 
-    def _place(self, kind: str) -> dict[str, Any]:
+    def _location(self, kind: str) -> dict[str, Any]:
         place: dict[str, Any] = {
             "item_id": self._item("in_progress")["id"],
             "output_index": self._index,

@@ -1,4 +1,4 @@
-"""Tools of a request: which of them the model is told of, which it may call, and how."""
+"""`tools` and `tool_choice`: which tools the model sees, which it may or must call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ ANY_OBJECT = {"type": "object"}
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """shown: in OpenAI's form, as templates read them; names: those that may be called; required:
-    whether one must be; several: whether more than one may."""
+    """The tools of a request.
+
+    Attributes:
+        shown: the tools that the model sees, in OpenAI's form.
+        names: the tools that it may call.
+        required: whether it must call one.
+        parallel: whether it may call several.
+    """
 
     shown: tuple[dict[str, Any], ...] = ()
     names: frozenset[str] = frozenset()
@@ -31,21 +37,21 @@ class ToolChoice:
 
     @property
     def schemas(self) -> dict[str, Any]:
-        """Of the arguments, by name."""
+        """The JSON schema of each tool's arguments, by name."""
         functions = map(_function, self.shown)
         return {f["name"]: f.get("parameters") for f in functions}
 
     def call_format(self, llm: LLM, template: ChatTemplate | None = None) -> ToolCallFormat | None:
-        """How the model writes calls; None where there are no tools. template: the request's."""
+        """How the model writes calls; None without tools. template: of the request, if any."""
         return format_of(template or llm.template) if self.shown else None
 
     async def constraint(
         self, llm: LLM, answer: Constraint | None, template: ChatTemplate | None = None
     ) -> Constraint | None:
-        """Calls in the model's form, or the answer that is asked for beside them.
+        """The constraint that allows either tool calls or an answer.
 
-        Arguments keep to their schema where that is strict, and where a call must be: then as far
-        as it can be enforced. answer: None: any text.
+        answer: the constraint of the answer; None is any text. Arguments follow their schema if it
+        is strict, or if a call is required, then as far as it can be enforced.
         """
         call_format = self.call_format(llm, template)
         if call_format is None:
@@ -69,7 +75,7 @@ class ToolChoice:
 def parse_tools(
     tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None
 ) -> ToolChoice:
-    """`tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat. ApiError 400."""
+    """Check `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat. ApiError 400."""
     shown = tuple(_checked(i, tool) for i, tool in enumerate(tools or ()))
     if len(shown) > MAX_TOOLS:
         raise invalid("tools", f"must be at most {MAX_TOOLS}", len(shown))
@@ -90,7 +96,7 @@ def parse_tools(
 
 
 def _chosen(choice: Any) -> tuple[frozenset[str], bool]:
-    """The names of {"type": "function", …} or {"type": "allowed_tools", …}; whether one is due."""
+    """The tool names of a choice object, and whether a call is required."""
     if not isinstance(choice, dict):
         raise invalid("tool_choice", "must be none, auto, required or a tool", choice)
     if choice.get("type") == "allowed_tools":

@@ -1,1 +1,1 @@
-"""The endpoints. Each module lists its own in ENDPOINTS; `sterna.server.app` finds them."""
+"""The endpoints. Each module lists its own in ENDPOINTS, which `sterna.server.app` collects."""

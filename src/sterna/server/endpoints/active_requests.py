@@ -1,4 +1,4 @@
-"""/v1/requests: what a key has running, and an end to one of it."""
+"""/v1/requests: list and cancel requests in progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _own(request: Request) -> dict[str, ActiveRequest]:
 
 
 async def listed(request: Request) -> Response:
-    """The caller's requests that have not ended."""
+    """List the caller's requests in progress."""
     rows = [
         {
             "id": one.id,
@@ -35,16 +35,16 @@ async def listed(request: Request) -> Response:
 
 
 async def cancel(request: Request) -> Response:
-    """Ends one of them as it is."""
+    """Cancel one of the caller's requests."""
     id = request.path_params["id"]
     found = _own(request).get(id)
     if found is None:
-        raise ApiError(404, f"id: no request of yours that runs is {shown(id)}", param="id")
+        raise ApiError(404, f"id: you have no request {shown(id)} in progress", param="id")
     found.cancel()
     return as_json({"id": id, "cancelled": True})
 
 
 ENDPOINTS = [
-    Endpoint("GET", "/v1/requests", listed, "Requests of the caller that run."),
-    Endpoint("DELETE", "/v1/requests/{id}", cancel, "Ends one of them."),
+    Endpoint("GET", "/v1/requests", listed, "Lists the caller's requests in progress."),
+    Endpoint("DELETE", "/v1/requests/{id}", cancel, "Cancels one of them."),
 ]

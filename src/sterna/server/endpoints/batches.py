@@ -1,4 +1,4 @@
-"""/v1/batches: the requests of a file, answered while nobody else wants anything."""
+"""/v1/batches: OpenAI's Batch API."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sterna.server.json_body import read
 from sterna.server.pagination import paginate
 from sterna.server.routing import Endpoint, as_json, service_of
 
-#: Of `completion_window`, OpenAI's being 24h; a slow machine may be given longer.
+#: Seconds per unit of `completion_window`. OpenAI allows only 24h; slow machines may need more.
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-MOST_WINDOW_S = 30 * 86400
-MOST_LISTED, LISTED = 100, 20
+MAX_WINDOW_S = 30 * 86400
+MAX_LIMIT, DEFAULT_LIMIT = 100, 20
 MAX_METADATA, MAX_METADATA_CHARS = 16, 512
 EXPIRES_S = (3600, 30 * 86400)
 
 
 class Expiry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """When files that a batch writes are deleted: so many seconds after they are made."""
+    """When the files that a batch writes are deleted: seconds after their creation."""
 
     seconds: int
     anchor: str = "created_at"
 
 
 class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A file of requests to one endpoint."""
+    """An input file with requests to one endpoint."""
 
     input_file_id: str
     endpoint: str
@@ -43,7 +43,7 @@ class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def create(request: Request) -> Response:
-    """Begins a batch, whose lines are checked behind this."""
+    """Create a batch; its input is checked in the background."""
     service = service_of(request)
     service.admission.require_open()
     batches, key = service.require_batches(), request.state.key
@@ -61,9 +61,7 @@ async def create(request: Request) -> Response:
         )  # fmt: skip
     file_object = batches.files.get(body.input_file_id, key, "input_file_id")
     if file_object.purpose != "batch":
-        raise invalid(
-            "input_file_id", "must be of a file with the purpose batch", file_object.purpose
-        )
+        raise invalid("input_file_id", "must name a file with purpose batch", file_object.purpose)
     now = int(time.time())
     batch = Batch(
         f"batch_{secrets.token_hex(12)}",
@@ -81,11 +79,11 @@ async def create(request: Request) -> Response:
 
 
 def _window(text: str) -> int:
-    """Seconds of a completion_window."""
+    """A completion_window in seconds. ApiError 400."""
     found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
     seconds = int(found[1]) * UNITS[found[2]] if found else 0
-    if not 1 <= seconds <= MOST_WINDOW_S:
-        raise invalid("completion_window", "must be a time such as 24h, at most 30d", text)
+    if not 1 <= seconds <= MAX_WINDOW_S:
+        raise invalid("completion_window", "must be a duration such as 24h, at most 30d", text)
     return seconds
 
 
@@ -94,24 +92,24 @@ def _check_metadata(given: dict[str, str]) -> None:
     if len(given) > MAX_METADATA or long:
         raise ApiError(
             400,
-            f"metadata: must be at most {MAX_METADATA} texts of {MAX_METADATA_CHARS} characters",
+            f"metadata: must have at most {MAX_METADATA} texts of {MAX_METADATA_CHARS} characters",
             param="metadata",
         )
 
 
 async def listed(request: Request) -> Response:
-    """The caller's batches."""
+    """List the caller's batches."""
     found = service_of(request).require_batches().owned_by(request.state.key)
-    return as_json(paginate(request, found, MOST_LISTED, LISTED))
+    return as_json(paginate(request, found, MAX_LIMIT, DEFAULT_LIMIT))
 
 
 async def retrieve(request: Request) -> Response:
-    """How one stands."""
+    """Return a batch."""
     return as_json(_own(request).body())
 
 
 async def cancel(request: Request) -> Response:
-    """Ends one with the results that it has."""
+    """Cancel a batch, which keeps the results it has."""
     batch = _own(request)
     await service_of(request).require_batches().cancel(batch)
     return as_json(batch.body())
@@ -123,8 +121,10 @@ def _own(request: Request) -> Batch:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/batches", create, "Answers the requests of a file.", BatchRequest),
-    Endpoint("GET", "/v1/batches", listed, "The caller's batches."),
-    Endpoint("GET", "/v1/batches/{id}", retrieve, "How a batch stands."),
-    Endpoint("POST", "/v1/batches/{id}/cancel", cancel, "Ends a batch."),
+    Endpoint(
+        "POST", "/v1/batches", create, "Creates a batch from a file of requests.", BatchRequest
+    ),
+    Endpoint("GET", "/v1/batches", listed, "Lists the caller's batches."),
+    Endpoint("GET", "/v1/batches/{id}", retrieve, "Returns a batch."),
+    Endpoint("POST", "/v1/batches/{id}/cancel", cancel, "Cancels a batch."),
 ]

@@ -35,14 +35,14 @@ MAX_LOGPROBS = 20
 
 
 class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A text that the answer will resemble: it makes it sooner, and never another."""
+    """Predicted output. Affects speed, never the result."""
 
     content: str | list[Any]
     type: str = "content"
 
 
 class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """A conversation."""
+    """A request for the next message of a conversation."""
 
     protocol: ClassVar[str] = "chat"
     messages: list[dict[str, Any]]
@@ -63,7 +63,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
 
 
 async def chat(request: Request) -> Response:
-    """Answers, or the stream of their pieces."""
+    """Answer a conversation, whole or as a stream."""
     body = await read(request, ChatCompletionRequest)
     _refuse(body)
     service = service_of(request)
@@ -74,10 +74,10 @@ async def chat(request: Request) -> Response:
 
 
 def _refuse(body: ChatCompletionRequest) -> None:
-    """ApiError 400 for what would change the answer, and cannot."""
+    """ApiError 400 for fields that contradict each other. Sets max_tokens."""
     if body.top_logprobs:
         if not body.logprobs:
-            raise ApiError(400, "top_logprobs: must come with logprobs: true", param="top_logprobs")
+            raise ApiError(400, "top_logprobs: needs logprobs: true", param="top_logprobs")
         if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
             raise ApiError(
                 400,
@@ -93,7 +93,7 @@ def _refuse(body: ChatCompletionRequest) -> None:
 
 
 class ChatResponder:
-    """A body on its way to its choices."""
+    """The response to a chat completion request."""
 
     def __init__(
         self, body: ChatCompletionRequest, active: ActiveRequest, settings: Settings
@@ -168,7 +168,7 @@ class ChatResponder:
         return event(error.body())
 
     async def full(self) -> dict[str, Any]:
-        """All choices in one object."""
+        """The response with all choices."""
         choices = []
         for i, (done, parser) in enumerate(
             zip(await self.active.result(), self._parsers(), strict=True)
@@ -203,7 +203,7 @@ class ChatResponder:
         return {"content": [chat_logprob(tokenizer, one, most) for one in found], "refusal": None}
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The stream: roles, pieces, an end for each choice, and the usage if that is asked for."""
+        """Yield the chunks: roles, pieces, finish reasons, and the usage if asked for."""
         head = self._head(await self.active.fingerprint(), "chat.completion.chunk")
         asked = self.body.stream_options
         wants_usage = asked is not None and asked.include_usage
@@ -228,7 +228,7 @@ class ChatResponder:
                 of_token["token_ids"] = [piece.token]
             for delta in deltas or ([Delta("content", "")] if of_token else []):
                 yield chunk(i, delta.chat_delta(), **of_token)
-                of_token = {}  # once for each token
+                of_token = {}  # only once per token
         *before, last = enumerate(self.active.completions)
         for i, done in (*before, last):
             for delta in parsers[i].end():

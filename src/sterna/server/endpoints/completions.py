@@ -1,4 +1,4 @@
-"""POST /v1/completions: texts and token ids to go on with, or to be scored (`echo`, `logprobs`)."""
+"""POST /v1/completions: continues prompts, or scores them (`echo` with `logprobs`)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from sterna.server.service import Service
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import constraint_for
 
-MAX_TOKENS = 16  #: where a body names none, as in OpenAI's definition
+MAX_TOKENS = 16  #: the default, as OpenAI defines it
 MAX_PROMPTS = 256
 MAX_LOGPROBS = 100
-#: Tokens that open the text before a gap, the text behind it, and what fills it, by model family.
+#: Fill-in-the-middle tokens by model family: before the prefix, the suffix and the middle.
 FILL = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -44,7 +44,7 @@ FILL = (
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """A text, token ids, or a list of either."""
+    """A request to continue prompts: texts, token ids, or lists of both."""
 
     protocol: ClassVar[str] = "completions"
     prompt: str | list[int | str | list[int]]
@@ -56,7 +56,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
 
 
 async def completions(request: Request) -> Response:
-    """Answers, or the stream of their pieces."""
+    """Continue prompts, whole or as a stream."""
     body = await read(request, CompletionRequest)
     service = service_of(request)
     active = await service.begin(request, body.model, "cmpl")
@@ -66,7 +66,7 @@ async def completions(request: Request) -> Response:
 
 
 class CompletionResponder:
-    """A body on its way to its choices. Of a prompt, choices are neighbours."""
+    """The response to a completion request. The choices of a prompt are consecutive."""
 
     def __init__(self, body: CompletionRequest, active: ActiveRequest, service: Service) -> None:
         self.body, self.active, self.service = body, active, service
@@ -77,7 +77,7 @@ class CompletionResponder:
         self.scores: list[list[TokenLogprob | None]] = []
 
     async def submit(self) -> None:
-        """Scores the prompts where that is asked for, and gives them to the engine."""
+        """Score the prompts if asked to, and submit them to the engine."""
         body, active = self.body, self.active
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
         constraint = await constraint_for(self.llm, body.structured_outputs)
@@ -85,12 +85,12 @@ class CompletionResponder:
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
         options = sampling_options(body, MAX_TOKENS, logprobs)
         if self._scored and options["max_tokens"] == 1:
-            # lm-eval counts on an entry for each token, also where that ends the text.
+            # lm-eval expects an entry for the token even if it ends the text.
             options["ignore_eos"] = True
         generations = [
             GenerationRequest(
                 prompt,
-                {**options, "max_tokens": _most(self.llm, prompt, options["max_tokens"])},
+                {**options, "max_tokens": _max_tokens(self.llm, prompt, options["max_tokens"])},
                 self.n,
                 salt=body.cache_salt or body.prompt_cache_key or "",
                 priority=checked_priority(body),
@@ -121,7 +121,7 @@ class CompletionResponder:
         }
 
     def _echo(self, choice: int) -> tuple[str, TextLogprobs | None]:
-        """What comes before an answer: its prompt, if that is asked for."""
+        """The prompt and its log-probabilities, as far as a choice repeats them."""
         prompt = self.prompts[choice // self.n]
         text = self.llm.tokenizer.decode(prompt) if self.body.echo else ""
         if self.body.logprobs is None:
@@ -136,7 +136,7 @@ class CompletionResponder:
         return event(error.body())
 
     async def full(self) -> dict[str, Any]:
-        """All choices in one object."""
+        """The response with all choices."""
         done = await self.active.result()
         choices = []
         for i, one in enumerate(done):
@@ -168,7 +168,7 @@ class CompletionResponder:
         return "stop" if ended and self.body.ignore_eos is not True else done.finish_reason
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The stream: pieces, an end for each choice, and the usage where it is asked for."""
+        """Yield the chunks: the pieces, the finish reasons, and the usage if asked for."""
         head = self._head(await self.active.fingerprint())
         asked = self.body.stream_options
         wants_usage = asked is not None and asked.include_usage
@@ -207,7 +207,7 @@ class CompletionResponder:
 def _refuse(body: CompletionRequest, n: int) -> None:
     if body.best_of not in (None, n):
         raise ApiError(
-            400, f"best_of: must equal n or be left out, but got {body.best_of}", param="best_of"
+            400, f"best_of: must equal n or be omitted, but got {body.best_of}", param="best_of"
         )
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
         raise ApiError(
@@ -216,16 +216,16 @@ def _refuse(body: CompletionRequest, n: int) -> None:
             param="logprobs",
         )
     if body.suffix is not None and body.echo:
-        raise ApiError(400, "suffix: must not come with echo", param="suffix")
+        raise ApiError(400, "suffix: cannot be combined with echo", param="suffix")
 
 
-def _most(llm: LLM, prompt: list[int], most: int | None) -> int:
-    """Tokens of an answer; None: as many as the context has room for."""
-    return max(1, llm.context - len(prompt)) if most is None else most
+def _max_tokens(llm: LLM, prompt: list[int], wanted: int | None) -> int:
+    """The most tokens of an answer; None becomes as many as fit into the context."""
+    return max(1, llm.context - len(prompt)) if wanted is None else wanted
 
 
 def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
-    """Token ids of each prompt; ids themselves are checked by the engine."""
+    """The token ids of each prompt. The engine checks the ids."""
     given: Any = body.prompt
     if isinstance(given, str) or (given and all(isinstance(p, int) for p in given)):
         given = [given]
@@ -246,9 +246,9 @@ def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
 
 
 def _fill(llm: LLM, before: Any, after: str) -> list[int]:
-    """The prompt whose answer stands between two texts, by the tokenizer's own words for that."""
+    """The prompt that makes the model fill in between two texts, with its FIM tokens."""
     if not isinstance(before, str):
-        raise ApiError(400, "suffix: must come with a prompt that is a text", param="suffix")
+        raise ApiError(400, "suffix: needs a prompt that is a text", param="suffix")
     for names in FILL:
         ids = [llm.tokenizer.token_id(name) for name in names]
         if None not in ids:
@@ -257,11 +257,11 @@ def _fill(llm: LLM, before: Any, after: str) -> list[int]:
             return [opening, *encode(before, False), gap, *encode(after, False), middle]
     raise ApiError(
         400,
-        f"suffix: {llm.name} has no tokens for a gap in a text, so leave it out",
+        f"suffix: {llm.name} has no fill-in-the-middle tokens, so omit it",
         param="suffix",
     )
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/completions", completions, "Goes on with texts.", CompletionRequest),
+    Endpoint("POST", "/v1/completions", completions, "Continues prompts.", CompletionRequest),
 ]

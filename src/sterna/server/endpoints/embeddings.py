@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: vectors of texts, by a model that was trained for them."""
+"""POST /v1/embeddings: embeds texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_TEXTS = 2048
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts; prompt_name and pooling as in `LLM.embed`."""
+    """Texts to embed. prompt_name and pooling are as in `LLM.embed`."""
 
     protocol: ClassVar[str] = "embeddings"
     input: str | list[str]
@@ -30,7 +30,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 async def embeddings(request: Request) -> Response:
-    """A vector of each text, as floats or as base64 of float32."""
+    """Embed each text, as floats or as base64 of float32."""
     body = await read(request, EmbeddingRequest)
     service = service_of(request)
     service.admission.require_open()
@@ -51,21 +51,23 @@ async def embeddings(request: Request) -> Response:
         count = sum(len(loaded.llm.tokenizer.encode(text)) for text in texts)
         name = adapter or loaded.name
     if body.dimensions not in (None, rows.shape[1]):
-        raise ApiError(400, f"dimensions: must be {rows.shape[1]}, the model's", param="dimensions")
+        raise ApiError(
+            400, f"dimensions: must be {rows.shape[1]}, as the model has", param="dimensions"
+        )
     data = [
-        {"object": "embedding", "index": i, "embedding": _written(row, body.encoding_format)}
+        {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
         for i, row in enumerate(rows)
     ]
     usage = {"prompt_tokens": count, "total_tokens": count}
     return as_json({"object": "list", "data": data, "model": name, "usage": usage})
 
 
-def _written(row: Any, form: str) -> Any:
-    if form == "float":
+def _encoded(row: Any, encoding: str) -> Any:
+    if encoding == "float":
         return row.tolist()
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/embeddings", embeddings, "Vectors of texts.", EmbeddingRequest),
+    Endpoint("POST", "/v1/embeddings", embeddings, "Embeds texts.", EmbeddingRequest),
 ]

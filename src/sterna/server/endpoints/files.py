@@ -1,4 +1,4 @@
-"""/v1/files: what batches read and write."""
+"""/v1/files: the files that batches read and write."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sterna.server.multipart_body import read_form
 from sterna.server.pagination import paginate
 from sterna.server.routing import Endpoint, as_json, service_of
 
-MAX_BYTES = 200 << 20  #: of a file, as in OpenAI's definition
-MOST_LISTED = 10_000
-EXPIRES_S = (3600, 30 * 86400)  #: of `expires_after`, as in OpenAI's definition
+MAX_BYTES = 200 << 20  #: per file, as OpenAI defines it
+MAX_LIMIT = 10_000
+EXPIRES_S = (3600, 30 * 86400)  #: bounds of `expires_after`, as OpenAI defines them
 MAX_NAME = 255
 
 
 async def upload(request: Request) -> Response:
-    """Keeps a file."""
+    """Store a file."""
     service = service_of(request)
     service.admission.require_open()
     files = service.require_batches().files
@@ -31,7 +31,7 @@ async def upload(request: Request) -> Response:
     try:
         file, purpose = form.get("file"), form.get("purpose")
         if not isinstance(file, UploadFile):
-            raise ApiError(400, "file: must be given", param="file")
+            raise ApiError(400, "file: is missing", param="file")
         if purpose != "batch":
             raise invalid("purpose", "must be batch", purpose)
         expires_s = _expires(form)
@@ -45,7 +45,7 @@ async def upload(request: Request) -> Response:
 
 
 def _expires(form: FormData) -> int | None:
-    """Seconds that a file is kept; None: for ever."""
+    """Seconds until a file is deleted; None is never."""
     anchor, seconds = (form.get(f"expires_after[{name}]") for name in ("anchor", "seconds"))
     if anchor is None and seconds is None:
         return None
@@ -59,30 +59,30 @@ def _expires(form: FormData) -> int | None:
 
 
 async def listed(request: Request) -> Response:
-    """The caller's files."""
+    """List the caller's files."""
     found = service_of(request).require_batches().files.owned_by(request.state.key)
     purpose = request.query_params.get("purpose")
     wanted = [file_object for file_object in found if purpose in (None, file_object.purpose)]
-    return as_json(paginate(request, wanted, MOST_LISTED, MOST_LISTED))
+    return as_json(paginate(request, wanted, MAX_LIMIT, MAX_LIMIT))
 
 
 async def retrieve(request: Request) -> Response:
-    """What is known of one."""
+    """Return a file's metadata."""
     return as_json(_own(request).body())
 
 
 async def content(request: Request) -> Response:
-    """Its bytes."""
+    """Return a file's bytes."""
     file_object = _own(request)
     path = service_of(request).require_batches().files.path(file_object.id)
     return FileResponse(path, media_type="application/octet-stream")
 
 
 async def delete(request: Request) -> Response:
-    """Deletes one that no running batch reads."""
+    """Delete a file. ApiError 400 if a running batch reads it."""
     file_object, batches = _own(request), service_of(request).require_batches()
     if batches.uses(file_object.id):
-        raise ApiError(400, "id: must be of a file that no running batch reads", param="id")
+        raise ApiError(400, "id: must not name a file that a running batch reads", param="id")
     await asyncio.to_thread(batches.files.delete, file_object.id)
     return as_json({"id": file_object.id, "object": "file", "deleted": True})
 
@@ -93,9 +93,9 @@ def _own(request: Request) -> FileObject:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/files", upload, "Keeps a file (multipart/form-data: file, purpose)."),
-    Endpoint("GET", "/v1/files", listed, "The caller's files."),
-    Endpoint("GET", "/v1/files/{id}", retrieve, "What is known of a file."),
-    Endpoint("GET", "/v1/files/{id}/content", content, "The bytes of a file."),
+    Endpoint("POST", "/v1/files", upload, "Stores a file (multipart/form-data: file, purpose)."),
+    Endpoint("GET", "/v1/files", listed, "Lists the caller's files."),
+    Endpoint("GET", "/v1/files/{id}", retrieve, "Returns a file's metadata."),
+    Endpoint("GET", "/v1/files/{id}/content", content, "Returns a file's bytes."),
     Endpoint("DELETE", "/v1/files/{id}", delete, "Deletes a file."),
 ]

@@ -1,4 +1,4 @@
-"""GET /health: whether this server takes requests; and /metrics, its figures."""
+"""GET /health and GET /metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sterna.server.routing import Endpoint, as_json, service_of
 
 
 async def health(request: Request) -> Response:
-    """200 where requests are taken; 503 while the first model is loaded, and at the end."""
+    """200 if requests are accepted; 503 while the first model loads and during shutdown."""
     service = service_of(request)
     if service.admission.draining or service.loading:
         status = "shutting down" if service.admission.draining else "loading"
@@ -18,11 +18,11 @@ async def health(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """Figures in Prometheus's text format."""
+    """Return metrics in Prometheus's text format."""
     return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 ENDPOINTS = [
-    Endpoint("GET", "/health", health, "Whether requests are taken.", is_open=True),
-    Endpoint("GET", "/metrics", metrics, "Figures for Prometheus."),
+    Endpoint("GET", "/health", health, "Whether requests are accepted.", is_open=True),
+    Endpoint("GET", "/metrics", metrics, "Metrics for Prometheus."),
 ]

@@ -34,7 +34,7 @@ from sterna.server.sse import event
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
-#: This protocol's words for what a chat names otherwise.
+#: This protocol's names of chat fields, for errors.
 NAMES = {
     "stop": "stop_sequences",
     "response_format.json_schema": "output_config.format",
@@ -44,7 +44,7 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How to answer: an effort that a template may read, and a format that is enforced."""
+    """How to answer: an effort that the template may read, and an enforced format."""
 
     effort: str | None = None
     format: dict[str, Any] | None = None
@@ -52,7 +52,7 @@ class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What of a message decides its prompt."""
+    """The fields that determine the prompt."""
 
     protocol: ClassVar[str] = "messages"
     messages: list[dict[str, Any]]
@@ -66,7 +66,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=True):
-    """A conversation in Anthropic's form."""
+    """A request for the next message, in Anthropic's form."""
 
     max_tokens: int
     temperature: float | None = None
@@ -78,7 +78,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=Tr
 
 
 async def messages(request: Request) -> Response:
-    """The next message, or the stream of its events."""
+    """Answer a conversation, whole or as a stream."""
     body = await read(request, MessagesRequest)
     with errors.renaming_params(NAMES):
         service = service_of(request)
@@ -89,7 +89,7 @@ async def messages(request: Request) -> Response:
 
 
 async def count_tokens(request: Request) -> Response:
-    """Tokens of the prompt that a conversation makes."""
+    """Count the tokens of a conversation's prompt."""
     body = await read(request, CountTokensRequest)
     async with service_of(request).models.use(body.model) as loaded:
         warn = request.state.warnings.append
@@ -100,7 +100,7 @@ async def count_tokens(request: Request) -> Response:
 
 
 class MessagesResponder:
-    """A body on its way to its message."""
+    """The response to a messages request."""
 
     def __init__(self, body: MessagesRequest, active: ActiveRequest, settings: Settings) -> None:
         self.body, self.active = body, active
@@ -151,7 +151,7 @@ class MessagesResponder:
         }
 
     def _stop(self, done: Completion, called: bool) -> dict[str, Any]:
-        """Why it ended, and the stop sequence that ended it."""
+        """The stop reason, and the stop sequence if that was the reason."""
         reason = STOPS.get(done.finish_reason, done.finish_reason)
         if called:
             reason = "tool_use"
@@ -161,7 +161,7 @@ class MessagesResponder:
         return {"stop_reason": reason, "stop_sequence": stop}
 
     async def full(self) -> dict[str, Any]:
-        """The message in one object."""
+        """The whole message."""
         (done,) = await self.active.result()
         parser = self.chat.parser()
         said = parser.message(done.text)
@@ -192,9 +192,9 @@ class MessagesResponder:
         return event(error.anthropic_body(), "error")
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The stream: the message's start, its blocks piece by piece, and its end."""
+        """Yield the start of the message, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
-        parser, blocks = self.chat.parser(), _Blocks()
+        parser, blocks = self.chat.parser(), _BlockStream()
         async for _, piece in self.active.pieces():
             for delta in parser.feed(piece.text):
                 for data in blocks.take(delta):
@@ -211,14 +211,14 @@ class MessagesResponder:
         yield event({"type": "message_stop"}, "message_stop")
 
 
-class _Blocks:
-    """Content blocks of a stream: one is open at a time."""
+class _BlockStream:
+    """The events of content blocks, of which one is open at a time."""
 
     def __init__(self) -> None:
         self._index, self._open = -1, ""
 
     def take(self, delta: Any) -> list[bytes]:
-        """The events of a part of the answer."""
+        """The events for a delta of the answer."""
         found = []
         block = {
             "content": {"type": "text", "text": ""},
@@ -239,7 +239,7 @@ class _Blocks:
         return found
 
     def close(self) -> list[bytes]:
-        """The end of the block that is open, if one is."""
+        """End the open block, if there is one."""
         was, self._open = self._open, ""
         return [self._event("content_block_stop")] if was else []
 
@@ -248,7 +248,7 @@ class _Blocks:
 
 
 def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
-    """Tools and the choice among them, from Anthropic's form."""
+    """Convert tools and tool_choice from Anthropic's form. ApiError 400."""
     tools = []
     for i, tool in enumerate(client_tools(body.tools, ("custom",), warn)):
         if not isinstance(tool.get("name"), str) or "input_schema" not in tool:
@@ -270,7 +270,7 @@ def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
 
 
 def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> TemplateInput:
-    """In OpenAI's form, which templates know."""
+    """Convert the conversation to OpenAI's form, which templates expect."""
     found: list[dict[str, Any]] = []
     if body.system:
         system = body.system if isinstance(body.system, str) else _joined(body.system, "system")
@@ -302,7 +302,7 @@ def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> 
 
 
 def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dict[str, Any]]:
-    """The messages that one with blocks is: results of tools are messages of their own."""
+    """Convert a message with blocks. Results of tools become messages of their own."""
     results: list[dict[str, Any]] = []
     texts: list[str] = []
     thoughts: list[str] = []
@@ -317,15 +317,17 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
             function = {"name": block["name"], "arguments": json.dumps(block.get("input", {}))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
-            inside = block.get("content") or ""
-            text = inside if isinstance(inside, str) else _joined(inside, f"{where}[{i}].content")
+            content = block.get("content") or ""
+            text = (
+                content if isinstance(content, str) else _joined(content, f"{where}[{i}].content")
+            )
             results.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
             )
         elif not skip_builtin_part(kind, f"{where}[{i}]", warn):
             raise ApiError(
                 400,
-                f"{where}[{i}]: must be of text, thinking, tool_use or tool_result, but is of "
+                f"{where}[{i}]: must be text, thinking, tool_use or tool_result, but is "
                 f"{shown(kind)}",
                 param=f"{where}[{i}]",
             )
@@ -349,8 +351,18 @@ def _joined(blocks: Any, where: str) -> str:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/messages", messages, "Anthropic's messages.", MessagesRequest),
     Endpoint(
-        "POST", "/v1/messages/count_tokens", count_tokens, "Tokens of a prompt.", CountTokensRequest
+        "POST",
+        "/v1/messages",
+        messages,
+        "Answers a conversation (Anthropic's protocol).",
+        MessagesRequest,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "Counts the tokens of a prompt.",
+        CountTokensRequest,
     ),
 ]

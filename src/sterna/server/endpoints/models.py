@@ -1,4 +1,4 @@
-"""GET /v1/models: which models there are, and what is known of those in memory."""
+"""GET /v1/models: the models of this server, with details of those in memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STARTED = int(time.time())
 
 
 async def models(request: Request) -> Response:
-    """All of them, the default first."""
+    """List all models, the default first."""
     service = service_of(request)
     return as_json({"object": "list", "data": [_row(service, n) for n in service.models.names]})
 
 
 async def model(request: Request) -> Response:
-    """One of them."""
+    """Return one model."""
     service, name = service_of(request), request.path_params["model"]
     if name not in service.models.names:
         raise ApiError(404, f"model: {shown(name)} is not served", code="model_not_found")
@@ -51,7 +51,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
             "isa", "threads", "sampling",
         )  # fmt: skip
         row["meta"] = {key: info[key] for key in keys}
-        row["meta"]["threads"] = int(info["threads"])  # an int that knows its CPUs
+        row["meta"]["threads"] = int(info["threads"])  # it is an int subclass that knows its CPUs
         row["meta"]["bandwidth_gb_s"] = loaded.bandwidth_gb_s
         row["meta"]["chat"] = loaded.llm.template is not None
         if adapter is not None:
@@ -61,6 +61,6 @@ def _row(service: Service, name: str) -> dict[str, Any]:
 
 
 ENDPOINTS = [
-    Endpoint("GET", "/v1/models", models, "The models that are served."),
-    Endpoint("GET", "/v1/models/{model:path}", model, "One of them."),
+    Endpoint("GET", "/v1/models", models, "Lists the models."),
+    Endpoint("GET", "/v1/models/{model:path}", model, "Returns a model."),
 ]

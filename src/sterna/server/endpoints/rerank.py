@@ -1,7 +1,7 @@
-"""POST /v1/rerank and /v1/score: how well texts fit a query.
+"""POST /v1/rerank and /v1/score: how relevant texts are to a query.
 
-A model of embeddings gives cosine similarities. Any other gives the mean log-probability of the
-query's tokens behind the text: how likely somebody who has just read it would ask that.
+An embedding model gives cosine similarities. Any other model gives the mean log-probability of the
+query's tokens after the text: how likely a reader of the text would ask the query.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sse import with_cancellation
 
 MAX_TEXTS = 1024
-#: Between a text and the query that is scored behind it.
+#: Separates a text from the query scored after it.
 BETWEEN = "\n\n"
 
 
 class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A query, and the texts to be ranked."""
+    """A query and the texts to rank."""
 
     query: str
     documents: list[str | dict[str, Any]]
@@ -36,7 +36,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A text, or one for each of the second ones."""
+    """Pairs of texts: text_1 is one text for all of text_2, or one for each."""
 
     text_1: str | list[str]
     text_2: str | list[str]
@@ -45,7 +45,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def rerank(request: Request) -> Response:
-    """The texts by how well they fit, the best first."""
+    """Rank texts, the most relevant first."""
     body = await read(request, RerankRequest)
     texts = [_text(i, document) for i, document in enumerate(body.documents)]
     active, scores = await _scored(request, body.model, [(body.query, t) for t in texts], "rerank")
@@ -62,7 +62,7 @@ async def rerank(request: Request) -> Response:
 
 
 async def score(request: Request) -> Response:
-    """How well each pair fits."""
+    """Score each pair of texts."""
     body = await read(request, ScoreRequest)
     seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     firsts = [body.text_1] * len(seconds) if isinstance(body.text_1, str) else body.text_1
@@ -89,7 +89,7 @@ async def score(request: Request) -> Response:
 async def _scored(
     request: Request, model: str | None, pairs: list[tuple[str, str]], prefix: str
 ) -> tuple[ActiveRequest, list[float]]:
-    """A score of each pair of a query and a text."""
+    """Score each (query, text)."""
     if not 1 <= len(pairs) <= MAX_TEXTS:
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
     service = service_of(request)
@@ -130,6 +130,8 @@ def _text(i: int, document: str | dict[str, Any]) -> str:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/rerank", rerank, "Ranks texts by a query.", RerankRequest),
+    Endpoint(
+        "POST", "/v1/rerank", rerank, "Ranks texts by their relevance to a query.", RerankRequest
+    ),
     Endpoint("POST", "/v1/score", score, "Scores pairs of texts.", ScoreRequest),
 ]

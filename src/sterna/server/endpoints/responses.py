@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's protocol whose answers can be kept, gone on with, and polled."""
+"""/v1/responses: OpenAI's Responses API, whose responses are stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sterna.server.sampling_fields import (
 from sterna.server.service import Service
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
-#: This protocol's words for what a chat names otherwise.
+#: This protocol's names of chat fields, for errors.
 NAMES = {
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
@@ -48,7 +48,7 @@ NAMES = {
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Items to answer, behind those of an earlier response if that is named."""
+    """Items to answer, after those of an earlier response if one is named."""
 
     protocol: ClassVar[str] = "responses"
     input: str | list[dict[str, Any]]
@@ -72,24 +72,24 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 async def create(request: Request) -> Response:
-    """The answer; the stream of its events; or, in the background, where to ask for it."""
+    """Answer items: whole, as a stream, or in the background."""
     body = await read(request, ResponsesRequest)
     if body.background and body.stream:
-        raise ApiError(400, "background: must not come with stream", param="background")
+        raise ApiError(400, "background: cannot be combined with stream", param="background")
     with errors.renaming_params(NAMES):
         service = service_of(request)
         active = await service.begin(request, body.model, "resp")
         responder = ResponsesResponder(body, active, service)
         if not body.background:
             return await respond(request, active, responder, bool(body.stream))
-    request.state.active = None  # it outlives this request
-    task = asyncio.ensure_future(_behind(responder))
-    service.responses.put(active.id, active.key, responder.items, responder.body_now(), task)
-    return as_json(responder.body_now())
+    request.state.active = None  # the answer outlives this HTTP request
+    task = asyncio.ensure_future(_in_background(responder))
+    service.responses.put(active.id, active.key, responder.items, responder.snapshot(), task)
+    return as_json(responder.snapshot())
 
 
-async def _behind(responder: ResponsesResponder) -> None:
-    """An answer that nobody waits for."""
+async def _in_background(responder: ResponsesResponder) -> None:
+    """Compute an answer that no connection waits for."""
     active = responder.active
     try:
         await responder.submit()
@@ -99,18 +99,18 @@ async def _behind(responder: ResponsesResponder) -> None:
         cancelled = said.code == "cancelled"  # before it began
         responder.status = "cancelled" if cancelled else "failed"
         responder.error = None if cancelled else said.body()["error"]
-        responder.keep()
+        responder.save()
     finally:
         responder.service.end(active)
 
 
 async def retrieve(request: Request) -> Response:
-    """A response that was kept."""
+    """Return a stored response."""
     return as_json(_stored(request).body)
 
 
 async def cancel(request: Request) -> Response:
-    """Ends one that runs in the background."""
+    """Cancel a response in the background."""
     stored = _stored(request)
     active = service_of(request).active.get(stored.body["id"])
     if active is not None:
@@ -122,7 +122,7 @@ async def cancel(request: Request) -> Response:
 
 
 async def delete(request: Request) -> Response:
-    """Forgets one."""
+    """Delete a stored response."""
     id = _stored(request).body["id"]
     service_of(request).responses.drop(id)
     return as_json({"id": id, "object": "response", "deleted": True})
@@ -134,7 +134,7 @@ def _stored(request: Request) -> StoredResponse:
 
 
 class ResponsesResponder:
-    """A body on its way to its response. items: of the conversation so far."""
+    """The response to a responses request. items: the conversation before the answer."""
 
     def __init__(self, body: ResponsesRequest, active: ActiveRequest, service: Service) -> None:
         self.body, self.active, self.service = body, active, service
@@ -173,12 +173,12 @@ class ResponsesResponder:
         self._output: list[dict[str, Any]] = []
 
     async def submit(self) -> None:
-        """Gives it to the engine."""
+        """Submit the conversation to the engine."""
         await self.chat.submit()
         self.fingerprint = await self.active.fingerprint()
 
-    def body_now(self) -> dict[str, Any]:
-        """The response as it is."""
+    def snapshot(self) -> dict[str, Any]:
+        """The response in its present state."""
         body, ended = self.body, self.status not in ("in_progress", "queued")
         cut = self.status == "incomplete"
         return {
@@ -212,24 +212,24 @@ class ResponsesResponder:
         return {"system_fingerprint": self.fingerprint, "receipt": self.active.receipt()}
 
     async def full(self) -> dict[str, Any]:
-        """The answer, which is kept if it may be."""
+        """The whole response, which is stored unless `store` is false."""
         (done,) = await self.active.result()
         parser = self.chat.parser()
-        return self.ended(done.finish_reason, parser, parser.message(done.text))
+        return self.finish(done.finish_reason, parser, parser.message(done.text))
 
-    def ended(self, finish: str, parser: OutputParser, message: dict[str, Any]) -> dict[str, Any]:
-        """What it came to."""
-        self._output = output_items(message, self.active.id, finish)
-        self.status = response_status(finish)
-        self.keep()
-        return self.body_now()
+    def finish(self, reason: str, parser: OutputParser, message: dict[str, Any]) -> dict[str, Any]:
+        """Store and return the final response."""
+        self._output = output_items(message, self.active.id, reason)
+        self.status = response_status(reason)
+        self.save()
+        return self.snapshot()
 
-    def keep(self) -> None:
-        """For whoever goes on with it."""
+    def save(self) -> None:
+        """Store the response in its present state, unless `store` is false."""
         if self.body.store is not False:
             active = self.active
             self.service.responses.put(
-                active.id, active.key, [*self.items, *self._output], self.body_now()
+                active.id, active.key, [*self.items, *self._output], self.snapshot()
             )
 
     def stream(self) -> AsyncIterator[bytes]:
@@ -241,13 +241,13 @@ class ResponsesResponder:
 
     @cached_property
     def _stream(self) -> ResponseEventStream:
-        return ResponseEventStream(self.active, self.chat.parser(), self.body_now, self.ended)
+        return ResponseEventStream(self.active, self.chat.parser(), self.snapshot, self.finish)
 
 
 def _template_input(
     body: ResponsesRequest, items: list[dict[str, Any]], warn: Warn
 ) -> TemplateInput:
-    """Items as a chat's messages."""
+    """Convert items to chat messages. ApiError 400."""
     found: list[dict[str, Any]] = []
     if body.instructions:
         found.append({"role": "system", "content": body.instructions})
@@ -269,7 +269,7 @@ def _template_input(
             text = join_text_parts(output, where) if isinstance(output, list) else output
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
         elif kind != "reasoning" and not skip_builtin_part(kind, where, warn):
-            # earlier thoughts are not shown to models again
+            # models do not see earlier reasoning again
             raise ApiError(
                 400, f"{where}.type: must be message, function_call, function_call_output or "
                 f"reasoning, but got {shown(kind)}", param=f"{where}.type",
@@ -293,7 +293,7 @@ def _tools(body: ResponsesRequest, warn: Warn) -> ToolChoice:
 
 ENDPOINTS = [
     Endpoint("POST", "/v1/responses", create, "Answers items.", ResponsesRequest),
-    Endpoint("GET", "/v1/responses/{id}", retrieve, "A response that was kept."),
-    Endpoint("DELETE", "/v1/responses/{id}", delete, "Forgets a response."),
-    Endpoint("POST", "/v1/responses/{id}/cancel", cancel, "Ends one in the background."),
+    Endpoint("GET", "/v1/responses/{id}", retrieve, "Returns a stored response."),
+    Endpoint("DELETE", "/v1/responses/{id}", delete, "Deletes a stored response."),
+    Endpoint("POST", "/v1/responses/{id}/cancel", cancel, "Cancels a response in the background."),
 ]

@@ -1,4 +1,4 @@
-"""Text to tokens and back, and the prompt that a template makes: nothing is generated."""
+"""Tokenization and chat templates, without generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sterna.server.routing import Endpoint, as_json, service_of
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A text under vLLM's name or llama-server's, or messages."""
+    """A text (`prompt` in vLLM, `content` in llama-server) or messages."""
 
     model: str | None = None
     prompt: str | None = None
@@ -36,14 +36,14 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Token ids."""
+    """Token ids to decode."""
 
     tokens: list[int]
     model: str | None = None
 
 
 class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A conversation."""
+    """A conversation to render."""
 
     messages: list[dict[str, Any]]
     model: str | None = None
@@ -55,21 +55,21 @@ class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
 
 async def tokenize(request: Request) -> Response:
-    """Ids of a text, or of the prompt that messages make."""
+    """Return the token ids of a text, or of the prompt of messages."""
     body = await read(request, TokenizeRequest)
     given = [x for x in (body.prompt, body.content, body.messages) if x is not None]
     if len(given) != 1:
         raise ApiError(
-            400, f"prompt: must be given alone, or content or messages, but {len(given)} are there",
+            400, f"prompt: must be given, or content, or messages, but got {len(given)} of them",
             param="prompt",
         )  # fmt: skip
     async with service_of(request).models.use(body.model) as loaded:
         llm, special = loaded.llm, body.add_special_tokens
-        if special is None:  # llama-server's name, and its default
+        if special is None:  # llama-server has another name and another default
             special = body.add_special if body.content is None else bool(body.add_special)
         if body.messages is not None:
             text = await asyncio.to_thread(render_prompt, llm, _template_input(request, llm, body))
-            special = False  # the template writes its own BOS
+            special = False  # the template adds BOS itself
         else:
             text = str(given[0])
         ids = await asyncio.to_thread(llm.tokenizer.encode, text, special is not False)
@@ -83,7 +83,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    """The text of ids, special tokens as they are spelt."""
+    """Return the text of token ids, including special tokens."""
     body = await read(request, DetokenizeRequest)
     async with service_of(request).models.use(body.model) as loaded:
         tokenizer = loaded.llm.tokenizer
@@ -92,7 +92,7 @@ async def detokenize(request: Request) -> Response:
 
 
 async def tokenizer_info(request: Request) -> Response:
-    """What clients ask of a tokenizer: the tokens that open and end a text, and the template."""
+    """Return BOS and EOS, the vocabulary size, and the chat template."""
     async with service_of(request).models.use(request.query_params.get("model")) as loaded:
         llm = loaded.llm
         named = {
@@ -116,7 +116,7 @@ async def tokenizer_info(request: Request) -> Response:
 
 
 async def apply_template(request: Request) -> Response:
-    """The prompt of a conversation, as text."""
+    """Return the prompt of a conversation as text."""
     body = await read(request, ApplyTemplateRequest)
     async with service_of(request).models.use(body.model) as loaded:
         template_input = _template_input(request, loaded.llm, body)
@@ -137,10 +137,18 @@ def _template_input(request: Request, llm: LLM, body: Any) -> TemplateInput:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/tokenize", tokenize, "Token ids of a text.", TokenizeRequest),
-    Endpoint("POST", "/detokenize", detokenize, "The text of token ids.", DetokenizeRequest),
-    Endpoint("GET", "/tokenizer_info", tokenizer_info, "Special tokens and chat template."),
+    Endpoint("POST", "/tokenize", tokenize, "Returns the token ids of a text.", TokenizeRequest),
     Endpoint(
-        "POST", "/apply-template", apply_template, "A conversation's prompt.", ApplyTemplateRequest
+        "POST", "/detokenize", detokenize, "Returns the text of token ids.", DetokenizeRequest
+    ),
+    Endpoint(
+        "GET", "/tokenizer_info", tokenizer_info, "Returns special tokens and the chat template."
+    ),
+    Endpoint(
+        "POST",
+        "/apply-template",
+        apply_template,
+        "Returns the prompt of a conversation.",
+        ApplyTemplateRequest,
     ),
 ]

@@ -1,4 +1,4 @@
-"""GET /: a page to talk to the models, sent as one file without anything from elsewhere."""
+"""GET /: a web page to chat with the models, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from starlette.responses import Response
 from sterna.server.routing import Endpoint
 
 FOLDER = Path(__file__).parent.parent / "webui"
-#: Parts of the one script, in the order in which they run.
+#: The parts of the script, in order.
 SCRIPTS = ("tree", "text", "view", "alternatives", "asking", "store", "main")
 
 
 @lru_cache(maxsize=1)
 def _page() -> tuple[bytes, str]:
-    """The page with its style and script inside, and the policy that lets these run and nothing
-    else."""
+    """The page with its style and script inlined, and a policy that allows only these."""
     style = "\n" + (FOLDER / "style.css").read_text("utf-8")
     parts = [(FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     script = "\n".join(['\n"use strict";', *parts])
     page = (FOLDER / "index.html").read_text("utf-8")
-    for tag, inside in (("style", style), ("script", script)):
-        page = page.replace(f"<{tag}></{tag}>", f"<{tag}>{inside}</{tag}>")
+    for tag, content in (("style", style), ("script", script)):
+        page = page.replace(f"<{tag}></{tag}>", f"<{tag}>{content}</{tag}>")
     policy = (
         "default-src 'none'",
         f"script-src {_hash(script)}",
@@ -41,15 +40,15 @@ def _page() -> tuple[bytes, str]:
     return page.encode(), "; ".join(policy)
 
 
-def _hash(inside: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'"
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 async def page(request: Request) -> Response:
-    """The page; it holds nothing that a key protects."""
+    """Return the page, which has nothing that needs a key."""
     data, policy = _page()
     headers = {"content-security-policy": policy, "cache-control": "no-cache"}
     return Response(data, headers=headers, media_type="text/html; charset=utf-8")
 
 
-ENDPOINTS = [Endpoint("GET", "/", page, "A page to talk to the models.", is_open=True)]
+ENDPOINTS = [Endpoint("GET", "/", page, "A web page to chat with the models.", is_open=True)]

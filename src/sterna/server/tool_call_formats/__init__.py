@@ -1,8 +1,8 @@
-"""How families of models write calls of tools, one family a file.
+"""How families of models write tool calls, one family per file.
 
-A template tells which: the FORM of a module is the model's if it reads the call that the template
-writes. A template that writes them in no form that is known, or not at all, gets tools told in the
-system prompt (`chat.tools`), in the form of Hermes.
+The chat template decides: a model has the FORMAT whose parser reads the call that its template
+writes. If no format does, the tools are described in the system prompt (`chat.tools`), in the
+format of Hermes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _TOOL = {
 
 
 def formats() -> list[ToolCallFormat]:
-    """All of them."""
+    """The formats of all modules."""
     names = [module.name for module in iter_modules(__path__) if module.name != "base"]
     return [import_module(f"{__name__}.{name}").FORMAT for name in names]
 
 
 def format_of(template: ChatTemplate | None) -> ToolCallFormat:
-    """The form of calls that a model with this template is told of."""
+    """The format of calls for a model with this template."""
     own = _own_format(template) if template is not None else None
     return own or hermes.FORMAT
 
@@ -56,8 +56,10 @@ def for_template(
     messages: list[dict[str, Any]],
     tools: Sequence[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]:
-    """Messages and tools as the template can show them: those that it would write in a form that
-    is not known are told in one that is."""
+    """Messages and tools such that the template can show them.
+
+    Moves tools and calls into the text of messages if the template has no known format for them.
+    """
     if template is None or not (tools or has_calls(messages)) or _own_format(template):
         return messages, tools
     return told(messages, tools, template.takes_system), ()
@@ -65,7 +67,7 @@ def for_template(
 
 @lru_cache(maxsize=64)
 def _own_format(template: ChatTemplate) -> ToolCallFormat | None:
-    """The form in which the template writes calls, if that is known."""
+    """The format in which the template writes calls, if it is known."""
     if not template.takes_tools:
         return None
     said = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": ""}]
@@ -78,7 +80,7 @@ def _own_format(template: ChatTemplate) -> ToolCallFormat | None:
 
 
 def _reads(call_format: ToolCallFormat, text: str) -> bool:
-    """Whether the last thing in a text that begins as a call of this form is the call."""
+    """Whether the last call in a rendered text is the probe, in this format."""
     if call_format.trigger not in text:
         return False
     for opens in call_format.opens:

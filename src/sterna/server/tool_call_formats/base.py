@@ -1,4 +1,4 @@
-"""`Form`: where calls begin and end in an answer, and `Calls`, which reads them as they come."""
+"""`ToolCallFormat`: how tool calls are written; `ToolCallParser`: reads them as they come."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from sterna.engine.constraints import ToolCall
 
 __all__ = ["ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 
-#: A call whose name is not told within so many characters is read once it is whole.
+#: A call whose name does not come within so many characters is read only when it is complete.
 HEAD_CHARS = 1024
-#: Between calls, and before the first of a list.
+#: Characters to skip between calls, and before the first of a list.
 SEPARATORS, OPENINGS = " \t\r\n;,]", " \t\r\n["
 
 
 class ToolCallPart(NamedTuple):
-    """Of calls: "name" begins one, "arguments" goes on with its JSON; "text" belongs to none."""
+    """A piece of parsed calls.
+
+    kind: "name" begins a call, "arguments" continues its JSON, "text" is not part of a call.
+    """
 
     kind: str
     text: str
@@ -29,12 +32,15 @@ class ToolCallPart(NamedTuple):
 
 @dataclass(frozen=True)
 class ToolCallFormat:
-    """Calls as JSON objects of a name and arguments.
+    """Calls as JSON objects with a name and arguments.
 
-    trigger: what the model writes first, text or a special token. begin, end: around the arguments
-    of a call, {} for the name as JSON. opens: the texts with which calls begin in an answer, where
-    special tokens are left out; closes: the text that ends them, none: the end of the answer. key:
-    of the arguments. within: whether the trigger is a part of the object.
+    Attributes:
+        trigger: what the model writes first, text or a special token.
+        begin, end: the text around the arguments of a call; {} is the name as JSON.
+        opens: how calls may begin in an answer, whose text has no special tokens.
+        closes: how they end; "" is the end of the answer.
+        key: the key of the arguments.
+        within: whether the trigger is part of the JSON object.
     """
 
     trigger: str
@@ -46,27 +52,31 @@ class ToolCallFormat:
     within: bool = False
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
-        """What the engine lets an answer write of a tool's call. strict: of `ToolCall`."""
+        """The rule by which the engine constrains a call of a tool. strict: see `ToolCall`."""
         return ToolCall(self.begin.replace("{}", json.dumps(name)), schema, self.end, strict)
 
     def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
-        """A reader of what begins with one of `opens`. schemas: of arguments, by the tools' names,
-        where they tell a text from a number."""
+        """A parser for text that begins with one of `opens`.
+
+        schemas: of the arguments, by tool name, for formats that do not mark strings.
+        """
         return JsonToolCallParser(self)
 
     @cached_property
     def head(self) -> re.Pattern[str]:
-        """A call up to its arguments, where they are an object and come right behind the name."""
+        """Matches a call up to its arguments, if they are an object right after the name."""
         kind, name = r'(?:"type"\s*:\s*"function"\s*,\s*)?', r'"name"\s*:\s*("(?:[^"\\]|\\.)*")'
         return re.compile(rf'\{{\s*{kind}{name}\s*,\s*"{self.key}"\s*:\s*(?=\{{)')
 
 
 class ToolCallParser(ABC):
-    """Reads calls from the text that opens them on, a step at a time.
+    """A state machine that parses calls; the text begins with what opens them.
 
-    A step takes something of what is held, and is False where that waits for more. rest: what
-    comes behind the calls, None as long as they may go on. cut: whether the answer has ended
-    within a call.
+    Each step consumes some of the held text and returns False if it needs more.
+
+    Attributes:
+        rest: the text after the calls; None while more may come.
+        cut: whether the answer ended within a call.
     """
 
     def __init__(self, call_format: ToolCallFormat) -> None:
@@ -75,12 +85,12 @@ class ToolCallParser(ABC):
         self.cut = False
         self._held = ""
         self._step: Callable[[list[ToolCallPart], bool], bool] = self._open
-        self._count = 0  # of calls that were told
-        #: What is text should no call come of it.
+        self._count = 0  # calls so far
+        #: Consumed text that is plain text after all if no call follows.
         self._unsure = ""
 
     def feed(self, text: str, final: bool) -> list[ToolCallPart]:
-        """What the text so far is sure to be; final: nothing follows."""
+        """Add text; return all parts that are certain by now. final: no more text follows."""
         self._held += text
         found: list[ToolCallPart] = []
         while self.rest is None and self._step(found, final):
@@ -97,12 +107,12 @@ class ToolCallParser(ABC):
         return True
 
     def _drop(self, count: int) -> None:
-        """Passes over what is text should no call come of it."""
+        """Consume text that is plain text after all if no call follows."""
         self._unsure += self._held[:count]
         self._held = self._held[count:]
 
     def _between(self, found: list[ToolCallPart], final: bool) -> bool:
-        """What comes before a call, or ends them all."""
+        """Between calls: find the next one, or the end of all."""
         rest, closes = (
             self._held.lstrip(SEPARATORS if self._count else OPENINGS),
             self.call_format.closes,
@@ -121,15 +131,15 @@ class ToolCallParser(ABC):
             self._give_up(found)
         return True
 
-    #: What a call begins with.
+    #: The first characters of a call.
     _mark = "{"
 
     @abstractmethod
     def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
-        """A call from its mark on."""
+        """Parse the beginning of a call."""
 
     def _junk(self, found: list[ToolCallPart], final: bool) -> bool:
-        """Up to what closes the calls: text where none came of it, else nothing."""
+        """Skip to the end of the calls; this is plain text if there was no call."""
         before, closed, rest = self._held.partition(self.call_format.closes)
         if not closed:
             return False
@@ -139,7 +149,7 @@ class ToolCallParser(ABC):
         return True
 
     def _give_up(self, found: list[ToolCallPart]) -> None:
-        """What is held is no call."""
+        """End without a call: the held text is plain text."""
         text = self._unsure + (self._held if self._unsure or not self.call_format.closes else "")
         if text:
             found.append(ToolCallPart("text", text))
@@ -147,7 +157,7 @@ class ToolCallParser(ABC):
 
 
 class JsonToolCallParser(ToolCallParser):
-    """Objects of a name and arguments, told as they come where the name comes first."""
+    """Parses JSON objects; streams the arguments if the name comes first."""
 
     def __init__(self, call_format: ToolCallFormat) -> None:
         super().__init__(call_format)
@@ -159,7 +169,7 @@ class JsonToolCallParser(ToolCallParser):
         return True
 
     def _head(self, found: list[ToolCallPart], final: bool) -> bool:
-        """An object up to its arguments, or to its end."""
+        """Parse an object up to its arguments, or as a whole."""
         head = self.call_format.head.match(self._held) if len(self._held) <= HEAD_CHARS else None
         name = _json(head[1]) if head else None
         if head and isinstance(name, str):
@@ -188,7 +198,7 @@ class JsonToolCallParser(ToolCallParser):
         return True
 
     def _whole(self, text: str) -> list[ToolCallPart] | None:
-        """A call that is there as a whole; None where an object is none."""
+        """The parts of a complete object; None if it is not a call."""
         value = _json(text)
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             return None
@@ -208,7 +218,7 @@ class JsonToolCallParser(ToolCallParser):
         return end >= 0
 
     def _tail(self, found: list[ToolCallPart], final: bool) -> bool:
-        """What an object has behind its arguments."""
+        """Skip the rest of an object after its arguments."""
         end = self._nesting.end(self._held, 0)
         self._held = "" if end < 0 else self._held[end:]
         if end >= 0:
@@ -217,13 +227,13 @@ class JsonToolCallParser(ToolCallParser):
 
 
 class _Nesting:
-    """Follows JSON's braces and brackets, those in strings left out."""
+    """Counts JSON's open braces and brackets outside of strings."""
 
     def __init__(self, depth: int = 0) -> None:
         self._depth, self._quoted, self._escaped = depth, False, False
 
     def end(self, text: str, floor: int) -> int:
-        """Behind where more text comes down to a depth; -1 where it does not."""
+        """The index after which the text's depth falls to `floor`; -1 if it does not."""
         for i, c in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -241,7 +251,7 @@ class _Nesting:
 
 
 def _json(text: str) -> Any:
-    """A value; None for a text that is no JSON."""
+    """Decode JSON; None if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

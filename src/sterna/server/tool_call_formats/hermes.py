@@ -1,4 +1,4 @@
-"""Hermes, Qwen 2.5 and 3, SmolLM3, Falcon 3: an object between <tool_call> and </tool_call>."""
+"""Hermes, Qwen 2.5 and 3, SmolLM3, Falcon 3: a JSON object in <tool_call> tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama 3.1 and later: objects with parameters in place of arguments, to the end of the answer."""
+"""Llama 3.1 and later: JSON objects with "parameters", up to the end of the answer."""
 
 from __future__ import annotations
 

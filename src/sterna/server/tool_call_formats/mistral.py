@@ -1,4 +1,4 @@
-"""Mistral: a list of objects behind the special token [TOOL_CALLS], to the end of the answer."""
+"""Mistral: a JSON list after the special token [TOOL_CALLS], up to the end of the answer."""
 
 from __future__ import annotations
 

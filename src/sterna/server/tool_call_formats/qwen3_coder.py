@@ -1,4 +1,4 @@
-"""Qwen3-Coder, Qwen 3.5 and 3.6: <function=name> with a <parameter=name> for each argument."""
+"""Qwen3-Coder, Qwen 3.5 and 3.6: <function=name> tags with <parameter=name> tags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END = "</function>"
 
 @dataclass(frozen=True)
 class XmlFormat(ToolCallFormat):
-    """Arguments are texts as they are, or JSON where their schema wants no text."""
+    """Arguments are raw text if their schema says string, else JSON."""
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
         members = Members("<parameter={}>\n", "\n</parameter>\n")
@@ -30,7 +30,7 @@ class XmlFormat(ToolCallFormat):
 
 
 class XmlToolCallParser(ToolCallParser):
-    """Arguments are told one at a time: what a text is as JSON is known at its end."""
+    """Yields one argument at a time, since its JSON depends on the complete text."""
 
     _mark = "<function="
 
@@ -38,7 +38,7 @@ class XmlToolCallParser(ToolCallParser):
         super().__init__(call_format)
         self._schemas = schemas
         self._schema: Mapping[str, Any] = {}
-        self._arguments = 0  # of the call, so far
+        self._arguments = 0  # of this call so far
 
     def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
         head = _FUNCTION.match(self._held)
@@ -79,7 +79,7 @@ class XmlToolCallParser(ToolCallParser):
 
 
 def _value(text: str, as_text: bool) -> str:
-    """An argument as JSON. as_text: whether its schema wants a text, whatever that looks like."""
+    """An argument as JSON. as_text: its schema says string, so do not parse it."""
     if as_text:
         return json.dumps(text, ensure_ascii=False)
     try:
