@@ -126,10 +126,10 @@ def test_stop_edit_again(page: Any, server: ServerProcess) -> None:
         assert time.monotonic() < until
     settings(page, max_tokens="4")
     stopped = answer(page).locator(".text").text_content()
-    answer(page).get_by_role("button", name="Again").click()
+    answer(page).get_by_role("button", name="Regenerate").click()
     answer(page)
     assert page.locator("article.assistant .version").text_content() == "2/2"
-    page.get_by_role("button", name="Version before").click()
+    page.get_by_role("button", name="Previous version").click()
     assert answer(page).locator(".text").text_content() == stopped
     page.locator("article.user").hover()
     page.get_by_role("button", name="Edit").click()
@@ -138,7 +138,7 @@ def test_stop_edit_again(page: Any, server: ServerProcess) -> None:
     answer(page)
     assert page.locator("article").count() == 2
     assert page.locator("article.user .version").text_content() == "2/2"
-    page.get_by_role("button", name="Version before").first.click()
+    page.get_by_role("button", name="Previous version").first.click()
     assert answer(page).locator(".text").text_content() == stopped
 
 
@@ -297,7 +297,7 @@ def test_the_share_of_memory(page: Any, nbytes: float, seen: bool) -> None:
     answer(page)
     said = page.locator("#status").text_content()
     assert "first token after" in said
-    assert ("of memory's speed" in said) == seen
+    assert ("of memory bandwidth" in said) == seen
 
 
 def test_hostile_output(page: Any) -> None:
@@ -343,7 +343,7 @@ def test_an_answer_that_breaks(page: Any, end: str) -> None:
     assert "so far" in answer(page).text_content()
     page.unroute_all()
     settings(page, max_tokens="2")
-    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("button", name="Retry").click()
     page.locator("article.assistant .facts").wait_for()
     assert page.locator(".wrong").count() == 0
 

@@ -42,30 +42,11 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         _add_unread(components[body.__name__]["properties"], getattr(body, "protocol", ""))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        operation: dict[str, Any] = {
-            "summary": endpoint.summary,
-            "responses": {
-                "200": {"description": "The response."},
-                "default": {
-                    "description": "An error.",
-                    "content": {
-                        "application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
-                    },
-                },
-            },
-        }
+        path = endpoint.path.replace(":path}", "}")  # Starlette: a parameter with slashes
+        operation = _operation(endpoint, path)
         if endpoint.body is not None:
             content = {"application/json": {"schema": schema_of[endpoint.body]}}
             operation["requestBody"] = {"required": True, "content": content}
-        path = endpoint.path.replace(":path}", "}")  # Starlette: a parameter with slashes
-        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-        if names:
-            operation["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in names
-            ]
-        if not endpoint.is_open:
-            operation["security"] = [{"key": []}, {}]
         paths.setdefault(path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -76,6 +57,27 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _operation(endpoint: Endpoint, path: str) -> dict[str, Any]:
+    """The description of an endpoint, without its body."""
+    error = {"schema": {"$ref": "#/components/schemas/Error"}}
+    operation: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "responses": {
+            "200": {"description": "The response."},
+            "default": {"description": "An error.", "content": {"application/json": error}},
+        },
+    }
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if not endpoint.is_open:
+        operation["security"] = [{"key": []}, {}]
+    return operation
 
 
 def _add_unread(properties: dict[str, Any], protocol: str) -> None:

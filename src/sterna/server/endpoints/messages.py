@@ -22,6 +22,7 @@ from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
+from sterna.server.message_events import BlockStream
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
@@ -194,7 +195,7 @@ class MessagesResponder:
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the start of the message, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
-        parser, blocks = self.chat.parser(), _BlockStream()
+        parser, blocks = self.chat.parser(), BlockStream()
         async for _, piece in self.active.pieces():
             for delta in parser.feed(piece.text):
                 for data in blocks.take(delta):
@@ -209,42 +210,6 @@ class MessagesResponder:
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.active.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
-
-
-class _BlockStream:
-    """The events of content blocks, of which one is open at a time."""
-
-    def __init__(self) -> None:
-        self._index, self._open = -1, ""
-
-    def take(self, delta: Any) -> list[bytes]:
-        """The events for a delta of the answer."""
-        found = []
-        block = {
-            "content": {"type": "text", "text": ""},
-            "reasoning_content": {"type": "thinking", "thinking": "", "signature": ""},
-            "tool_calls": {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}},
-        }[delta.kind]
-        if delta.kind != self._open or delta.id:
-            found += self.close()
-            self._index, self._open = self._index + 1, delta.kind
-            found.append(self._event("content_block_start", content_block=block))
-        if delta.text:
-            added = {
-                "content": {"type": "text_delta", "text": delta.text},
-                "reasoning_content": {"type": "thinking_delta", "thinking": delta.text},
-                "tool_calls": {"type": "input_json_delta", "partial_json": delta.text},
-            }[delta.kind]
-            found.append(self._event("content_block_delta", delta=added))
-        return found
-
-    def close(self) -> list[bytes]:
-        """End the open block, if there is one."""
-        was, self._open = self._open, ""
-        return [self._event("content_block_stop")] if was else []
-
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        return event({"type": kind, "index": self._index, **fields}, kind)
 
 
 def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:

@@ -14,7 +14,7 @@ from sterna.server.routing import Endpoint
 
 FOLDER = Path(__file__).parent.parent / "webui"
 #: The parts of the script, in order.
-SCRIPTS = ("tree", "text", "view", "alternatives", "asking", "store", "main")
+SCRIPTS = ("tree", "text", "view", "alternatives", "requests", "store", "main")
 
 
 @lru_cache(maxsize=1)

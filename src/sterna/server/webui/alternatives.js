@@ -1,4 +1,4 @@
-// A click on a token shows what else it might have been.
+// A click on a token shows its alternatives.
 const ALTERNATIVES = 8;
 
 $("talk").addEventListener("click", event => {
@@ -11,8 +11,8 @@ function hideCard() {
   document.querySelector(".t.chosen")?.classList.remove("chosen");
 }
 
-// The model is asked again, from the cache, for one token: nothing is slower for those who never click,
-// and no way of computing changes a bit. Only the token itself is allowed, and its probability is told all the same.
+// Requests one token again, from the cache, so that nothing is slower for those who never click. The
+// bits are the same. Only the token itself is allowed, but its log-probability is reported anyway.
 async function alternatives({ message, at }) {
   const { prompt, ids } = live.get(message.id);
   const body = { model: message.body.model, prompt: [...prompt, ...ids.slice(0, at)], max_tokens: 1,
@@ -29,19 +29,19 @@ async function showCard(span) {
   hideCard();
   span.classList.add("chosen");
   const visible = text => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/^ | $/g, "␣");
-  let inside;
+  let content;
   try {
     span.others ??= alternatives(span.token);
-    inside = make("table", {}, ...(await span.others).map(one => make("tr", one.drawn ? { class: "drawn" } : {},
+    content = make("table", {}, ...(await span.others).map(one => make("tr", one.drawn ? { class: "drawn" } : {},
       make("td", { text: visible(one.text) }),
       make("td", { text: (100 * Math.exp(one.logprob)).toFixed(2) + " %" }),
       make("td", { text: String(one.logprob) }))));
   } catch (error) {
     span.others = undefined;
-    inside = make("div", { class: "wrong", text: error instanceof TypeError ? "The server cannot be reached." : error.message });
+    content = make("div", { class: "wrong", text: error instanceof TypeError ? "The server cannot be reached." : error.message });
   }
-  if (!span.classList.contains("chosen")) return;  // another one was clicked meanwhile
-  $("card").replaceChildren(inside);
+  if (!span.classList.contains("chosen")) return;  // another token was clicked meanwhile
+  $("card").replaceChildren(content);
   $("card").hidden = false;
   const at = span.getBoundingClientRect(), size = $("card").getBoundingClientRect();
   const below = at.bottom + 6 + size.height < innerHeight;

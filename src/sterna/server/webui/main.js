@@ -1,4 +1,4 @@
-// What is clicked and typed, and the first things that happen.
+// Event handlers and startup.
 $("ask").addEventListener("submit", event => { event.preventDefault(); send(); });
 $("stop").addEventListener("click", () => stop(chat));
 $("say").addEventListener("input", keepDraft);
@@ -22,7 +22,7 @@ addEventListener("keydown", event => {
 $("new").addEventListener("click", () => { begin(); $("say").focus(); });
 $("purge").addEventListener("click", async () => {
   const deleted = [...chats.values()].filter(one => one.deleted);
-  if (!confirm(`Delete ${deleted.length} conversation(s) for good? This cannot be undone.`)) return;
+  if (!confirm(`Delete ${deleted.length} conversation(s) permanently? This cannot be undone.`)) return;
   await erase(deleted.map(one => one.id));
   $("toast").hidden = true;
   drawList();
@@ -59,7 +59,7 @@ async function models() {
 async function start() {
   const kept = store.read("settings", {});
   for (const id of FIELDS) $(id).value = kept[id] ?? "";
-  const typed = $("say").value;  // before the store was open
+  const typed = $("say").value;  // typed before the store was open
   const before = tab.open;
   begin();
   await Promise.all([openStore(), models()]);  // a message needs a model

@@ -1,5 +1,5 @@
-// What stays in this browser: conversations in IndexedDB, settings in localStorage. Nothing is removed
-// to make room: where there is none, the page says so.
+// What this browser keeps: conversations in IndexedDB, settings in localStorage. Nothing is removed to
+// make room; if there is none, the page says so.
 const store = {
   read(name, otherwise) {
     try { return JSON.parse(localStorage.getItem("sterna." + name)) ?? otherwise; } catch { return otherwise; }
@@ -9,7 +9,7 @@ const store = {
   },
 };
 
-// A name for this tab that a reload keeps.
+// An id for this tab that survives a reload.
 const TAB = (() => {
   try {
     const name = sessionStorage.getItem("sterna.tab") ?? newId();
@@ -43,11 +43,11 @@ async function openStore() {
     await moveOld();
   } catch {
     database = null;
-    status("This browser keeps no data for this page: conversations last until it is closed.");
+    status("This browser does not store data for this page: conversations last until it is closed.");
   }
 }
 
-// Conversations of earlier pages, which had them in localStorage.
+// Import conversations from localStorage, where earlier versions of this page kept them.
 async function moveOld() {
   const now = Date.now();
   for (const [i, old] of store.read("talks", []).entries()) {
@@ -58,7 +58,7 @@ async function moveOld() {
   localStorage.removeItem("sterna.talks");
 }
 
-// Resolves once the conversation is on disk, together with what another tab has written of it.
+// Merge the conversation with what another tab has written, and resolve once it is on disk.
 function put(chat) {
   return new Promise((resolve, reject) => {
     const transaction = database.transaction("chats", "readwrite"), all = transaction.objectStore("chats");
@@ -72,7 +72,7 @@ function put(chat) {
 }
 
 async function save(chat) {
-  if (!Object.keys(chat.nodes).length && !chat.draft) {  // nothing was written, or what was is gone
+  if (!Object.keys(chat.nodes).length && !chat.draft) {  // the conversation is empty
     if (chats.has(chat.id)) await erase([chat.id]);
     return;
   }
@@ -83,12 +83,12 @@ async function save(chat) {
     others?.postMessage(chat.id);
   } catch (error) {
     status(error?.name === "QuotaExceededError"
-      ? "This browser's storage is full: what is new is not kept. Delete conversations for good to make room."
-      : "This conversation could not be kept: " + (error?.message ?? "the store was closed"));
+      ? "This browser's storage is full: new messages are not saved. Delete conversations permanently to make room."
+      : "This conversation could not be saved: " + (error?.message ?? "the store was closed"));
   }
 }
 
-// Of a conversation that is written to as an answer comes: soon, but no more often than the disk likes.
+// Save a conversation during an answer: soon, but not so often that the disk is always busy.
 const pending = new Map(), slowness = new Map();
 function saveSoon(chat) {
   if (pending.has(chat.id)) return;

@@ -1,10 +1,10 @@
-// Text on its way to the page.
-const MOST_TOKENS = 20000;  // beyond so many, text is no longer made of tokens that can be clicked
-const MOST_CHARS = 400000;  // of an answer, are shown: browsers lay out no more in good time
+// Text and elements of the page.
+const MOST_TOKENS = 20000;  // after so many, tokens can no longer be clicked
+const MOST_CHARS = 400000;  // shown of one answer: browsers are slow with more
 
 const $ = id => document.getElementById(id);
 
-// Everything that a model, a user or a server says becomes text, never markup.
+// Make an element. What models, users and servers say becomes text, never markup.
 function make(tag, options = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
@@ -16,13 +16,13 @@ function make(tag, options = {}, ...children) {
   return node;
 }
 
-// Writes text as it comes: lines that begin with ``` open and close blocks of code.
+// Writes streamed text into an element. Lines that begin with ``` open and close code blocks.
 class Writer {
   constructor(node) { this.node = node; this.block = null; this.line = ""; this.held = []; this.code = false; this.count = 0; this.length = 0; }
   think(text) {
     if (!this.thoughts) {
       this.thoughts = make("div", { class: "text" });
-      this.node.before(make("details", { class: "thought", open: "" }, make("summary", { text: "Thoughts" }), this.thoughts));
+      this.node.before(make("details", { class: "thought", open: "" }, make("summary", { text: "Reasoning" }), this.thoughts));
     }
     this.thoughts.append(text);
   }
@@ -47,7 +47,7 @@ class Writer {
   }
   put(text, token) {
     if (this.length > MOST_CHARS) return;
-    if ((this.length += text.length) > MOST_CHARS) { text = "\n… more than is shown; Copy has all of it"; token = null; }
+    if ((this.length += text.length) > MOST_CHARS) { text = "\n… the rest is not shown; Copy has all of it"; token = null; }
     if (!this.block) { this.block = make("span"); this.node.append(this.block); }
     if (token && this.count++ < MOST_TOKENS) {
       const span = make("span", { class: "t", text });

@@ -1,9 +1,9 @@
-// How the list of conversations and the open one look.
-let chat = null;  // the open one
-let editing = null;  // the message of it that the box holds for another version
-const live = new Map();  // of messages of this session, by id: { prompt, ids, pieces }, for clicks on tokens
-let atEnd = true;  // someone who has scrolled up to read is left there
-const shown = new Map();  // of the messages on the page, by id: { node, writer }
+// The list of conversations, and the open conversation.
+let chat = null;  // the open conversation
+let editing = null;  // the message being edited in the box
+const live = new Map();  // by id of messages from this session: { prompt, ids, pieces }, for clicks on tokens
+let atEnd = true;  // whether to follow the answer; not after scrolling up
+const shown = new Map();  // by id of messages on the page: { node, writer }
 
 function status(text) { $("status").textContent = text; }
 
@@ -61,7 +61,7 @@ function article(message) {
   return node;
 }
 
-// What follows a message that is whole: what went wrong, and what can be done with it.
+// Add the error and the buttons below a finished message.
 function finish(message) {
   const node = shown.get(message.id)?.node;
   if (!node) return;
@@ -73,11 +73,11 @@ function finish(message) {
   const tools = make("div", { class: "tools" }), versions = siblingsOf(chat, message), at = versions.indexOf(message);
   if (versions.length > 1) {
     const step = (by, text, label) => action(text, () => choose(versions[at + by]), { "aria-label": label, ...(versions[at + by] ? {} : { disabled: "" }) });
-    tools.append(step(-1, "‹", "Version before"), make("span", { class: "version", text: `${at + 1}/${versions.length}` }), step(1, "›", "Version after"));
+    tools.append(step(-1, "‹", "Previous version"), make("span", { class: "version", text: `${at + 1}/${versions.length}` }), step(1, "›", "Next version"));
   }
   if (message.role === "user") tools.append(action("Edit", () => edit(message)));
   else {
-    tools.append(action(message.wrong ? "Try again" : "Again", () => answer(chat, chat.nodes[message.parent])));
+    tools.append(action(message.wrong ? "Retry" : "Regenerate", () => answer(chat, chat.nodes[message.parent])));
     tools.append(action("Copy", event => copy(message.content, event.target)));
     if (message.body) tools.append(action("Copy as curl", event => copy(curl(bodyOf(chat, message)), event.target)));
     if (message.facts) tools.append(make("span", { class: "facts", text: message.facts }));
@@ -102,7 +102,7 @@ function choose(message) {
   draw();
 }
 
-// ------------------------------------------------------------------------- which one is open
+// --------------------------------------------------------------------- the open conversation
 function begin() { show(newChat()); }
 
 function open(id) { if (chats.has(id)) show(chats.get(id)); }
@@ -122,7 +122,7 @@ async function remove(one) {
   stop(one);
   if (one === chat) begin(); else drawList();
   await save(one);
-  toast(`“${titleOf(one)}” is deleted.`, "Undo", () => { restore(one); });
+  toast(`Deleted “${titleOf(one)}”.`, "Undo", () => { restore(one); });
 }
 
 function restore(one) {
@@ -131,7 +131,7 @@ function restore(one) {
   show(one);
 }
 
-// ---------------------------------------------------------------------------------- the box
+// ------------------------------------------------------------------------------ the input box
 function keepDraft() {
   if (editing) return;
   chat.draft = $("say").value;
@@ -142,7 +142,7 @@ function edit(message) {
   editing = message;
   $("say").value = message.content;
   $("say").focus();
-  status("Editing: Enter sends another version, and the first one stays. Esc leaves it.");
+  status("Editing: Enter sends a new version and keeps the old one. Esc cancels.");
 }
 
 function endEditing() {
@@ -161,6 +161,6 @@ function follow() { if (atEnd) $("talk").scrollTop = $("talk").scrollHeight; }
 async function copy(text, button) {
   const said = button.textContent;
   try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; }
-  catch { button.textContent = "Not allowed"; }  // a browser allows it over https and on this machine
+  catch { button.textContent = "Not allowed"; }  // browsers allow it over https and on localhost
   setTimeout(() => { button.textContent = said; }, 1200);
 }

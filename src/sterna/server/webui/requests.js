@@ -1,25 +1,25 @@
-// Messages to the server, and answers as they come. Each conversation has at most one answer that
-// runs, whether or not it is the open one.
+// Requests to the server, and answers as they stream in. Each conversation, open or not, has at most
+// one answer in progress.
 const FIELDS = ["system", "temperature", "top_p", "max_tokens", "seed", "schema", "key"];
-const ABANDONED_MS = 10000;  // an answer that no tab has written to for so long was cut off
-const runs = new Map();  // by the conversation's id: { message, control }
+const ABANDONED_MS = 10000;  // an answer that no tab has updated for so long was cut off
+const runs = new Map();  // answers in progress by conversation id: { message, control }
 let facts = {};
 
 function settings() { return Object.fromEntries(FIELDS.map(id => [id, $(id).value])); }
 
-// A request but for its messages, which are those before the answer (`bodyOf`).
+// A request body without messages, which `bodyOf` adds: those before the answer.
 function requestBody() {
   const set = settings(), body = { model: $("model").value || undefined };
   if (set.system) body.system = set.system;
   for (const name of ["temperature", "top_p", "max_tokens", "seed"]) if (set[name] !== "") body[name] = Number(set[name]);
-  // With a seed of its own, an answer that a reload cuts off can be made again as it was.
+  // With a fixed seed, an answer that a reload cuts off can be reproduced.
   body.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
   if (set.schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: JSON.parse(set.schema) } };
   return body;
 }
 
 function bodyOf(one, message) {
-  if (message.body.messages) return message.body;  // of an earlier page
+  if (message.body.messages) return message.body;  // written by an earlier version of this page
   const { system, ...body } = message.body, messages = messagesOf(pathTo(one, one.nodes[message.parent]));
   return { ...body, messages: system ? [{ role: "system", content: system }, ...messages] : messages };
 }
@@ -37,7 +37,7 @@ function curl(body) {
 
 function lastOf(one) { return pathOf(one).at(-1)?.id ?? ""; }
 
-// What the box holds: another version of a message, a message, or one that waits for the answer to end.
+// Send the text of the box: as a new version of a message, as a message, or into the queue.
 function send() {
   const content = $("say").value;
   if (!content.trim()) return;
@@ -81,7 +81,7 @@ async function* events(response) {
   }
 }
 
-// Another answer to a message of a user.
+// Request another answer to a user's message.
 function answer(one, question) {
   stop(one);
   let body;
@@ -90,7 +90,7 @@ function answer(one, question) {
   run(one, Object.assign(addMessage(one, question.id, "assistant", ""), { body }));
 }
 
-// Asks for the answer that a message is to hold, and writes it there.
+// Request an answer and write it into a message.
 async function run(one, message) {
   const mine = { message, control: new AbortController() }, own = { prompt: [], ids: [], pieces: [] };
   const before = message.content;
@@ -104,7 +104,7 @@ async function run(one, message) {
   catch (error) {
     if (error.name !== "AbortError") message.wrong = error instanceof TypeError ? "The server cannot be reached." : "Not finished: " + error.message + ".";
   }
-  // One that was made again and stopped before the place where it had been.
+  // A repeated answer that was stopped before it reached its earlier length.
   if (before.startsWith(message.content)) message.content = before;
   message.tab = message.beat = undefined;
   message.facts = [`${seen.usage?.completion_tokens ?? seen.count} tokens`, speed(seen)].filter(Boolean).join(" · ");
@@ -119,7 +119,7 @@ async function run(one, message) {
   }
   drawList();
   await save(one);
-  if (facts[message.body.model]?.bandwidth_gb_s === null) models();  // measured by now
+  if (facts[message.body.model]?.bandwidth_gb_s === null) models();  // it is measured by now
   if (last && !message.wrong && !mine.control.signal.aborted) next(one);
 }
 
@@ -129,7 +129,7 @@ async function read(one, message, own, seen, signal) {
   if (!response.ok) {
     const said = await response.json().catch(() => null);
     if (response.status === 401) $("settings").showModal();
-    throw new Error(said?.error?.message ?? "the server answers with " + response.status);
+    throw new Error(said?.error?.message ?? "the server answered with status " + response.status);
   }
   let drawn = 0;
   for await (const data of events(response)) {
@@ -145,7 +145,7 @@ async function read(one, message, own, seen, signal) {
     drawn = performance.now();
     message.beat = Date.now();
     saveSoon(one);
-    // Time for the browser to draw, however fast the answer is.
+    // Let the browser draw, however fast the answer is.
     await new Promise(resolve => setTimeout(resolve));
     if (one === chat) { status(speed(seen)); follow(); }
   }
@@ -167,8 +167,8 @@ function take(message, own, seen, { delta, token_ids: ids = [] }) {
   }
 }
 
-// Answers that ran when their page went away: this tab's are asked for again, with the same seed and so
-// to the same bits; those of others that no longer write are marked.
+// Resume answers that were in progress when their page went away. This tab's are requested again, with
+// the same seed and so the same bits. Those of other tabs that no longer write are marked as cut off.
 function resume() {
   for (const one of chats.values()) for (const message of Object.values(one.nodes)) {
     if (!message.beat) continue;
@@ -180,23 +180,23 @@ function resume() {
   }
 }
 
-// Tokens per second; 0 where they came too close together to say, as those that were waiting somewhere do.
+// Tokens per second; 0 if they came too close together to tell, such as from a buffer.
 function rate(count, first) {
   const seconds = (performance.now() - first) / 1000;
   return count > 1 && seconds > 0.1 ? (count - 1) / seconds : 0;
 }
 function speed({ count, first }) { const r = rate(count, first); return r ? r.toFixed(r < 10 ? 2 : 1) + " tok/s" : ""; }
 
-// How much of memory's speed the steps took. A step of several tokens (drafts) reads the weights once.
-// Where it would be more than all, the weights came from a cache, and there is nothing to say.
+// The share of memory bandwidth that decoding used. A step with accepted drafts reads the weights only
+// once. A share above 1 means that the weights came from a cache, so there is nothing to report.
 function share({ count, first, usage }, model) {
   const steps = count - (usage?.completion_tokens_details?.accepted_prediction_tokens ?? 0);
   const meta = facts[model], part = rate(steps, first) * meta?.bytes_per_token / (meta?.bandwidth_gb_s * 1e9);
-  return part > 0 && part <= 1 ? Math.round(100 * part) + " % of memory's speed" : "";
+  return part > 0 && part <= 1 ? Math.round(100 * part) + " % of memory bandwidth" : "";
 }
 
 function summary(seen, model) {
   const { began, first, usage } = seen;
   return [speed(seen), share(seen, model), first && `first token after ${Math.round(first - began)} ms`,
-    usage && `${usage.prompt_tokens} tokens of prompt, ${usage.prompt_tokens_details?.cached_tokens ?? 0} from the cache`].filter(Boolean).join(" · ");
+    usage && `${usage.prompt_tokens} prompt tokens, ${usage.prompt_tokens_details?.cached_tokens ?? 0} from the cache`].filter(Boolean).join(" · ");
 }

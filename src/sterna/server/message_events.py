@@ -1,0 +1,46 @@
+"""Content blocks of a stream in Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.server.output_parser import Delta
+from sterna.server.sse import event
+
+__all__ = ["BlockStream"]
+
+
+class BlockStream:
+    """The events of content blocks, of which one is open at a time."""
+
+    def __init__(self) -> None:
+        self._index, self._open = -1, ""
+
+    def take(self, delta: Delta) -> list[bytes]:
+        """The events for a delta of the answer."""
+        found = []
+        block = {
+            "content": {"type": "text", "text": ""},
+            "reasoning_content": {"type": "thinking", "thinking": "", "signature": ""},
+            "tool_calls": {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}},
+        }[delta.kind]
+        if delta.kind != self._open or delta.id:
+            found += self.close()
+            self._index, self._open = self._index + 1, delta.kind
+            found.append(self._event("content_block_start", content_block=block))
+        if delta.text:
+            added = {
+                "content": {"type": "text_delta", "text": delta.text},
+                "reasoning_content": {"type": "thinking_delta", "thinking": delta.text},
+                "tool_calls": {"type": "input_json_delta", "partial_json": delta.text},
+            }[delta.kind]
+            found.append(self._event("content_block_delta", delta=added))
+        return found
+
+    def close(self) -> list[bytes]:
+        """End the open block, if there is one."""
+        was, self._open = self._open, ""
+        return [self._event("content_block_stop")] if was else []
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return event({"type": kind, "index": self._index, **fields}, kind)
