@@ -1,4 +1,4 @@
-"""Calls of tools in the forms of published templates: told, enforced, read, and sent back."""
+"""Tool calls in the formats of published templates: shown, enforced, parsed and sent back."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FORMS = {
     "meta-llama-Llama-3.1-8B-Instruct": llama3, "meta-llama-Llama-3.3-70B-Instruct": llama3,
     "mistralai-Mistral-Nemo-Instruct-2407": mistral,
 }  # fmt: skip
-#: Templates that have no place for tools, that write calls in forms of their own, and that mention
-#: <tool_call> or "parameters": for another form.
+#: Templates without a place for tools, with formats of their own, or that mention <tool_call> or
+#: "parameters" for another format.
 NO_FORM = (
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "google-gemma-2-2b-it",
     "microsoft-Phi-3.5-mini-instruct", "HuggingFaceTB-SmolLM3-3B", "GLM-4.6",
@@ -133,8 +133,8 @@ def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
     constraint = asyncio.run(tools.constraint(llm, answer))
     assert constraint is not None
     body = '{"city": "x", "days": 1, "unit": "C"}'
-    form = format_of(llm.template)
-    call = form.tool_call("get_weather", SCHEMA, True)
+    call_format = format_of(llm.template)
+    call = call_format.tool_call("get_weather", SCHEMA, True)
     if call.members:
         members, pairs = call.members, {"city": "x", "days": "1", "unit": "C"}.items()
         body = "".join(members.opens.replace("{}", k) + v + members.closes for k, v in pairs)

@@ -1,4 +1,4 @@
-"""An answer's text parted into thoughts, content and calls, however it is cut."""
+"""Splitting an answer into reasoning, content and tool calls, wherever the stream is cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ XML = (
     "<tool_call>\n<function=f>\n<parameter=a>\nx\ny\n</parameter>\n<parameter=b>\n2\n</parameter>\n"
 )
 XML += "</function>\n</tool_call>"
-#: A form, what an answer is, and what comes of it: thoughts, content, calls.
+#: A format, an answer, and the expected reasoning, content and calls.
 CASES: list[tuple[ToolCallFormat | None, str, str | None, str | None, list[tuple[str, Any]]]] = [
     (None, "Hello <b>", None, "Hello <b>", []),
     (None, "", None, "", []),
@@ -59,11 +59,11 @@ CASES: list[tuple[ToolCallFormat | None, str, str | None, str | None, list[tuple
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "text", "thoughts", "content", "calls"), CASES)
+@pytest.mark.parametrize(("call_format", "text", "thoughts", "content", "calls"), CASES)
 @settings(max_examples=25)  # of each case, whose cuts are much alike
 @given(data=st.data())
 def test_cuts_change_nothing(
-    form: ToolCallFormat | None,
+    call_format: ToolCallFormat | None,
     text: str,
     thoughts: str | None,
     content: str | None,
@@ -71,7 +71,7 @@ def test_cuts_change_nothing(
     data: st.DataObject,
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    parser, whole = OutputParser(form), OutputParser(form).message(text)
+    parser, whole = OutputParser(call_format), OutputParser(call_format).message(text)
     found: dict[str, str] = {}
     arguments: list[str] = []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
@@ -92,13 +92,13 @@ def test_cuts_change_nothing(
 def test_arguments_come_in_pieces() -> None:
     """As soon as they are there; an answer that is cut within them has a call that is not whole."""
     cut = HERMES[: HERMES.index("u00e9")]
-    for form, text in (
+    for call_format, text in (
         (hermes.FORMAT, HERMES),
         (hermes.FORMAT, cut),
         (qwen3_coder.FORMAT, XML),
         (qwen3_coder.FORMAT, XML[:-30]),
     ):
-        parser, seen = OutputParser(form), []
+        parser, seen = OutputParser(call_format), []
         for c in text:
             seen += [d.text for d in parser.feed(c) if d.kind == "tool_calls" and not d.id]
         before = "".join(seen)
@@ -122,14 +122,14 @@ def test_one_call_alone() -> None:
         assert len(message["tool_calls"]) == 1
 
 
-def test_forms_read_what_they_write() -> None:
+def test_formats_parse_what_they_allow() -> None:
     """What the engine lets an answer write is a call again."""
-    for form in formats():
-        call, body = form.tool_call('a"b', {}, True), '{"x": 1}'
-        assert call.begin.startswith(form.trigger)
+    for call_format in formats():
+        call, body = call_format.tool_call('a"b', {}, True), '{"x": 1}'
+        assert call.begin.startswith(call_format.trigger)
         if call.members:
             body = call.members.opens.replace("{}", "x") + "1" + call.members.closes
-        (found,) = OutputParser(form).message(call.begin + body + call.end)["tool_calls"]
+        (found,) = OutputParser(call_format).message(call.begin + body + call.end)["tool_calls"]
         assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
 
 
