@@ -37,7 +37,7 @@ class ChatGeneration:
         self.active, self.generation, self.tools = active, generation, tools
         self._template_input, self._structured = template_input, structured
         self._format = response_format
-        self._thoughts = Thoughts.CLOSED
+        self._reasoning = Thoughts.CLOSED
 
     async def submit(self) -> None:
         """Render the prompt, build the constraint, and submit both to the engine."""
@@ -53,7 +53,7 @@ class ChatGeneration:
         )
         if generation.constraint is not None:
             generation.constraint = await asyncio.to_thread(
-                behind, self._thoughts, generation.constraint
+                after_reasoning, self._reasoning, generation.constraint
             )
         self.active.submit([generation])
 
@@ -64,16 +64,19 @@ class ChatGeneration:
         if stopped.read:
             self.generation.rendered_at = stopped.moment.isoformat(timespec="seconds")
         template = given.template
-        self._thoughts = llm.thoughts(
+        self._reasoning = llm.renderer.reasoning_state(
             prompt, given.messages, given.continue_final_message, template
         )
         if template is not None:  # the engine knows only the turn ends of the model's own
-            ends = {*self.generation.options.get("stop_token_ids", ()), *llm.turn_ends(template)}
+            ends = {
+                *self.generation.options.get("stop_token_ids", ()),
+                *llm.renderer.turn_ends_of(template),
+            }
             self.generation.options["stop_token_ids"] = sorted(ends)
         self.generation.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def parser(self) -> OutputParser:
         """A new parser, for one of the answers."""
         call_format = self.tools.call_format(self.active.model.llm, self._template_input.template)
-        opened = self._thoughts is Thoughts.OPENED
+        opened = self._reasoning is Thoughts.OPENED
         return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)
