@@ -43,7 +43,9 @@ def duration(value: str | float) -> float:
     """Seconds: 30, 10m, 1h."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value).strip().lower())
     if not found or float(found[1]) <= 0:
-        raise click.BadParameter(f"must be a time such as 30, 10m or 1h, but got {shown(value)}")
+        raise click.BadParameter(
+            f"must be a duration such as 30, 10m or 1h, but got {shown(value)}"
+        )
     return float(found[1]) * TIMES[found[2]]
 
 
@@ -58,134 +60,141 @@ def duration(value: str | float) -> float:
 @click.option(
     "--fd",
     type=click.IntRange(min=0),
-    help="Listen on this open socket, in place of --host and --port (systemd's is 3).",
+    help="Listen on this open socket instead of --host and --port (3 for systemd).",
 )
 @click.option(
     "--api-key",
     "api_keys",
     multiple=True,
     envvar="STERNA_API_KEY",
-    help="Let this key in; may be repeated.",
+    help="Accept this API key; may be repeated.",
 )
 @click.option(
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False),
-    help="Let these in: a line for each, `key` or `name key`; read again when it changes.",
+    help="Accept the API keys in this file: one `key` or `name key` per line; read again when it "
+    "changes.",
 )  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Serve other machines without a key.")
+@click.option("--insecure", is_flag=True, help="Serve other machines without an API key.")
 @click.option(
     "--allow-origin",
     "origins",
     multiple=True,
     envvar="STERNA_ALLOW_ORIGIN",
-    help="Let pages of this origin ask (https://example.org, or *).",
+    help="Accept requests from web pages of this origin (https://example.org, or *).",
 )
 @click.option(
     "--allowed-host",
     "hosts",
     multiple=True,
     envvar="STERNA_ALLOWED_HOST",
-    help="A name of this server, behind a proxy for one.",
+    help="A further name of this server, such as that of a proxy.",
 )
 @click.option(
     "--served-name",
     "served_names",
     multiple=True,
     envvar="STERNA_SERVED_NAME",
-    help="What clients call a model; one for each; default: the last part of its name.",
+    help="The name of a model for clients, one for each model; default: the last part of MODEL.",
 )
 @click.option(
     "--max-seqs",
     type=click.IntRange(1, 65536),
     default=64,
     show_default=True,
-    help="Requests computed at a time.",
+    help="Requests that run at a time.",
 )
 @click.option(
     "--max-queue",
     type=click.IntRange(0, 1 << 20),
     default=256,
     show_default=True,
-    help="Requests that may wait.",
+    help="Requests that may wait in the queue.",
 )
 @click.option(
     "--max-wait",
     type=duration,
     default="60",
     show_default=True,
-    help="Longest predicted wait; beyond it, clients are told when to come again.",
+    help="Longest predicted wait. Requests beyond it are refused, with the time to retry after.",
 )
 @click.option(
-    "--max-per-key", type=click.IntRange(1, 1 << 20), help="Requests of one key at a time."
+    "--max-per-key", type=click.IntRange(1, 1 << 20), help="Requests of one API key at a time."
 )
 @click.option(
     "--step-ms",
     type=click.FloatRange(1, 1e6),
     default=100.0,
     show_default=True,
-    help="How long a step should take while a stream is read, but for short prompts of many.",
+    help="How long a step should take while a client waits for the next token.",
 )
 @click.option(
     "--cache-ram",
     "kv_bytes",
     type=size,
     envvar="STERNA_CACHE_RAM",
-    help="Bytes for keys and values, of running requests and earlier ones; default: a quarter of "
-    "what is free.",
+    help="Bytes for the KV cache of running requests and of cached prefixes; default: a quarter of "
+    "free memory.",
 )
 @click.option(
     "--cache-disk",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep what was computed of prompts in this folder, for the next start.",
+    help="Keep cached prefixes in this folder across restarts.",
 )
-@click.option("--cache-disk-max", type=size, help="In at most so many bytes; default: 10G.")
+@click.option("--cache-disk-max", type=size, help="Bytes of --cache-disk; default: 10G.")
 @click.option(
     "--share-cache",
     is_flag=True,
-    help="Let keys share what was computed of equal prompts, and so measure what others asked.",
+    help="Let API keys share cached prefixes; response times then reveal what others asked.",
 )
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep clients' files and batches in this folder; default: serve neither.",
+    help="Keep clients' files and batches in this folder; default: offer neither.",
 )
 @click.option(
-    "--files-max", type=size, default="1G", show_default=True, help="Bytes of all these files."
+    "--files-max", type=size, default="1G", show_default=True, help="Bytes of all files together."
 )
 @click.option(
     "--keep-alive",
     type=duration,
-    help="Give up a model that nobody asks for so long; default: never.",
+    help="Unload a model that was unused for so long; default: never.",
 )
 @click.option(
     "--max-loaded",
     type=click.IntRange(1, 1024),
-    help="Models in memory at a time; default: as many as have room.",
+    help="Models in memory at a time; default: as many as fit.",
 )
-@click.option("--max-body", type=size, default="1M", show_default=True, help="Bytes of a request.")
-@click.option("--timeout", type=duration, help="End an answer after so long; default: never.")
+@click.option(
+    "--max-body", type=size, default="1M", show_default=True, help="Bytes of a request's body."
+)
+@click.option("--timeout", type=duration, help="Longest time of an answer; default: none.")
 @click.option(
     "--header-timeout",
     type=duration,
     default="10",
     show_default=True,
-    help="For the headers of a request.",
+    help="Time for a request's headers to arrive.",
 )
 @click.option(
-    "--body-timeout", type=duration, default="30", show_default=True, help="For its body."
+    "--body-timeout",
+    type=duration,
+    default="30",
+    show_default=True,
+    help="Time for a request's body to arrive.",
 )
 @click.option(
     "--write-timeout",
     type=duration,
     default="30",
     show_default=True,
-    help="For a client to read what waits for it; who does not is cut off.",
+    help="Time for a client to read what was sent, before it is disconnected.",
 )
 @click.option(
     "--shutdown-timeout",
     type=duration,
     default="30",
     show_default=True,
-    help="What running answers have to end after SIGTERM.",
+    help="Time for requests to finish after SIGTERM.",
 )
 @click.option(
     "--ssl-certfile",
@@ -193,18 +202,20 @@ def duration(value: str | float) -> float:
     help="Serve HTTPS with this certificate.",
 )
 @click.option(
-    "--ssl-keyfile", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Its key."
+    "--ssl-keyfile",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="The key of --ssl-certfile.",
 )
 @click.option("--metrics/--no-metrics", default=True, help="Serve /metrics; default: yes.")
-@click.option("--page/--no-page", default=True, help="Serve the page at /; default: yes.")
+@click.option("--page/--no-page", default=True, help="Serve the web page at /; default: yes.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Of the line for each request.",
+    help="Format of the log, one line per request.",
 )
-@click.option("--log-prompts", is_flag=True, help="Write prompts and answers into it, too.")
+@click.option("--log-prompts", is_flag=True, help="Log prompts and answers.")
 @offline_option
 @click.option(
     "--adapter",
@@ -212,27 +223,27 @@ def duration(value: str | float) -> float:
     multiple=True,
     envvar="STERNA_ADAPTER",
     metavar="[NAME=]DIR",
-    help="A LoRA adapter, the folder that PEFT saves, as a model of this NAME, or of its folder's; "
-    "may be repeated.",
+    help="Serve a LoRA adapter, as PEFT saves it, as a model called NAME; default: the folder's "
+    "name; may be repeated.",
 )
 @run_options
 @chat_template_option
 @click.option(
     "--trust-request-chat-template",
     is_flag=True,
-    help="Take templates from requests (chat_template), which run in a sandbox with limits.",
+    help="Accept chat templates from requests (chat_template); they run in a sandbox.",
 )
 @drafting_options
 def command(
     models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
     step_ms: float, offline: bool, adapters: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
-    """Serve one MODEL or several to clients of OpenAI's API, and a page at / to talk to them.
+    """Serve models to clients of OpenAI's and Anthropic's APIs, and a web page at /.
 
-    A MODEL is as for --model of `sterna generate`; without one, it is `nano`. Of several, a
-    request's "model" says which, and each is loaded when it is asked for. An adapter is a model
-    beside them, of the first MODEL. Every option can be given as a variable of the environment as
-    well: --max-queue as STERNA_MAX_QUEUE.
+    MODEL is as for --model of `sterna generate`; the default is `nano`. Requests choose one of
+    several models by "model"; each is loaded on its first request. Adapters are additional models
+    on top of the first MODEL. Every option is also an environment variable: --max-queue is
+    STERNA_MAX_QUEUE.
     """
     require_server()
     from sterna.server.launcher import serve
@@ -257,7 +268,7 @@ def command(
 
 
 def require_server() -> None:
-    """RequestError, with what to install, where the extra `server` is not."""
+    """RequestError, with what to install, if the extra `server` is missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise RequestError(
@@ -273,7 +284,7 @@ def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Setting
 
 
 def _file_bytes(model: str) -> int:
-    """Of a model's files: about what it takes in memory."""
+    """The bytes of a model's files, which is about what it needs in memory."""
     from sterna.checkpoints.resolve import resolve
 
     path = resolve(model)
@@ -282,7 +293,7 @@ def _file_bytes(model: str) -> int:
 
 
 def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
-    """What clients call the models: never a path of this machine."""
+    """The names of models for clients: never paths. RequestError if two are equal."""
     if served and len(served) != len(models):
         raise RequestError(
             f"served-name: must be given once for each of {len(models)} models, but is given "
@@ -291,12 +302,12 @@ def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
     names = list(served) or [_short(model) for model in models]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise RequestError(f"served-name: must differ, but {shown(twice[0])} is there twice")
+        raise RequestError(f"served-name: must be unique, but {shown(twice[0])} is there twice")
     return names
 
 
 def _adapters(models: list[str], given: tuple[str, ...]) -> dict[str, str]:
-    """Folders of adapters by what clients call them."""
+    """The folders of adapters, by their names for clients."""
     named: dict[str, str] = {}
     for name, folder in map(adapter_named, given):
         served = name or Path(folder).resolve().name
